@@ -154,7 +154,7 @@ class AttentionProbes(BaseTask):
         """Return an endless source of texts that are sampled anew at every step, none of them held out."""
         corpus, rows = self.corpus, self.config.batch_size
         return GeneratedBatches(
-            lambda random: make_batch(corpus, sample_texts_from(corpus, random, rows, held_out=False)), seed
+            lambda random: make_batch(corpus, sample_texts_with_generator(corpus, random, rows, held_out=False)), seed
         )
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
@@ -310,10 +310,12 @@ def sample_texts(corpus: Corpus, seed: tuple[int, int], count: int, *, held_out:
     Returns:
         The words of each text.
     """
-    return sample_texts_from(corpus, np.random.default_rng(seed), count, held_out=held_out)
+    return sample_texts_with_generator(corpus, np.random.default_rng(seed), count, held_out=held_out)
 
 
-def sample_texts_from(corpus: Corpus, random: np.random.Generator, count: int, *, held_out: bool) -> list[list[str]]:
+def sample_texts_with_generator(
+    corpus: Corpus, random: np.random.Generator, count: int, *, held_out: bool
+) -> list[list[str]]:
     """Sample texts of a corpus from a random generator, all held out or none; membership depends on the words alone.
 
     Args:

@@ -35,7 +35,7 @@ from transformer.models.recurrent_attention_decoder import (
 from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 
 
-class CaptionerAttention(enum.Enum):
+class AttentionKind(enum.Enum):
     """How the context z_t is read from the annotations a_1 ... a_L at each word, with attention probabilities p_t.
 
     soft: sum_i p_ti a_i (Xu et al. 2015, equation 13). hard: one a_i, sampled from p_t in training, which learns by
@@ -73,18 +73,18 @@ class CaptionerConfig(Config, path="config.model"):
     positions: GridPositions = GridPositions.LEARNED
     width: PositiveInt = 256
     embedding: PositiveInt = 128
-    attention: CaptionerAttention = CaptionerAttention.SOFT
+    attention: AttentionKind = AttentionKind.SOFT
     gated: bool = True
     doubly_stochastic: NonNegativeFloat = 0.0
     soft_attention_probability: Rate = 0.0
 
     def _check(self) -> None:
-        if self.soft_attention_probability and self.attention is not CaptionerAttention.HARD:
+        if self.soft_attention_probability and self.attention is not AttentionKind.HARD:
             raise UserError(
                 f"config.model.soft_attention_probability={self.soft_attention_probability} is for an attention that "
                 "draws: say attention=hard, or soft_attention_probability=0"
             )
-        if self.doubly_stochastic and self.attention is not CaptionerAttention.SOFT:
+        if self.doubly_stochastic and self.attention is not AttentionKind.SOFT:
             raise UserError(
                 f"config.model.doubly_stochastic={self.doubly_stochastic} is for soft attention, whose weights have a "
                 "gradient: say attention=soft, or doubly_stochastic=0"
@@ -94,11 +94,11 @@ class CaptionerConfig(Config, path="config.model"):
     def attention_cell(self) -> AttentionCellConfig | None:
         """The config of the decoder's attention with the additive score f_att; None without attention."""
         match self.attention:
-            case CaptionerAttention.SOFT:
+            case AttentionKind.SOFT:
                 return AttentionCellConfig()
-            case CaptionerAttention.HARD:
+            case AttentionKind.HARD:
                 return AttentionCellConfig(normalizer=Normalizer.HARD)
-            case CaptionerAttention.NONE:
+            case AttentionKind.NONE:
                 return None
 
     @property
@@ -200,7 +200,7 @@ class Captioner(RecurrentAttentionDecoder):
         The loss is sum_i (1 - sum_t p_ti)^2 of every example (equation 14). With weight 0 it is logged only.
         """
         steps, aux = super().unroll(state, inputs, **options)
-        if self.config.attention is not CaptionerAttention.SOFT:
+        if self.config.attention is not AttentionKind.SOFT:
             return steps, aux._replace(extras=steps.outputs.draws)
         over_words_BxL = jnp.sum(steps.outputs.weights, axis=1)
         total, count = jnp.sum(jnp.square(1 - over_words_BxL)), float(len(over_words_BxL))
@@ -216,8 +216,8 @@ def build(config: CaptionerConfig, interface: TaskInterface, precision: Precisio
     """
     grid = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     sites: tuple[Site, ...] = ()
-    if config.attention is not CaptionerAttention.NONE:
-        values = MapValues.SAMPLE if config.attention is CaptionerAttention.HARD else MapValues.PROBABILITY
+    if config.attention is not AttentionKind.NONE:
+        values = MapValues.SAMPLE if config.attention is AttentionKind.HARD else MapValues.PROBABILITY
         sites = (Site(SITE, Axis("target"), grid, layers=("0",), heads=("0",), values=values),)
     return Model(FunctionalModule(lambda builder: Captioner(config, interface, builder), precision), sites)
 

@@ -122,7 +122,7 @@ def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
 
 
 def step_environment(
-    world: EnvironmentState, action_R: Int[Array, " R"], steps: int
+    state: EnvironmentState, action_R: Int[Array, " R"], steps: int
 ) -> tuple[EnvironmentState, Float[Array, " R"]]:
     """Take one action in each environment.
 
@@ -132,55 +132,55 @@ def step_environment(
     walk past. A finished episode stays as it is, without reward.
 
     Args:
-        world: The states.
+        state: The states.
         action_R: The actions.
         steps: The most steps of an episode.
 
     Returns:
         The new states, and the rewards.
     """
-    uniform_Rx4 = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(_keys(world.seed, 1 + 2 * world.time))
+    uniform_Rx4 = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(_keys(state.seed, 1 + 2 * state.time))
     forward_R, inward_R, answer_R, face_R = uniform_Rx4.T
     shakes_R = action_R == Action.HANDSHAKE
-    accepted_R = shakes_R & world.within_reach & world.faces_robot & world.accepts_handshake
+    accepted_R = shakes_R & state.within_reach & state.faces_robot & state.accepts_handshake
     reward_R = jnp.where(shakes_R, jnp.where(accepted_R, ACCEPTED, REFUSED), 0.0)
-    seen_R = (action_R == Action.WAVE) & world.person_visible & world.faces_robot
-    answered_R = seen_R & ~world.accepts_handshake & (answer_R < ANSWERS)
-    engaged_R = (world.accepts_handshake & ~seen_R) | answered_R
-    walks_R = world.person_visible & (world.person_row < NEAR)
-    row_R = world.person_row + (walks_R & (forward_R < FORWARD))
-    middle_R = jnp.where(world.person_column < SIDE // 2, 1, -1) * ~_in_the_middle(world.person_column)
+    seen_R = (action_R == Action.WAVE) & state.person_visible & state.faces_robot
+    answered_R = seen_R & ~state.accepts_handshake & (answer_R < ANSWERS)
+    engaged_R = (state.accepts_handshake & ~seen_R) | answered_R
+    walks_R = state.person_visible & (state.person_row < NEAR)
+    row_R = state.person_row + (walks_R & (forward_R < FORWARD))
+    middle_R = jnp.where(state.person_column < SIDE // 2, 1, -1) * ~_in_the_middle(state.person_column)
     aside_R = jnp.where(
-        walks_R, middle_R * (inward_R < INWARD), world.walking_direction * (world.within_reach & ~engaged_R)
+        walks_R, middle_R * (inward_R < INWARD), state.walking_direction * (state.within_reach & ~engaged_R)
     )
-    column_R = world.person_column + aside_R
-    greets_R = walks_R & (row_R == world.greeting_row) & (row_R != world.person_row) & ~engaged_R
+    column_R = state.person_column + aside_R
+    greets_R = walks_R & (row_R == state.greeting_row) & (row_R != state.person_row) & ~engaged_R
     after = EnvironmentState(
-        world.seed,
-        world.time + 1,
-        world.arrival_time,
+        state.seed,
+        state.time + 1,
+        state.arrival_time,
         row_R,
         column_R,
-        world.walking_direction,
-        world.greeting_row,
+        state.walking_direction,
+        state.greeting_row,
         face_R < jnp.where(action_R == Action.LOOK, FACES_A_LOOK, FACES),
         answered_R | greets_R,
         engaged_R | greets_R,
-        shakes_R | (column_R < 0) | (column_R >= SIDE) | (world.time + 1 >= steps),
-        world.object_cells,
+        shakes_R | (column_R < 0) | (column_R >= SIDE) | (state.time + 1 >= steps),
+        state.object_cells,
     )
-    after = jax.tree.map(lambda new, old: jnp.where(_like(world.done, new), old, new), after, world)
-    return after, jnp.where(world.done, 0.0, reward_R)
+    after = jax.tree.map(lambda new, old: jnp.where(_like(state.done, new), old, new), after, state)
+    return after, jnp.where(state.done, 0.0, reward_R)
 
 
-def render(world: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
+def render(state: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array, "R Y X"]]:
     """Render what the robot sees.
 
     In the grayscale image a person and what a screen shows look alike, in the depth image a person and a pillar; only
     the person is both a figure and raised.
 
     Args:
-        world: The states.
+        state: The states.
 
     Returns:
         A grayscale image and a depth image, in which nearer things are lighter, for each environment.
@@ -190,16 +190,16 @@ def render(world: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array,
         of_screens, of_noise = jax.random.split(key)
         return jax.random.uniform(of_screens, (2, SCREENS)), jax.random.bits(of_noise, (2, PIXELS, PIXELS), jnp.uint8)
 
-    shown_Rx2xS, noise_Rx2xYxX = jax.vmap(drawn)(_keys(world.seed, 2 + 2 * world.time))
-    screens_RxS, pillars_RxP = world.object_cells[:, :SCREENS], world.object_cells[:, SCREENS:]
+    shown_Rx2xS, noise_Rx2xYxX = jax.vmap(drawn)(_keys(state.seed, 2 + 2 * state.time))
+    screens_RxS, pillars_RxP = state.object_cells[:, :SCREENS], state.object_cells[:, SCREENS:]
     cells = jnp.arange(SIDE * SIDE)
-    person_RxC = world.person_visible[:, None] & (world.person_cell[:, None] == cells[None])
+    person_RxC = state.person_visible[:, None] & (state.person_cell[:, None] == cells[None])
     screen_RxSxC = (screens_RxS[..., None] == cells[None, None]) & ~person_RxC[:, None]
     pillar_RxC = jnp.any(pillars_RxP[..., None] == cells[None, None], axis=1) & ~person_RxC
     figure_RxC = person_RxC | jnp.any(screen_RxSxC, axis=1)
     faces_RxS, raises_RxS = shown_Rx2xS[:, 0] < SCREEN_FACES, shown_Rx2xS[:, 1] < SCREEN_RAISES
-    face_RxC = (person_RxC & world.faces_robot[:, None]) | jnp.any(screen_RxSxC & faces_RxS[..., None], axis=1)
-    hand_RxC = (person_RxC & world.hand_raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
+    face_RxC = (person_RxC & state.faces_robot[:, None]) | jnp.any(screen_RxSxC & faces_RxS[..., None], axis=1)
+    hand_RxC = (person_RxC & state.hand_raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
     raised_RxC = (person_RxC | pillar_RxC) * (_RAISED + _DEEPER * (cells // SIDE))[None]
     pillar_RxYxX = _cells(pillar_RxC, _BLOCK)
     gray_RxYxX = jnp.where(pillar_RxYxX, _PILLAR, _FLOOR)
@@ -213,14 +213,14 @@ def render(world: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array,
     )
 
 
-def oracle_action(world: EnvironmentState) -> Int[Array, " R"]:
+def oracle_action(state: EnvironmentState) -> Int[Array, " R"]:
     """Return the action of a policy that sees the state, an upper bound on success.
 
     It looks until the person faces the robot, waves until it answers, looks again until it is near, and shakes its
     hand.
     """
-    ready = world.accepts_handshake & world.within_reach & world.faces_robot
-    greet = world.person_visible & ~world.accepts_handshake & world.faces_robot
+    ready = state.accepts_handshake & state.within_reach & state.faces_robot
+    greet = state.person_visible & ~state.accepts_handshake & state.faces_robot
     return jnp.where(ready, Action.HANDSHAKE, jnp.where(greet, Action.WAVE, Action.LOOK)).astype(jnp.int32)
 
 

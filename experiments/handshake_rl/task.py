@@ -44,7 +44,7 @@ from transformer.tasks.base_task import BaseTask, check_batch_size
 from transformer.tasks.sequence_generation import gold_links
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux, Objective, StateView, TaskSpec
 
-# Seeds of worlds are below 2^31 in training, at and above it in evaluations: no run trains on those.
+# Seeds of episodes are below 2^31 in training, at and above it in evaluations: no run trains on those.
 HELD_OUT = {"validation": 2**31, "test": 3 * 2**30, "probe": 2**32 - 2**16}
 QUERY, KEY = "step", "region"
 
@@ -96,13 +96,13 @@ class EpisodeBatch(NamedTuple):
     """Episodes, from whose states images are rendered again.
 
     Attributes:
-        worlds: The state at every step [R, T, ...].
+        states: The state at every step [R, T, ...].
         actions: The actions.
         rewards: The rewards.
         lengths: The number of real steps.
     """
 
-    worlds: EnvironmentState
+    states: EnvironmentState
     actions: Int[Array, "R T"]
     rewards: Float[Array, "R T"]
     lengths: Int[Array, " R"]
@@ -110,26 +110,26 @@ class EpisodeBatch(NamedTuple):
     def inputs(self) -> dict[str, Array]:
         """Return the model's inputs."""
         rows, steps = self.actions.shape
-        flat = jax.tree.map(lambda leaf: leaf.reshape(rows * steps, *leaf.shape[2:]), self.worlds)
+        flat = jax.tree.map(lambda leaf: leaf.reshape(rows * steps, *leaf.shape[2:]), self.states)
         images = {name: each.reshape(rows, steps, *each.shape[1:]) for name, each in render_images(flat).items()}
         before_RxT = jnp.pad(self.actions[:, :-1] + 1, ((0, 0), (1, 0)))
         return {**images, "actions": before_RxT, "lengths": self.lengths}
 
     def person_regions(self, regions: Axis) -> Bool[Array, "R T K"]:
         """Return which regions show the person at each step [R, T, K]; none while out of the image or after the end."""
-        here_RxT = self.worlds.person_visible & (jnp.arange(self.actions.shape[1]) < self.lengths[:, None])
-        return jnp.asarray(cell_regions(regions))[self.worlds.person_cell] & here_RxT[..., None]
+        here_RxT = self.states.person_visible & (jnp.arange(self.actions.shape[1]) < self.lengths[:, None])
+        return jnp.asarray(cell_regions(regions))[self.states.person_cell] & here_RxT[..., None]
 
 
-# Chooses (worlds, what it carries, the actions before plus 1, key) -> (actions, what it carries).
+# Chooses (states, what it carries, the actions before plus 1, key) -> (actions, what it carries).
 Policy = Callable[[EnvironmentState, Any, Array, Key[Array, ""]], tuple[Array, Any]]
 
 
-def render_images(world: EnvironmentState) -> dict[str, Float[Array, "R Y X 1"]]:
+def render_images(state: EnvironmentState) -> dict[str, Float[Array, "R Y X 1"]]:
     """Render the two images of each state, from -1 to 1."""
     return {
         name: (image.astype(jnp.float32) / 127.5 - 1)[..., None]
-        for name, image in zip(("gray", "depth"), render(world), strict=True)
+        for name, image in zip(("gray", "depth"), render(state), strict=True)
     }
 
 
@@ -148,16 +148,16 @@ def run_episodes(policy: Policy, carry: Any, seeds_R: Array, steps: int, key: Ke
         The episodes.
     """
 
-    def step(state: tuple, key: Array) -> tuple[tuple, tuple]:
-        world, before_R, carry = state
-        action_R, carry = policy(world, carry, before_R, key)
-        after, reward_R = step_environment(world, action_R, steps)
-        return (after, action_R + 1, carry), (world, action_R, reward_R, ~world.done)
+    def step(loop: tuple, key: Array) -> tuple[tuple, tuple]:
+        state, before_R, carry = loop
+        action_R, carry = policy(state, carry, before_R, key)
+        after, reward_R = step_environment(state, action_R, steps)
+        return (after, action_R + 1, carry), (state, action_R, reward_R, ~state.done)
 
     first = (reset(seeds_R), jnp.zeros(len(seeds_R), jnp.int32), carry)
-    _, lived = jax.lax.scan(step, first, jax.random.split(key, steps))
-    worlds, actions_RxT, rewards_RxT, real_RxT = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), lived)
-    return EpisodeBatch(worlds, actions_RxT, rewards_RxT, jnp.sum(real_RxT, axis=1))
+    _, episodes = jax.lax.scan(step, first, jax.random.split(key, steps))
+    states, actions_RxT, rewards_RxT, real_RxT = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), episodes)
+    return EpisodeBatch(states, actions_RxT, rewards_RxT, jnp.sum(real_RxT, axis=1))
 
 
 class HandshakeRL(BaseTask):
@@ -179,7 +179,7 @@ class HandshakeRL(BaseTask):
             Evaluation(
                 "greedy",
                 split,
-                [{"worlds": _held_out(split, config.num_eval_examples)}],
+                [{"seeds": _held_out(split, config.num_eval_examples)}],
                 self._greedy,
                 handshake_report,
                 at_end,
@@ -190,7 +190,7 @@ class HandshakeRL(BaseTask):
     def training_batches(self, seed: int) -> BatchSource:
         """Return the seeds of the environments of each step."""
         return GeneratedBatches(
-            lambda random: {"worlds": random.integers(0, 2**31, self.config.episodes_per_step, np.uint32)}, seed
+            lambda random: {"seeds": random.integers(0, 2**31, self.config.episodes_per_step, np.uint32)}, seed
         )
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> ReplayBuffer:
@@ -204,7 +204,7 @@ class HandshakeRL(BaseTask):
         config = self.config
         of_acting, of_replay = jax.random.split(key)
         epsilon = 1 - (1 - config.final_epsilon) * jnp.minimum(view.step / config.exploration_steps, 1)
-        replay = add_episodes(view.task_state, self._live(view, jnp.asarray(batch["worlds"]), epsilon, of_acting))
+        replay = add_episodes(view.task_state, self._live(view, jnp.asarray(batch["seeds"]), epsilon, of_acting))
         drawn: EpisodeBatch = sample_episodes(replay, config.batch_size, of_replay)
         drawn = jax.tree.map(lambda leaf: with_logical_constraint(leaf, "batch", *(None,) * (leaf.ndim - 1)), drawn)
         inputs = drawn.inputs()
@@ -215,8 +215,8 @@ class HandshakeRL(BaseTask):
     def _live(self, view: StateView, seeds_R: Array, epsilon: Array | float, key: Key[Array, ""]) -> EpisodeBatch:
         """Run the epsilon-greedy policy."""
 
-        def policy(world: EnvironmentState, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
-            inputs = {**render_images(world), "actions": before_R, "state": carry}
+        def policy(state: EnvironmentState, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
+            inputs = {**render_images(state), "actions": before_R, "state": carry}
             (values_RxA, carry), _ = view.model.apply(view.variables, inputs, method="act", train=False)
             return epsilon_greedy(values_RxA, epsilon, key), carry
 
@@ -249,20 +249,20 @@ class HandshakeRL(BaseTask):
 
     def _greedy(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum success, reward and length of the greedy policy, and the attention mass on the person."""
-        lived = self._live(view, jnp.asarray(batch["worlds"]), 0.0, key)
+        episodes = self._live(view, jnp.asarray(batch["seeds"]), 0.0, key)
         sums = {
-            "worlds": jnp.float32(len(lived.lengths)),
-            "success": jnp.sum(jnp.any(lived.rewards > 0, axis=1).astype(jnp.float32)),
-            "reward": jnp.sum(lived.rewards),
-            "length": jnp.sum(lived.lengths).astype(jnp.float32),
+            "episodes": jnp.float32(len(episodes.lengths)),
+            "success": jnp.sum(jnp.any(episodes.rewards > 0, axis=1).astype(jnp.float32)),
+            "reward": jnp.sum(episodes.rewards),
+            "length": jnp.sum(episodes.lengths).astype(jnp.float32),
         }
         sites = sites_between(view.model.sites, QUERY, KEY)
         if sites:
             capture = Capture(tuple(site.name for site in sites))
-            _, aux = view.model.apply(view.variables, lived.inputs(), train=False, capture=capture)
+            _, aux = view.model.apply(view.variables, episodes.inputs(), train=False, capture=capture)
             maps = [jnp.asarray(aux.maps[site.name].weights) for site in sites]
             weights_BxTxK = jnp.mean(jnp.stack(maps), axis=(0, 1, 3))
-            person_BxTxK = lived.person_regions(sites[0].key)
+            person_BxTxK = episodes.person_regions(sites[0].key)
             sums["seen"] = jnp.sum(jnp.any(person_BxTxK, axis=-1)).astype(jnp.float32)
             sums["mass"] = jnp.sum(jnp.where(person_BxTxK, weights_BxTxK, 0))
             sums["uniform"] = jnp.sum(jnp.mean(person_BxTxK, axis=-1))
@@ -305,12 +305,12 @@ def handshake_report(sums: Mapping[str, Any], rows: object = None) -> Evaluation
 
     `attention_mass/person_over_uniform` is that weight divided by the weight of uniform attention.
     """
-    count = sums["worlds"]
+    count = sums["episodes"]
     scalars = {name: float(sums[name]) / count for name in ("success", "reward", "length")}
     if "mass" in sums:
         scalars["attention_mass/person"] = float(sums["mass"]) / max(float(sums["seen"]), 1)
         scalars["attention_mass/person_over_uniform"] = float(sums["mass"]) / max(float(sums["uniform"]), 1e-9)
-    return EvaluationReport(scalars, note=f"{int(count)} worlds, greedy")
+    return EvaluationReport(scalars, note=f"{int(count)} episodes, greedy")
 
 
 def cell_regions(axis: Axis) -> Bool[np.ndarray, "cells K"]:
@@ -334,8 +334,8 @@ def cell_regions(axis: Axis) -> Bool[np.ndarray, "cells K"]:
     return (regions_K == cells) | (np.arange(len(regions_K)) == region.reshape(-1, 1))
 
 
-def _knows(world: EnvironmentState, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
-    return oracle_action(world), carry
+def _knows(state: EnvironmentState, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
+    return oracle_action(state), carry
 
 
 def _held_out(split: str, count: int) -> np.ndarray:

@@ -378,24 +378,24 @@ NEVER = -20.0
 
 
 @functools.cache
-def character_transitions(habits: AuthorStyle) -> Float[np.ndarray, "C C"]:
+def character_transitions(style: AuthorStyle) -> Float[np.ndarray, "C C"]:
     """Return the transition matrix of a Markov chain over characters: syllables, words, punctuation."""
     table = np.zeros((len(CHARACTERS), len(CHARACTERS)))
-    weights = np.array([habits.favored_letter_weight if letter in habits.letters else 1.0 for letter in CHARACTERS])
+    weights = np.array([style.favored_letter_weight if letter in style.letters else 1.0 for letter in CHARACTERS])
 
     def among(letters: str) -> np.ndarray:
         chosen = weights * [letter in letters for letter in CHARACTERS]
         return chosen / chosen.sum()
 
-    marked = habits.comma_prob + habits.period_prob
-    end = habits.comma_prob * among(COMMA) + habits.period_prob * among(PERIOD) + (1 - marked) * among(SPACE)
+    marked = style.comma_prob + style.period_prob
+    end = style.comma_prob * among(COMMA) + style.period_prob * among(PERIOD) + (1 - marked) * among(SPACE)
     for number, character in enumerate(CHARACTERS):
         if character in CONSONANTS:
             # A consonant that closes a syllable is one that a word's end follows.
-            table[number] = (1 - habits.closing_consonant_prob) * among(VOWELS) + habits.closing_consonant_prob * end
+            table[number] = (1 - style.closing_consonant_prob) * among(VOWELS) + style.closing_consonant_prob * end
         elif character in VOWELS:
-            table[number] = (habits.another_syllable_prob + habits.closing_consonant_prob) * among(CONSONANTS)
-            table[number] += (1 - habits.another_syllable_prob - habits.closing_consonant_prob) * end
+            table[number] = (style.another_syllable_prob + style.closing_consonant_prob) * among(CONSONANTS)
+            table[number] += (1 - style.another_syllable_prob - style.closing_consonant_prob) * end
         elif character in (COMMA, PERIOD):
             table[number] = among(SPACE)
         else:
@@ -403,18 +403,18 @@ def character_transitions(habits: AuthorStyle) -> Float[np.ndarray, "C C"]:
     return table
 
 
-def sample_text(habits: AuthorStyle, random: np.random.Generator, length: int) -> str:
+def sample_text(style: AuthorStyle, random: np.random.Generator, length: int) -> str:
     """Sample a text of an author, which starts with a word.
 
     Args:
-        habits: The author's style.
+        style: The author's style.
         random: The random generator.
         length: The number of characters.
 
     Returns:
         The text.
     """
-    cumulative, at, text = np.cumsum(character_transitions(habits), axis=1), CHARACTERS.index(SPACE), []
+    cumulative, at, text = np.cumsum(character_transitions(style), axis=1), CHARACTERS.index(SPACE), []
     for drawn in random.random(length):
         # Rounding may leave the last sum below what is drawn.
         at = min(int(np.searchsorted(cumulative[at], drawn, side="right")), len(CHARACTERS) - 1)
@@ -422,18 +422,18 @@ def sample_text(habits: AuthorStyle, random: np.random.Generator, length: int) -
     return "".join(text)
 
 
-def log_likelihood(habits: AuthorStyle, before: str, text: str) -> float:
+def log_likelihood(style: AuthorStyle, before: str, text: str) -> float:
     """Compute log p(text | the character before it), in nats.
 
     Args:
-        habits: The author's style.
+        style: The author's style.
         before: The text before, of which the last character counts.
         text: The text.
 
     Returns:
         The log-likelihood, with `NEVER` for each impossible transition.
     """
-    table = character_transitions(habits)
+    table = character_transitions(style)
     steps = zip(before[-1] + text, text, strict=False)
     of_steps = [table[CHARACTERS.index(first), CHARACTERS.index(second)] for first, second in steps]
     return float(sum(np.log(step) if step > 0 else NEVER for step in of_steps))

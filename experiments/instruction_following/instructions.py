@@ -24,69 +24,69 @@ TURN_PROB = 0.3  # the share of clauses that may only turn, where the one before
 _JOINED = ((".",), (",", "then"), ("then",), ("and",), ("and", "then"))
 
 Words = Mapping[str, str]
-# What one does who follows a clause at a place: the actions; None where it cannot be followed or means two things.
+# What one does who follows a clause at a pose: the actions; None where it cannot be followed or means two things.
 FollowClause = Callable[[Maze, int, Words], "list[Action] | None"]
 
 
-def _turn(maze: Maze, place: int, words: Words) -> list[Action] | None:
+def _turn(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     return [_TURN[words["side"]]]
 
 
-def _turn_around(maze: Maze, place: int, words: Words) -> list[Action] | None:
+def _turn_around(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     return [RIGHT, RIGHT]
 
 
-def _face(maze: Maze, place: int, words: Words) -> list[Action] | None:
+def _face(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     """Turn to the left or right hall, if it alone has this floor."""
-    seen = [maze.floor_index_ahead(place, quarters) for quarters in (0, 3, 1)]
+    seen = [maze.floor_index_ahead(pose, quarters) for quarters in (0, 3, 1)]
     asked = FLOORS.index(words["floor"])
     return [LEFT if seen[1] == asked else RIGHT] if seen.count(asked) == 1 and seen[0] != asked else None
 
 
-def _go(maze: Maze, place: int, words: Words) -> list[Action] | None:
+def _go(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     count = _BLOCKS[words["blocks"]]
-    return [FORWARD] * count if count <= len(maze.places_ahead(place)) else None
+    return [FORWARD] * count if count <= len(maze.poses_ahead(pose)) else None
 
 
-def _end(maze: Maze, place: int, words: Words) -> list[Action] | None:
-    return [FORWARD] * len(maze.places_ahead(place)) or None
+def _end(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    return [FORWARD] * len(maze.poses_ahead(pose)) or None
 
 
-def _reach(maze: Maze, place: int, words: Words) -> list[Action] | None:
+def _reach(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     """Walk to the first such object ahead; not if one stands here."""
-    asked, passed = OBJECTS.index(words["object"]), maze.places_ahead(place)
+    asked, passed = OBJECTS.index(words["object"]), maze.poses_ahead(pose)
     objects = [maze.object_index_at(each) for each in passed]
-    return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.object_index_at(place) != asked else None
+    return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.object_index_at(pose) != asked else None
 
 
-def _cross(maze: Maze, place: int, words: Words, quarters: Sequence[int] = (3, 1)) -> list[Action] | None:
+def _cross(maze: Maze, pose: int, words: Words, quarters: Sequence[int] = (3, 1)) -> list[Action] | None:
     """Walk to the first crossing ahead from which a hall with this floor leaves to a side; not if one does here."""
     asked = FLOORS.index(words["floor"])
 
     def leaves(at: int) -> bool:
         return any(maze.floor_index_ahead(at, turned) == asked for turned in quarters)
 
-    crossing = [leaves(at) for at in maze.places_ahead(place)]
-    return [FORWARD] * (crossing.index(True) + 1) if True in crossing and not leaves(place) else None
+    crossing = [leaves(at) for at in maze.poses_ahead(pose)]
+    return [FORWARD] * (crossing.index(True) + 1) if True in crossing and not leaves(pose) else None
 
 
-def _past(maze: Maze, place: int, words: Words) -> list[Action] | None:
-    reached = _reach(maze, place, words)
-    return [*reached, FORWARD] if reached is not None and len(reached) < len(maze.places_ahead(place)) else None
+def _past(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    reached = _reach(maze, pose, words)
+    return [*reached, FORWARD] if reached is not None and len(reached) < len(maze.poses_ahead(pose)) else None
 
 
-def _turn_at(maze: Maze, place: int, words: Words) -> list[Action] | None:
-    reached = _reach(maze, place, words)
+def _turn_at(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    reached = _reach(maze, pose, words)
     return None if reached is None else [*reached, _TURN[words["side"]]]
 
 
-def _turn_at_end(maze: Maze, place: int, words: Words) -> list[Action] | None:
-    reached = _end(maze, place, words)
+def _turn_at_end(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    reached = _end(maze, pose, words)
     return None if reached is None else [*reached, _TURN[words["side"]]]
 
 
-def _turn_onto(maze: Maze, place: int, words: Words) -> list[Action] | None:
-    reached = _cross(maze, place, words, (_QUARTERS[words["side"]],))
+def _turn_onto(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    reached = _cross(maze, pose, words, (_QUARTERS[words["side"]],))
     return None if reached is None else [*reached, _TURN[words["side"]]]
 
 
@@ -95,7 +95,7 @@ class ClauseTemplate(NamedTuple):
 
     Attributes:
         phrases: Its phrasings, each with the same names of `VALUES` in braces.
-        follow: Returns the actions that follow it at a place; None if it cannot be followed or is ambiguous.
+        follow: Returns the actions that follow it at a pose; None if it cannot be followed or is ambiguous.
         moves_forward: Whether it does more than turn.
     """
 
@@ -149,9 +149,9 @@ class Clause(NamedTuple):
     template: ClauseTemplate
     slot_values: Words
 
-    def follow(self, maze: Maze, place: int) -> list[Action] | None:
-        """Return the actions that follow it at a place; None if it cannot be followed or is ambiguous."""
-        return self.template.follow(maze, place, self.slot_values)
+    def follow(self, maze: Maze, pose: int) -> list[Action] | None:
+        """Return the actions that follow it at a pose; None if it cannot be followed or is ambiguous."""
+        return self.template.follow(maze, pose, self.slot_values)
 
 
 def _clauses() -> dict[str, Clause]:
@@ -188,12 +188,12 @@ class Walk(NamedTuple):
     Attributes:
         actions: The actions.
         clause_of_action: The index of the clause that each action follows.
-        places: The places, the start first.
+        poses: The poses, the start first.
     """
 
     actions: tuple[Action, ...]
     clause_of_action: tuple[int, ...]
-    places: tuple[int, ...]
+    poses: tuple[int, ...]
 
 
 def max_instruction_length(clauses: int) -> int:
@@ -207,7 +207,7 @@ def follow_instruction(maze: Maze, start: int, clauses: Sequence[Clause]) -> Wal
 
     Args:
         maze: The maze.
-        start: The first place.
+        start: The first pose.
         clauses: The clauses.
 
     Returns:
@@ -215,38 +215,38 @@ def follow_instruction(maze: Maze, start: int, clauses: Sequence[Clause]) -> Wal
     """
     actions: list[Action] = []
     clause_of_action: list[int] = []
-    places = [start]
+    poses = [start]
     for number, clause in enumerate(clauses):
-        found = clause.follow(maze, places[-1])
+        found = clause.follow(maze, poses[-1])
         if found is None:
             return None
         for action in found:
-            places.append(maze.place_after(places[-1], action))
+            poses.append(maze.pose_after(poses[-1], action))
         actions += found
         clause_of_action += [number] * len(found)
-    return Walk(tuple(actions), tuple(clause_of_action), tuple(places))
+    return Walk(tuple(actions), tuple(clause_of_action), tuple(poses))
 
 
 def sample_instruction(maze: Maze, start: int, count: int, random: np.random.Generator) -> tuple[Instruction, Walk]:
-    """Sample an instruction that can be followed from a place; no two successive clauses only turn.
+    """Sample an instruction that can be followed from a pose; no two successive clauses only turn.
 
     Args:
         maze: The maze.
-        start: The first place.
+        start: The first pose.
         count: The number of clauses.
         random: The random generator.
 
     Returns:
         The instruction, and the walk that follows it.
     """
-    place = start
+    pose = start
     chosen: list[Clause] = []
     for _ in range(count):
         turned = bool(chosen) and not chosen[-1].template.moves_forward
-        clause = _draw_clause(maze, place, random, walks=turned or random.random() >= TURN_PROB)
+        clause = _draw_clause(maze, pose, random, walks=turned or random.random() >= TURN_PROB)
         chosen.append(clause)
-        for action in clause.follow(maze, place) or ():
-            place = maze.place_after(place, action)
+        for action in clause.follow(maze, pose) or ():
+            pose = maze.pose_after(pose, action)
     words: list[str] = []
     clause_of_word: list[int] = []
     for number, clause in enumerate(chosen):
@@ -258,15 +258,15 @@ def sample_instruction(maze: Maze, start: int, count: int, random: np.random.Gen
     return Instruction(tuple(words), tuple(chosen), tuple(clause_of_word)), walk
 
 
-def _draw_clause(maze: Maze, place: int, random: np.random.Generator, *, walks: bool) -> Clause:
+def _draw_clause(maze: Maze, pose: int, random: np.random.Generator, *, walks: bool) -> Clause:
     """Sample a clause that can be followed: a random template, and a random filling and phrase of it.
 
     With `walks` the clause does not only turn, unless a wall ahead allows nothing else.
     """
     for number in random.permutation(len(_TEMPLATES)):
         template, fillings = _TEMPLATES[number]
-        if template.moves_forward or not walks or maze.floor_index_ahead(place) == NONE:
-            fit = [filled for filled in fillings if template.follow(maze, place, filled) is not None]
+        if template.moves_forward or not walks or maze.floor_index_ahead(pose) == NONE:
+            fit = [filled for filled in fillings if template.follow(maze, pose, filled) is not None]
             if fit:
                 phrase = template.phrases[random.integers(len(template.phrases))]
                 return CLAUSES[phrase.format(**fit[random.integers(len(fit))])]

@@ -56,24 +56,24 @@ def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
     return image
 
 
-def paint_walk(maze: Maze, places: Sequence[int]) -> UInt8[np.ndarray, "N S S 3"]:
-    """Paint the maze at each place of a walk: the path so far, and the agent as an arrow in its heading.
+def paint_walk(maze: Maze, poses: Sequence[int]) -> UInt8[np.ndarray, "N S S 3"]:
+    """Paint the maze at each pose of a walk: the path so far, and the agent as an arrow in its heading.
 
     Args:
         maze: The maze.
-        places: The places of the walk.
+        poses: The poses of the walk.
 
     Returns:
-        An image for each place [place, height, width, 3].
+        An image for each pose [pose, height, width, 3].
     """
     path, images = paint_maze(maze), []
-    for number, place in enumerate(places):
-        before, crossing = places[max(number - 1, 0)] // 4, place // 4
+    for number, pose in enumerate(poses):
+        before, crossing = poses[max(number - 1, 0)] // 4, pose // 4
         path[_between(maze, before, crossing, _HALF_PATH)] = _PATH
         image = path.copy()
         row, column = divmod(crossing, maze.side_length)
         square = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
-        _blend(square, _arrow(place % 4), _WALKER)
+        _blend(square, _arrow(pose % 4), _WALKER)
         images.append(image)
     return np.stack(images)
 

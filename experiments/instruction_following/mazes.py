@@ -1,6 +1,6 @@
 """Mazes: halls with different floors between crossings with objects, for an agent that sees along the halls.
 
-A place is a crossing and a heading, numbered 4 x crossing + heading; crossings are numbered row by row from the
+A pose is a crossing and a heading, numbered 4 x crossing + heading; crossings are numbered row by row from the
 north-west.
 """
 
@@ -47,57 +47,57 @@ class Maze(NamedTuple):
     objects: tuple[int, ...]
 
     @property
-    def num_places(self) -> int:
-        """The number of places."""
+    def num_poses(self) -> int:
+        """The number of poses."""
         return 4 * self.side_length**2
 
-    def floor_index_ahead(self, place: int, turned: int = 0) -> int:
+    def floor_index_ahead(self, pose: int, turned: int = 0) -> int:
         """Return the floor of a hall.
 
         Args:
-            place: The place: four times the crossing, plus the heading.
+            pose: The pose: four times the crossing, plus the heading.
             turned: The number of quarter turns clockwise from the heading to the hall.
 
         Returns:
             The floor; NONE for a wall.
         """
-        crossing, heading = divmod(place, 4)
+        crossing, heading = divmod(pose, 4)
         return self.floors[crossing][(heading + turned) % 4]
 
-    def object_index_at(self, place: int) -> int:
+    def object_index_at(self, pose: int) -> int:
         """Return the object at the crossing; NONE without one."""
-        return self.objects[place // 4]
+        return self.objects[pose // 4]
 
-    def place_after(self, place: int, action: int) -> int:
-        """Return the place after one action.
+    def pose_after(self, pose: int, action: int) -> int:
+        """Return the pose after one action.
 
         Args:
-            place: The place: four times the crossing, plus the heading.
+            pose: The pose: four times the crossing, plus the heading.
             action: The action; walking into a wall changes nothing.
 
         Returns:
-            The new place.
+            The new pose.
         """
-        crossing, heading = divmod(place, 4)
+        crossing, heading = divmod(pose, 4)
         if action == Action.FORWARD:
-            return place if self.floor_index_ahead(place) == NONE else 4 * (crossing + self._stride(heading)) + heading
+            return pose if self.floor_index_ahead(pose) == NONE else 4 * (crossing + self._stride(heading)) + heading
         return 4 * crossing + (heading + (1 if action == Action.RIGHT else -1)) % 4
 
-    def places_ahead(self, place: int, turned: int = 0) -> list[int]:
-        """Return the places along a hall up to the wall.
+    def poses_ahead(self, pose: int, turned: int = 0) -> list[int]:
+        """Return the poses along a hall up to the wall.
 
         Args:
-            place: The place: four times the crossing, plus the heading.
+            pose: The pose: four times the crossing, plus the heading.
             turned: The number of quarter turns clockwise from the heading to the hall.
 
         Returns:
-            The places, with the heading of the hall; not the starting one.
+            The poses, with the heading of the hall; not the starting one.
         """
-        place = 4 * (place // 4) + (place + turned) % 4
+        pose = 4 * (pose // 4) + (pose + turned) % 4
         passed = []
-        while self.floor_index_ahead(place) != NONE:
-            place = self.place_after(place, Action.FORWARD)
-            passed.append(place)
+        while self.floor_index_ahead(pose) != NONE:
+            pose = self.pose_after(pose, Action.FORWARD)
+            passed.append(pose)
         return passed
 
     def _stride(self, heading: int) -> int:
@@ -145,8 +145,8 @@ def sample_maze(random: np.random.Generator, side: int) -> Maze:
 
 
 def transition_table(maze: Maze) -> Int[np.ndarray, "P A"]:
-    """Return the transition table [place, action]: the place after each action at each place."""
-    behind = [[maze.place_after(place, action) for action in Action] for place in range(maze.num_places)]
+    """Return the transition table [pose, action]: the pose after each action at each pose."""
+    behind = [[maze.pose_after(pose, action) for action in Action] for pose in range(maze.num_poses)]
     return np.array(behind, np.int32)
 
 
@@ -157,20 +157,20 @@ NUM_OBSERVATION_FEATURES = len(OBJECTS) + len(VISIBLE_DIRECTIONS) * _OF_HALL
 
 
 def observation_table(maze: Maze) -> UInt8[np.ndarray, "P F"]:
-    """Return the observations of each place [place, feature], zeros and ones.
+    """Return the observations of each pose [pose, feature], zeros and ones.
 
     They are the object here; then, ahead, to the left and to the right, which floor the hall has, whether there is a
     wall, and which objects stand along it, however far: the bag of words per direction of Mei, Bansal and Walter
     (2016).
     """
-    seen = np.zeros((maze.num_places, NUM_OBSERVATION_FEATURES), np.uint8)
-    for place, row in enumerate(seen):
-        if maze.object_index_at(place) != NONE:
-            row[maze.object_index_at(place)] = 1
+    seen = np.zeros((maze.num_poses, NUM_OBSERVATION_FEATURES), np.uint8)
+    for pose, row in enumerate(seen):
+        if maze.object_index_at(pose) != NONE:
+            row[maze.object_index_at(pose)] = 1
         for number, turned in enumerate(VISIBLE_DIRECTIONS):
             of_hall = row[len(OBJECTS) + number * _OF_HALL :][:_OF_HALL]
             # A wall's floor, NONE, is the last of the floors' numbers.
-            of_hall[: len(FLOORS) + 1][maze.floor_index_ahead(place, turned)] = 1
-            objects = [maze.object_index_at(passed) for passed in maze.places_ahead(place, turned)]
+            of_hall[: len(FLOORS) + 1][maze.floor_index_ahead(pose, turned)] = 1
+            objects = [maze.object_index_at(passed) for passed in maze.poses_ahead(pose, turned)]
             of_hall[len(FLOORS) + 1 :][[each for each in objects if each != NONE]] = 1
     return seen

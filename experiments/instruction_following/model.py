@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from experiments.instruction_following.transition_tables import follow_moves, next_place, observations_at
+from experiments.instruction_following.transition_tables import follow_transitions, next_pose, observations_at
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
@@ -23,7 +23,7 @@ from transformer.models.recurrent_attention_decoder import SITE, EncodedSource, 
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, TaskInterface
 
 
-class Aligner(enum.Enum):
+class AlignerKind(enum.Enum):
     """What z_t an action reads from N words; x_j is the embedding of a word, h_j the encoder's state there.
 
     multi_level: sum_j a_tj [x_j ; h_j] with weights from x_j and h_j, a_t = softmax(beta_t) and
@@ -40,12 +40,12 @@ class Aligner(enum.Enum):
     @property
     def attends(self) -> bool:
         """Whether each action has attention weights."""
-        return self in (Aligner.MULTI_LEVEL, Aligner.HIGH_LEVEL)
+        return self in (AlignerKind.MULTI_LEVEL, AlignerKind.HIGH_LEVEL)
 
     @property
     def reads_words(self) -> bool:
         """Whether word embeddings are read in addition to states."""
-        return self in (Aligner.MULTI_LEVEL, Aligner.MEAN)
+        return self in (AlignerKind.MULTI_LEVEL, AlignerKind.MEAN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ListenAttendWalkConfig(Config, path="config.model"):
 
     width: PositiveInt = 128
     embedding: PositiveInt = 64
-    aligner: Aligner = Aligner.MULTI_LEVEL
+    aligner: AlignerKind = AlignerKind.MULTI_LEVEL
     direction: Direction = Direction.BIDIRECTIONAL
     vocab_size: int | None = None
 
@@ -82,18 +82,18 @@ class ListenAttendWalkConfig(Config, path="config.model"):
         return self.encoder.output_width + self.embedding * self.aligner.reads_words
 
 
-class World(NamedTuple):
-    """What every action reads.
+class EncodedInputs(NamedTuple):
+    """What every action reads: the encoded instruction and the tables of the environment.
 
     Attributes:
         instruction: The encoded instruction.
-        sights: The observation at each place.
-        moves: The place after each token at each place.
+        observations: The observation at each pose.
+        transitions: The pose after each token at each pose.
     """
 
     instruction: EncodedSource
-    sights: Float[Array, "B P F"]
-    moves: Int[Array, "B P V"]
+    observations: Float[Array, "B P F"]
+    transitions: Int[Array, "B P V"]
 
     @property
     def lengths(self) -> Int[Array, " B"]:
@@ -101,23 +101,23 @@ class World(NamedTuple):
         return self.instruction.lengths
 
 
-class Sight(NamedTuple):
+class StepInputs(NamedTuple):
     """The inputs of a step.
 
     Attributes:
-        place: The agent's place.
-        seen: E y_t, the embedded observation there.
+        pose: The agent's pose.
+        observation: E y_t, the embedded observation there.
     """
 
-    place: Int[Array, "*B"]
-    seen: Float[Array, "*B E"]
+    pose: Int[Array, "*B"]
+    observation: Float[Array, "*B E"]
 
 
 class Carry(NamedTuple):
-    """The decoder's state, and the agent's place after it."""
+    """The decoder's state, and the agent's pose after it."""
 
     state: CellState
-    place: Int[Array, " R"]
+    pose: Int[Array, " R"]
 
 
 class StepOutput(NamedTuple):
@@ -134,8 +134,8 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
     reach the decoder only in this way; z_t is the aligner's.
 
     Inputs: `source`, the instruction, padded at its end; `target`, the actions after a begin token; and the tables
-    `sights`, `moves` and `start` (experiments.instruction_following.transition_tables), in which the begin token and
-    padding do not move.
+    `observations`, `transitions` and `start` (experiments.instruction_following.transition_tables), in which the begin
+    token and padding do not move.
     """
 
     def __init__(self, config: ListenAttendWalkConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -151,44 +151,48 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         self.encoder = RecurrentLayer(config.encoder, embedding, builder=builder)
         aligned = AttentionCell(AttentionCellConfig(), width, config.context_width, builder=builder)
         self.aligner = aligned if config.aligner.attends else None
-        self.sight = linear(interface.inputs["sights"].shape[-1], embedding)
+        self.sight = linear(interface.inputs["observations"].shape[-1], embedding)
         self.decoder = RecurrentLayer(config.decoder, embedding + config.context_width, builder=builder)
         self.of_state, self.of_context = linear(width, embedding), linear(config.context_width, embedding)
         self.output = linear(embedding, interface.vocabularies["target"], "vocabulary")
 
-    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[World, Carry]:
+    def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedInputs, Carry]:
         """Return the encoded instruction with the environment, and a zero state at the start."""
-        instruction, moves_BxPxV = self._listen(jnp.asarray(inputs["source"])), jnp.asarray(inputs["moves"])
-        start_B = jnp.asarray(inputs["start"], moves_BxPxV.dtype)
-        world = World(instruction, jnp.asarray(inputs["sights"], self.dtype), moves_BxPxV)
-        return world, Carry(self.decoder.initial(len(start_B), self.dtype), start_B)
+        instruction, transitions_BxPxV = self._listen(jnp.asarray(inputs["source"])), jnp.asarray(inputs["transitions"])
+        start_B = jnp.asarray(inputs["start"], transitions_BxPxV.dtype)
+        encoded = EncodedInputs(instruction, jnp.asarray(inputs["observations"], self.dtype), transitions_BxPxV)
+        return encoded, Carry(self.decoder.initial(len(start_B), self.dtype), start_B)
 
-    def step_inputs(self, state: PyTree, inputs: Inputs, source: World, key: Key[Array, ""] | None) -> Sight:
-        """Return the observation at every place that the actions of `target` lead to."""
-        place_BxT = follow_moves(source.moves, jnp.asarray(inputs["start"]), jnp.asarray(inputs["target"]))
-        return Sight(place_BxT, self.sight(observations_at(source.sights, place_BxT)))
+    def step_inputs(
+        self, state: PyTree, inputs: Inputs, source: EncodedInputs, key: Key[Array, ""] | None
+    ) -> StepInputs:
+        """Return the observation at every pose that the actions of `target` lead to."""
+        pose_BxT = follow_transitions(source.transitions, jnp.asarray(inputs["start"]), jnp.asarray(inputs["target"]))
+        return StepInputs(pose_BxT, self.sight(observations_at(source.observations, pose_BxT)))
 
-    def next_step_input(self, tokens_R: Int[Array, " R"], source: World, carry: Carry) -> Sight:
+    def next_step_input(self, tokens_R: Int[Array, " R"], source: EncodedInputs, carry: Carry) -> StepInputs:
         """Move by the chosen action, and return the observation there."""
-        place_R = next_place(source.moves, carry.place, tokens_R)
-        return Sight(
-            place_R,
+        pose_R = next_pose(source.transitions, carry.pose, tokens_R)
+        return StepInputs(
+            pose_R,
             self.sight(
-                flatten_beam_axis(observations_at(source.sights, unflatten_beam_axis(place_R, len(source.sights))))
+                flatten_beam_axis(
+                    observations_at(source.observations, unflatten_beam_axis(pose_R, len(source.observations)))
+                )
             ),
         )
 
     def advance(
-        self, source: World, carry: Carry, given: Sight, key: Key[Array, ""] | None, *, train: bool
+        self, source: EncodedInputs, carry: Carry, given: StepInputs, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, StepOutput, Alignment | None]:
         """Attend to the instruction with s_{t-1}, then compute s_t from the context and the observation."""
         context_RxM, alignment = read_context(self.aligner, source.instruction, carry.state.hidden)
-        state = self.decoder.step(jnp.concatenate([given.seen, context_RxM], axis=-1), carry.state)
-        return Carry(state, given.place), StepOutput(state.hidden, context_RxM), alignment
+        state = self.decoder.step(jnp.concatenate([given.observation, context_RxM], axis=-1), carry.state)
+        return Carry(state, given.pose), StepOutput(state.hidden, context_RxM), alignment
 
-    def output_features(self, given: Sight, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, given: StepInputs, outputs: StepOutput) -> Float[Array, "*B E"]:
         """Return E y_t + L_s s_t + L_z z_t."""
-        return given.seen + self.of_state(outputs.hidden) + self.of_context(outputs.context)
+        return given.observation + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
     def _listen(self, source_BxS: Int[Array, "B S"]) -> EncodedSource:
         """Encode the instruction as the actions read it."""
@@ -196,14 +200,14 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         x_BxSxE = self.embedding(source_BxS, self.dtype)
         h_BxSxM, last = self.encoder(x_BxSxE, lengths_B)
         match self.config.aligner:
-            case Aligner.LAST:
+            case AlignerKind.LAST:
                 return EncodedSource(lengths_B, vector=last.hidden)
-            case Aligner.MEAN:
+            case AlignerKind.MEAN:
                 real_BxSx1 = real_positions(lengths_B, source_BxS.shape[1])[..., None]
                 words_B = jnp.maximum(lengths_B, 1).astype(self.dtype)
                 sum_BxM = jnp.sum(jnp.where(real_BxSx1, jnp.concatenate([x_BxSxE, h_BxSxM], axis=-1), 0), axis=1)
                 return EncodedSource(lengths_B, vector=sum_BxM / words_B[:, None])
-            case Aligner.MULTI_LEVEL:
+            case AlignerKind.MULTI_LEVEL:
                 h_BxSxM = jnp.concatenate([x_BxSxE, h_BxSxM], axis=-1)
         assert self.aligner is not None
         return EncodedSource(lengths_B, self.aligner.prepare(h_BxSxM, lengths_B))

@@ -13,7 +13,7 @@ from experiments.instruction_following import instructions, mazes
 from experiments.instruction_following.instructions import Instruction, Walk
 from experiments.instruction_following.maze_images import paint_walk
 from experiments.instruction_following.mazes import Action, Heading, Maze
-from experiments.instruction_following.transition_tables import follow_moves
+from experiments.instruction_following.transition_tables import follow_transitions
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
@@ -50,7 +50,7 @@ _NUMBERS = {word: number for number, word in enumerate(WORDS)}
 AXES = ("target", "source")
 _EXAMPLE = "turn left . walk to the lamp ."
 _TRAINING = 0  # the seed of the mazes that are trained in
-# Drawn mazes that are searched for a place where a request's instruction can be followed.
+# Drawn mazes that are searched for a pose where a request's instruction can be followed.
 _SEARCHED = 200
 _SHOWN = 5  # walks to read beside what was right
 
@@ -102,14 +102,14 @@ class MazeTables(NamedTuple):
     """A maze with its observation and transition tables (experiments.instruction_following.transition_tables)."""
 
     maze: Maze
-    sights: UInt8[np.ndarray, "P F"]
-    moves: Int[np.ndarray, "P V"]
+    observations: UInt8[np.ndarray, "P F"]
+    transitions: Int[np.ndarray, "P V"]
 
 
 class InstructedWalk(NamedTuple):
     """An instruction in a maze, and the walk that follows it."""
 
-    world: MazeTables
+    maze_tables: MazeTables
     instruction: Instruction
     walk: Walk
 
@@ -120,22 +120,24 @@ class InstructionFollowing(SymbolSequenceTask):
     def __init__(self, config: InstructionFollowingConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config = config
-        self.words, places = instructions.max_instruction_length(config.max_clauses), 4 * config.maze_size**2
+        self.words, poses = instructions.max_instruction_length(config.max_clauses), 4 * config.maze_size**2
         numbers = len(SPECIAL) + len(ACTIONS)
         given = {
             "source": InputSpec((config.batch_size, self.words)),
-            "sights": InputSpec(
-                (config.batch_size, places, mazes.NUM_OBSERVATION_FEATURES), jnp.uint8, Modality.POINTS
+            "observations": InputSpec(
+                (config.batch_size, poses, mazes.NUM_OBSERVATION_FEATURES), jnp.uint8, Modality.POINTS
             ),
-            "moves": InputSpec((config.batch_size, places, numbers), jnp.int32, Modality.ACTIONS),
+            "transitions": InputSpec((config.batch_size, poses, numbers), jnp.int32, Modality.ACTIONS),
             "start": InputSpec((config.batch_size,)),
         }
         options: dict[str, Any] = {"rows": config.batch_size, "num_beams": config.num_beams, "separator": " "}
         options |= {"output": INSTRUCTION_FOLLOWING.output, "vocabularies": {"source": len(WORDS)}}
         super().__init__("walking", ACTIONS, config.max_actions, given, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self._told = self._draw(VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples)
-        self.set_probe_batch(self._batch(self._told))
+        self._probe_walks = self._draw(
+            VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples
+        )
+        self.set_probe_batch(self._batch(self._probe_walks))
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -156,35 +158,39 @@ class InstructionFollowing(SymbolSequenceTask):
         among = sample_mazes(
             seed, self.config.num_held_out_mazes if seed else self.config.num_mazes, self.config.maze_size
         )
-        told: list[InstructedWalk] = []
-        while len(told) < count:
-            world = among[random.integers(len(among))]
+        examples: list[InstructedWalk] = []
+        while len(examples) < count:
+            maze_tables = among[random.integers(len(among))]
             clauses, start = (
                 int(random.integers(1, self.config.max_clauses + 1)),
-                int(random.integers(world.maze.num_places)),
+                int(random.integers(maze_tables.maze.num_poses)),
             )
-            drawn = InstructedWalk(world, *instructions.sample_instruction(world.maze, start, clauses, random))
-            told += [drawn] if len(drawn.walk.actions) <= self.config.max_actions else []
-        return told
+            drawn = InstructedWalk(
+                maze_tables, *instructions.sample_instruction(maze_tables.maze, start, clauses, random)
+            )
+            examples += [drawn] if len(drawn.walk.actions) <= self.config.max_actions else []
+        return examples
 
-    def _batch(self, told: Sequence[InstructedWalk]) -> dict[str, np.ndarray]:
+    def _batch(self, examples: Sequence[InstructedWalk]) -> dict[str, np.ndarray]:
         """Return the model's inputs, the number of clauses, and the clause of each word and each action."""
-        source = np.full((len(told), self.words), PAD, np.int32)
-        of_word, of_action = (np.full((len(told), count), mazes.NONE, np.int32) for count in (self.words, self.steps))
-        for row, (_, instruction, walk) in enumerate(told):
+        source = np.full((len(examples), self.words), PAD, np.int32)
+        of_word, of_action = (
+            np.full((len(examples), count), mazes.NONE, np.int32) for count in (self.words, self.steps)
+        )
+        for row, (_, instruction, walk) in enumerate(examples):
             source[row, : len(instruction.words)] = [_NUMBERS[word] for word in instruction.words]
             of_word[row, : len(instruction.words)] = instruction.clause_of_word
             of_action[row, : len(walk.actions)] = walk.clause_of_action
         return {
             "source": source,
-            "sights": np.stack([world.sights for world, _, _ in told]),
-            "moves": np.stack([world.moves for world, _, _ in told]),
-            "start": np.array([walk.places[0] for _, _, walk in told], np.int32),
-            "goal": np.array([walk.places[-1] for _, _, walk in told], np.int32),
-            "clauses": np.array([len(instruction.clauses) for _, instruction, _ in told], np.int32),
+            "observations": np.stack([maze_tables.observations for maze_tables, _, _ in examples]),
+            "transitions": np.stack([maze_tables.transitions for maze_tables, _, _ in examples]),
+            "start": np.array([walk.poses[0] for _, _, walk in examples], np.int32),
+            "goal": np.array([walk.poses[-1] for _, _, walk in examples], np.int32),
+            "clauses": np.array([len(instruction.clauses) for _, instruction, _ in examples], np.int32),
             "clause_of_word": of_word,
             "clause_of_action": of_action,
-            **self.sequences([[ACTIONS[action] for action in walk.actions] for _, _, walk in told]),
+            **self.sequences([[ACTIONS[action] for action in walk.actions] for _, _, walk in examples]),
         }
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
@@ -209,9 +215,9 @@ class InstructionFollowing(SymbolSequenceTask):
     def _walks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Sum the successes of decoded walks; one that does not stop in time has failed."""
         _, rows = self.decoded(view, batch, key)
-        moves, start, goal_B = (jnp.asarray(batch[name]) for name in ("moves", "start", "goal"))
+        transitions, start, goal_B = (jnp.asarray(batch[name]) for name in ("transitions", "start", "goal"))
         # Neither the end nor what fills up the row behind it leads anywhere.
-        end_B = follow_moves(moves, start, rows["tokens"])[:, -1]
+        end_B = follow_transitions(transitions, start, rows["tokens"])[:, -1]
         stopped_B = jnp.any(rows["tokens"] == END, axis=1)
         success_B = stopped_B & (end_B == goal_B)
         sums = {
@@ -242,11 +248,11 @@ class InstructionFollowing(SymbolSequenceTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the words, the actions, the image at each action, and the words of the clause that each follows."""
-        return self._describe(self._told, self.probe_examples, sites, np.ones(len(self._told), bool))
+        return self._describe(self._probe_walks, self.probe_examples, sites, np.ones(len(self._probe_walks), bool))
 
     def _describe(
         self,
-        told: Sequence[InstructedWalk],
+        examples: Sequence[InstructedWalk],
         batch: Mapping[str, np.ndarray],
         sites: Sequence[Site],
         right_B: Bool[np.ndarray, " B"],
@@ -256,13 +262,14 @@ class InstructionFollowing(SymbolSequenceTask):
             "target": tuple(map(self.steps_of, batch["labels"])),
             "source": tuple(map(self._said, batch["source"])),
         }
-        places = [
-            self._places(world.maze, row, walk) for (world, _, walk), row in zip(told, batch["labels"], strict=True)
+        poses = [
+            self._poses(maze_tables.maze, row, walk)
+            for (maze_tables, _, walk), row in zip(examples, batch["labels"], strict=True)
         ]
         longest = max(map(len, names["target"]))
         images = [
-            paint_walk(world.maze, (*of_walk, *[of_walk[-1]] * longest)[:longest])
-            for (world, _, _), of_walk in zip(told, places, strict=True)
+            paint_walk(maze_tables.maze, (*of_walk, *[of_walk[-1]] * longest)[:longest])
+            for (maze_tables, _, _), of_walk in zip(examples, poses, strict=True)
         ]
         own = clause_mask(batch["clause_of_action"], batch["clause_of_word"])
         links = gold_links_where_correct(gold_links(own, sure=False), right_B)
@@ -271,28 +278,28 @@ class InstructionFollowing(SymbolSequenceTask):
         return AxisLabels(names, titles, gold or None, images={"target": np.stack(images)})
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """FollowClause each text in a maze sampled by `--seed`, from a place where it can be followed.
+        """Follow each text in a maze sampled by `--seed`, from a pose where it can be followed.
 
         Raises:
             UserError: If a language, samples, stop strings or a coverage penalty is given, a text is no instruction of
-                the templates, or no sampled maze has a place where it can be followed.
+                the templates, or no sampled maze has a pose where it can be followed.
         """
         decoding = self.decoding(request, "walks", f"the longest walk has {self.steps} steps")
         random = np.random.default_rng(decoding.seed)
-        told = [self._placed(text, random) for text in request.texts]
-        true = self._batch(told)
+        examples = [self._draw_walk(text, random) for text in request.texts]
+        true = self._batch(examples)
         said = self.say(view, true, decoding)
         right, lines = [], []
-        for (world, _, walk), row in zip(told, said["labels"], strict=True):
-            end = self._places(world.maze, row, walk)[-1]
-            right.append(END in row and end == walk.places[-1])
-            where = f"ends at {_place_name(world.maze, end)}" if END in row else "does not stop"
-            asked = "as asked" if right[-1] else f"asked for {_place_name(world.maze, walk.places[-1])}"
+        for (maze_tables, _, walk), row in zip(examples, said["labels"], strict=True):
+            end = self._poses(maze_tables.maze, row, walk)[-1]
+            right.append(END in row and end == walk.poses[-1])
+            where = f"ends at {_pose_name(maze_tables.maze, end)}" if END in row else "does not stop"
+            asked = "as asked" if right[-1] else f"asked for {_pose_name(maze_tables.maze, walk.poses[-1])}"
             lines.append(f"{' '.join(self.decode_symbols(row)) or 'stays'}: {where}, {asked}")
-        labels = self._describe(told, said, view.model.sites, (said["labels"] == true["labels"]).all(axis=1))
+        labels = self._describe(examples, said, view.model.sites, (said["labels"] == true["labels"]).all(axis=1))
         return Predictions(lines, labels, make_capture_function(view, self.inputs_of(said)))
 
-    def _placed(self, text: str, random: np.random.Generator) -> InstructedWalk:
+    def _draw_walk(self, text: str, random: np.random.Generator) -> InstructedWalk:
         """Place a text's instruction in a sampled maze."""
         try:
             instruction = instructions.parse_instruction(text)
@@ -306,7 +313,7 @@ class InstructionFollowing(SymbolSequenceTask):
                 raise UserError(f"{text[:80]!r} has {count} {what}: this run's instructions have at most {most}")
         for _ in range(_SEARCHED):
             maze = mazes.sample_maze(random, self.config.maze_size)
-            for start in random.permutation(maze.num_places).tolist():
+            for start in random.permutation(maze.num_poses).tolist():
                 walk = instructions.follow_instruction(maze, start, instruction.clauses)
                 if walk is not None and len(walk.actions) <= self.config.max_actions:
                     return InstructedWalk(make_maze_tables(maze), instruction, walk)
@@ -317,17 +324,17 @@ class InstructionFollowing(SymbolSequenceTask):
     def _said(self, row: np.ndarray) -> tuple[str, ...]:
         return tuple(WORDS[number] for number in row.tolist() if number != PAD)
 
-    def _places(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
-        """Return the place of each action of a row of `axis_labels`, and where the last one leads."""
-        places = [walk.places[0]]
+    def _poses(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
+        """Return the pose of each action of a row of `axis_labels`, and where the last one leads."""
+        poses = [walk.poses[0]]
         for action in self.decode_symbols(row):
-            places.append(maze.place_after(places[-1], ACTIONS.index(action)))
-        return places
+            poses.append(maze.pose_after(poses[-1], ACTIONS.index(action)))
+        return poses
 
 
 def make_maze_tables(maze: Maze) -> MazeTables:
     """Return a maze with its tables; padding, begin and end tokens do not move."""
-    stay_PxS = np.repeat(np.arange(maze.num_places, dtype=np.int32)[:, None], len(SPECIAL), axis=1)
+    stay_PxS = np.repeat(np.arange(maze.num_poses, dtype=np.int32)[:, None], len(SPECIAL), axis=1)
     return MazeTables(
         maze, mazes.observation_table(maze), np.concatenate([stay_PxS, mazes.transition_table(maze)], axis=1)
     )
@@ -394,9 +401,9 @@ def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> Evalu
     )
 
 
-def _place_name(maze: Maze, place: int) -> str:
-    row, column = divmod(place // 4, maze.side_length)
-    return f"row {row + 1}, column {column + 1}, facing {Heading(place % 4).name.lower()}"
+def _pose_name(maze: Maze, pose: int) -> str:
+    row, column = divmod(pose // 4, maze.side_length)
+    return f"row {row + 1}, column {column + 1}, facing {Heading(pose % 4).name.lower()}"
 
 
 TASK = TaskSpec(InstructionFollowingConfig, InstructionFollowing)

@@ -51,35 +51,35 @@ def sample_mdps(random: np.random.Generator, rows: int, states: int, actions: in
     return MDPBatch(transitions, random.random((rows, states, actions)))
 
 
-def action_values(worlds: MDPBatch, horizon: int) -> Float[np.ndarray, "H B S A"]:
+def action_values(mdps: MDPBatch, horizon: int) -> Float[np.ndarray, "H B S A"]:
     """Compute Q_t(s, a) = r(s, a) + sum over s' of p(s' | s, a) max over a' of Q_(t+1)(s', a') of known MDPs.
 
     Args:
-        worlds: The MDPs.
+        mdps: The MDPs.
         horizon: The number of steps H.
 
     Returns:
         The values [step, MDP, state, action].
     """
-    values = np.zeros((horizon + 1, *worlds.rewards.shape))
+    values = np.zeros((horizon + 1, *mdps.rewards.shape))
     for step in reversed(range(horizon)):
-        values[step] = worlds.rewards + np.einsum("bsax,bx->bsa", worlds.transitions, values[step + 1].max(axis=-1))
+        values[step] = mdps.rewards + np.einsum("bsax,bx->bsa", mdps.transitions, values[step + 1].max(axis=-1))
     return values[:-1]
 
 
-def random_policy_value(worlds: MDPBatch, horizon: int) -> Float[np.ndarray, " B"]:
+def random_policy_value(mdps: MDPBatch, horizon: int) -> Float[np.ndarray, " B"]:
     """Compute the expected return of the uniform random policy from state 0.
 
     Args:
-        worlds: The MDPs.
+        mdps: The MDPs.
         horizon: The number of steps of an episode.
 
     Returns:
         The expected return in each MDP.
     """
-    value_BxS = np.zeros(worlds.rewards.shape[:2])
+    value_BxS = np.zeros(mdps.rewards.shape[:2])
     for _ in range(horizon):
-        value_BxS = (worlds.rewards + np.einsum("bsax,bx->bsa", worlds.transitions, value_BxS)).mean(axis=-1)
+        value_BxS = (mdps.rewards + np.einsum("bsax,bx->bsa", mdps.transitions, value_BxS)).mean(axis=-1)
     return value_BxS[:, 0]
 
 
@@ -184,7 +184,7 @@ def bayes_optimal_policy(belief: Belief, left: int) -> Float[np.ndarray, "B A"]:
 
 def run_episodes(
     random: np.random.Generator,
-    worlds: MDPBatch,
+    mdps: MDPBatch,
     horizon: int,
     episodes: int,
     randomness: Float[np.ndarray, " B"],
@@ -195,7 +195,7 @@ def run_episodes(
 
     Args:
         random: The random generator.
-        worlds: The MDPs.
+        mdps: The MDPs.
         horizon: The steps of an episode.
         episodes: The episodes in each MDP.
         randomness: The probability of a random action, for each MDP.
@@ -205,11 +205,11 @@ def run_episodes(
         The trajectories, and the teacher's policy at each step [MDP, step, action]: optimal for the known MDP, or
         Bayes-optimal.
     """
-    rows, states, actions = worlds.rewards.shape
+    rows, states, actions = mdps.rewards.shape
     length, belief, row = horizon * episodes, Belief(rows, states, actions), np.arange(rows)
-    lived = Trajectories(*np.zeros((3, rows, length), np.int32))
+    trajectories = Trajectories(*np.zeros((3, rows, length), np.int32))
     best_BxTxA = np.zeros((rows, length, actions))
-    known_HxBxSxA = action_values(worlds, horizon)
+    known_HxBxSxA = action_values(mdps, horizon)
     state, believes_HxBxSxA = np.zeros(rows, int), known_HxBxSxA
     for step in range(length):
         within = step % horizon
@@ -224,13 +224,17 @@ def run_episodes(
             believed = optimal_policy(believes_HxBxSxA[within, row, state])
         shares_BxA = np.where((random.random(rows) < randomness)[:, None], 1 / actions, believed)
         action = _choose(random, shares_BxA)
-        reward = (random.random(rows) < worlds.rewards[row, state, action]).astype(int)
-        after = _choose(random, worlds.transitions[row, state, action])
+        reward = (random.random(rows) < mdps.rewards[row, state, action]).astype(int)
+        after = _choose(random, mdps.transitions[row, state, action])
         # Where an episode ends nobody sees what would have come next.
         belief.update(state, action, reward, after if within + 1 < horizon else None)
-        lived.states[:, step], lived.actions[:, step], lived.rewards[:, step] = state, action, reward
+        trajectories.states[:, step], trajectories.actions[:, step], trajectories.rewards[:, step] = (
+            state,
+            action,
+            reward,
+        )
         state = after
-    return lived, best_BxTxA
+    return trajectories, best_BxTxA
 
 
 def _choose(random: np.random.Generator, shares: Float[np.ndarray, "B N"]) -> Int[np.ndarray, " B"]:

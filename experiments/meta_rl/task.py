@@ -127,27 +127,27 @@ class MetaRL(BaseTask):
         if config.num_states == 1 and config.num_steps <= _HISTORIES:
             self.evaluations += (self._every_history(),)
         random = np.random.default_rng((VALIDATION_SEED + 1, 0))
-        self._worlds = self._draw_worlds(random, config.num_probe_examples)
-        self._lived, _ = self._live(random, self._worlds, np.zeros(config.num_probe_examples))
-        self.probe_batch = {"vectors": make_inputs(config, self._lived)}
+        self._mdps = self._sample_mdps(random, config.num_probe_examples)
+        self._trajectories, _ = self._live(random, self._mdps, np.zeros(config.num_probe_examples))
+        self.probe_batch = {"vectors": make_inputs(config, self._trajectories)}
 
-    def _draw_worlds(self, random: np.random.Generator, rows: int) -> MDPBatch:
+    def _sample_mdps(self, random: np.random.Generator, rows: int) -> MDPBatch:
         return sample_mdps(random, rows, self.config.num_states, self.config.num_actions)
 
     def _live(
-        self, random: np.random.Generator, worlds: MDPBatch, randomness: np.ndarray
+        self, random: np.random.Generator, mdps: MDPBatch, randomness: np.ndarray
     ) -> tuple[Trajectories, Float[np.ndarray, "B T A"]]:
         config = self.config
         bayes = config.teacher is Teacher.BAYES_OPTIMAL
-        return run_episodes(random, worlds, config.horizon, config.num_episodes, randomness, bayes=bayes)
+        return run_episodes(random, mdps, config.horizon, config.num_episodes, randomness, bayes=bayes)
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of MDPs and episodes that are sampled anew at every step."""
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
-            worlds = self._draw_worlds(random, self.config.batch_size)
-            lived, best_BxTxA = self._live(random, worlds, random.random(self.config.batch_size))
-            return {"vectors": make_inputs(self.config, lived), "best": best_BxTxA.astype(np.float32)}
+            mdps = self._sample_mdps(random, self.config.batch_size)
+            trajectories, best_BxTxA = self._live(random, mdps, random.random(self.config.batch_size))
+            return {"vectors": make_inputs(self.config, trajectories), "best": best_BxTxA.astype(np.float32)}
 
         return GeneratedBatches(draw, seed)
 
@@ -175,13 +175,15 @@ class MetaRL(BaseTask):
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
-        config, batches, worlds = self.config, [], []
+        config, batches, mdps = self.config, [], []
         for number in range(-(-config.num_eval_examples // config.batch_size)):
             random = np.random.default_rng((seed, number))
-            worlds.append(self._draw_worlds(random, config.batch_size))
-            # What happens to whoever acts is drawn beforehand: all models meet the same luck.
-            luck = random.random((config.batch_size, config.num_steps, 2 + config.num_actions)).astype(np.float32)
-            batches.append({**worlds[-1].batch_arrays(), "luck": luck})
+            mdps.append(self._sample_mdps(random, config.batch_size))
+            # What happens to whoever acts is drawn beforehand: all models get the same random numbers.
+            uniform_samples = random.random((config.batch_size, config.num_steps, 2 + config.num_actions)).astype(
+                np.float32
+            )
+            batches.append({**mdps[-1].batch_arrays(), "uniform_samples": uniform_samples})
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             def act(vectors_BxTxI: Array) -> Array:
@@ -189,29 +191,27 @@ class MetaRL(BaseTask):
 
             played = {name: run_policy(config, act, batch, sampled=name == "sampled") for name in ("greedy", "sampled")}
             sums = {name: jnp.sum(each.rewards) for name, each in played.items()}
-            return {**sums, "worlds": jnp.float32(len(batch["luck"]))}, None
+            return {**sums, "mdps": jnp.float32(len(batch["uniform_samples"]))}, None
 
         @functools.cache
         def others() -> dict[str, float]:
             """Return the sums of rewards of reference agents: a random policy, an oracle, posterior sampling."""
-            whole = MDPBatch(*map(np.concatenate, zip(*worlds, strict=True)))
+            whole = MDPBatch(*map(np.concatenate, zip(*mdps, strict=True)))
             knowing_B = action_values(whole, config.horizon)[0, :, 0].max(axis=-1)
             random = np.random.default_rng((seed, 2**32))
-            lived, _ = run_episodes(random, whole, config.horizon, config.num_episodes, np.zeros(len(knowing_B)))
+            trajectories, _ = run_episodes(random, whole, config.horizon, config.num_episodes, np.zeros(len(knowing_B)))
             said = {
                 "random_policy": config.num_episodes * float(random_policy_value(whole, config.horizon).mean()),
                 "oracle": config.num_episodes * float(knowing_B.mean()),
-                "posterior_sampling": float(lived.rewards.sum(axis=1).mean()),
+                "posterior_sampling": float(trajectories.rewards.sum(axis=1).mean()),
             }
             if config.teacher is Teacher.BAYES_OPTIMAL:
                 said["bayes_optimal"] = max(bayes_optimal_values(((0, 0),) * config.num_actions, config.num_steps))
             return said
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
-            own = {name: float(sums[name]) / float(sums["worlds"]) for name in ("greedy", "sampled")}
-            return EvaluationReport(
-                {**own, **others()}, note=f"{int(sums['worlds'])} worlds, the sum of rewards in each"
-            )
+            own = {name: float(sums[name]) / float(sums["mdps"]) for name in ("greedy", "sampled")}
+            return EvaluationReport({**own, **others()}, note=f"{int(sums['mdps'])} MDPs, the sum of rewards in each")
 
         return Evaluation("worlds", split, batches, step, finish, at_end=split == "test")
 
@@ -242,34 +242,34 @@ class MetaRL(BaseTask):
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each step with what the model reads: the state, if there are several, and the last outcome."""
         names = []
-        for states, actions, rewards in zip(*map(np.ndarray.tolist, self._lived), strict=True):
+        for states, actions, rewards in zip(*map(np.ndarray.tolist, self._trajectories), strict=True):
             done = zip(actions[:-1], rewards[:-1], strict=True)
             does = "action" if self.config.num_states > 1 else "arm"
             before = ["begins", *(f"{does} {action + 1} {'wins' if won else 'loses'}" for action, won in done)]
             where = [f" in {state}" if self.config.num_states > 1 else "" for state in states]
             names.append(tuple(f"{at}: {what}{where[at - 1]}" for at, what in enumerate(before, 1)))
-        titles = tuple(f"world {number + 1}" for number in range(len(names)))
+        titles = tuple(f"MDP {number + 1}" for number in range(len(names)))
         if self.config.num_states == 1:
-            titles = tuple("arms " + " ".join(f"{mean:.2f}" for mean in row) for row in self._worlds.rewards[:, 0])
+            titles = tuple("arms " + " ".join(f"{mean:.2f}" for mean in row) for row in self._mdps.rewards[:, 0])
         return AxisLabels({"steps": tuple(names)}, titles)
 
 
-def make_inputs(config: MetaRLConfig, lived: Trajectories) -> Float[np.ndarray, "B T I"]:
+def make_inputs(config: MetaRLConfig, trajectories: Trajectories) -> Float[np.ndarray, "B T I"]:
     """Encode episodes as the model's inputs.
 
     Args:
         config: The task's config.
-        lived: The states, actions and rewards at every step.
+        trajectories: The states, actions and rewards at every step.
 
     Returns:
         At each step one-hot state and last action, last reward, and 1 at the first step of an episode.
     """
-    rows, length = lived.states.shape
+    rows, length = trajectories.states.shape
     vectors = np.zeros((rows, length, config.num_inputs), np.float32)
-    vectors[..., : config.num_states] = np.eye(config.num_states)[lived.states]
+    vectors[..., : config.num_states] = np.eye(config.num_states)[trajectories.states]
     acted = vectors[..., config.num_states : config.num_states + config.num_actions]
-    acted[:, 1:] = np.eye(config.num_actions)[lived.actions[:, :-1]]
-    vectors[:, 1:, -2] = lived.rewards[:, :-1]
+    acted[:, 1:] = np.eye(config.num_actions)[trajectories.actions[:, :-1]]
+    vectors[:, 1:, -2] = trajectories.rewards[:, :-1]
     vectors[:, :: config.horizon, -1] = 1
     return vectors
 
@@ -286,10 +286,10 @@ def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch
     Returns:
         The steps.
     """
-    transitions_BxSxAxS, rewards_BxSxA, luck_BxTxN = (
-        jnp.asarray(batch[name]) for name in ("transitions", "rewards", "luck")
+    transitions_BxSxAxS, rewards_BxSxA, uniform_BxTxN = (
+        jnp.asarray(batch[name]) for name in ("transitions", "rewards", "uniform_samples")
     )
-    rows, row = len(luck_BxTxN), jnp.arange(len(luck_BxTxN))
+    rows, row = len(uniform_BxTxN), jnp.arange(len(uniform_BxTxN))
 
     def step(
         carry: tuple[Array, Array, Array, Array], at: Array
@@ -308,13 +308,13 @@ def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch
         )
         vectors_BxTxI = jax.lax.dynamic_update_index_in_dim(vectors_BxTxI, seen_BxI, at, axis=1)
         logits_BxA = jax.lax.dynamic_index_in_dim(act(vectors_BxTxI), at, axis=1, keepdims=False)
-        luck_BxN = jax.lax.dynamic_index_in_dim(luck_BxTxN, at, axis=1, keepdims=False)
+        uniform_BxN = jax.lax.dynamic_index_in_dim(uniform_BxTxN, at, axis=1, keepdims=False)
         if sampled:
             # Gumbel's trick: the largest of logits + G is a sample of their softmax.
-            logits_BxA = logits_BxA - jnp.log(-jnp.log(jnp.clip(luck_BxN[:, 2:], 1e-7, 1 - 1e-7)))
+            logits_BxA = logits_BxA - jnp.log(-jnp.log(jnp.clip(uniform_BxN[:, 2:], 1e-7, 1 - 1e-7)))
         action_B = jnp.argmax(logits_BxA, axis=-1)
-        won_B = (luck_BxN[:, 0] < rewards_BxSxA[row, state_B, action_B]).astype(jnp.float32)
-        passed_BxS = luck_BxN[:, 1:2] > jnp.cumsum(transitions_BxSxAxS[row, state_B, action_B], axis=-1)
+        won_B = (uniform_BxN[:, 0] < rewards_BxSxA[row, state_B, action_B]).astype(jnp.float32)
+        passed_BxS = uniform_BxN[:, 1:2] > jnp.cumsum(transitions_BxSxAxS[row, state_B, action_B], axis=-1)
         after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1), config.num_states - 1)
         return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.num_actions), won_B), (action_B, won_B)
 
@@ -343,11 +343,11 @@ def history_probabilities(
     """
     won_BxT = wins_BxT.astype(jnp.float32)
     rows = len(won_BxT)
-    luck_BxTxN = jnp.zeros((rows, config.num_steps, 2 + config.num_actions)).at[..., 0].set(1 - won_BxT)
+    uniform_BxTxN = jnp.zeros((rows, config.num_steps, 2 + config.num_actions)).at[..., 0].set(1 - won_BxT)
     given = {
         "transitions": jnp.ones((rows, 1, config.num_actions, 1)),
         "rewards": jnp.full((rows, 1, config.num_actions), 0.5),
-        "luck": luck_BxTxN,
+        "uniform_samples": uniform_BxTxN,
     }
     pulled_BxTxA = jax.nn.one_hot(run_policy(config, act, given, sampled=False).actions, config.num_actions)
     won_BxTxA = pulled_BxTxA * won_BxT[..., None]

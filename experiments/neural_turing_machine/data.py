@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from transformer.config import UserError
 
 
-class Sequences(NamedTuple):
+class SequenceBatch(NamedTuple):
     """Sequences of one length.
 
     Attributes:
@@ -56,7 +56,7 @@ class Algorithm(Protocol):
     def max_steps(self, size: int) -> int:
         """Return the number of steps of the longest sequence of this size."""
 
-    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         """Sample sequences of one size.
 
         Args:
@@ -121,10 +121,10 @@ class Copy(_OfVectors):
     def max_steps(self, size: int) -> int:
         return 2 * size + 1
 
-    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         return self.copy_vectors(_random_bits(random, rows, size, self.num_bits))
 
-    def copy_vectors(self, given_BxLxO: Float[np.ndarray, "B L O"]) -> Sequences:
+    def copy_vectors(self, given_BxLxO: Float[np.ndarray, "B L O"]) -> SequenceBatch:
         """Return the sequences that ask for copies of these vectors."""
         rows, size, bits = given_BxLxO.shape
         vectors = np.zeros((rows, self.max_steps(size), self.num_inputs), np.float32)
@@ -134,7 +134,7 @@ class Copy(_OfVectors):
         targets[:, size + 1 :] = given_BxLxO
         asked = np.arange(self.max_steps(size)) > size
         shown = [[*map(format_bits, given), "delimiter"] for given in given_BxLxO]
-        return Sequences(vectors, targets, asked, _named(targets, shown, asked))
+        return SequenceBatch(vectors, targets, asked, _named(targets, shown, asked))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ class RepeatCopy(_OfVectors):
         """Return the normalized number of repeats, as the model sees it."""
         return (times - (1 + self.max_repeats) / 2) / math.sqrt(max(self.max_repeats**2 - 1, 1) / 12)
 
-    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         times = self.max_repeats if hardest else int(random.integers(1, self.max_repeats + 1))
         given_BxLxO = _random_bits(random, rows, size, self.num_bits)
         steps = size + 1 + size * times + 1
@@ -176,7 +176,7 @@ class RepeatCopy(_OfVectors):
         targets[:, -1, self.num_bits] = 1
         asked = np.arange(steps) > size
         before = [[*map(format_bits, given), f"{times} times"] for given in given_BxLxO]
-        return Sequences(vectors, targets, asked, _named(targets, before, asked))
+        return SequenceBatch(vectors, targets, asked, _named(targets, before, asked))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +200,7 @@ class AssociativeRecall(_OfVectors):
     def max_steps(self, size: int) -> int:
         return size * (self.item_length + 1) + 2 * self.item_length + 2
 
-    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         items_BxNxLxO = _random_bits(random, rows, size, self.item_length, self.num_bits)
         asked_for_B = random.integers(0, size - 1, rows)
         query_BxLxO, answer_BxLxO = (items_BxNxLxO[np.arange(rows), asked_for_B + behind] for behind in (0, 1))
@@ -224,7 +224,7 @@ class AssociativeRecall(_OfVectors):
             ]
             for items, query in zip(items_BxNxLxO, query_BxLxO, strict=True)
         ]
-        return Sequences(vectors, targets, asked, _named(targets, before, asked))
+        return SequenceBatch(vectors, targets, asked, _named(targets, before, asked))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +254,7 @@ class NGrams:
     def max_steps(self, size: int) -> int:
         return size - 1
 
-    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         table_BxC = random.beta(0.5, 0.5, (rows, 2**self.context_length))
         bits_BxT = np.zeros((rows, size), np.int64)
         seen_BxCx2 = np.zeros((rows, 2**self.context_length, 2))
@@ -272,7 +272,7 @@ class NGrams:
         shown = bits_BxT.astype(np.float32)[..., None]
         names = tuple(tuple(map(str, row)) for row in bits_BxT[:, :-1])
         asked = np.arange(size - 1) >= self.context_length - 1
-        return Sequences(shown[:, :-1], shown[:, 1:], asked, names, optimum_B)
+        return SequenceBatch(shown[:, :-1], shown[:, 1:], asked, names, optimum_B)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +296,7 @@ class PrioritySort(_OfVectors):
     def max_steps(self, size: int) -> int:
         return size + 1 + min(self.num_sorted, size)
 
-    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> Sequences:
+    def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         given_BxNxO = _random_bits(random, rows, size, self.num_bits)
         priority_BxN = random.uniform(-1, 1, (rows, size)).astype(np.float32)
         order_BxN = np.argsort(-priority_BxN, axis=1)[:, : self.num_sorted]
@@ -312,7 +312,7 @@ class PrioritySort(_OfVectors):
             [*(f"{format_bits(vector)} at {at:+.2f}" for vector, at in zip(given, priority, strict=True)), "delimiter"]
             for given, priority in zip(given_BxNxO, priority_BxN, strict=True)
         ]
-        return Sequences(vectors, targets, asked, _named(targets, shown, asked))
+        return SequenceBatch(vectors, targets, asked, _named(targets, shown, asked))
 
 
 class Problem(enum.Enum):

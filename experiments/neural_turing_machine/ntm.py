@@ -34,7 +34,7 @@ READ, WRITE = "memory/read", "memory/write"
 UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant
 
 
-class Controller(enum.Enum):
+class ControllerKind(enum.Enum):
     """The controller network, which reads the input and the last read vectors, and emits the heads' parameters."""
 
     FEED_FORWARD = "feed_forward"
@@ -66,7 +66,7 @@ class NTMConfig(Config, path="config.model"):
         UserError: If a value is out of range, or `shift_range` goes more than once around the slots.
     """
 
-    controller: Controller = Controller.FEED_FORWARD
+    controller: ControllerKind = ControllerKind.FEED_FORWARD
     width: PositiveInt = 100
     read_heads: NumHeads = 1
     write_heads: NumHeads = 1
@@ -126,7 +126,7 @@ class NTM(StatelessModule):
         self.config, self.dtype = config, builder.dtype
         # Small, and read at every step: whole on every device.
         width, read = config.width, config.read_heads * config.slot_width
-        if config.controller is Controller.LSTM:
+        if config.controller is ControllerKind.LSTM:
             orthogonal = RecurrentInitialization.ORTHOGONAL
             self.cell = RecurrentCell(
                 Cell.LSTM, inputs + read, width, recurrent_initialization=orthogonal, forget_bias=1.0, builder=builder
@@ -145,7 +145,7 @@ class NTM(StatelessModule):
             self.memory = memory_init(config.slot_width**-0.5, config.num_slots, config.slot_width)
         self.weights = memory_init(1.0, config.num_heads, config.num_slots)
         self.reads = memory_init(config.slot_width**-0.5, config.read_heads, config.slot_width)
-        if config.controller is Controller.LSTM:
+        if config.controller is ControllerKind.LSTM:
             self.state = memory_init(width**-0.5, 2, width)
 
     def begin(self, rows: int) -> MachineState:
@@ -157,7 +157,7 @@ class NTM(StatelessModule):
             return with_logical_constraint(repeated, "batch", *(None,) * x.ndim)
 
         controller = None
-        if self.config.controller is Controller.LSTM:
+        if self.config.controller is ControllerKind.LSTM:
             controller = CellState(*(of_rows(part).astype(self.dtype) for part in self.state[...]))
         weights_HxN = jax.nn.softmax(self.weights[...].astype(wide), axis=-1)
         slots_NxM = jnp.full((self.config.num_slots, self.config.slot_width), UNWRITTEN)

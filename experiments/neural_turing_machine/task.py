@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, Sequences, build_algorithm, format_bits
+from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, SequenceBatch, build_algorithm, format_bits
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, UserError
 from transformer.data.batches import GeneratedBatches
@@ -149,7 +149,7 @@ class Algorithms(BaseTask):
             at_end=split == "test",
         )
 
-    def _probed_sequences(self) -> list[Sequences]:
+    def _probed_sequences(self) -> list[SequenceBatch]:
         config, random = self.config, np.random.default_rng(SEEDS["probe"])
         sizes = np.linspace(config.max_size, config.min_size, config.num_probe_examples).round().astype(int)
         return [self.problem.sample(random, 1, int(size), hardest=True) for size in sizes]
@@ -223,7 +223,7 @@ class Algorithms(BaseTask):
         return Predictions(lines, make_axis_labels(given), make_capture_function(view, inputs))
 
 
-def make_batch(drawn: Sequences, steps: int) -> dict[str, np.ndarray]:
+def make_batch(drawn: SequenceBatch, steps: int) -> dict[str, np.ndarray]:
     """Pad sequences with zeros to a number of steps.
 
     Args:
@@ -266,7 +266,7 @@ def size_report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationR
     return EvaluationReport({f"{name}/{size}": value for name, value in means.items()})
 
 
-def make_axis_labels(sequences: Sequence[Sequences]) -> AxisLabels:
+def make_axis_labels(sequences: Sequence[SequenceBatch]) -> AxisLabels:
     """Return the names of the steps of some sequences."""
     names = tuple(of_row for one in sequences for of_row in one.step_names)
     return AxisLabels(

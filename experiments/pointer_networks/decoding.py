@@ -47,7 +47,7 @@ class Problem(enum.Enum):
             case Problem.TOUR:
                 return NoRepeatedTokens(lengths_B, POINTER_END)
             case Problem.DELAUNAY:
-                return TriangleRule(lengths_B)
+                return TriangleConstraint(lengths_B)
             case _:
                 assert_never(self)
 
@@ -65,7 +65,7 @@ class _Corner(NamedTuple):
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["lengths"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
-class TriangleRule:
+class TriangleConstraint:
     """A constraint to triangles with rising indices, with the end only after at least one whole triangle.
 
     Attributes:

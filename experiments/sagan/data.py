@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.data.synthetic_glyphs import draw_glyphs
 
-# The judge's own drawings: of no seed that batches are drawn by, which have two parts.
+# The classifier's own drawings: of no seed that batches are drawn by, which have two parts.
 _SEED = (2**42, 0, 0)
 _OF_EACH, _CALIBRATING, _SURE = 64, 20, 0.99
 
@@ -54,8 +54,8 @@ def split_halves(images_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "N Y H
     return jnp.swapaxes(cut, 1, 2).reshape(2 * batch, rows, columns // 2, colors)
 
 
-class ClassifierReading(NamedTuple):
-    """What a classifier sees in images of one glyph.
+class ClassifierPredictions(NamedTuple):
+    """A classifier's predictions for images of one glyph.
 
     Attributes:
         glyph_indices: The index of the glyph.
@@ -97,7 +97,7 @@ class NearestNeighborClassifier(NamedTuple):
         found = np.sqrt(np.mean((others[:, None] - drawings_GxKxP.reshape(1, -1, others.shape[1])) ** 2, axis=-1))
         return cls(drawings_GxKxP, float(np.quantile(found.min(axis=1), _SURE)))
 
-    def __call__(self, images_NxYxXxC: Float[Array, "N Y X 1"]) -> ClassifierReading:
+    def __call__(self, images_NxYxXxC: Float[Array, "N Y X 1"]) -> ClassifierPredictions:
         """Classify images."""
         glyphs, _, pixels = self.drawings_GxKxP.shape
         flat_NxP = images_NxYxXxC.reshape(len(images_NxYxXxC), pixels).astype(jnp.float32)
@@ -105,6 +105,6 @@ class NearestNeighborClassifier(NamedTuple):
         square_NxM = jnp.sum(flat_NxP**2, -1, keepdims=True) + jnp.sum(known_MxP**2, -1) - 2 * flat_NxP @ known_MxP.T
         distance_NxM = jnp.sqrt(jnp.maximum(square_NxM, 0) / pixels)
         nearest_NxG = jnp.min(distance_NxM.reshape(len(flat_NxP), glyphs, -1), axis=-1)
-        return ClassifierReading(
+        return ClassifierPredictions(
             jnp.argmin(nearest_NxG, -1), jnp.min(nearest_NxG, -1) <= self.max_distance, nearest_NxG
         )

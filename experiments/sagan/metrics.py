@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 
-class ClassifierReadings(NamedTuple):
-    """A classifier's readings of the halves of images.
+class HalfPredictions(NamedTuple):
+    """A classifier's predictions for both halves of images.
 
     Attributes:
         glyphs: The glyph of the left and the right half.
@@ -20,13 +20,13 @@ class ClassifierReadings(NamedTuple):
     features: Float[np.ndarray, "N F"]
 
 
-def is_consistent(judged: ClassifierReadings) -> Bool[np.ndarray, " N"]:
+def is_consistent(predictions: HalfPredictions) -> Bool[np.ndarray, " N"]:
     """Return which images show, with confidence, the same digit on both halves."""
-    return judged.is_confident.all(axis=1) & (judged.glyphs[:, 0] == judged.glyphs[:, 1])
+    return predictions.is_confident.all(axis=1) & (predictions.glyphs[:, 0] == predictions.glyphs[:, 1])
 
 
 def generation_metrics(
-    made: ClassifierReadings, drawn: ClassifierReadings, truths: Int[np.ndarray, " N"]
+    made: HalfPredictions, drawn: HalfPredictions, truths: Int[np.ndarray, " N"]
 ) -> dict[str, float]:
     """Compute metrics of generated images, and of the classifier itself on real images.
 
@@ -36,8 +36,8 @@ def generation_metrics(
     `real/consistency`: of the classifier on real halves and images.
 
     Args:
-        made: The readings of generated images.
-        drawn: The readings of real images.
+        made: The predictions of generated images.
+        drawn: The predictions of real images.
         truths: The digits of the real images.
 
     Returns:

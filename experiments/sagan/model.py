@@ -35,8 +35,8 @@ class SaganConfig(Config, path="config.model"):
     """The configuration of both players and of an optional fixed classifier.
 
     After the convolution that produces a grid named in `attention_grids`, each player attends within it. The classifier
-    is a `convolutional_classifier` with stages of stride 2 under "judge/"; it is never trained and takes its parameters
-    from another run by config.initialize_from.
+    is a `convolutional_classifier` with stages of stride 2 under "classifier/"; it is never trained and takes its
+    parameters from another run by config.initialize_from.
 
     Attributes:
         channels: Channels of the whole image, of half of its sides, a quarter and so on: the discriminator goes from
@@ -223,12 +223,11 @@ class Sagan(Module):
         noise = interface.inputs["noise"].shape[-1]
         self.generator = Generator(config, noise, (height, width, colors), builder=builder)
         self.discriminator = Discriminator(config, height, colors, builder=builder)
-        judge = (
+        self.classifier = (
             ConvolutionalClassifier(config.classifier_config(), interface, builder)
             if config.classifier_channels
             else None
         )
-        self.judge = judge
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
         """Return the initial states of both players' norms."""
@@ -280,10 +279,10 @@ class Sagan(Module):
         Raises:
             ValueError: If the model has no classifier.
         """
-        if self.judge is None:
+        if self.classifier is None:
             raise ValueError("config.model.classifier_channels is empty: this model has no classifier")
-        features, _ = self.judge.features(jnp.asarray(inputs["image"], self.dtype))
-        return {"logits": self.judge.head(features), "features": features}, Aux({}, {}, state)
+        features, _ = self.classifier.features(jnp.asarray(inputs["image"], self.dtype))
+        return {"logits": self.classifier.head(features), "features": features}, Aux({}, {}, state)
 
 
 def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -> Model:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt8
 
-from experiments.sagan.data import ClassifierReading, NearestNeighborClassifier, sample_pairs, split_halves
-from experiments.sagan.metrics import ClassifierReadings, generation_metrics
+from experiments.sagan.data import ClassifierPredictions, NearestNeighborClassifier, sample_pairs, split_halves
+from experiments.sagan.metrics import HalfPredictions, generation_metrics
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, PositiveInt, Range, UserError
@@ -37,7 +37,7 @@ from transformer.tasks.task import (
 )
 
 _SAMPLES_IN_GRID = 32  # samples on the wall of images that an evaluation writes, 8 in a row
-JUDGE = "judge"
+CLASSIFIER = "classifier"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class PairedDigits(BaseTask):
             "noise": InputSpec((config.batch_size, config.noise_size), jnp.float32, Modality.POINTS),
             "image": InputSpec((config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.IMAGE),
         }
-        # A judge may be a run of image_classification, which knows all digits.
+        # The classifier may be a run of image_classification, which knows all digits.
         self.interface = TaskInterface(inputs, {"classes": len(DIGITS)}, output=IMAGE_GENERATION.output)
         discriminator = Objective("discriminator", self._discriminator_loss, trainable=("discriminator/*",))
         self.objectives = (discriminator, Objective("generator", self._generator_loss, trainable=("generator/*",)))
@@ -150,40 +150,42 @@ class PairedDigits(BaseTask):
             return self._report(split, round(sums["step"] / sums["batches"]), found)
 
         at_end, parameters = split == "test", self.config.eval_parameters
-        return Evaluation("samples", split, batches, self._judged, finish, at_end, parameters)
+        return Evaluation("samples", split, batches, self._classify_samples, finish, at_end, parameters)
 
-    def _judged(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
-        """Return samples, and every classifier's readings of them and of real images."""
+    def _classify_samples(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+        """Return samples, and every classifier's predictions of them and of real images."""
         made = self._made(view, batch)[0].astype(jnp.float32)
         found: dict[str, Any] = {"made": made, "labels": jnp.asarray(batch["labels"])}
         for kind, images in (("made", made), ("drawn", jnp.asarray(batch["image"]))):
-            for name, reading in self._readings(view, images).items():
-                glyphs, sure, features = (part.reshape(len(made), 2, -1) for part in reading)
-                judged = (glyphs[..., 0], sure[..., 0], features.reshape(len(made), -1))
-                found[f"{name} of {kind}"] = dict(zip(ClassifierReadings._fields, judged, strict=True))
+            for name, prediction in self._predictions(view, images).items():
+                glyphs, sure, features = (part.reshape(len(made), 2, -1) for part in prediction)
+                parts = (glyphs[..., 0], sure[..., 0], features.reshape(len(made), -1))
+                found[f"{name} of {kind}"] = dict(zip(HalfPredictions._fields, parts, strict=True))
         return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, found
 
-    def _readings(self, view: StateView, images: Float[Array, "B Y X 1"]) -> dict[str, ClassifierReading]:
+    def _predictions(self, view: StateView, images: Float[Array, "B Y X 1"]) -> dict[str, ClassifierPredictions]:
         """Classify every half by the nearest drawing and, if the model has one, by its classifier."""
         cut = split_halves(images)
         nearest = self.nearest(cut)
         numbers = jnp.asarray([int(digit) for digit in self.config.digits])
-        readings = {"nearest": nearest._replace(glyph_indices=numbers[nearest.glyph_indices])}
-        if JUDGE in view.variables.params:
+        predictions = {"nearest": nearest._replace(glyph_indices=numbers[nearest.glyph_indices])}
+        if CLASSIFIER in view.variables.params:
             said, _ = view.model.apply(view.variables, {"image": cut}, method="classify", train=False)
             shares = jax.nn.softmax(said["logits"].astype(jnp.float32))
             sure = jnp.max(shares, -1) >= self.config.confidence
-            readings[JUDGE] = ClassifierReading(jnp.argmax(shares, -1), sure, said["features"].astype(jnp.float32))
-        return readings
+            predictions[CLASSIFIER] = ClassifierPredictions(
+                jnp.argmax(shares, -1), sure, said["features"].astype(jnp.float32)
+            )
+        return predictions
 
     def _report(self, split: str, step: int, found: Mapping[str, Any]) -> EvaluationReport:
-        judges = [name for name in ("nearest", JUDGE) if f"{name} of made" in found]
+        classifiers = [name for name in ("nearest", CLASSIFIER) if f"{name} of made" in found]
         scalars: dict[str, float] = {}
-        for name in judges:
-            made, drawn = (ClassifierReadings(**found[f"{name} of {kind}"]) for kind in ("made", "drawn"))
+        for name in classifiers:
+            made, drawn = (HalfPredictions(**found[f"{name} of {kind}"]) for kind in ("made", "drawn"))
             numbers = generation_metrics(made, drawn, np.asarray(found["labels"]))
             scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
-        note = f"{len(found['made'])} samples; judged by {' and '.join(judges)}"
+        note = f"{len(found['made'])} samples; classified by {' and '.join(classifiers)}"
         images = unscale_pixels(np.asarray(found["made"][:_SAMPLES_IN_GRID], np.float32))
         image: dict[str, str] = {}
         if self.directory is not None and jax.process_index() == 0:
@@ -192,7 +194,7 @@ class PairedDigits(BaseTask):
             storage_of(self.directory).replace(self.directory / where, encode_png(tile_images(images)))
             note += f"; {where}"
             image = {"image": where}
-        left_right = found[f"{judges[-1]} of made"]["glyphs"][: len(images)]
+        left_right = found[f"{classifiers[-1]} of made"]["glyphs"][: len(images)]
         # The page compares what was said with its reference: here the right half with the left one.
         samples = [
             {"source": f"sample {number}", "target": str(left), "output": str(right)} | image
@@ -222,10 +224,11 @@ class PairedDigits(BaseTask):
         noise = np.stack([np.random.default_rng(seed).normal(size=self.config.noise_size) for seed in seeds])
         inputs = {"noise": noise.astype(np.float32)}
         made, _ = jax.jit(lambda variables: view.model.apply(variables, inputs, train=False))(view.variables)
-        reading = self.nearest(split_halves(made))
-        digits = [self.config.digits[glyph] for glyph in np.asarray(reading.glyph_indices)]
+        prediction = self.nearest(split_halves(made))
+        digits = [self.config.digits[glyph] for glyph in np.asarray(prediction.glyph_indices)]
         said = [
-            digit if sure else f"{digit}?" for digit, sure in zip(digits, np.asarray(reading.is_confident), strict=True)
+            digit if sure else f"{digit}?"
+            for digit, sure in zip(digits, np.asarray(prediction.is_confident), strict=True)
         ]
         lines = [f"{left} {right}" for left, right in zip(said[::2], said[1::2], strict=True)]
         titles = [f"noise {seed}: {line}" for seed, line in zip(seeds, lines, strict=True)]

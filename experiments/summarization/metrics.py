@@ -153,7 +153,7 @@ def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> 
     return count
 
 
-def copying_sums(
+def p_gen_sums(
     p_gen_BxT: Float[Array, "B T"], copied_BxT: Bool[Array, "B T"], counts_BxT: Bool[Array, "B T"]
 ) -> dict[str, Array]:
     """Sum p_gen over the words that a summary must copy, and over the others.
@@ -172,7 +172,7 @@ def copying_sums(
     return sums
 
 
-def copying_report(sums: Mapping[str, np.ndarray], rows: Any) -> EvaluationReport:
+def p_gen_report(sums: Mapping[str, np.ndarray], rows: Any) -> EvaluationReport:
     """Report the mean p_gen where true summaries have out-of-vocabulary names (`p_gen/copied`), and elsewhere."""
     shares = {name: float(sums[name]) / max(float(sums[f"{name}_words"]), 1) for name in ("copied", "written")}
     return EvaluationReport({f"p_gen/{name}": share for name, share in shares.items()})

@@ -18,7 +18,7 @@ from experiments.summarization.data import (
     gold_alignments,
     write_summary,
 )
-from experiments.summarization.metrics import copying_report, copying_sums, summary_report
+from experiments.summarization.metrics import p_gen_report, p_gen_sums, summary_report
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
     BatchSize,
@@ -265,10 +265,10 @@ class Summarization(TokenSequenceTask):
         """Decode the words of each row up to its end."""
         return [self.lexicon.decode_words(trim_at_end_token(row), text) for row, text in zip(rows, texts, strict=True)]
 
-    def _copying_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _p_gen_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux, _ = self.score_target(view, batch, {"tokens": jnp.float32(1)}, key)
         copied_BxT = jnp.asarray(batch["labels"]) >= len(self.lexicon.words)
-        return copying_sums(aux.extras["p_gen"], copied_BxT, predicted_steps(batch)), None
+        return p_gen_sums(aux.extras["p_gen"], copied_BxT, predicted_steps(batch)), None
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss on articles with held-out names, and of summaries by number of facts."""
@@ -286,7 +286,7 @@ class Summarization(TokenSequenceTask):
         batches = [self._batch(articles(usual, number), config.max_facts) for number in range(count)]
         found = [
             Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
-            Evaluation("copying", split, batches, self._copying_sums, copying_report, at_end, required_axes=_ORIGINS),
+            Evaluation("copying", split, batches, self._p_gen_sums, p_gen_report, at_end, required_axes=_ORIGINS),
         ]
         for facts in config.eval_sizes:
             drawn = [articles((facts,), number) for number in range(count)]

@@ -137,7 +137,7 @@ class SMemVQA(StatelessModule):
                 weights_BxL = jnp.full(places_BxLxC.shape[:2], 1 / places_BxLxC.shape[1], places_BxLxC.dtype)
             else:
                 if evidence_BxLxN is None:
-                    logits_BxL = best_word(words_BxTxN, self.correlated(places_BxLxC), guides_BxT)
+                    logits_BxL = best_word_logits(words_BxTxN, self.correlated(places_BxLxC), guides_BxT)
                 else:
                     logits_BxL = jnp.einsum("bln,bn->bl", evidence_BxLxN, known_BxN)
                 weights_BxL, captured = grid_softmax(logits_BxL, asked)
@@ -168,7 +168,7 @@ def sample_guide_mask(real_BxT: Bool[Array, "B T"], rate: float, key: Key[Array,
     return real_BxT & ((draws_BxT >= rate) | (draws_BxT == jnp.max(draws_BxT, axis=1, keepdims=True)))
 
 
-def best_word(
+def best_word_logits(
     words_BxTxN: Float[Array, "B T N"], places_BxLxN: Float[Array, "B L N"], guides_BxT: Bool[Array, "B T"]
 ) -> Float[Array, "B L"]:
     """Compute how well each position fits the best of the guiding words.

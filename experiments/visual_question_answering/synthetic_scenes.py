@@ -70,14 +70,20 @@ class SceneQuestions(Config, path="scenes"):
     @property
     def question_vocabulary(self) -> QuestionVocabulary:
         """The vocabulary of the questions, in alphabetical order."""
-        kind = self.scene_generator
-        places = tuple(kind.place(cell) for cell in range(_SIDE**2))
-        spoken = {*tokenize_question("what color shape where is the thing ?"), *kind.colors, *kind.shapes}
+        scene_generator = self.scene_generator
+        places = tuple(scene_generator.place(cell) for cell in range(_SIDE**2))
+        spoken = {
+            *tokenize_question("what color shape where is the thing ?"),
+            *scene_generator.colors,
+            *scene_generator.shapes,
+        }
         spoken |= {word for relation in RELATIONS for word in relation.split()}
         longest = len(tokenize_question("what color is the thing right of the red thing ?"))
-        answers = (*kind.colors, *kind.shapes, *places)
+        answers = (*scene_generator.colors, *scene_generator.shapes, *places)
         kinds = (*ONE_HOP, *RELATIONAL)
-        return QuestionVocabulary(tuple(sorted(spoken)), answers, kinds, longest, kind.image_size, _SIDE, RELATIONAL)
+        return QuestionVocabulary(
+            tuple(sorted(spoken)), answers, kinds, longest, scene_generator.image_size, _SIDE, RELATIONAL
+        )
 
     @property
     def description(self) -> str:
@@ -86,12 +92,16 @@ class SceneQuestions(Config, path="scenes"):
 
     def training_batches(self, rows: int, seed: int) -> GeneratedBatches:
         """Return an endless source of questions about scenes that are sampled anew at every step."""
-        question_vocabulary, kind, each = self.question_vocabulary, self.scene_generator, self.questions_per_scene
+        question_vocabulary, scene_generator, each = (
+            self.question_vocabulary,
+            self.scene_generator,
+            self.questions_per_scene,
+        )
 
         def draw(random: np.random.Generator) -> Batch:
             drawn = [self.sample_scene(random, each) for _ in range(-(-rows // each))]
             questions = [question for _, asked in drawn for question in asked]
-            images = np.repeat(render_scenes(kind, [items for items, _ in drawn], random), each, axis=0)
+            images = np.repeat(render_scenes(scene_generator, [items for items, _ in drawn], random), each, axis=0)
             return question_vocabulary.make_batch(questions[:rows], images[:rows])
 
         return GeneratedBatches(draw, seed)
@@ -149,11 +159,11 @@ class SceneQuestions(Config, path="scenes"):
         Returns:
             The scene and the questions, relational ones with probability 1/2, else one-hop ones.
         """
-        kind, by_kind = self.scene_generator, collections.defaultdict[str, list[Question]](list)
+        scene_generator, by_kind = self.scene_generator, collections.defaultdict[str, list[Question]](list)
         while not all(name in by_kind for name in RELATIONAL):
-            items = kind.draw(random)
+            items = scene_generator.draw(random)
             by_kind.clear()
-            for question in generate_questions(kind, items):
+            for question in generate_questions(scene_generator, items):
                 by_kind[question.kind].append(question)
         questions = []
         for _ in range(count):
@@ -185,11 +195,11 @@ class _HeldOut(Sequence[Batch]):
         return self.questions.question_vocabulary.make_batch([question for _, question in drawn], images, self.rows)
 
 
-def generate_questions(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
+def generate_questions(scene_generator: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
     """Yield all questions about a scene that have one right answer: those that name an item unambiguously.
 
     Args:
-        kind: The generator of scenes, which names the places.
+        scene_generator: The generator of scenes, which names the places.
         items: The items of the scene.
 
     Yields:
@@ -205,16 +215,19 @@ def generate_questions(kind: SceneGenerator, items: Sequence[SceneItem]) -> Iter
             names.append(f"{item.color} thing")
             yield _asked(f"what shape is {item.color} ?", item.shape, "shape", item.cell_index)
         for name, (relation, (down, right)) in itertools.product(names, RELATIONS.items()):
-            row, column = item.cell_index // kind.grid_size + down, item.cell_index % kind.grid_size + right
-            if not (0 <= row < kind.grid_size and 0 <= column < kind.grid_size):
+            row, column = (
+                item.cell_index // scene_generator.grid_size + down,
+                item.cell_index % scene_generator.grid_size + right,
+            )
+            if not (0 <= row < scene_generator.grid_size and 0 <= column < scene_generator.grid_size):
                 continue
-            if (other := at.get(row * kind.grid_size + column)) is not None:
+            if (other := at.get(row * scene_generator.grid_size + column)) is not None:
                 cells = (item.cell_index, other.cell_index)
                 where = f"{relation} the {name} ?"
                 yield _asked(f"what color is the thing {where}", other.color, "neighbor_color", *cells)
                 yield _asked(f"what shape is {where}", other.shape, "neighbor_shape", *cells)
         for name in names:
-            yield _asked(f"where is the {name} ?", kind.place(item.cell_index), "place", item.cell_index)
+            yield _asked(f"where is the {name} ?", scene_generator.place(item.cell_index), "place", item.cell_index)
 
 
 def _asked(text: str, answer: str, kind: str, *cells: int) -> Question:

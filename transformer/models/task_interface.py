@@ -118,10 +118,10 @@ POINT_CLASSIFICATION = signature("points", "lengths", output="class")
 # `vocabularies["actions"]` at every step. A family that serves it takes single steps as well, by its methods `begin`
 # and `act`: models/recurrent_q_network.py has them.
 ACTION_VALUES = signature("gray", "depth", "actions", "lengths", output="action values")
-# An instruction `source`, and `target`, the actions behind a begin token, in a world that is a table: of each of its
-# places the features `sights` [B, places, features] and, for each of `vocabularies["target"]` tokens, where it leads,
-# `moves` [B, places, tokens]; `start` [B] is the first place. A logit for each token at every step.
-INSTRUCTION_FOLLOWING = signature("source", "target", "sights", "moves", "start", output="actions")
+# An instruction `source`, and `target`, the actions behind a begin token, in an environment that is a table: of each of
+# its poses the features `observations` [B, poses, features] and, for each of `vocabularies["target"]` tokens, where it
+# leads, `transitions` [B, poses, tokens]; `start` [B] is the first pose. A logit for each token at every step.
+INSTRUCTION_FOLLOWING = signature("source", "target", "observations", "transitions", "start", output="actions")
 # POINTER_END begins, ends and pads a sequence of pointers; point j has the number j + 1.
 POINTER_END = 0
 POINTER_PREDICTION = signature("points", "lengths", "target", output="pointers")

@@ -59,7 +59,7 @@ def get_config(
     """Build the config: pre-training (decoder or lstm), fine-tuning on a GLUE task, or a synthetic task."""
     if part in ("decoder", "lstm"):
         return pretraining(part)
-    return scratch(part) if part in MADE else fine_tuning(part)
+    return classification_from_scratch(part) if part in MADE else fine_tuning(part)
 
 
 def pretraining(family: str) -> ConfigDict:
@@ -94,7 +94,7 @@ def pretraining(family: str) -> ConfigDict:
 
 def fine_tuning(dataset: str) -> ConfigDict:
     """Build the fine-tuning config: 1,000 steps of 32 sentences; lambda is 0.5."""
-    config = scratch(dataset)
+    config = classification_from_scratch(dataset)
     config.name = f"gpt1_{dataset}"
     config.steps = 1000
     config.eval_every = 250
@@ -112,7 +112,7 @@ def fine_tuning(dataset: str) -> ConfigDict:
     return config
 
 
-def scratch(problem: str) -> ConfigDict:
+def classification_from_scratch(problem: str) -> ConfigDict:
     """Build the config of a synthetic problem, with two layers of width 64."""
     return ConfigDict(
         {

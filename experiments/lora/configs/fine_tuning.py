@@ -61,12 +61,12 @@ def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "do
         }
     )
     if part != "documentation":
-        further(config, part)
+        set_code_training(config, part)
     return config
 
 
-def further(config: ConfigDict, part: str) -> None:
-    """Return the differences from the first run: text, steps, initial parameters, and trained parameters."""
+def set_code_training(config: ConfigDict, part: str) -> None:
+    """Set the differences from the first run: text, steps, initial parameters, and trained parameters."""
     config.steps = 300
     config.eval_every = 50
     config.task.dataset = "runs/code.txt"

@@ -45,8 +45,8 @@ def get_config(arm: Literal["attention", "convolutions", "classifier"] = "attent
             "eval_every": 1000,
             "maps_every": 1000,
             "parameter_averages": {"smooth": {"kind": "exponential", "patterns": ("generator/*",)}},
-            # Of another run the judge takes all; the players begin anew.
-            "initialize_from": {"rules": ("judge/* = *", "* = fresh")},
+            # Of another run the classifier takes all; the players begin anew.
+            "initialize_from": {"rules": ("classifier/* = *", "* = fresh")},
             "task": {
                 "name": "experiments.sagan.task",
                 "digits": "0147",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.captioning.model import FAMILY, CaptionerAttention, CaptionerConfig
+from experiments.captioning.model import FAMILY, AttentionKind, CaptionerConfig
 from tests.models.random_models import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from tests.oracles.image_features import places, softmax
@@ -43,9 +43,9 @@ CASES = {
     "soft": SOFT,
     "plain": dataclasses.replace(SOFT, positions=GridPositions.NONE, gated=False, doubly_stochastic=0.0),
     "hard": dataclasses.replace(
-        SOFT, attention=CaptionerAttention.HARD, doubly_stochastic=0.0, soft_attention_probability=0.5
+        SOFT, attention=AttentionKind.HARD, doubly_stochastic=0.0, soft_attention_probability=0.5
     ),
-    "none": dataclasses.replace(SOFT, attention=CaptionerAttention.NONE, doubly_stochastic=0.0),
+    "none": dataclasses.replace(SOFT, attention=AttentionKind.NONE, doubly_stochastic=0.0),
 }
 
 
@@ -66,7 +66,7 @@ def told(
     logits, seen = [], []
     for step, word in enumerate(words):
         h = state.hidden
-        if config.attention is CaptionerAttention.NONE:
+        if config.attention is AttentionKind.NONE:
             z = mean
         else:
             score = {name: weights["attention"]["score"][name][0] for name in ("keys", "queries", "vector")}
@@ -113,7 +113,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         np.testing.assert_allclose(weights[:steps], wanted, rtol=0, atol=1e-11)
         assert (weights[steps:] == 0).all()
         penalty += sum((1 - sum(seen[step][place] for step in range(steps))) ** 2 for place in range(len(a)))
-    assert set(aux.losses) == ({"doubly_stochastic"} if config.attention is CaptionerAttention.SOFT else set())
+    assert set(aux.losses) == ({"doubly_stochastic"} if config.attention is AttentionKind.SOFT else set())
     if aux.losses:
         total, denominator, weight = aux.losses["doubly_stochastic"]
         assert float(total) == pytest.approx(penalty, rel=1e-12)
@@ -230,7 +230,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     rows, steps, grid = len(IMAGE), TARGET.shape[1], 6
     uses = {"encoder": grid, "first_hidden": 1, "first_memory": 1, "keys": grid, "vector": steps * grid}
     # The sum over places has no parameters.
-    total = 0 if config.attention is CaptionerAttention.NONE else 2 * steps * grid * config.encoder.width
+    total = 0 if config.attention is AttentionKind.NONE else 2 * steps * grid * config.encoder.width
     for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):
         names = [entry.key for entry in path]
         if names[-1] in ("bias", "scale", "table"):
@@ -247,7 +247,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
             {"soft_attention_probability": 0.5},
             "soft_attention_probability=0.5 is for an attention that draws: say attention=hard",
         ),
-        ({"attention": CaptionerAttention.HARD}, "doubly_stochastic=0.3 is for soft attention"),
+        ({"attention": AttentionKind.HARD}, "doubly_stochastic=0.3 is for soft attention"),
         ({"doubly_stochastic": -1.0}, "doubly_stochastic=-1.0 must be at least 0"),
     ],
 )

@@ -17,7 +17,7 @@ from experiments.captioning.metrics import (
     doubly_stochastic_penalty,
     named_cell_mask,
 )
-from experiments.captioning.model import FAMILY, CaptionerAttention, CaptionerConfig
+from experiments.captioning.model import FAMILY, AttentionKind, CaptionerConfig
 from experiments.captioning.task import Captioning, CaptioningConfig
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.sites import MapValues
@@ -40,11 +40,9 @@ def task() -> Captioning:
 
 
 @functools.cache
-def view_of(
-    task: Captioning, attention: CaptionerAttention = CaptionerAttention.SOFT, *, train: bool = False
-) -> StateView:
+def view_of(task: Captioning, attention: AttentionKind = AttentionKind.SOFT, *, train: bool = False) -> StateView:
     """A model that has learned nothing, over 3 x 3 or 6 x 6 places."""
-    stride = PIXELS if attention is CaptionerAttention.HARD else PIXELS // 2
+    stride = PIXELS if attention is AttentionKind.HARD else PIXELS // 2
     config = CaptionerConfig(GridEncoderConfig((4,), (stride,)), width=6, embedding=4, attention=attention)
     model = FAMILY.build(config, task.interface, Precision())
     extra = task.init_task_state(StateView(model, Variables({}, {}), {}, {}, np.int32(0), train), jax.random.key(0))
@@ -80,7 +78,7 @@ def test_a_batch_shows_what_its_caption_says(task: Captioning) -> None:
 def test_hard_attention_adds_what_its_draws_learn_from(task: Captioning) -> None:
     """The words' cross-entropy, and REINFORCE with the baseline of the view, which follows what a word was worth."""
     view, batch, key = (
-        view_of(task, CaptionerAttention.HARD, train=True),
+        view_of(task, AttentionKind.HARD, train=True),
         task.training_batches(1)[0],
         jax.random.key(5),
     )
@@ -144,9 +142,7 @@ def test_the_evaluation_of_looking_is_that_of_the_maps(task: Captioning) -> None
 
 
 def test_a_model_that_looks_nowhere_is_not_asked_where(task: Captioning) -> None:
-    none, soft = (
-        view_of(task, attention).model.sites for attention in (CaptionerAttention.NONE, CaptionerAttention.SOFT)
-    )
+    none, soft = (view_of(task, attention).model.sites for attention in (AttentionKind.NONE, AttentionKind.SOFT))
     assert {each.name for each in task.evaluations if each.applies(none)} == {"loss", "captions"}
     assert {each.name for each in task.evaluations if each.applies(soft)} == {"loss", "captions", "looking"}
 
@@ -244,7 +240,7 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None
     [{"num_beams": 3}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"temperature": 1.0, "seed": 3}))],
 )
 def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: dict) -> None:
-    view = view_of(task, CaptionerAttention.HARD)
+    view = view_of(task, AttentionKind.HARD)
     texts = ["red circle top left, blue star bottom right", "pink bar middle left , green moon top center"]
     answers = task.predict(view, PredictionRequest(texts, decoding=options))
     assert len(answers.lines) == 2

@@ -30,8 +30,8 @@ def lived(policy: Any, seeds: Any) -> tuple[EnvironmentState, jax.Array, jax.Arr
         keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), 1 + 2 * number))(seeds)
         return after, (world, action, reward, jax.vmap(lambda key: jax.random.uniform(key, (4,)))(keys))
 
-    last, (worlds, *rest) = jax.lax.scan(step, reset(seeds), jnp.arange(STEPS))
-    return jax.tree.map(lambda all_but, one: jnp.concatenate([all_but, one[None]]), worlds, last), *rest
+    last, (trajectory, *rest) = jax.lax.scan(step, reset(seeds), jnp.arange(STEPS))
+    return jax.tree.map(lambda all_but, one: jnp.concatenate([all_but, one[None]]), trajectory, last), *rest
 
 
 def at_random(world: EnvironmentState, key: jax.Array) -> jax.Array:
@@ -94,9 +94,9 @@ def expected(now: dict[str, Any], action: int, uniform: np.ndarray) -> tuple[dic
 def test_every_step_is_that_of_the_rules_in_words() -> None:
     seen = {"accepted": 0, "refused": 0, "raised": 0, "gone": 0}
     for policy in (who_is_half_random, who_knows):
-        worlds, actions, rewards, uniforms = told(policy, 100)
+        trajectory, actions, rewards, uniforms = told(policy, 100)
         for row in range(100):
-            states = [{name: value[t, row] for name, value in worlds._asdict().items()} for t in range(STEPS + 1)]
+            states = [{name: value[t, row] for name, value in trajectory._asdict().items()} for t in range(STEPS + 1)]
             for t in range(STEPS):
                 after, reward = expected(states[t], int(actions[t, row]), uniforms[t, row])
                 for name, value in after.items():
@@ -118,19 +118,21 @@ def test_memory_reaches_nearly_all_and_neither_chance_nor_a_reflex_does() -> Non
 
 
 def test_begins_differ_and_are_those_of_their_seeds() -> None:
-    worlds = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)))
-    assert set(worlds.arrival_time) == set(worlds.person_row) == {0, 1, 2}
-    assert set(worlds.person_column) == set(range(8))
-    assert 0.4 < (worlds.greeting_row < 8).mean() < 0.6
-    assert all(len(set(things)) == approaching.SCREENS + approaching.PILLARS for things in worlds.object_cells.tolist())
+    trajectory = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)))
+    assert set(trajectory.arrival_time) == set(trajectory.person_row) == {0, 1, 2}
+    assert set(trajectory.person_column) == set(range(8))
+    assert 0.4 < (trajectory.greeting_row < 8).mean() < 0.6
+    assert all(
+        len(set(things)) == approaching.SCREENS + approaching.PILLARS for things in trajectory.object_cells.tolist()
+    )
     others = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)[::-1]))
-    for one, other in zip(worlds, others, strict=True):
+    for one, other in zip(trajectory, others, strict=True):
         np.testing.assert_array_equal(one, other[::-1])
 
 
 def test_a_image_shows_the_person_in_both_streams_and_things_in_one() -> None:
-    worlds, *_ = told(who_knows, 100)
-    flat = jax.tree.map(lambda leaf: jnp.asarray(leaf[:STEPS]).reshape(-1, *leaf.shape[2:]), worlds)
+    trajectory, *_ = told(who_knows, 100)
+    flat = jax.tree.map(lambda leaf: jnp.asarray(leaf[:STEPS]).reshape(-1, *leaf.shape[2:]), trajectory)
     gray, depth = (np.asarray(image, int) for image in jax.jit(render)(flat))
     world = jax.device_get(flat)
     here = np.asarray(flat.person_visible)

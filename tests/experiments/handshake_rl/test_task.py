@@ -54,11 +54,11 @@ def prepared() -> tuple[dict[str, Any], Any, tuple[Any, Any]]:
     view = view_of()
 
     @jax.jit
-    def run(worlds: Any) -> Any:
+    def run(seeds: Any) -> Any:
         extra = TASK_OF_IT.init_task_state(view, jax.random.key(0))
         for step in range(2):
             now = view._replace(task_state=extra, step=jnp.int32(step))
-            batch, extra = TASK_OF_IT.prepare_batch(now, {"worlds": worlds[step]}, jax.random.fold_in(KEY, step))
+            batch, extra = TASK_OF_IT.prepare_batch(now, {"seeds": seeds[step]}, jax.random.fold_in(KEY, step))
         values, _ = view.model.apply(view.variables, {n: batch[n] for n in TASK_OF_IT.interface.inputs}, train=True)
         mirrored = view.variables._replace(params=jax.tree.map(jnp.negative, view.variables.params))
         of_target, _ = view.model.apply(mirrored, {n: batch[n] for n in TASK_OF_IT.interface.inputs}, train=True)
@@ -67,7 +67,7 @@ def prepared() -> tuple[dict[str, Any], Any, tuple[Any, Any]]:
         return batch, extra, (loss, aux.metrics, values, of_target)
 
     source = TASK_OF_IT.training_batches(3)
-    return jax.device_get(run(jnp.stack([jnp.asarray(source[step]["worlds"]) for step in range(2)])))
+    return jax.device_get(run(jnp.stack([jnp.asarray(source[step]["seeds"]) for step in range(2)])))
 
 
 def test_targets_are_the_target_networks_and_the_loss_is_that_of_the_equation() -> None:
@@ -91,9 +91,9 @@ def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:
     assert int(replay.written) == 8
     episodes: EpisodeBatch = replay.episodes
     # Eight episodes in room for six: those of the second step, and the last two of the first.
-    seeds = [TASK_OF_IT.training_batches(3)[step]["worlds"] for step in range(2)]
-    np.testing.assert_array_equal(episodes.worlds.seed[:, 0], [*seeds[1][2:], *seeds[0][2:], *seeds[1][:2]])
-    gray, depth = jax.device_get(jax.jit(render)(jax.tree.map(lambda leaf: jnp.asarray(leaf[:, 2]), episodes.worlds)))
+    seeds = [TASK_OF_IT.training_batches(3)[step]["seeds"] for step in range(2)]
+    np.testing.assert_array_equal(episodes.states.seed[:, 0], [*seeds[1][2:], *seeds[0][2:], *seeds[1][:2]])
+    gray, depth = jax.device_get(jax.jit(render)(jax.tree.map(lambda leaf: jnp.asarray(leaf[:, 2]), episodes.states)))
     inputs = jax.device_get(jax.jit(EpisodeBatch.inputs)(jax.tree.map(jnp.asarray, episodes)))
     np.testing.assert_array_equal(np.rint((inputs["gray"][:, 2, ..., 0] + 1) * 127.5), gray)
     np.testing.assert_array_equal(np.rint((inputs["depth"][:, 2, ..., 0] + 1) * 127.5), depth)
@@ -110,25 +110,25 @@ def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_
     evaluation = TASK_OF_IT.evaluations[0]
 
     @jax.jit
-    def run(worlds: Any) -> Any:
-        lived = TASK_OF_IT._live(view, worlds, 0.0, jax.random.key(0))
+    def run(seeds: Any) -> Any:
+        lived = TASK_OF_IT._live(view, seeds, 0.0, jax.random.key(0))
         values, aux = view.model.apply(view.variables, lived.inputs(), train=False, capture=Capture((SITE,)))
         return (
             lived,
-            lived.worlds.person_visible,
+            lived.states.person_visible,
             values,
             aux.maps[SITE].weights,
-            evaluation.step(view, {"worlds": worlds}, KEY),
+            evaluation.step(view, {"seeds": seeds}, KEY),
         )
 
-    lived, here, values, weights, (sums, rows) = jax.device_get(run(jnp.asarray(evaluation.batches[0]["worlds"])))
+    lived, here, values, weights, (sums, rows) = jax.device_get(run(jnp.asarray(evaluation.batches[0]["seeds"])))
     mass, seen = [], 0
     for row, length in enumerate(lived.lengths):
         np.testing.assert_array_equal(values[row, :length].argmax(-1), lived.actions[row, :length])
         for t in range(length):
             if here[row, t]:
                 mass.append(
-                    weights[0, row, 0, t, lived.worlds.person_row[row, t] * 8 + lived.worlds.person_column[row, t]]
+                    weights[0, row, 0, t, lived.states.person_row[row, t] * 8 + lived.states.person_column[row, t]]
                 )
                 seen += 1
     told = evaluation.finish(sums, rows).scalars

@@ -34,15 +34,15 @@ def test_a_likelihood_is_the_product_of_its_steps() -> None:
     steps = [table[PLACES[first], PLACES[second]] for first, second in ("lu", "u,", ", ", " m")]
     assert log_likelihood(AUTHORS["soft"], "bal", "u, m") == pytest.approx(np.log(np.prod(steps)))
     # What neither writes says nothing of who wrote it.
-    assert [log_likelihood(habits, "a", "a,b") - log_likelihood(habits, "a", ",") for habits in AUTHORS.values()] == [
+    assert [log_likelihood(style, "a", "a,b") - log_likelihood(style, "a", ",") for style in AUTHORS.values()] == [
         pytest.approx(2 * NEVER)
     ] * 2
 
 
 def test_the_judge_knows_the_authors_by_their_texts_and_not_by_what_is_before() -> None:
     random = np.random.default_rng(1)
-    for name, habits in AUTHORS.items():
-        texts = [sample_text(habits, random, 48) for _ in range(50)]
+    for name, style in AUTHORS.items():
+        texts = [sample_text(style, random, 48) for _ in range(50)]
         assert np.mean([classify_author(" ", text) == name for text in texts]) > 0.95
         other = next(each for each in AUTHORS if each != name)
         assert (

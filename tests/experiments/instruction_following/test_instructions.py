@@ -115,7 +115,7 @@ def test_clauses_follow_one_another_and_actions_know_theirs() -> None:
     assert walk is not None
     assert [action.name for action in walk.actions] == ["FORWARD", "RIGHT", "FORWARD", "FORWARD", "LEFT"]
     assert walk.clause_of_action == (0, 0, 1, 1, 2)
-    assert walk.places == (1, 5, 6, 18, 30, 29)
+    assert walk.poses == (1, 5, 6, 18, 30, 29)
     assert follow_instruction(by_hand(), EAST, parse_instruction("walk two blocks . walk one block .").clauses) is None
 
 
@@ -123,7 +123,7 @@ def test_drawn_instructions_can_be_followed_are_read_as_they_were_meant_and_vary
     random, forms = np.random.default_rng(0), set()
     for _ in range(300):
         maze = sample_maze(random, 4)
-        count, start = int(random.integers(1, 4)), int(random.integers(maze.num_places))
+        count, start = int(random.integers(1, 4)), int(random.integers(maze.num_poses))
         instruction, walk = sample_instruction(maze, start, count, random)
         assert parse_instruction(" ".join(instruction.words)) == instruction
         assert follow_instruction(maze, start, instruction.clauses) == walk
@@ -132,7 +132,7 @@ def test_drawn_instructions_can_be_followed_are_read_as_they_were_meant_and_vary
         assert len(instruction.words) <= max_instruction_length(count)
         forms |= {clause.template.phrases for clause in instruction.clauses}
         for number in range(1, count):
-            begins = walk.places[walk.clause_of_action.index(number)]
+            begins = walk.poses[walk.clause_of_action.index(number)]
             if not any(clause.template.moves_forward for clause in instruction.clauses[number - 1 : number + 1]):
                 assert maze.floor_index_ahead(begins) == NONE  # a wall ahead: one can do nothing but turn
     assert len(forms) == 11

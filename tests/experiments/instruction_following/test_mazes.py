@@ -73,18 +73,18 @@ def test_tables_are_what_is_seen_and_where_one_comes() -> None:
         table, seen = transition_table(maze), observation_table(maze)
         assert seen.shape == (100, NUM_OBSERVATION_FEATURES)
         for crossing, heading in itertools.product(range(25), range(4)):
-            place = 4 * crossing + heading
+            pose = 4 * crossing + heading
             down, right = STEPS[heading] if hall_of(maze, crossing, heading) else (0, 0)
-            assert table[place, Action.FORWARD] == 4 * (crossing + 5 * down + right) + heading
-            assert table[place, Action.LEFT] == 4 * crossing + (heading - 1) % 4
-            assert table[place, Action.RIGHT] == 4 * crossing + (heading + 1) % 4
+            assert table[pose, Action.FORWARD] == 4 * (crossing + 5 * down + right) + heading
+            assert table[pose, Action.LEFT] == 4 * crossing + (heading - 1) % 4
+            assert table[pose, Action.RIGHT] == 4 * crossing + (heading + 1) % 4
             expected = set()
             if maze.objects[crossing] != NONE:
                 expected.add(f"here {OBJECTS[maze.objects[crossing]]}")
             for side, looking in (("ahead", heading), ("left", (heading - 1) % 4), ("right", (heading + 1) % 4)):
                 expected.add(f"{side} {hall_of(maze, crossing, looking) or 'wall'}")
                 expected |= {f"{side} {name}" for name in objects_along(maze, crossing, looking)}
-            assert {name for name, value in zip(names, seen[place], strict=True) if value} == expected
+            assert {name for name, value in zip(names, seen[pose], strict=True) if value} == expected
 
 
 def test_a_maze_needs_two_crossings_a_side() -> None:
@@ -100,18 +100,17 @@ def test_images_show_halls_where_there_are_any_and_who_walks() -> None:
     for crossing, heading in itertools.product(range(25), (EAST, SOUTH)):
         row, column = divmod(crossing, 5)
         y, x = (
-            CELL * place + CELL // 2 + CELL // 2 * step
-            for place, step in zip((row, column), STEPS[heading], strict=True)
+            CELL * pose + CELL // 2 + CELL // 2 * step for pose, step in zip((row, column), STEPS[heading], strict=True)
         )
         if y < len(image) and x < len(image):
             assert (image[y, x] == rock).all() == (hall_of(maze, crossing, heading) is None)
-    place = next(4 * c + EAST for c in range(25) if hall_of(maze, c, EAST))
-    walk = [place, place + 4, place + 5]
+    pose = next(4 * c + EAST for c in range(25) if hall_of(maze, c, EAST))
+    walk = [pose, pose + 4, pose + 5]
     images = paint_walk(maze, walk).astype(int)
     for number, where in enumerate(walk):
         changed = np.abs(images[number] - image).max(axis=-1).reshape(5, CELL, 5, CELL).max(axis=(1, 3)) > 0
         # Every crossing that was come through, and no other.
-        assert set(np.flatnonzero(changed)) == {place // 4 for place in walk[: number + 1]}
+        assert set(np.flatnonzero(changed)) == {pose // 4 for pose in walk[: number + 1]}
         row, column = divmod(where // 4, 5)
         square = images[number, row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
         arrow = (square == (200, 20, 110)).all(axis=-1)

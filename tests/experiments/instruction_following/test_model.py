@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.instruction_following.model import FAMILY, Aligner, ListenAttendWalkConfig
+from experiments.instruction_following.model import FAMILY, AlignerKind, ListenAttendWalkConfig
 from tests.models.random_models import random_variables, stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
@@ -20,22 +20,22 @@ from transformer.models.model import Model
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
-PAD, BEGIN, WORDS, ACTIONS, PLACES, NUM_OBSERVATION_FEATURES = 0, 1, 9, 6, 8, 5
+PAD, BEGIN, WORDS, ACTIONS, POSES, NUM_OBSERVATION_FEATURES = 0, 1, 9, 6, 8, 5
 RNG = np.random.default_rng(0)
 SOURCE = np.array([[3, 5, 8, 2], [4, 1, 0, 0], [7, 7, 6, 0]], np.int32)
 TARGET = np.array([[1, 4, 3, 5, 3], [1, 5, 0, 0, 0], [1, 3, 3, 4, 0]], np.int32)
 READ, STEPS = (4, 2, 3), (5, 2, 4)
-SIGHTS = RNG.integers(0, 2, (3, PLACES, NUM_OBSERVATION_FEATURES)).astype(np.uint8)
-MOVES = RNG.integers(0, PLACES, (3, PLACES, ACTIONS)).astype(np.int32)
-MOVES[:, :, :3] = np.arange(PLACES)[:, None]
+OBSERVATIONS = RNG.integers(0, 2, (3, POSES, NUM_OBSERVATION_FEATURES)).astype(np.uint8)
+TRANSITIONS = RNG.integers(0, POSES, (3, POSES, ACTIONS)).astype(np.int32)
+TRANSITIONS[:, :, :3] = np.arange(POSES)[:, None]
 START = np.array([1, 7, 4], np.int32)
-INPUTS = {"source": SOURCE, "target": TARGET, "sights": SIGHTS, "moves": MOVES, "start": START}
+INPUTS = {"source": SOURCE, "target": TARGET, "observations": OBSERVATIONS, "transitions": TRANSITIONS, "start": START}
 INTERFACE = TaskInterface(
     {
         "source": InputSpec(SOURCE.shape),
         "target": InputSpec(TARGET.shape),
-        "sights": InputSpec(SIGHTS.shape, jnp.uint8, Modality.POINTS),
-        "moves": InputSpec(MOVES.shape, jnp.int32, Modality.ACTIONS),
+        "observations": InputSpec(OBSERVATIONS.shape, jnp.uint8, Modality.POINTS),
+        "transitions": InputSpec(TRANSITIONS.shape, jnp.int32, Modality.ACTIONS),
         "start": InputSpec(START.shape),
     },
     {"source": WORDS, "target": ACTIONS},
@@ -48,7 +48,7 @@ CASES = {
     "full": FULL,
     **{
         aligner.value: dataclasses.replace(FULL, aligner=aligner)
-        for aligner in Aligner
+        for aligner in AlignerKind
         if aligner.value != "multi_level"
     },
     "one_direction": dataclasses.replace(FULL, direction=Direction.FORWARD),
@@ -75,13 +75,13 @@ def told(config: ListenAttendWalkConfig, weights: Any, row: int) -> tuple[np.nda
         ends.append(end.hidden)
     states = np.concatenate(h, axis=-1)
     both = np.concatenate([x, states], axis=-1)
-    memory = both if config.aligner in (Aligner.MULTI_LEVEL, Aligner.MEAN) else states
-    place, state, logits, seen = START[row], oracle.zeros("lstm", 5), [], []
+    memory = both if config.aligner in (AlignerKind.MULTI_LEVEL, AlignerKind.MEAN) else states
+    pose, state, logits, seen = START[row], oracle.zeros("lstm", 5), [], []
     for action in TARGET[row, : STEPS[row]]:
-        place = MOVES[row, place, action]
-        if config.aligner is Aligner.LAST:
+        pose = TRANSITIONS[row, pose, action]
+        if config.aligner is AlignerKind.LAST:
             z = np.concatenate(ends)
-        elif config.aligner is Aligner.MEAN:
+        elif config.aligner is AlignerKind.MEAN:
             z = memory.mean(axis=0)
         else:
             score = {name: weights["aligner"]["score"][name][0] for name in ("keys", "queries", "vector")}
@@ -91,7 +91,7 @@ def told(config: ListenAttendWalkConfig, weights: Any, row: int) -> tuple[np.nda
             ]
             seen.append(softmax(np.array(beta)))
             z = seen[-1] @ memory
-        y = SIGHTS[row, place].astype(np.float64) @ weights["sight"]["kernel"]
+        y = OBSERVATIONS[row, pose].astype(np.float64) @ weights["sight"]["kernel"]
         state = oracle.step("lstm", weights["decoder"]["forward"], np.concatenate([y, z]), state)
         summed = y + state.hidden @ weights["of_state"]["kernel"] + z @ weights["of_context"]["kernel"]
         logits.append(summed @ weights["output"]["kernel"])
@@ -122,7 +122,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["full", pytest.param("last", marks=pytest.mark.slow)])
 def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None:
-    """Two beams of an example that act differently walk apart in one world."""
+    """Two beams of an example that act differently walk apart in one maze_tables."""
     model, num_beams = model_of(CASES[name], "float32"), 2
     variables = random_variables(model)
     said = np.repeat(np.array([[1, 4, 3, 5], [1, 3, 3, 4], [1, 5, 5, 3]], np.int32), num_beams, axis=0)

@@ -54,12 +54,12 @@ def learned_nothing(task: InstructionFollowing) -> StateView:
     return view._replace(variables=jax.jit(view.model.init)(jax.random.key(0)))
 
 
-def follow_moves(batch: Any, row: int, tokens: Any) -> int:
+def follow_transitions(batch: Any, row: int, tokens: Any) -> int:
     """Where tokens lead, one after another."""
-    place = int(batch["start"][row])
+    pose = int(batch["start"][row])
     for token in tokens:
-        place = int(batch["moves"][row, place, token])
-    return place
+        pose = int(batch["transitions"][row, pose, token])
+    return pose
 
 
 def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: InstructionFollowing) -> None:
@@ -70,12 +70,14 @@ def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: InstructionFollow
         assert (other["source"] != batch["source"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
-    worlds = [(sights.tobytes(), moves.tobytes()) for _, sights, moves in sample_mazes(0, 5, 3)]
+    known_tables = [
+        (observations.tobytes(), transitions.tobytes()) for _, observations, transitions in sample_mazes(0, 5, 3)
+    ]
     for row in range(6):
         labels = batch["labels"][row].tolist()
         length = labels.index(END)
         assert batch["target"][row].tolist() == [BEGIN, *labels[:length], *[PAD] * (task.steps - length - 1)]
-        number = worlds.index((batch["sights"][row].tobytes(), batch["moves"][row].tobytes()))
+        number = known_tables.index((batch["observations"][row].tobytes(), batch["transitions"][row].tobytes()))
         maze = sample_mazes(0, 5, 3)[number].maze
         instruction = instructions.parse_instruction(
             " ".join(WORDS[each] for each in batch["source"][row] if each != PAD)
@@ -83,7 +85,7 @@ def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: InstructionFollow
         walk = instructions.follow_instruction(maze, int(batch["start"][row]), instruction.clauses)
         assert walk is not None
         assert [task.symbols[each] for each in labels[:length]] == [action.name.lower() for action in walk.actions]
-        assert follow_moves(batch, row, batch["target"][row]) == batch["goal"][row] == walk.places[-1]
+        assert follow_transitions(batch, row, batch["target"][row]) == batch["goal"][row] == walk.poses[-1]
         assert batch["clauses"][row] == len(instruction.clauses)
         assert tuple(batch["clause_of_action"][row, :length]) == walk.clause_of_action
         assert tuple(batch["clause_of_word"][row, : len(instruction.words)]) == instruction.clause_of_word
@@ -91,14 +93,18 @@ def test_a_batch_is_an_instruction_its_maze_and_the_walk(task: InstructionFollow
 
 
 def test_no_maze_is_in_two_splits_and_evaluations_are_in_those_of_theirs(task: InstructionFollowing) -> None:
-    splits = [{world.maze for world in sample_mazes(seed, 40, 4)} for seed in (0, VALIDATION_SEED, TEST_SEED)]
+    splits = [
+        {maze_tables.maze for maze_tables in sample_mazes(seed, 40, 4)} for seed in (0, VALIDATION_SEED, TEST_SEED)
+    ]
     assert sum(map(len, splits)) == len(set().union(*splits)) == 120
     for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED)):
-        known = {(sights.tobytes(), moves.tobytes()) for _, sights, moves in sample_mazes(seed, 4, 3)}
+        known = {
+            (observations.tobytes(), transitions.tobytes()) for _, observations, transitions in sample_mazes(seed, 4, 3)
+        }
         batches = [batch for each in task.evaluations if each.split == split for batch in each.batches]
         assert len(batches) == 3 * 2
-        rows = (pair for batch in batches for pair in zip(batch["sights"], batch["moves"], strict=True))
-        assert {(sights.tobytes(), moves.tobytes()) for sights, moves in rows} <= known
+        rows = (pair for batch in batches for pair in zip(batch["observations"], batch["transitions"], strict=True))
+        assert {(observations.tobytes(), transitions.tobytes()) for observations, transitions in rows} <= known
 
 
 def evaluation_of(task: InstructionFollowing, name: str) -> Any:
@@ -123,7 +129,7 @@ def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
     monkeypatch.setattr(task, "decoded", lambda *given: ({}, {"tokens": jnp.asarray(rows)}))
     found = jax.jit(lambda batch: task._walks(view_of(task), batch, jax.random.key(0)))(batch)
     told = evaluation.finish(*jax.device_get(found))
-    ends = [follow_moves(batch, row, rows[row]) for row in range(6)]
+    ends = [follow_transitions(batch, row, rows[row]) for row in range(6)]
     stops = [END in row for row in rows]
     assert stops.count(False) >= 1
     right_ones = [stop and end == goal for stop, end, goal in zip(stops, ends, batch["goal"], strict=True)]
@@ -181,17 +187,17 @@ def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task
         assert {(link.query, link.key) for link in links} == set(zip(*np.nonzero(own), strict=True))
         assert {link.query for link in links} == set(range(len(steps) - 1))
         for step in range(len(steps)):
-            place = follow_moves(batch, row, batch["target"][row, : step + 1])
+            pose = follow_transitions(batch, row, batch["target"][row, : step + 1])
             squares = (labels.images["target"][row, step] == (200, 20, 110)).all(axis=-1)
             inked = squares.reshape(3, CELL, 3, CELL).sum(axis=(1, 3)).reshape(9)
-            assert inked.argmax() == place // 4
+            assert inked.argmax() == pose // 4
 
 
 def test_an_instruction_is_followed_where_it_can_be(
     task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = ["turn left . walk to the lamp .", "turn around"]
-    true = task._placed(texts[0], np.random.default_rng(5))
+    true = task._draw_walk(texts[0], np.random.default_rng(5))
     actions = [action.name.lower() for action in true.walk.actions]
     assert actions[0] == "left"
     assert set(actions[1:]) == {"forward"}
@@ -211,7 +217,7 @@ def test_an_instruction_is_followed_where_it_can_be(
 
 def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor where it stands at the right place by then."""
-    true = task._placed("walk to the lamp .", np.random.default_rng(5))
+    true = task._draw_walk("walk to the lamp .", np.random.default_rng(5))
     rows = task.sequences([[action.name.lower() for action in true.walk.actions]])
     cut = rows["labels"][:, : len(true.walk.actions)]
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(cut))

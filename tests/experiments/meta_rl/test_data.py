@@ -1,4 +1,4 @@
-"""Small unknown worlds: what the best do, by other ways of computing it; what is lived through."""
+"""Small unknown mdps: what the best do, by other ways of computing it; what is lived through."""
 
 import functools
 import itertools
@@ -52,8 +52,8 @@ def test_bayes_values_are_those_of_the_best_of_all_plans() -> None:
 
 
 def test_who_knows_the_world_is_the_best_of_all_policies() -> None:
-    worlds, horizon = sample_mdps(np.random.default_rng(0), 1, 2, 2), 2
-    (transitions,), (rewards,) = worlds
+    mdps, horizon = sample_mdps(np.random.default_rng(0), 1, 2, 2), 2
+    (transitions,), (rewards,) = mdps
 
     def worth(policy: tuple[int, ...]) -> float:
         """Of a policy that says what to do at each step in each state."""
@@ -65,8 +65,8 @@ def test_who_knows_the_world_is_the_best_of_all_policies() -> None:
         return total
 
     every = [worth(policy) for policy in itertools.product((0, 1), repeat=2 * horizon)]
-    assert action_values(worlds, horizon)[0, 0, 0].max() == pytest.approx(max(every))
-    assert random_policy_value(worlds, horizon)[0] == pytest.approx(np.mean(every))
+    assert action_values(mdps, horizon)[0, 0, 0].max() == pytest.approx(max(every))
+    assert random_policy_value(mdps, horizon)[0] == pytest.approx(np.mean(every))
 
 
 def test_records_are_counted() -> None:
@@ -92,8 +92,8 @@ def test_a_belief_counts_beside_the_prior() -> None:
 @pytest.mark.parametrize("bayes", [False, True])
 def test_what_is_lived_through_and_what_would_have_been_best(bayes: bool) -> None:
     states = 1 if bayes else 3
-    worlds = sample_mdps(np.random.default_rng(1), 300, states, 2)
-    lived, best = run_episodes(np.random.default_rng(2), worlds, 3, 2, np.zeros(300), bayes=bayes)
+    mdps = sample_mdps(np.random.default_rng(1), 300, states, 2)
+    lived, best = run_episodes(np.random.default_rng(2), mdps, 3, 2, np.zeros(300), bayes=bayes)
     assert lived.states.shape == (300, 6)
     assert not lived.states[:, ::3].any()
     np.testing.assert_allclose(best.sum(axis=-1), 1)
@@ -104,21 +104,21 @@ def test_what_is_lived_through_and_what_would_have_been_best(bayes: bool) -> Non
         row = int(np.argmax(lived.rewards[:, 0]))
         assert best[row, 1, lived.actions[row, 0]] == 1
     else:
-        known = action_values(worlds, 3)
+        known = action_values(mdps, 3)
         row = np.arange(300)
         for step in range(6):
             np.testing.assert_array_equal(best[:, step], optimal_policy(known[step % 3, row, lived.states[:, step]]))
         # What it believes becomes better from episode to episode.
         agrees = np.take_along_axis(best, lived.actions[..., None], axis=-1)[..., 0].mean(axis=0)
         assert agrees[3:].mean() > agrees[:3].mean() > 0.5
-    random_lived, _ = run_episodes(np.random.default_rng(2), worlds, 3, 2, np.ones(300), bayes=bayes)
+    random_lived, _ = run_episodes(np.random.default_rng(2), mdps, 3, 2, np.ones(300), bayes=bayes)
     assert abs(random_lived.actions.mean() - 0.5) < 0.05
     assert random_lived.rewards.mean() < lived.rewards.mean()
 
 
 def test_rewards_and_states_follow_their_probabilities() -> None:
     transitions = np.broadcast_to(np.array([[[0.0, 1.0]], [[1.0, 0.0]]]), (4, 2, 1, 2))
-    worlds = MDPBatch(transitions, np.broadcast_to(np.array([[1.0], [0.0]]), (4, 2, 1)))
-    lived, _ = run_episodes(np.random.default_rng(0), worlds, 4, 1, np.zeros(4))
+    mdps = MDPBatch(transitions, np.broadcast_to(np.array([[1.0], [0.0]]), (4, 2, 1)))
+    lived, _ = run_episodes(np.random.default_rng(0), mdps, 4, 1, np.zeros(4))
     assert (lived.states == [0, 1, 0, 1]).all()
     assert (lived.rewards == [1, 0, 1, 0]).all()

@@ -77,7 +77,11 @@ def test_acting_in_a_world_is_what_is_read_of_it_afterwards() -> None:
     # Action 0 leads to state 1 and always wins in state 0; action 1 stays and never wins but in state 1.
     transitions = np.broadcast_to(np.array([[[0, 1], [1, 0]], [[0, 1], [0, 1]]], np.float32), (3, 2, 2, 2))
     rewards = np.broadcast_to(np.array([[1, 0], [0, 1]], np.float32), (3, 2, 2))
-    batch = {"transitions": transitions, "rewards": rewards, "luck": random.random((3, 4, 4)).astype(np.float32)}
+    batch = {
+        "transitions": transitions,
+        "rewards": rewards,
+        "uniform_samples": random.random((3, 4, 4)).astype(np.float32),
+    }
     plan = jnp.asarray([[0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1]])
     played = jax.jit(lambda: run_policy(config, lambda vectors: 9 * jax.nn.one_hot(plan, 2), batch, sampled=False))()
     states = np.array([[0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 1]])
@@ -91,7 +95,11 @@ def test_sampled_actions_have_their_probabilities() -> None:
     config = config_of(num_states=1, horizon=1, num_episodes=1, batch_size=20_000)
     rows = 20_000
     luck = np.random.default_rng(0).random((rows, 1, 4)).astype(np.float32)
-    batch = {"transitions": np.ones((rows, 1, 2, 1)), "rewards": np.tile([[[0.0, 1.0]]], (rows, 1, 1)), "luck": luck}
+    batch = {
+        "transitions": np.ones((rows, 1, 2, 1)),
+        "rewards": np.tile([[[0.0, 1.0]]], (rows, 1, 1)),
+        "uniform_samples": luck,
+    }
     logits = jnp.broadcast_to(jnp.log(jnp.asarray([0.3, 0.7])), (rows, 1, 2))
     assert float(run_policy(config, lambda vectors: logits, batch, sampled=True).rewards.mean()) == pytest.approx(
         0.7, abs=0.01
@@ -101,13 +109,13 @@ def test_sampled_actions_have_their_probabilities() -> None:
 def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: MetaRL) -> None:
     evaluation = task.evaluations[1]
     assert (evaluation.split, evaluation.at_end, len(evaluation.batches)) == ("test", True, 2)
-    report = evaluation.finish({"greedy": 16.0, "sampled": 8.0, "worlds": 8.0}, None).scalars
+    report = evaluation.finish({"greedy": 16.0, "sampled": 8.0, "mdps": 8.0}, None).scalars
     assert (report["greedy"], report["sampled"]) == (2, 1)
     assert report["random_policy"] < report["oracle"] <= 4
     assert 0 < report["posterior_sampling"] <= 4
     assert "bayes_optimal" not in report
     bandit = MetaRL(config_of(num_states=1, horizon=1, num_episodes=3, teacher="bayes_optimal")).evaluations[0]
-    report = bandit.finish({"greedy": 8.0, "sampled": 8.0, "worlds": 8.0}, None).scalars
+    report = bandit.finish({"greedy": 8.0, "sampled": 8.0, "mdps": 8.0}, None).scalars
     # Of two arms and three pulls, by the plans of tests/experiments/meta_rl/test_data.py.
     assert report["bayes_optimal"] == pytest.approx(5 / 3)
 

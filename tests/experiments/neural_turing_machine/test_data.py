@@ -13,7 +13,7 @@ from experiments.neural_turing_machine.data import (
     PrioritySort,
     Problem,
     RepeatCopy,
-    Sequences,
+    SequenceBatch,
     build_algorithm,
 )
 from transformer.config import UserError
@@ -27,7 +27,7 @@ EVERY = [
 ]
 
 
-def drawn(problem: object, size: int, rows: int = 5, seed: int = 0, **options: bool) -> Sequences:
+def drawn(problem: object, size: int, rows: int = 5, seed: int = 0, **options: bool) -> SequenceBatch:
     return problem.sample(np.random.default_rng(seed), rows, size, **options)  # type: ignore[attr-defined]
 
 

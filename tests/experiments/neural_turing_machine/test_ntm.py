@@ -11,7 +11,7 @@ from jax.test_util import check_grads
 
 from experiments.neural_turing_machine import lstm_controller as controller_only
 from experiments.neural_turing_machine.lstm_controller import LSTMControllerConfig
-from experiments.neural_turing_machine.ntm import NTM, READ, WRITE, Controller, MemoryInit, NTMConfig, build
+from experiments.neural_turing_machine.ntm import NTM, READ, WRITE, ControllerKind, MemoryInit, NTMConfig, build
 from tests import programs
 from tests.oracles import neural_turing_machine as oracle
 from tests.oracles import recurrent
@@ -32,11 +32,11 @@ INTERFACE = TaskInterface(
 )
 SMALL = {"width": 5, "num_slots": 7, "slot_width": 3}
 CONFIGS = [
-    NTMConfig(Controller.FEED_FORWARD, **SMALL),
-    NTMConfig(Controller.LSTM, **SMALL),
-    NTMConfig(Controller.FEED_FORWARD, read_heads=2, write_heads=3, shift_range=2, **SMALL),
-    NTMConfig(Controller.LSTM, read_heads=3, write_heads=2, shift_range=0, **SMALL),
-    NTMConfig(Controller.LSTM, memory_init=MemoryInit.CONSTANT, **SMALL),
+    NTMConfig(ControllerKind.FEED_FORWARD, **SMALL),
+    NTMConfig(ControllerKind.LSTM, **SMALL),
+    NTMConfig(ControllerKind.FEED_FORWARD, read_heads=2, write_heads=3, shift_range=2, **SMALL),
+    NTMConfig(ControllerKind.LSTM, read_heads=3, write_heads=2, shift_range=0, **SMALL),
+    NTMConfig(ControllerKind.LSTM, memory_init=MemoryInit.CONSTANT, **SMALL),
 ]
 
 # Each controller once, with one head and with several.
@@ -168,7 +168,7 @@ def expected_count(config: NTMConfig, inputs: int, outputs: int) -> int:
     read, heads = config.read_heads * config.slot_width, config.read_heads + config.write_heads
     controller = (inputs + read + 1) * config.width
     memory_init = config.num_slots * config.slot_width + read + heads * config.num_slots
-    if config.controller is Controller.LSTM:
+    if config.controller is ControllerKind.LSTM:
         controller = 4 * (inputs + read + config.width + 1) * config.width
         memory_init += 2 * config.width
     emitted = heads * (config.slot_width + 1 + 1 + 1 + 2 * config.shift_range + 1)
@@ -185,7 +185,7 @@ def of_the_copy_task(rows: int = 1, steps: int = 41) -> TaskInterface:
     ("config", "published"),
     # A public reproduction has 16,096 too; another's 62,660 with an LSTM have two biases a gate and nothing learned to
     # begin with.
-    [(NTMConfig(), 16_096), (NTMConfig(Controller.LSTM), 62_660 - 400 + 2_836 + 200), (CONFIGS[2], None)],
+    [(NTMConfig(), 16_096), (NTMConfig(ControllerKind.LSTM), 62_660 - 400 + 2_836 + 200), (CONFIGS[2], None)],
     ids=["feed_forward", "lstm", "several heads"],
 )
 def test_parameters_are_as_many_as_the_formula_says(config: NTMConfig, published: int | None) -> None:

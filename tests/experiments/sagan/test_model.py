@@ -110,7 +110,9 @@ def test_every_kernel_of_both_players_has_a_largest_singular_value_of_one() -> N
         variables = train(variables)
     module = model.functional.bind(variables.params)
     kernels = {
-        path for path in leaves_by_path(variables.params) if path.endswith("kernel") and not path.startswith("judge")
+        path
+        for path in leaves_by_path(variables.params)
+        if path.endswith("kernel") and not path.startswith("classifier")
     }
     seen = 0
     for name in ("generator", "discriminator"):
@@ -153,10 +155,10 @@ def test_the_judge_is_the_classifier_of_its_parameters() -> None:
     inputs = {"image": InputSpec(halves.shape, jnp.float32, Modality.IMAGE)}
     alone = registry.build(CONFIG.classifier_config(), TaskInterface(inputs, {"classes": 10}), Precision())
     expected, _ = alone.apply(
-        variables._replace(params=variables.params["judge"], state={}), {"image": halves}, train=False
+        variables._replace(params=variables.params["classifier"], state={}), {"image": halves}, train=False
     )
     np.testing.assert_array_equal(said["logits"], expected)
-    head = variables.params["judge"]["head"]
+    head = variables.params["classifier"]["head"]
     np.testing.assert_allclose(said["features"] @ head["kernel"] + head["bias"], said["logits"], atol=1e-5)
     assert aux.state is variables.state
     without = model_of(SaganConfig(CONFIG.channels))

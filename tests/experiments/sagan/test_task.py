@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.sagan.data import NearestNeighborClassifier, sample_pairs, split_halves
-from experiments.sagan.metrics import ClassifierReadings, frechet_distance, generation_metrics, is_consistent
+from experiments.sagan.metrics import HalfPredictions, frechet_distance, generation_metrics, is_consistent
 from experiments.sagan.task import PairedDigits, PairedDigitsConfig, tile_images
 from transformer.config import UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_glyphs
@@ -89,7 +89,7 @@ def test_the_nearest_drawing_reads_drawn_digits_and_is_not_sure_of_anything_else
 
 def test_a_judge_of_canvases_by_hand() -> None:
     glyphs, sure = np.array([[3, 3], [3, 5], [4, 4], [5, 5]]), np.array([[1, 1], [1, 1], [1, 0], [1, 1]], bool)
-    made = ClassifierReadings(glyphs, sure, np.random.default_rng(0).normal(size=(4, 2)))
+    made = HalfPredictions(glyphs, sure, np.random.default_rng(0).normal(size=(4, 2)))
     assert is_consistent(made).tolist() == [True, False, False, True]
     numbers = generation_metrics(made, made, np.array([3, 3, 4, 4]))
     assert numbers["consistency"] == 0.5
@@ -112,7 +112,7 @@ def test_drawn_canvases_are_consistent_and_mixed_ones_are_not() -> None:
         (mixed, canvases.glyph_indices == np.roll(canvases.glyph_indices, 1)),
     ):
         reading = judge(split_halves(jnp.asarray(images)))
-        judged = ClassifierReadings(*(np.asarray(part).reshape(40, 2, -1)[..., 0] for part in reading))
+        judged = HalfPredictions(*(np.asarray(part).reshape(40, 2, -1)[..., 0] for part in reading))
         assert np.mean(is_consistent(judged) == expected) > 0.9
 
 
@@ -178,7 +178,7 @@ def test_each_objective_moves_its_player_alone_and_the_average_is_of_the_generat
     state, metrics = step(state, components.task.training_batches(1)[1])
     before, after = leaves_by_path(first.variables.params), leaves_by_path(state.variables.params)
     still = {path for path in after if np.array_equal(before[path], after[path])}
-    assert {path for path in after if path.startswith("judge/")} <= still
+    assert {path for path in after if path.startswith("classifier/")} <= still
     moved = set(after) - still
     for player in ("generator", "discriminator"):
         assert f"{player}/attention_4/gamma" in moved
@@ -208,7 +208,7 @@ def test_an_evaluation_reports_by_every_judge_and_writes_its_samples(
         "real/accuracy",
         "real/consistency",
     )
-    assert set(report.scalars) == {f"{judge}/{name}" for judge in ("nearest", "judge") for name in names}
+    assert set(report.scalars) == {f"{judge}/{name}" for judge in ("nearest", "classifier") for name in names}
     assert report.scalars["nearest/real/accuracy"] > 0.9
     assert report.scalars["nearest/consistency"] < 0.1 < report.scalars["nearest/frechet_distance"]
     assert "16 samples" in report.note

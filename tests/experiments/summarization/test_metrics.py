@@ -8,8 +8,8 @@ import pytest
 from experiments.summarization.data import Article, Fact, write_summary
 from experiments.summarization.metrics import (
     common_subsequence_length,
-    copying_report,
-    copying_sums,
+    p_gen_report,
+    p_gen_sums,
     rouge,
     rouge_l,
     rouge_n,
@@ -93,6 +93,6 @@ def test_a_fact_told_again_of_somebody_else_is_told_again() -> None:
 
 def test_p_gen_is_told_apart_by_what_must_be_copied() -> None:
     p_gen, copied = np.float32([[0.2, 0.4, 0.9, 0.7]]), np.array([[True, True, False, False]])
-    sums = copying_sums(p_gen, copied, np.array([[True, True, True, False]]))
-    found = copying_report({name: np.asarray(value) for name, value in sums.items()}, None).scalars
+    sums = p_gen_sums(p_gen, copied, np.array([[True, True, True, False]]))
+    found = p_gen_report({name: np.asarray(value) for name, value in sums.items()}, None).scalars
     assert found == pytest.approx({"p_gen/copied": 0.3, "p_gen/written": 0.9})
