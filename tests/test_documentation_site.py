@@ -21,6 +21,7 @@ QUESTIONS = (
     "Resume a run",
     "Log to Weights & Biases",
     "Change the tokenizer",
+    "Choose the attention backend",
     "Add a metric",
     "Add a score function",
     "Export to Hugging Face",
@@ -28,6 +29,7 @@ QUESTIONS = (
     "Read maps in Python",
     "Look at a head of a model outside Headwise",
     "Understand `heads.jsonl`",
+    "Turn off maps, and what they cost",
     "Compare two runs",
     "Run one arm of an ablation",
     "Reduce memory",
@@ -41,6 +43,7 @@ QUESTIONS = (
     "Show attention for one sentence",
     "Add a model family",
     "Reproduce a run",
+    "Cite Headwise",
 )
 
 
@@ -90,7 +93,7 @@ def test_pages_are_short_and_tables_narrow(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert wide_tables(text) == []
     if page.relative_to(ROOT).parts[1:2] != ("results",):
-        assert text.count("\n") <= (80 if page.name == "README.md" else 300 if page.name == "how_do_i.md" else 250)
+        assert text.count("\n") <= (80 if page.name == "README.md" else 350 if page.name == "how_do_i.md" else 250)
 
 
 def test_a_wide_table_is_found() -> None:
@@ -104,6 +107,16 @@ def test_every_question_has_an_answer_of_one_screen() -> None:
     answers = {part.partition("\n")[0]: part for part in page.split("\n## ")[1:]}
     assert tuple(answers) == QUESTIONS
     assert [title for title, answer in answers.items() if answer.count("\n") > 35] == []
+
+
+def test_the_citation_is_that_of_the_citation_file() -> None:
+    page = (DOCS / "how_do_i.md").read_text(encoding="utf-8")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    (author,) = citation["authors"]
+    assert f"title = {{{citation['title']}}}" in page
+    assert f"author = {{{{{author['name']}}}}}" in page
+    assert f"version = {{{citation['version']}}}" in page
+    assert citation["license"] in page
 
 
 def test_the_mask_of_the_answers_runs() -> None:

@@ -152,7 +152,7 @@ def strangers(page: str, root: Path) -> list[str]:
     for span in IN_LINE.findall(text):
         if re.fullmatch(r"[\w./]+/[\w.]+", span):
             missing += [] if (root / span).is_file() else [span]
-        elif " -m " in span or span.startswith("make "):
+        elif " -m " in span or span.startswith(("make ", "config.")) or span == "log.txt":
             continue
         else:
             names = [span] if re.fullmatch(r"[\w.]+", span) else re.findall(r"([\w.]+)[(=]", span)
@@ -198,7 +198,9 @@ def published(page: str) -> set[tuple[str, ...]]:
     masks = ["+".join(sorted(facts)) or "none" for facts in table_masks()]
     taken: set[tuple[str, ...]] = set()
     for backend, section in re.findall(r"^## (\w+)\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL):
-        notes = dict(re.findall(r"^- ([a-z]): (.*)$", section, re.MULTILINE))
+        notes = {
+            f"{title.lower()} below": cell for title, cell in re.findall(r"^(Masks.*): (.*)\.$", section, re.MULTILINE)
+        }
         head, _, *rows = (
             [cell.strip() for cell in line.strip("|").split("|")]
             for line in re.search(r"^\| score .*?\n\n", section, re.MULTILINE | re.DOTALL)[0].splitlines()  # type: ignore[index]

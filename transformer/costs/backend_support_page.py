@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import itertools
-import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,15 +24,35 @@ from transformer.logical_axes import SequenceParallel
 
 HEAD = """# Attention backends
 
-Which requests each attention backend supports, and which backend `auto` picks. [Attention](attention.md) explains the
-terms. `make docs` generates this page (`python -m launch.backend_support`) from `transformer/attention/backends.py`,
-which makes the same decisions at run time. To change the page, change that file.
+A backend is the program that computes attention. `config.model.backend` chooses it:
+
+```
+python -m launch.train --config=experiments/language_modeling/configs/gpt.py --workdir=runs/gpt2 \\
+    --config.model.backend=blockwise
+```
+
+The default is `auto`: [What `auto` chooses](#what-auto-chooses) lists its choices on CPUs, GPUs and TPUs. In Python,
+the backend is a field of the spec, `AttentionSpec(backend=Backend.BLOCKWISE)`. The file `log.txt` of a run names each
+choice (the logger is `transformer.attention.backends`):
+
+```
+attention: backend=einsum for score=scaled_dot x normalizer=softmax x position=none x mask=causal, float32 [...] on cpu
+```
+
+If the backend that you name can't compute a request, you get an error that names one that can.
+
+This page lists which requests each backend supports. [Attention](attention.md) explains the terms. `make docs`
+generates the page (`python -m launch.backend_support`) from `transformer/attention/backends.py`, which makes the same
+decisions at run time.
+
+## Read the tables
 
 A request is a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
-this page. Each table row covers every combination of the values in its cells. The last cell lists the supported masks.
-`+` joins facts that are used together. `bias` means an array added to the logits. `dropout` means dropout of the
-weights, and matters in training only. Any other combination of facts is supported if each of its facts is, except that
-on cudnn `window` needs `causal`. Combinations in no row of any table have no meaning and are refused.
+this page. Each table row covers every combination of the values in its cells. The last cell has the supported masks, or
+the list below the table has them. `+` joins facts that are used together. `bias` means an array added to the logits.
+`dropout` means dropout of the weights, and matters in training only. Any other combination of facts is supported if
+each of its facts is, except that on cudnn `window` needs `causal`. Combinations in no row of any table have no meaning
+and raise an error.
 
 Every backend agrees with a NumPy float64 reference on the requests that it supports, and has gradients with respect to
 q, k, v, the bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is
@@ -45,10 +64,16 @@ float64 needs JAX's 64-bit mode. On CPUs, xla doesn't support float16, because J
 
 CHOICE = """## What `auto` chooses
 
-`auto` chooses the first backend that supports the request, with two exceptions. splash is chosen only on TPUs, and not
-for a program on several devices without a placement. If blockwise supports the request too, einsum is chosen only up
-to {dense:,} logits (batch x heads x queries x keys). Under a placement, sizes are per device. For a batch of 8 with
-8 heads of depth 64 (4 tpu: without a placement):
+`auto` chooses the first backend that supports the request, with two exceptions:
+
+- splash is chosen only on TPUs, and not for a program on several devices without a placement.
+- If blockwise supports the request too, einsum is chosen only up to {dense:,} logits
+  (batch x heads x queries x keys). Under a placement, sizes are per device.
+
+The order and the limit are fixed. `auto` doesn't time the backends, so another backend can be faster on your machine.
+`python -m launch.benchmark_backends` times all of them.
+
+The choices for a batch of 8 with 8 heads of depth 64 (4 tpu: without a placement):
 """
 
 # How the programs are built, which no declaration says.
@@ -168,7 +193,7 @@ def all_variants() -> Iterable[AttentionVariant]:
 
 
 def _table(backend: Backend) -> str:
-    """Write the combinations of a backend as Markdown; long cells are notes below the table."""
+    """Write the combinations of a backend as Markdown; lists of masks are below the table."""
     families = (Score, Normalizer, Reweighting, AttentionPosition)
     masks = table_masks()
     rows: dict[str, list[tuple[str, ...]]] = {}
@@ -176,13 +201,15 @@ def _table(backend: Backend) -> str:
         cell = _mask_text(backend, parts, masks)
         if cell != "-":
             rows.setdefault(cell, []).append(tuple(part.value for part in parts))
-    notes = dict(zip([cell for cell in rows if "," in cell], string.ascii_lowercase, strict=False))
+    lists = [cell for cell in rows if "," in cell]
+    titles = {cell: f"Masks {number}" if len(lists) > 1 else "Masks" for number, cell in enumerate(lists, 1)}
     lines = ["| score | normalizer | re-weighting | position | masks |", "| --- " * 5 + "|"]
     for cell, alike in rows.items():
         for group in _products(alike):
             texts = [_choice_text(values, family) for values, family in zip(group, families, strict=True)]
-            lines.append("| " + " | ".join([*texts, notes.get(cell, cell)]) + " |")
-    return "\n".join([*lines, *([""] if notes else []), *(f"- {letter}: {text}" for text, letter in notes.items())])
+            shown = f"{titles[cell].lower()} below" if cell in titles else cell
+            lines.append("| " + " | ".join([*texts, shown]) + " |")
+    return "\n\n".join(["\n".join(lines), *(f"{title}: {cell}." for cell, title in titles.items())])
 
 
 def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
