@@ -33,7 +33,7 @@ def main(arguments: Arguments) -> None:
     """Run the benchmark and print its table."""
     from transformer.benchmarks.alternating_runs import run_alternating
     from transformer.benchmarks.catalog import BENCHMARKS, EXPERIMENT_BENCHMARKS
-    from transformer.benchmarks.report import results_table, write_record
+    from transformer.benchmarks.report import results_table, write_result
     from transformer.config import UserError, suggest_nearest
 
     root = find_checkout()
@@ -58,7 +58,7 @@ def main(arguments: Arguments) -> None:
     print(results_table(benchmark, result))
     if arguments.record and root is not None:
         results = root / "experiments" / "benchmarks" / "results"
-        print(f"written to {write_record(name, benchmark, result, results).relative_to(root)}")
+        print(f"written to {write_result(name, benchmark, result, results).relative_to(root)}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Measure and print both tables."""
     from transformer.benchmarks.gradient_by_distance import gradient_norms_by_distance
-    from transformer.benchmarks.layer_costs import crossover_length, growth_exponent, time_layers
+    from transformer.benchmarks.layer_costs import crossover_length, growth_exponent, measure_layer_costs
     from transformer.benchmarks.layer_types import LAYER_TYPES
     from transformer.config import UserError
 
@@ -40,7 +40,7 @@ def main(arguments: Arguments) -> None:
     print(f"{'kind':<12}{'n':>7}{'FLOPs':>12}{'steps':>7}{'path':>7}{'ms':>10}{'temp MB':>11}")
     costs = []
     for n in lengths:
-        for cost in time_layers(n, d, rows=arguments.batch_size, repeats=arguments.repeats):
+        for cost in measure_layer_costs(n, d, rows=arguments.batch_size, repeats=arguments.repeats):
             kind = LAYER_TYPES[cost.layer_type]
             print(
                 f"{cost.layer_type:<12}{n:>7}{arguments.batch_size * kind.count_flops(n, d):>12.2e}"

@@ -22,9 +22,9 @@ def _prepare_compiler(arguments: Arguments) -> None:
     topology = arguments.topology or arguments.overrides.get("topology") or arguments.base.get("topology")
     if not topology:
         return
-    from transformer.costs.topologies import compile_environment
+    from transformer.costs.topologies import compile_environment_variables
 
-    os.environ.update(compile_environment(topology))
+    os.environ.update(compile_environment_variables(topology))
 
 
 COMMAND = Command(
@@ -57,11 +57,11 @@ def main(arguments: Arguments) -> None:
     """Compile and print; exit with 1 if the step does not fit."""
     if arguments.max_candidates < 1:
         raise UserError(f"--max_candidates={arguments.max_candidates} must be at least 1")
-    from transformer.costs.pods.aot_compile import compile_ahead_of_time, topology_of
+    from transformer.costs.pods.aot_compile import compile_ahead_of_time, resolve_topology
     from transformer.training.config import resolve_config
 
     experiment = resolve_config(arguments.config)
-    topology = topology_of(experiment, arguments.topology)
+    topology = resolve_topology(experiment, arguments.topology)
     if arguments.search_mesh:
         tried = _search(experiment, topology, arguments.max_candidates)
         print(

@@ -136,9 +136,9 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     root = find_checkout()
     if root is not None and path.resolve().is_relative_to(root / "experiments"):
         # A config of the checkout begins with others of it, not with an `experiments` of the working directory.
-        from transformer.module_registry import import_projects
+        from transformer.module_registry import import_experiments_package
 
-        import_projects(f"config file {str(path)!r}")
+        import_experiments_package(f"config file {str(path)!r}")
     module = importlib.util.module_from_spec(specification)
     # Dataclasses in a config file need their module in sys.modules.
     sys.modules["config_file"] = module

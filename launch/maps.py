@@ -75,9 +75,9 @@ def main(arguments: Arguments) -> None:
         )
         return
     if other_run is None and not run.maps_dir.exists() and run.checkpoints_dir.exists():
-        from transformer.interpret.show import report_of_checkpoint
+        from transformer.interpret.show import write_checkpoint_report
 
-        page = report_of_checkpoint(run, budget, arguments.data_dir, arguments.trusted)
+        page = write_checkpoint_report(run, budget, arguments.data_dir, arguments.trusted)
     else:
         page = write_report(directory, budget, compare_to=other_run)
     print(f"Open this page in a browser: {page.resolve()}")

@@ -15,7 +15,7 @@ from launch import cli, evaluate, model_sizes, train
 from transformer.config import UserError
 from transformer.models import registry
 from transformer.models.model_family import ModelFamily
-from transformer.module_registry import ModuleRegistry, import_projects
+from transformer.module_registry import ModuleRegistry, import_experiments_package
 from transformer.tasks.registry import TASKS
 from transformer.training.config import config_schema
 from transformer.trust import check_trusted
@@ -287,4 +287,4 @@ def test_an_installed_library_says_what_it_does_not_hold(tmp_path: Path, monkeyp
         TASKS["experiments.captioning.task"]
     assert "\n" not in str(refused.value)
     with pytest.raises(UserError, match="config file 'x' is of a project of Headwise's repository"):
-        import_projects("config file 'x'")
+        import_experiments_package("config file 'x'")

@@ -14,9 +14,9 @@ from transformer.overrides import (
     override_flag,
     overrides_to_flags,
     parse_value,
-    plain_value,
+    replace_keys,
     section_schema,
-    set_keys,
+    to_plain_value,
     value_keys,
 )
 
@@ -58,12 +58,12 @@ BASE: dict[str, Any] = {"steps": 3, "named": {"first": {"rate": 1.0}}, "table": 
 
 
 def set_values(**overrides: Any) -> dict[str, Any]:
-    return set_keys(BASE, {key.replace("__", "."): value for key, value in overrides.items()}, TREE, plain_value)
+    return replace_keys(BASE, {key.replace("__", "."): value for key, value in overrides.items()}, TREE, to_plain_value)
 
 
 def set_words(*words: str) -> dict[str, Any]:
     pairs = (word.split("=", 1) for word in words)
-    return set_keys(BASE, {key: text for key, text in pairs}, TREE, parse_value)
+    return replace_keys(BASE, {key: text for key, text in pairs}, TREE, parse_value)
 
 
 def test_keys_are_set_whether_they_are_said_or_not_and_everything_else_stays() -> None:
@@ -85,7 +85,7 @@ def test_keys_are_set_whether_they_are_said_or_not_and_everything_else_stays() -
 def test_a_group_is_replaced_whole_and_its_keys_are_set_after_it() -> None:
     overrides = {"named.first": {"rate": 4.0}, "named": {"first": {"rate": 3.0}, "other": {}}, "named.other.rate": 9}
     for order in (overrides, dict(reversed(overrides.items()))):
-        found = set_keys(BASE, order, TREE, plain_value)["named"]
+        found = replace_keys(BASE, order, TREE, to_plain_value)["named"]
         assert found == {"first": {"rate": 4.0}, "other": {"rate": 9.0}}
     assert set_values(maybe={"rate": 1.0}, maybe__color="green")["maybe"] == {"rate": 1.0, "color": "green"}
     assert set_values(maybe=None)["maybe"] is None
@@ -196,13 +196,13 @@ def test_mistakes_in_words_say_what_would_be_right(word: str, says: str) -> None
 )
 def test_mistakes_in_values_name_key_and_value(key: str, value: Any, says: str) -> None:
     with pytest.raises(UserError) as told:
-        set_keys(BASE, {key: value}, TREE, plain_value)
+        replace_keys(BASE, {key: value}, TREE, to_plain_value)
     assert says in str(told.value)
 
 
 def test_a_section_that_is_no_section_is_named() -> None:
     with pytest.raises(UserError, match=r"config\.inner=3 must be a group of keys"):
-        set_keys({"inner": 3}, {"inner.rate": 1.0}, TREE, plain_value)
+        replace_keys({"inner": 3}, {"inner.rate": 1.0}, TREE, to_plain_value)
 
 
 FULL = Outer(

@@ -21,7 +21,7 @@ def is_project_module(name: str) -> bool:
     return name.startswith("experiments.")
 
 
-def import_projects(named: str) -> None:
+def import_experiments_package(named: str) -> None:
     """Import the package `experiments` from the checkout, whatever is in the working directory or on Python's path.
 
     Args:
@@ -85,7 +85,7 @@ class ModuleRegistry[T]:
             raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
         module = name if "." in name else f"{self._package}.{name}"
         if is_project_module(name):
-            import_projects(f"{self._key}={name!r}")
+            import_experiments_package(f"{self._key}={name!r}")
         try:
             # From the checkout, only modules that define the attribute are imported.
             found = not is_project_module(name) or self._is_defined_in(_file_of(name))

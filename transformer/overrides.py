@@ -122,7 +122,7 @@ def find_key(tree: SchemaSection, key: str, given: Any = None) -> SchemaValue | 
     return node
 
 
-def set_keys(
+def replace_keys(
     base: Mapping[str, Any], overrides: Mapping[str, Any], tree: SchemaSection, read: ReadValue
 ) -> dict[str, Any]:
     """Return a copy of a config with some keys replaced.
@@ -133,14 +133,14 @@ def set_keys(
         base: The nested config.
         overrides: The new values by dotted key, without "config.".
         tree: The schema.
-        read: A function (leaf, value, path) to the plain value: `plain_value` or `parse_value`.
+        read: A function (leaf, value, path) to the plain value: `to_plain_value` or `parse_value`.
 
     Raises:
         UserError: If a key is unknown, a group is set to a value, or `read` refuses a value.
     """
     result = copy.deepcopy(dict(base))
     for key in sorted(overrides, key=lambda key: key.count(".")):
-        value = read_key(tree, key, overrides[key], read)
+        value = read_override(tree, key, overrides[key], read)
         *groups, name = key.split(".")
         holder: Any = result
         for depth, part in enumerate(groups, 1):
@@ -154,7 +154,7 @@ def set_keys(
     return result
 
 
-def read_key(tree: SchemaSection, key: str, given: Any, read: ReadValue) -> Any:
+def read_override(tree: SchemaSection, key: str, given: Any, read: ReadValue) -> Any:
     """Return the plain value that is given for a dotted key.
 
     Args:
@@ -177,7 +177,7 @@ def read_key(tree: SchemaSection, key: str, given: Any, read: ReadValue) -> Any:
     raise UserError(f"{path}={given!r}: that key is a group; set one of its keys, as --{path}.{inside}=VALUE")
 
 
-def plain_value(leaf: SchemaValue, value: Any, path: str) -> Any:
+def to_plain_value(leaf: SchemaValue, value: Any, path: str) -> Any:
     """Convert a Python value to the plain value of a key.
 
     Raises:

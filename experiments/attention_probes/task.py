@@ -29,14 +29,14 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, Ge
 from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.attention_mass import attention_mass_sums, head_with_most_mass
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import (
     BaseTask,
     check_batch_size,
     check_input_texts,
     describe_top_classes,
     make_capture_function,
-    refuse_decoding,
+    refuse_decoding_options,
 )
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import (
@@ -138,7 +138,7 @@ class AttentionProbes(BaseTask):
     def __init__(self, config: AttentionProbesConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.corpus = config, config.corpus
-        self.interface = make_interface(config)
+        self.interface = make_task_interface(config)
         self.objectives = (Objective("marks", self._loss),)
         count = -(-config.num_eval_examples // config.batch_size) * config.batch_size
         held_out = {split: sample_texts(self.corpus, (seed, 0), count, held_out=True) for split, seed in SEEDS.items()}
@@ -266,7 +266,7 @@ class AttentionProbes(BaseTask):
         Raises:
             UserError: If a language or a decoding option is given, or a text is not of the corpus.
         """
-        refuse_decoding(request, "answers at marked places")
+        refuse_decoding_options(request, "answers at marked places")
         rows = [parse_text(self.corpus, text) for text in request.texts]
         inputs = pad_texts(self.corpus, rows)
         logits_BxTxV = np.asarray(view.model.apply(view.variables, inputs, train=False)[0])
@@ -394,7 +394,7 @@ def make_axis_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Sit
     questions_found = [corpus.find_questions(words) for words in texts]
     links = tuple(
         tuple(
-            GoldLink(question.position, at, True)
+            GoldAlignment(question.position, at, True)
             for question in of_text
             for positions in question.source_positions
             for at in positions
@@ -408,7 +408,7 @@ def make_axis_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Sit
     named = {"tokens": tuple(map(tuple, texts))}
     linked = " or ".join(corpus.source_descriptions.values())
     return AxisLabels(
-        named, titles, {site.name: links for site in sites_between(sites, *ITSELF)} or None, linked=linked
+        named, titles, {site.name: links for site in sites_between(sites, *ITSELF)} or None, gold_key_description=linked
     )
 
 
@@ -439,7 +439,7 @@ def parse_text(corpus: Corpus, text: str) -> list[str]:
     return words
 
 
-def make_interface(config: AttentionProbesConfig, kept: object = None) -> TaskInterface:
+def make_task_interface(config: AttentionProbesConfig, kept: object = None) -> TaskInterface:
     """Return the model interface: inputs, vocabulary and output."""
     asks = LANGUAGE_MODELING if config.direction is Direction.CAUSAL else MASKED_LANGUAGE_MODELING
     inputs = {name: InputSpec((config.batch_size, config.corpus.max_length)) for name in asks.inputs}
@@ -464,5 +464,5 @@ def encode_user_texts(
 TASK = TaskSpec(
     AttentionProbesConfig,
     AttentionProbes,
-    input_reader=InputReader(make_interface, encode_user_texts, lambda directory: None),
+    input_reader=InputReader(make_task_interface, encode_user_texts, lambda directory: None),
 )

@@ -17,7 +17,7 @@ from transformer.tasks.attention_mass import (
     cell_of_patch,
     head_with_most_mass,
 )
-from transformer.tasks.sequence_generation import model_inputs, predicted_steps
+from transformer.tasks.sequence_generation import model_inputs, predicted_step_mask
 from transformer.tasks.task import Batch, EvaluationReport, EvaluationStep, StateView
 
 _PENALTY = "penalty/"
@@ -95,7 +95,7 @@ def attention_mass_step(scene_generator: SceneGenerator) -> EvaluationStep:
     """Return the evaluation step that sums attention mass at the nouns of the true captions."""
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
-        named_BxT, counts_BxT = jnp.asarray(batch["named"]), predicted_steps(batch)
+        named_BxT, counts_BxT = jnp.asarray(batch["named"]), predicted_step_mask(batch)
         weights = capture_weights(view, model_inputs(batch))
         cells = {
             site: cell_of_patch(site.key, side=scene_generator.grid_size, size=scene_generator.image_size)

@@ -27,16 +27,16 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, Ge
 from transformer.data.images import scale_pixels
 from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scenes
 from transformer.tasks.attention_mass import NO_CELL, TARGET_OVER_GRID, cell_of_patch
-from transformer.tasks.axis_labels import GoldLink
+from transformer.tasks.axis_labels import GoldAlignment
 from transformer.tasks.base_task import check_batch_size, report_means
 from transformer.tasks.hard_attention_reinforce import (
+    estimate_reinforce_loss,
     initial_baseline,
-    next_baseline,
-    reinforce,
     samples_attention,
     token_log_likelihood,
+    update_baseline,
 )
-from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_links, predicted_steps
+from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_alignments_from_mask, predicted_step_mask
 from transformer.tasks.task import (
     Batch,
     Evaluation,
@@ -133,7 +133,7 @@ class Captioning(ImageToSequenceTask):
         for row, items in enumerate(scenes):
             for step, cell in captions.noun_positions(items):
                 named[row, step] = cell
-        told = self.sequences([captions.write_caption(self.scene_generator, items) for items in scenes])
+        told = self.encode_sequences([captions.write_caption(self.scene_generator, items) for items in scenes])
         return {"image": image, "named": named, **told}
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> PyTree:
@@ -148,11 +148,11 @@ class Captioning(ImageToSequenceTask):
         loss = metrics["loss"]
         if not (view.train and "attention_log_prob" in aux.extras):
             return loss, LossAux.from_aux(aux, view.task_state, metrics)
-        baseline, counts_BxT = view.task_state["baseline"], predicted_steps(batch)
+        baseline, counts_BxT = view.task_state["baseline"], predicted_step_mask(batch)
         likelihood_BxT = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
-        estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
+        estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
         loss += self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        return loss, LossAux.from_aux(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
+        return loss, LossAux.from_aux(aux, update_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, of decoded captions, and of the attention mass at nouns."""
@@ -162,14 +162,14 @@ class Captioning(ImageToSequenceTask):
             split == "test",
         )
         batches = [source[number] for number in range(count)]
-        references = [line for batch in batches for line in self.lines(np.asarray(batch["labels"]))]
+        references = [line for batch in batches for line in self.format_lines(np.asarray(batch["labels"]))]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            return caption_report(self.lines(rows["tokens"]), references, shown=_SHOWN)
+            return caption_report(self.format_lines(rows["tokens"]), references, shown=_SHOWN)
 
         return (
             Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
-            Evaluation("captions", split, batches, self.decoded, finish, at_end),
+            Evaluation("captions", split, batches, self.decoding_step, finish, at_end),
             Evaluation(
                 "looking",
                 split,
@@ -181,14 +181,14 @@ class Captioning(ImageToSequenceTask):
             ),
         )
 
-    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldLink, ...], ...]:
+    def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:
         """Return gold alignments: every position of the cell that a noun names.
 
         If the cell has several positions, each is a possible alignment and none is required.
         """
         cells_K = cell_of_patch(site.key, side=self.scene_generator.grid_size, size=self.scene_generator.image_size)
         sure = len(cells_K) - site.key.num_leading_positions == self.scene_generator.grid_size**2
-        return gold_links(named_cell_mask(jnp.asarray(batch["named"]), cells_K), sure=sure)
+        return gold_alignments_from_mask(named_cell_mask(jnp.asarray(batch["named"]), cells_K), sure=sure)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Render the scene that each text describes, and caption it.
@@ -199,7 +199,7 @@ class Captioning(ImageToSequenceTask):
         """
         decoding = self.decoding(request, "captions scenes", f"the longest caption has {self.steps} words")
         scenes = [self._parse_scene(text) for text in request.texts]
-        return self.answers(view, self._batch(scenes, np.random.default_rng(decoding.seed)), decoding)
+        return self.predict_batch(view, self._batch(scenes, np.random.default_rng(decoding.seed)), decoding)
 
     def _parse_scene(self, text: str) -> tuple[SceneItem, ...]:
         try:

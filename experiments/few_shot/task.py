@@ -34,7 +34,7 @@ from transformer.config import (
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.batches import Batch as Rows
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, report_means
 from transformer.tasks.losses import class_loss
 from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, StateView, TaskSpec
@@ -191,7 +191,7 @@ class FewShotClassification(BaseTask):
         for number, classes in enumerate(self._shown.classes.tolist(), 1):
             *shots, asked = classes
             names.append((*(f"{at} {letters[shot]}" for at, shot in enumerate(shots, 1)), _ASKED))
-            links.append(tuple(GoldLink(len(shots), at, True) for at, shot in enumerate(shots) if shot == asked))
+            links.append(tuple(GoldAlignment(len(shots), at, True) for at, shot in enumerate(shots) if shot == asked))
             titles.append(f"episode {number}: {_ASKED} is {letters[asked]}")
         gold = {site.name: tuple(links) for site in sites_between(sites, EPISODE, SHOT)}
         grids = {site.key.name: site.key.shape for site in sites if site.key.kind is AxisKind.GRID}
@@ -236,13 +236,13 @@ def tile_episodes(episodes: EpisodeBatch, shape: tuple[int, int], ways: int) -> 
     return laid.reshape(count, rows * image_size, columns * image_size, 3)
 
 
-def build(config: FewShotConfig, directory: Path, rows_multiple: int = 1) -> FewShotClassification:
+def build_task(config: FewShotConfig, directory: Path, rows_multiple: int = 1) -> FewShotClassification:
     """Build the task over its data."""
     opened = open_character_set(config.dataset, data_dir=config.data_dir, image_size=config.image_size)
     return FewShotClassification(config, opened, rows_multiple)
 
 
-def synthetic(config: FewShotConfig, rows_multiple: int = 1) -> FewShotClassification:
+def build_synthetic_task(config: FewShotConfig, rows_multiple: int = 1) -> FewShotClassification:
     """Build the task over blank characters."""
     num_drawers = max(config.shots, default=1) + 1
     opened = make_placeholder_characters(
@@ -251,4 +251,4 @@ def synthetic(config: FewShotConfig, rows_multiple: int = 1) -> FewShotClassific
     return FewShotClassification(config, opened, rows_multiple)
 
 
-TASK = TaskSpec(FewShotConfig, synthetic, build)
+TASK = TaskSpec(FewShotConfig, build_synthetic_task, build_task)

@@ -43,7 +43,7 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, Ge
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.train_tokenizer import character_tokenizer
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import BaseTask, check_batch_size
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.losses import TokenLoss, token_loss
@@ -62,10 +62,10 @@ from transformer.tasks.task import (
 from transformer.tasks.text_data import (
     TokenizerKind,
     label_repeated_sequences,
-    open_tokenizer,
+    load_or_train_tokenizer,
+    make_repeated_sequences,
     pad_texts,
-    repeated_sequences,
-    token_labels,
+    token_axis_labels,
 )
 from transformer.tasks.text_generation import generate_continuations, predict_continuations
 from transformer.tasks.text_task import CONTINUATION_READER, real_positions
@@ -216,7 +216,7 @@ class InContextLearning(BaseTask):
     def __init__(self, config: InContextLearningConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.tokenizer = config, tokenizer
-        self.interface = make_interface(config, tokenizer)
+        self.interface = make_task_interface(config, tokenizer)
         # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         splits = (("validation", VALIDATION_SEED), ("test", TEST_SEED))
@@ -232,7 +232,7 @@ class InContextLearning(BaseTask):
         self._shown = self._draw(
             np.random.default_rng((VALIDATION_SEED, 2**32)), config.num_probe_examples, unseen=True
         )
-        self._repeats = repeated_sequences(
+        self._repeats = make_repeated_sequences(
             tokenizer, config.num_repeated_sequences, min(config.context_length, 2 * tokenizer.vocab_size)
         )
         texts = tokenizer.encode([told.text[:-1] for told in self._shown])
@@ -371,7 +371,7 @@ class InContextLearning(BaseTask):
             list(row[:length])
             for row, length in zip(self.probe_batch["tokens"], self.probe_batch["lengths"], strict=True)
         ]
-        labels = token_labels(self.tokenizer, rows)
+        labels = token_axis_labels(self.tokenizer, rows)
         shown = len(self._shown)
         titles = (*(told.rule_name for told in self._shown), *labels.titles[shown:])
         labels = label_repeated_sequences(dataclasses.replace(labels, titles=titles), self._repeats)
@@ -415,7 +415,7 @@ def count_correct_answers(
     return jnp.sum(~jnp.any(asked_BxTxS & wrong_BxT[..., None], axis=1), axis=0).astype(jnp.float32)
 
 
-def _links(episode: Episode) -> tuple[GoldLink, ...]:
+def _links(episode: Episode) -> tuple[GoldAlignment, ...]:
     """Link the position that predicts an answer's letter with those that already show that letter's translation."""
     known: dict[str, list[int]] = {}
     links, start = [], 0
@@ -423,13 +423,13 @@ def _links(episode: Episode) -> tuple[GoldLink, ...]:
         first = start + len(source) + 1  # of the answer
         for place, letter in enumerate(source):
             places = known.setdefault(letter, [])
-            links += [GoldLink(first + place - 1, key, len(places) == 1) for key in places if key < first + place]
+            links += [GoldAlignment(first + place - 1, key, len(places) == 1) for key in places if key < first + place]
             places.append(first + place)
         start = first + len(target) + 1
     return tuple(links)
 
 
-def make_interface(config: InContextLearningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_task_interface(config: InContextLearningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return the model interface."""
     inputs = {name: InputSpec((config.batch_size, config.context_length)) for name in LANGUAGE_MODELING.inputs}
     return TaskInterface(
@@ -440,15 +440,20 @@ def make_interface(config: InContextLearningConfig, tokenizer: AnyTokenizer) -> 
     )
 
 
-def build(config: InContextLearningConfig, directory: Path, rows_multiple: int = 1) -> InContextLearning:
+def build_task(config: InContextLearningConfig, directory: Path, rows_multiple: int = 1) -> InContextLearning:
     """Build the task; the run directory stores its character tokenizer."""
-    tokenizer = open_tokenizer(directory, TokenizerKind.CHARACTERS, 0, {"train": [config.alphabet]}, ())
+    tokenizer = load_or_train_tokenizer(directory, TokenizerKind.CHARACTERS, 0, {"train": [config.alphabet]}, ())
     return InContextLearning(config, tokenizer, rows_multiple)
 
 
-def synthetic(config: InContextLearningConfig, rows_multiple: int = 1) -> InContextLearning:
+def build_synthetic_task(config: InContextLearningConfig, rows_multiple: int = 1) -> InContextLearning:
     """Build the task; its data are synthetic anyway."""
     return InContextLearning(config, character_tokenizer([config.alphabet]), rows_multiple)
 
 
-TASK = TaskSpec(InContextLearningConfig, synthetic, build, InputReader(make_interface, CONTINUATION_READER.encode))
+TASK = TaskSpec(
+    InContextLearningConfig,
+    build_synthetic_task,
+    build_task,
+    InputReader(make_task_interface, CONTINUATION_READER.encode),
+)

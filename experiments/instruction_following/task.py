@@ -31,8 +31,8 @@ from transformer.tasks.sequence_generation import (
     PAD,
     SPECIAL,
     SymbolSequenceTask,
-    gold_links,
-    gold_links_where_correct,
+    gold_alignments_from_mask,
+    keep_correct_gold_alignments,
 )
 from transformer.tasks.task import (
     Batch,
@@ -190,7 +190,7 @@ class InstructionFollowing(SymbolSequenceTask):
             "clauses": np.array([len(instruction.clauses) for _, instruction, _ in examples], np.int32),
             "clause_of_word": of_word,
             "clause_of_action": of_action,
-            **self.sequences([[ACTIONS[action] for action in walk.actions] for _, _, walk in examples]),
+            **self.encode_sequences([[ACTIONS[action] for action in walk.actions] for _, _, walk in examples]),
         }
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
@@ -199,10 +199,10 @@ class InstructionFollowing(SymbolSequenceTask):
         drawn = GeneratedBatches(lambda random: self._batch(self._draw(seed, random, self.config.batch_size)), seed)
         batches = [drawn[number] for number in range(count)]
         sources = [" ".join(self._said(row)) for row in batches[0]["source"][:_SHOWN]]
-        true = list(zip(sources, self.lines(batches[0]["labels"]), strict=False))
+        true = list(zip(sources, self.format_lines(batches[0]["labels"]), strict=False))
 
         def finish(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            own = self.lines(rows["tokens"][:_SHOWN])
+            own = self.format_lines(rows["tokens"][:_SHOWN])
             samples = [{"source": a, "target": b, "output": c} for (a, b), c in zip(true, own, strict=False)]
             return success_report(sums, samples)
 
@@ -214,7 +214,7 @@ class InstructionFollowing(SymbolSequenceTask):
 
     def _walks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Sum the successes of decoded walks; one that does not stop in time has failed."""
-        _, rows = self.decoded(view, batch, key)
+        _, rows = self.decoding_step(view, batch, key)
         transitions, start, goal_B = (jnp.asarray(batch[name]) for name in ("transitions", "start", "goal"))
         # Neither the end nor what fills up the row behind it leads anywhere.
         end_B = follow_transitions(transitions, start, rows["tokens"])[:, -1]
@@ -272,7 +272,7 @@ class InstructionFollowing(SymbolSequenceTask):
             for (maze_tables, _, _), of_walk in zip(examples, poses, strict=True)
         ]
         own = clause_mask(batch["clause_of_action"], batch["clause_of_word"])
-        links = gold_links_where_correct(gold_links(own, sure=False), right_B)
+        links = keep_correct_gold_alignments(gold_alignments_from_mask(own, sure=False), right_B)
         gold = {site.name: links for site in sites_between(sites, *AXES)}
         titles = tuple(map(" ".join, names["source"]))
         return AxisLabels(names, titles, gold or None, images={"target": np.stack(images)})
@@ -288,7 +288,7 @@ class InstructionFollowing(SymbolSequenceTask):
         random = np.random.default_rng(decoding.seed)
         examples = [self._draw_walk(text, random) for text in request.texts]
         true = self._batch(examples)
-        said = self.say(view, true, decoding)
+        said = self.generate_sequences(view, true, decoding)
         right, lines = [], []
         for (maze_tables, _, walk), row in zip(examples, said["labels"], strict=True):
             end = self._poses(maze_tables.maze, row, walk)[-1]

@@ -294,14 +294,14 @@ def parse_bits(text: str, bits: int) -> np.ndarray:
     return np.array([[float(bit) for bit in one] for one in words], np.float32)
 
 
-def build(config: AlgorithmsConfig, directory: Path, rows_multiple: int = 1) -> Algorithms:
+def build_task(config: AlgorithmsConfig, directory: Path, rows_multiple: int = 1) -> Algorithms:
     """Build the task; the rows of a batch are a multiple of `rows_multiple` (devices x microbatches)."""
     return Algorithms(config, rows_multiple)
 
 
-def synthetic(config: AlgorithmsConfig, rows_multiple: int = 1) -> Algorithms:
+def build_synthetic_task(config: AlgorithmsConfig, rows_multiple: int = 1) -> Algorithms:
     """Build the task with every batch of the greatest length."""
     return Algorithms(config, rows_multiple, hardest=True)
 
 
-TASK = TaskSpec(AlgorithmsConfig, synthetic, build)
+TASK = TaskSpec(AlgorithmsConfig, build_synthetic_task, build_task)

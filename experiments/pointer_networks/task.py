@@ -33,8 +33,14 @@ from transformer.config import (
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
-from transformer.tasks.base_task import BaseTask, check_batch_size, make_capture_function, refuse_options, report_means
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
+from transformer.tasks.base_task import (
+    BaseTask,
+    check_batch_size,
+    make_capture_function,
+    refuse_text_options,
+    report_means,
+)
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import (
@@ -250,7 +256,7 @@ class Geometry(BaseTask):
                 the unit square.
         """
         config = self.config
-        refuse_options(request, "points at points")
+        refuse_text_options(request, "points at points")
         examples = [parse_points(text) for text in request.texts]
         lengths_B = np.array([len(points_Nx2) for points_Nx2 in examples])
         longest = int(lengths_B.max())
@@ -399,7 +405,7 @@ def make_axis_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndar
         points.append(("end", *(f"{name} ({x:.2f}, {y:.2f})" for name, (x, y) in real)))
         steps.append((*(str(names[index]) for index in answer), "end"))
         keys = [*(index + 1 for index in answer), POINTER_END]
-        links.append(tuple(GoldLink(step, key, True) for step, key in enumerate(keys)))
+        links.append(tuple(GoldAlignment(step, key, True) for step, key in enumerate(keys)))
     titles = tuple(f"{len(names) - 1} points: {' '.join(said[:-1])}" for names, said in zip(points, steps, strict=True))
     gold = {site.name: tuple(links) for site in sites_between(sites, "target", "points")}
     return AxisLabels({"points": tuple(points), "target": tuple(steps)}, titles, gold or None)

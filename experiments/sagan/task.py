@@ -23,7 +23,7 @@ from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import BaseTask, check_batch_size, refuse_decoding
+from transformer.tasks.base_task import BaseTask, check_batch_size, refuse_decoding_options
 from transformer.tasks.task import (
     Batch,
     Evaluation,
@@ -219,7 +219,7 @@ class PairedDigits(BaseTask):
         Raises:
             UserError: If a language or a decoding option is given, or a text is no whole number.
         """
-        refuse_decoding(request, "makes canvases from noise")
+        refuse_decoding_options(request, "makes canvases from noise")
         seeds = [_seed(text) for text in request.texts]
         noise = np.stack([np.random.default_rng(seed).normal(size=self.config.noise_size) for seed in seeds])
         inputs = {"noise": noise.astype(np.float32)}
@@ -297,9 +297,9 @@ def label_player_maps(
     return AxisLabels({}, tuple(titles), images=dict.fromkeys(grids, colored))
 
 
-def synthetic(config: PairedDigitsConfig, rows_multiple: int = 1) -> PairedDigits:
+def build_synthetic_task(config: PairedDigitsConfig, rows_multiple: int = 1) -> PairedDigits:
     """Build the task; its data are synthetic anyway."""
     return PairedDigits(config, None, rows_multiple)
 
 
-TASK = TaskSpec(PairedDigitsConfig, synthetic, build=PairedDigits)
+TASK = TaskSpec(PairedDigitsConfig, build_synthetic_task, build=PairedDigits)

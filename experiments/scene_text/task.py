@@ -21,10 +21,10 @@ from transformer.config import (
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.images import scale_pixels
 from transformer.tasks.attention_mass import TARGET_OVER_GRID
-from transformer.tasks.axis_labels import GoldLink
+from transformer.tasks.axis_labels import GoldAlignment
 from transformer.tasks.base_task import check_batch_size, report_means
-from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_links
-from transformer.tasks.string_metrics import attention_mass_report, attention_mass_step, inside, string_report
+from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_alignments_from_mask
+from transformer.tasks.string_metrics import glyph_mask, glyph_mass_report, string_report, sum_glyph_attention_mass
 from transformer.tasks.task import Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView, TaskSpec
 
 _SHOWN = 5  # strings to read beside their references
@@ -123,7 +123,7 @@ class SceneText(ImageToSequenceTask):
                 written.glyph_angles,
                 written.glyph_size,
             )
-        told = self.sequences([written.text for written in strings])
+        told = self.encode_sequences([written.text for written in strings])
         return {"image": image, "middles": middles, "turns": turns, "sides": sides, **told}
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
@@ -132,23 +132,23 @@ class SceneText(ImageToSequenceTask):
         count = -(-self.config.num_eval_examples // rows)
         for offset, line in enumerate((TextLine.CURVED, TextLine.STRAIGHT)):
             batches = self._held(seed + offset, count, rows if line is TextLine.CURVED else 0)
-            references = [text for batch in batches for text in self.lines(np.asarray(batch["labels"]))]
+            references = [text for batch in batches for text in self.format_lines(np.asarray(batch["labels"]))]
 
             def finish(
                 sums: Any, rows: Mapping[str, np.ndarray], references: Sequence[str] = references
             ) -> EvaluationReport:
-                return string_report(self.lines(rows["tokens"]), references, shown=_SHOWN)
+                return string_report(self.format_lines(rows["tokens"]), references, shown=_SHOWN)
 
             name = line.value
             evaluations += [
                 Evaluation(f"{name}_loss", split, batches, self.loss_sums, report_means, at_end),
-                Evaluation(name, split, batches, self.decoded, finish, at_end),
+                Evaluation(name, split, batches, self.decoding_step, finish, at_end),
                 Evaluation(
                     f"{name}_looking",
                     split,
                     batches,
-                    attention_mass_step,
-                    attention_mass_report,
+                    sum_glyph_attention_mass,
+                    glyph_mass_report,
                     at_end,
                     required_axes=TARGET_OVER_GRID,
                 ),
@@ -160,9 +160,9 @@ class SceneText(ImageToSequenceTask):
         rows = self.config.batch_size
         return [self._sample(np.random.default_rng((seed, number)), rows, curved) for number in range(count)]
 
-    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldLink, ...], ...]:
+    def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:
         """Return gold alignments: every grid position of each step's glyph is possible, none is required."""
-        return gold_links(inside(site.key, batch), sure=False)
+        return gold_alignments_from_mask(glyph_mask(site.key, batch), sure=False)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Render each string, "A4K" or "straight A4K", along a curved or a straight line, and recognize it.
@@ -175,7 +175,7 @@ class SceneText(ImageToSequenceTask):
         asked = [self._asked(text) for text in request.texts]
         random = np.random.default_rng(decoding.seed)
         batch = self._batch([self.text_renderer.place_glyphs(string, line, random) for string, line in asked], random)
-        return self.answers(view, batch, decoding)
+        return self.predict_batch(view, batch, decoding)
 
     def _asked(self, text: str) -> tuple[str, TextLine]:
         """Parse the string of a text, and the line that it is written along."""

@@ -37,8 +37,8 @@ from transformer.tasks.sequence_generation import (
     PAD,
     SPECIAL,
     SymbolSequenceTask,
-    gold_links,
-    gold_links_where_correct,
+    gold_alignments_from_mask,
+    keep_correct_gold_alignments,
 )
 from transformer.tasks.task import (
     Batch,
@@ -166,7 +166,7 @@ class Transcription(SymbolSequenceTask):
                     begins[row, step], ends[row, step] = spoken.digit_spans[place]
             said.append([symbol for symbol, _ in spelled])
         lengths = np.array([len(spoken.samples) for spoken in strings], np.int32)
-        return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.sequences(said)}
+        return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.encode_sequences(said)}
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the labels of the probe."""
@@ -192,13 +192,16 @@ class Transcription(SymbolSequenceTask):
         for name, axis in axes.items():
             counts = [num_frames(axis, samples) for samples in lengths.tolist()]
             tokens[name] = tuple(tuple(f"{axis.stride * at:.2f} s" for at in range(count)) for count in counts)
-        gold = {site.name: gold_links(_within(site.key, batch), sure=False) for site in sites_between(sites, *HEARD)}
+        gold = {
+            site.name: gold_alignments_from_mask(_within(site.key, batch), sure=False)
+            for site in sites_between(sites, *HEARD)
+        }
         if right_B is not None:
-            gold = {name: gold_links_where_correct(links, right_B) for name, links in gold.items()}
+            gold = {name: keep_correct_gold_alignments(links, right_B) for name, links in gold.items()}
         files = [encode_wav(sound[:length]) for sound, length in zip(batch["sound"], lengths, strict=True)]
         return AxisLabels(
             tokens,
-            tuple(self.lines(batch["labels"])),
+            tuple(self.format_lines(batch["labels"])),
             gold or None,
             spectrograms={name: _spectrograms(axis, batch) for name, axis in axes.items()},
             sounds=dict.fromkeys(axes, tuple(files)),
@@ -213,10 +216,10 @@ class Transcription(SymbolSequenceTask):
         longest = f"the longest string has {self.steps} symbols"
         decoding = self.decoding(request, "transcribes sound", longest)
         batch = self.batch(self.make_utterances(request.texts, decoding.seed))
-        said = self.say(view, batch, decoding)
+        said = self.generate_sequences(view, batch, decoding)
         right_B = (said["labels"] == batch["labels"]).all(axis=1)
         labels = self.make_batch_labels(said, view.model.sites, right_B)
-        return Predictions(self.lines(said["labels"]), labels, make_capture_function(view, self.inputs_of(said)))
+        return Predictions(self.format_lines(said["labels"]), labels, make_capture_function(view, self.inputs_of(said)))
 
     def make_utterances(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
         """Read each .wav file, or synthesize digits.
@@ -295,7 +298,7 @@ class SpokenDigitRecognition(Transcription):
 
         evaluations = (
             Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
-            Evaluation("transcripts", split, batches, self.decoded, finish, at_end),
+            Evaluation("transcripts", split, batches, self.decoding_step, finish, at_end),
         )
         if self.config.max_digits == 1:  # attention has nowhere to move on to
             return evaluations
@@ -368,7 +371,7 @@ def _spoken(text: str, random: np.random.Generator) -> Utterance:
     return synthesize_digits(Voice(), [int(digit) for digit in text if digit.isdecimal()], random)
 
 
-def make_interface(config: SpokenDigitRecognitionConfig, kept: None) -> TaskInterface:
+def make_task_interface(config: SpokenDigitRecognitionConfig, kept: None) -> TaskInterface:
     """Return the model interface."""
     return Transcription(config).interface
 
@@ -397,7 +400,7 @@ def encode_audio_inputs(
         for target, symbols in zip(sentences.targets, said, strict=True):
             if len(symbols) >= task.steps:
                 raise UserError(f"target={target[:80]!r} has more than {task.steps - 1} symbols, as this run's longest")
-    batch |= task.sequences(said)
+    batch |= task.encode_sequences(said)
     everywhere_wrong = np.zeros(len(said), bool)  # whose digit a symbol is nobody knows
     return EncodedInputs(
         task.inputs_of(batch), "forward", task.make_batch_labels(batch, view.model.sites, everywhere_wrong)
@@ -411,7 +414,7 @@ def _symbols(spelling: OutputUnits, text: str) -> list[str]:
     return symbols
 
 
-def build(config: SpokenDigitRecognitionConfig, directory: Path, rows_multiple: int = 1) -> SpokenDigitRecognition:
+def build_task(config: SpokenDigitRecognitionConfig, directory: Path, rows_multiple: int = 1) -> SpokenDigitRecognition:
     """Build the task over its recordings."""
     return SpokenDigitRecognition(
         config,
@@ -420,10 +423,10 @@ def build(config: SpokenDigitRecognitionConfig, directory: Path, rows_multiple: 
     )
 
 
-def synthetic(config: SpokenDigitRecognitionConfig, rows_multiple: int = 1) -> SpokenDigitRecognition:
+def build_synthetic_task(config: SpokenDigitRecognitionConfig, rows_multiple: int = 1) -> SpokenDigitRecognition:
     """Build the task with a few synthetic voices in place of its recordings."""
     return SpokenDigitRecognition(config, open_spoken_digits("synthetic/num_speakers=1,num_takes=3"), rows_multiple)
 
 
-READER = InputReader(make_interface, encode_audio_inputs, lambda directory: None)
-TASK = TaskSpec(SpokenDigitRecognitionConfig, synthetic, build, READER)
+READER = InputReader(make_task_interface, encode_audio_inputs, lambda directory: None)
+TASK = TaskSpec(SpokenDigitRecognitionConfig, build_synthetic_task, build_task, READER)

@@ -34,8 +34,8 @@ from transformer.config import (
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
-from transformer.tasks.base_task import check_batch_size, make_capture_function, refuse_options, report_means
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
+from transformer.tasks.base_task import check_batch_size, make_capture_function, refuse_text_options, report_means
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.sequence_generation import (
     BEGIN,
@@ -43,7 +43,7 @@ from transformer.tasks.sequence_generation import (
     PAD,
     SPECIAL,
     TokenSequenceTask,
-    predicted_steps,
+    predicted_step_mask,
     teacher_forcing_arrays,
     trim_at_end_token,
 )
@@ -198,7 +198,7 @@ class Summarization(TokenSequenceTask):
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the words of the probe's articles and summaries, with gold alignments of each name."""
         articles = [article.words for article in self._shown]
-        told = tuple(tuple(GoldLink(*pair, True) for pair in gold_alignments(article)) for article in self._shown)
+        told = tuple(tuple(GoldAlignment(*pair, True) for pair in gold_alignments(article)) for article in self._shown)
         return self._describe(articles, [write_summary(article.facts) for article in self._shown], sites, told)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
@@ -208,7 +208,7 @@ class Summarization(TokenSequenceTask):
             UserError: If a language, samples, stop strings or a coverage penalty is given, too many words are asked
                 for, or a text is empty or larger than the articles of the run.
         """
-        refuse_options(request, "summarizes articles")
+        refuse_text_options(request, "summarizes articles")
         steps = self._steps(self.config.largest_num_facts + _ROOM)
         decoding = DecodingConfig.with_request(
             request.decoding, max_new_tokens=steps, num_beams=self.config.num_beams, length_penalty=0.0
@@ -268,7 +268,7 @@ class Summarization(TokenSequenceTask):
     def _p_gen_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         _, aux, _ = self.score_target(view, batch, {"tokens": jnp.float32(1)}, key)
         copied_BxT = jnp.asarray(batch["labels"]) >= len(self.lexicon.words)
-        return p_gen_sums(aux.extras["p_gen"], copied_BxT, predicted_steps(batch)), None
+        return p_gen_sums(aux.extras["p_gen"], copied_BxT, predicted_step_mask(batch)), None
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss on articles with held-out names, and of summaries by number of facts."""
@@ -320,7 +320,7 @@ class Summarization(TokenSequenceTask):
         texts: Sequence[Sequence[str]],
         said: Sequence[Sequence[str]],
         sites: Sequence[Site],
-        told: tuple[tuple[GoldLink, ...], ...] | None = None,
+        told: tuple[tuple[GoldAlignment, ...], ...] | None = None,
     ) -> AxisLabels:
         """Label the words of articles and of their summaries."""
         tokens = {

@@ -26,14 +26,14 @@ from transformer.config import BatchSize, Config, NumDisplayedExamples, UserErro
 from transformer.data.batches import BatchSource
 from transformer.data.images import unscale_pixels
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import (
     BaseTask,
     check_batch_size,
     describe_top_classes,
     make_capture_function,
     real_rows,
-    refuse_decoding,
+    refuse_decoding_options,
 )
 from transformer.tasks.losses import class_loss
 from transformer.tasks.task import (
@@ -214,7 +214,7 @@ class VisualQuestionAnswering(BaseTask):
         Raises:
             UserError: If a language or a decoding option is given, there is no such image, or a word is unknown.
         """
-        refuse_decoding(request, "answers questions about images")
+        refuse_decoding_options(request, "answers questions about images")
         asked = []
         for text in request.texts:
             number, question = _ASKED.fullmatch(text).groups()  # type: ignore[union-attr]
@@ -264,25 +264,27 @@ def make_axis_labels(
     return AxisLabels({}, tuple(titles), links or None, images=images)
 
 
-def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> tuple[GoldLink, ...]:
+def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> tuple[GoldAlignment, ...]:
     first, last = map(int, cells)
     return tuple(
-        GoldLink(0, int(place), cell == last)
+        GoldAlignment(0, int(place), cell == last)
         for cell in dict.fromkeys((last, first))
         if cell >= 0
         for place in np.flatnonzero(places_CxK[cell])
     )
 
 
-def build(config: VisualQuestionAnsweringConfig, directory: Path, rows_multiple: int = 1) -> VisualQuestionAnswering:
+def build_task(
+    config: VisualQuestionAnsweringConfig, directory: Path, rows_multiple: int = 1
+) -> VisualQuestionAnswering:
     """Build the task over its questions; batches have a multiple of `rows_multiple` (devices x microbatches) rows."""
     return VisualQuestionAnswering(config, open_questions(config.dataset, data_dir=config.data_dir), rows_multiple)
 
 
-def synthetic(config: VisualQuestionAnsweringConfig, rows_multiple: int = 1) -> VisualQuestionAnswering:
+def build_synthetic_task(config: VisualQuestionAnsweringConfig, rows_multiple: int = 1) -> VisualQuestionAnswering:
     """Build the task without files: synthetic scenes as they are, or one placeholder question for easy-VQA."""
     questions = make_placeholder_questions() if config.dataset == "easy_vqa" else open_questions(config.dataset)
     return VisualQuestionAnswering(config, questions, rows_multiple)
 
 
-TASK = TaskSpec(VisualQuestionAnsweringConfig, synthetic, build)
+TASK = TaskSpec(VisualQuestionAnsweringConfig, build_synthetic_task, build_task)

@@ -11,7 +11,7 @@ import pytest
 from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow, run_alternating
 from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 from transformer.benchmarks.catalog import BENCHMARKS
-from transformer.benchmarks.report import results_table, write_record
+from transformer.benchmarks.report import results_table, write_result
 from transformer.config import UserError
 
 # It writes down that it was called, and takes as long as the settings say of this call.
@@ -77,7 +77,7 @@ def test_without_peers_theirs_are_left_out_and_said_to_be(fake: Any, tmp_path: P
     shown = results_table(benchmark, result)
     assert "500.00" in shown  # milliseconds
     assert "peer: not measured, it needs --peer_python=PYTHON" in shown
-    written = json.loads(write_record("work", benchmark, result, tmp_path / "bench").read_text())
+    written = json.loads(write_result("work", benchmark, result, tmp_path / "bench").read_text())
     assert written["left_out"] == ["peer"]
     assert written["rows"][0]["seconds"] == 0.5
     assert written["programs"]["ours"]["settings"]["name"] == "ours"
@@ -90,7 +90,7 @@ def test_a_record_does_not_say_where_the_data_lay(tmp_path: Path) -> None:
         "task": {"name": "experiments.captioning.task", "data_dir": "/data/of/one/machine", "rows": 8},
     }
     benchmark = Benchmark("the work", {"ours": BenchmarkProgram((), {"config": config})}, 10, "tokens")
-    file = write_record("work", benchmark, BenchmarkResult((), {"ours": {}}, ()), tmp_path)
+    file = write_result("work", benchmark, BenchmarkResult((), {"ours": {}}, ()), tmp_path)
     kept = json.loads(file.read_text())["programs"]["ours"]["settings"]["config"]
     assert kept == {"name": "work", "task": {"name": "experiments.captioning.task", "data_dir": "DIR", "rows": 8}}
 

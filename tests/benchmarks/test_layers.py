@@ -5,7 +5,7 @@ import pytest
 
 from launch import benchmark_layers, cli
 from transformer.benchmarks.gradient_by_distance import gradient_norms_by_distance
-from transformer.benchmarks.layer_costs import LayerCost, crossover_length, growth_exponent, time_layers
+from transformer.benchmarks.layer_costs import LayerCost, crossover_length, growth_exponent, measure_layer_costs
 from transformer.benchmarks.layer_types import LAYER_TYPES
 
 
@@ -28,7 +28,7 @@ def test_a_crossing_lies_where_two_lines_of_logs_meet() -> None:
 
 @pytest.mark.slow
 def test_every_kind_is_timed_and_the_dense_map_is_what_grows() -> None:
-    found = {(cost.layer_type, cost.length): cost for n in (32, 128) for cost in time_layers(n, 4, repeats=1)}
+    found = {(cost.layer_type, cost.length): cost for n in (32, 128) for cost in measure_layer_costs(n, 4, repeats=1)}
     assert {kind for kind, _ in found} == set(LAYER_TYPES)
     assert all(cost.seconds > 0 for cost in found.values())
     assert found["attention", 128].temp_bytes > 4 * 128**2  # the map in float32

@@ -6,7 +6,7 @@ import numpy as np
 
 from transformer.data.batches import GeneratedBatches
 from transformer.models.task_interface import TaskInterface
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import BaseTask
 from transformer.tasks.task import TaskSpec
 
@@ -48,7 +48,7 @@ def labeled(numbers: dict[str, np.ndarray], site: str, truth: np.ndarray | None 
     if truth is None:
         return AxisLabels(tokens, titles)
     links = tuple(
-        tuple(GoldLink(query, int(key), True) for query, key in enumerate(keys[: len(row)]))
+        tuple(GoldAlignment(query, int(key), True) for query, key in enumerate(keys[: len(row)]))
         for row, keys in zip(queries, truth, strict=True)
     )
     return AxisLabels(tokens, titles, {site: links})

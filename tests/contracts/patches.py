@@ -18,7 +18,7 @@ from transformer.layers.transformer_config import Biases, Positions, Transformer
 from transformer.models.model import Aux, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface, signature
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import LossAux, Objective
 
@@ -69,7 +69,7 @@ class WhereIsTheBlob(Toy):
 
     def axis_labels(self, sites):
         images = np.repeat((255 * self.probe_batch["image"].clip(0, 1)).astype(np.uint8), 3, axis=-1)
-        links = tuple((GoldLink(0, 1 + int(where), True),) for where in self.probe_batch["label"])
+        links = tuple((GoldAlignment(0, 1 + int(where), True),) for where in self.probe_batch["label"])
         labels = AxisLabels({}, tuple(f"image {n}" for n in range(len(links))), {SITE: links})
         return dataclasses.replace(labels, images={"patches": images})
 

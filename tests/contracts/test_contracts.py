@@ -27,7 +27,7 @@ from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES, build, model_config
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
-from transformer.tasks.registry import TASKS, synthetic, task_config
+from transformer.tasks.registry import TASKS, build_synthetic_task, task_config
 from transformer.tasks.task import StateView
 from transformer.training.build import TrainingComponents, check_before_compiling
 from transformer.training.checked_batches import CheckedBatches
@@ -167,7 +167,7 @@ def resumed(trial: Trial) -> None:
 def mapped(trial: Trial) -> None:
     """The maps of every site are probabilities, are stored at their steps, and come back."""
     half, sites = trial.case.steps // 2, trial.setting.model.sites
-    labels = trial.setting.task.axis_labels(sites).completed(sites)
+    labels = trial.setting.task.axis_labels(sites).with_axis_names(sites)
     store = MapStore.open_existing(trial.folder / "maps")
     assert store.steps == (0, half, trial.case.steps)
     for step, maps in zip((0, trial.case.steps), seen_by(trial.setting, trial.first, trial.final), strict=True):
@@ -303,7 +303,7 @@ def test_every_family_and_every_task_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("task", TASKS.all_names())
 def test_a_family_that_does_not_serve_a_task_is_refused(task: str) -> None:
-    interface = synthetic(task_config(OF_TASK[task])).interface
+    interface = build_synthetic_task(task_config(OF_TASK[task])).interface
     for family, model in OF_FAMILY.items():
         if interface.signature not in FAMILIES[family].signatures:
             with pytest.raises(UserError, match=rf"config\.model\.family={family} supports .*, but the task needs"):

@@ -3,7 +3,7 @@
 import json
 import os
 
-from transformer.costs.topologies import compile_environment, compile_lowered, topology_devices
+from transformer.costs.topologies import compile_environment_variables, compile_lowered, topology_devices
 
 TOPOLOGY = "v5e:2x2"
 WIDTH, ROWS = 512, 1024
@@ -12,17 +12,17 @@ LAYERS = (3, 6)
 
 def main() -> None:
     """A stack of layers, their weights gathered one by one, as ZeRO does; of 3 layers and of 6."""
-    os.environ.update(compile_environment(TOPOLOGY))
+    os.environ.update(compile_environment_variables(TOPOLOGY))
     import jax
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-    from transformer.costs.chips import chip_of
+    from transformer.costs.chips import find_chip
     from transformer.costs.compiled_program import analyze_program
     from transformer.costs.roofline import estimate_step
 
     devices = topology_devices(TOPOLOGY)
-    chip = chip_of(devices[0])
+    chip = find_chip(devices[0])
     assert chip is not None
     mesh = jax.make_mesh((2, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2, devices=devices)
 

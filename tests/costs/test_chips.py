@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from transformer.costs import chips
-from transformer.costs.chips import TPU_CHIPS, chip_of, peak_flops
+from transformer.costs.chips import TPU_CHIPS, find_chip, peak_flops
 
 
 class Device(NamedTuple):
@@ -31,7 +31,7 @@ class Device(NamedTuple):
 )
 def test_devices_by_their_kind(kind: str, flops: float) -> None:
     device: Any = Device(kind)
-    chip = chip_of(device)
+    chip = find_chip(device)
     assert chip is not None
     assert chip.flops_per_second == flops
     assert peak_flops([device] * 3) == 3 * flops
@@ -39,9 +39,9 @@ def test_devices_by_their_kind(kind: str, flops: float) -> None:
 
 def test_a_device_without_published_figures_has_none() -> None:
     device: Any = Device("TPU v99")
-    assert chip_of(device) is None
+    assert find_chip(device) is None
     assert peak_flops([device]) == math.inf
-    assert chip_of(jax.devices("cpu")[0]) is None
+    assert find_chip(jax.devices("cpu")[0]) is None
 
 
 def test_fake_devices_share_one_measured_processor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from transformer.costs.pods.aot_compile import (
     compile_ahead_of_time,
     largest_traced_arrays,
     parse_needed_bytes,
-    topology_of,
+    resolve_topology,
 )
 from transformer.costs.pods.mesh_and_remat_search import (
     Candidate,
@@ -66,10 +66,10 @@ def experiment(**sections: Any) -> ExperimentConfig:
 
 @pytest.fixture(autouse=True)
 def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def build(*_: Any) -> None:
+    def build_task(*_: Any) -> None:
         raise AssertionError("a report reads no data")
 
-    monkeypatch.setattr(registry, "build", build)
+    monkeypatch.setattr(registry, "build_task", build_task)
     monkeypatch.chdir(tmp_path)
 
 
@@ -110,10 +110,10 @@ def test_the_operations_are_six_a_weight_and_token_and_those_of_attention(divide
 
 
 def test_the_topology_is_the_flag_else_the_configs() -> None:
-    assert topology_of(experiment(), "v5e:2x2") == "v5e:2x2"
-    assert topology_of(experiment(), None) == "cpu:4"
+    assert resolve_topology(experiment(), "v5e:2x2") == "v5e:2x2"
+    assert resolve_topology(experiment(), None) == "cpu:4"
     with pytest.raises(UserError, match=r"--topology=v5p:8x8x4, or set config\.topology"):
-        topology_of(experiment(topology=""), None)
+        resolve_topology(experiment(topology=""), None)
 
 
 @pytest.mark.parametrize(

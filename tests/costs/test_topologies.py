@@ -14,7 +14,7 @@ import pytest
 from transformer.config import UserError
 from transformer.costs.topologies import (
     OutOfMemoryError,
-    compile_environment,
+    compile_environment_variables,
     compile_lowered,
     parse_topology,
     topology_devices,
@@ -82,22 +82,22 @@ def test_without_libtpu_a_slice_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_environment_of_each_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--a=1 --xla_force_host_platform_device_count=8 --b=2")
-    cpu = compile_environment("cpu:12")
+    cpu = compile_environment_variables("cpu:12")
     assert cpu["JAX_PLATFORMS"] == "cpu"
     assert cpu["XLA_FLAGS"].split() == ["--a=1", "--b=2", "--xla_force_host_platform_device_count=12"]
-    assert compile_environment("gpu:1") == {}
-    assert compile_environment("v5p:4x4x4")["JAX_PLATFORMS"] == "cpu"
-    assert compile_environment("v5p:4x4x4")["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "true"
+    assert compile_environment_variables("gpu:1") == {}
+    assert compile_environment_variables("v5p:4x4x4")["JAX_PLATFORMS"] == "cpu"
+    assert compile_environment_variables("v5p:4x4x4")["ALLOW_MULTIPLE_LIBTPU_LOAD"] == "true"
     with pytest.raises(UserError):
-        compile_environment("v5p")
+        compile_environment_variables("v5p")
 
 
 def test_the_environment_is_said_before_jax_is_imported(root: Path) -> None:
     program = (
         "import os, sys\n"
-        "from transformer.costs.topologies import compile_environment, topology_devices\n"
+        "from transformer.costs.topologies import compile_environment_variables, topology_devices\n"
         "assert 'jax' not in sys.modules\n"
-        "os.environ.update(compile_environment('cpu:3'))\n"
+        "os.environ.update(compile_environment_variables('cpu:3'))\n"
         "print(len(topology_devices('cpu:3')))\n"
     )
     done = subprocess.run(

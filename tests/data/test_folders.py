@@ -20,7 +20,7 @@ from transformer.data.datasets.text import TextDataset, open_text_dataset
 from transformer.data.datasets.text_classification import open_labeled_texts
 from transformer.data.datasets.translation import open_translation_dataset
 from transformer.data.wav import encode_wav
-from transformer.tasks.registry import build, task_config
+from transformer.tasks.registry import build_task, task_config
 
 BOOK = "".join(f"line {number} of the book\n" for number in range(100))
 
@@ -159,7 +159,7 @@ def test_text_in_two_splits_is_told(tmp_path: Path) -> None:
     write(tmp_path, {f"books/{name}": text for name, text in files.items()})
     (tmp_path / "run").mkdir()
     values = {**TEXT_TASK, "probe_length": 4, "dataset": "books", "data_dir": str(tmp_path)}
-    (said,) = build(task_config(values), tmp_path / "run").data_summary
+    (said,) = build_task(task_config(values), tmp_path / "run").data_summary
     assert said.endswith(
         "; train, validation, test by the names of files and folders; 5 of 5 validation lines of 40 letters and more "
         "are in train as well; 1 of 1 test lines of 40 letters and more are in train as well"
@@ -173,7 +173,7 @@ def test_examples_in_two_splits_are_told(tmp_path: Path) -> None:
     values = {"dataset": "x.tsv", "data_dir": str(tmp_path), "validation_files": "dev.tsv"}
     labeled = {"name": "classification", "classes": ("a", "b"), "tokenizer": "bytes"}
     for of_task, what in ((labeled, "texts"), ({"name": "translation", "vocabulary": 60}, "sources")):
-        said = "; ".join(build(task_config({**of_task, **values}), tmp_path / "run").data_summary)
+        said = "; ".join(build_task(task_config({**of_task, **values}), tmp_path / "run").data_summary)
         assert f"3 of 4 validation {what} are in train as well" in said
         for file in (tmp_path / "run").iterdir():
             file.unlink()
@@ -216,7 +216,7 @@ def test_further_splits_are_told(tmp_path: Path) -> None:
     images(tmp_path, {"test/a/0.png": IMAGE, "extra/b/0.png": png(np.full((4, 4), 9, np.uint8))})
     (tmp_path / "run").mkdir()
     values = {"name": "image_classification", "dataset": "pets", "data_dir": str(tmp_path)}
-    assert build(task_config(values), tmp_path / "run").data_summary == (
+    assert build_task(task_config(values), tmp_path / "run").data_summary == (
         "data pets: 6 train, 6 validation, 1 test images; splits that are not used: extra",
     )
 
@@ -344,5 +344,6 @@ def test_a_folder_of_data_that_is_missing_is_refused(tmp_path: Path) -> None:
     for values in ({"name": "translation", "dataset": "copy"}, {"name": "image_classification"}):
         config = task_config({**values, "data_dir": str(tmp_path / "missing")})
         refused(
-            lambda config=config: build(config, tmp_path), r"missing \(--data_dir\) is no folder: name the one that"
+            lambda config=config: build_task(config, tmp_path),
+            r"missing \(--data_dir\) is no folder: name the one that",
         )

@@ -18,7 +18,7 @@ from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.token_text import byte_characters
 from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, special_token_ids_by_role
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
-from transformer.tasks.mask_filling import encode_framed
+from transformer.tasks.mask_filling import encode_with_special_tokens
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able", "the", "!", "##s", "resume"]
 
@@ -171,7 +171,7 @@ def roberta(tmp_path: Path, mask: Any = "<mask>", **flags: bool) -> Tokenizer:
 
 
 def shown(tokenizer: Tokenizer, text: str) -> str:
-    return "|".join(tokenizer.pieces(encode_framed(tokenizer, text)))
+    return "|".join(tokenizer.pieces(encode_with_special_tokens(tokenizer, text)))
 
 
 def test_the_white_space_of_a_mask_is_as_its_tokenizer_says(tmp_path: Path) -> None:

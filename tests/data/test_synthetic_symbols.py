@@ -10,7 +10,7 @@ from transformer.config import UserError
 from transformer.data.datasets.synthetic_symbols import ALPHABET, SPLITS, SymbolPairsDatasetConfig
 from transformer.data.datasets.translation import SentencePair, TranslationDataset, open_translation_dataset
 from transformer.tasks.translation import Translation
-from transformer.tasks.translation_data import TranslationConfig, load_splits, word_of_each_piece
+from transformer.tasks.translation_data import TranslationConfig, load_encoded_splits, word_of_each_piece
 
 OPTIONS = "reversal/length=5,num_symbols=7,train=300,validation=30,test=40"
 
@@ -89,7 +89,7 @@ def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation
         num_probe_examples=2,
     )
     directory.mkdir()
-    tokenizer, splits = load_splits(config, directory)
+    tokenizer, splits = load_encoded_splits(config, directory)
     return Translation(config, tokenizer, splits), splits["test"].pairs[0]
 
 

@@ -27,7 +27,7 @@ from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import StateView
 from transformer.tasks.translation_data import TranslationConfig
-from transformer.tasks.translation_decoding import source_coverage
+from transformer.tasks.translation_decoding import make_coverage_penalty
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 5
 SOURCE = np.array([[3, 4, 4, 2], [4, 3, 2, 0]], np.int32)
@@ -139,6 +139,6 @@ def test_options_that_do_not_fit_are_refused() -> None:
     model, variables = made(context_vector=ContextVector.LAST)
     view = StateView(model, variables, {}, {}, jnp.int32(0), train=False)
     tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocabulary)
-    assert source_coverage(view, jnp.asarray(SOURCE), tokenizer, 0.0) is None
+    assert make_coverage_penalty(view, jnp.asarray(SOURCE), tokenizer, 0.0) is None
     with pytest.raises(UserError, match="attention of target over source, which this model has not"):
-        source_coverage(view, jnp.asarray(SOURCE), tokenizer, 0.2)
+        make_coverage_penalty(view, jnp.asarray(SOURCE), tokenizer, 0.2)

@@ -162,13 +162,13 @@ def _untrained(root: Path, config: Mapping[str, Any]) -> int:
     from launch.flag_parsing import parse_arguments
     from tests.greetings import prepare
     from transformer.runs.run_directory import write_json
-    from transformer.tasks.translation_data import load_splits
+    from transformer.tasks.translation_data import load_encoded_splits
     from transformer.training.config import resolve_config
 
     experiment = resolve_config(config)
     run = root / "translation"
     prepare(run / "data")
-    load_splits(experiment.task, run)
+    load_encoded_splits(experiment.task, run)
     write_json(run / "config.json", experiment.to_config())
     sweep._sweep(parse_arguments(sweep.COMMAND, [f"--config={root}/config.py", f"--workdir={root}/sweep"]))
     return 0

@@ -33,11 +33,11 @@ READ = [
 )
 def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     experiment = case.experiment(OptimizerAlgorithm.ADAM, 0.01)
-    reader = tasks.TASKS[tasks.name_of(experiment.task)].input_reader
+    reader = tasks.TASKS[tasks.task_name(experiment.task)].input_reader
     assert reader is not None
     task = build_components(experiment, tmp_path, single_device_placement()).task
     tokenizer = task.tokenizer  # type: ignore[attr-defined]  # of every task over texts
-    interfaces = (reader.make_interface(experiment.task, tokenizer), task.interface)
+    interfaces = (reader.make_task_interface(experiment.task, tokenizer), task.interface)
     # How long a run's own prompts are only their data say.
     read, own = (dataclasses.replace(interface, max_decoded_length=0) for interface in interfaces)
     assert read == own

@@ -15,7 +15,7 @@ from launch import cli, convert
 from transformer.config import UserError
 from transformer.data.datasets.translation import SentencePair
 from transformer.interpret.load import LoadedModel
-from transformer.interpret.named_maps import Maps
+from transformer.interpret.named_maps import AttentionMaps
 from transformer.tasks.translation_decoding import encode_pair_inputs
 
 TEXTS = {"gpt2": ("the qu 🙂 the",), "bert": ("The [MASK] jumping!",), "t5": ("the fox", "der Fuchs")}
@@ -37,13 +37,13 @@ def models(folders: dict[str, Path]) -> dict[str, LoadedModel]:
 
 
 @pytest.fixture(scope="module")
-def read(models: dict[str, LoadedModel]) -> dict[str, Maps]:
+def read(models: dict[str, LoadedModel]) -> dict[str, AttentionMaps]:
     """The maps of each model's text."""
     return {name: model.run_with_maps(*TEXTS[name]) for name, model in models.items()}
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_any_family_reads_a_text_and_names_its_maps(read: dict[str, Maps], name: str) -> None:
+def test_any_family_reads_a_text_and_names_its_maps(read: dict[str, AttentionMaps], name: str) -> None:
     maps = read[name]
     assert {site: of_site.weights.shape[-2:] for site, of_site in maps.items()} == SITES[name]
     for site, of_site in maps.items():
@@ -57,7 +57,7 @@ def test_any_family_reads_a_text_and_names_its_maps(read: dict[str, Maps], name:
 
 
 def test_the_maps_are_those_of_the_published_weights(
-    folders: dict[str, Path], models: dict[str, LoadedModel], read: dict[str, Maps]
+    folders: dict[str, Path], models: dict[str, LoadedModel], read: dict[str, AttentionMaps]
 ) -> None:
     """Layer 0 of GPT-2 in NumPy, from the tensors of the file."""
     text = TEXTS["gpt2"][0]
@@ -78,7 +78,7 @@ def test_the_maps_are_those_of_the_published_weights(
 
 
 def test_several_texts_are_padded_with_zeros_and_keep_their_tokens(
-    models: dict[str, LoadedModel], read: dict[str, Maps]
+    models: dict[str, LoadedModel], read: dict[str, AttentionMaps]
 ) -> None:
     model = models["gpt2"]
     both = model.run_with_maps([*TEXTS["gpt2"], "the qu " * 5])["decoder/self"]
@@ -101,7 +101,7 @@ def test_an_own_answer_that_is_longer_once_encoded_again_is_cut(models: dict[str
     assert [len(reading.labels.tokens[axis][0]) for axis in ("target", "target_input")] == [12, 12]
 
 
-def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(read: dict[str, Maps]) -> None:
+def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(read: dict[str, AttentionMaps]) -> None:
     layer = read["gpt2"]["decoder/self"]["1"]
     array = layer.to_xarray()
     assert array.dims == ("head", "query", "key")
@@ -115,7 +115,9 @@ def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(read: dict[st
         read["gpt2"]["encoder/self"]
 
 
-def test_a_run_is_loaded_without_its_data(folders: dict[str, Path], read: dict[str, Maps], tmp_path: Path) -> None:
+def test_a_run_is_loaded_without_its_data(
+    folders: dict[str, Path], read: dict[str, AttentionMaps], tmp_path: Path
+) -> None:
     text = tmp_path / "text"
     text.mkdir()
     for split in ("train", "validation", "test"):

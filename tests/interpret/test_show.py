@@ -96,5 +96,5 @@ def test_what_is_loaded_and_captured_has_a_face(model: LoadedModel) -> None:
         assert "<i>" not in face
     assert "&lt;" in maps._repr_html_()
     assert site._repr_html_().count("data:image/png;base64,") == 1
-    assert repr(maps) == "Maps(SiteMaps('decoder/self', layers=('0', '1'), each (1, 2, 7, 7)))"
+    assert repr(maps) == "AttentionMaps(SiteMaps('decoder/self', layers=('0', '1'), each (1, 2, 7, 7)))"
     assert repr(site[0]) == "LayerMaps('decoder/self', layer='0', shape=(1, 2, 7, 7))"

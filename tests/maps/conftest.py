@@ -13,7 +13,7 @@ from transformer.data.wav import encode_wav
 from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.maps.capture_plan import StoredMaps, Tiers, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 STEPS = (100, 200, 400, 600, 800, 1000, 1300, 1600)
 LAYERS, HEADS, PADDED = 3, 4, 20
@@ -91,9 +91,9 @@ def make_sites() -> tuple[Site, ...]:
 
 
 def make_labels() -> AxisLabels:
-    def parse(link: str) -> GoldLink:
+    def parse(link: str) -> GoldAlignment:
         query, key = link.rstrip("?").split("-")
-        return GoldLink(int(query), int(key), not link.endswith("?"))
+        return GoldAlignment(int(query), int(key), not link.endswith("?"))
 
     targets = tuple(tuple(target.split()) for _, _, target, _ in EXAMPLES)
     return AxisLabels(

@@ -22,7 +22,7 @@ from transformer.maps.capture_plan import (
     plan_capture,
     statistic_names,
 )
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 WHOLE = Capture(("here",))
 TOKENS = Axis("tokens")
@@ -37,7 +37,7 @@ def test_the_alignment_error_of_each_head_is_the_papers():
     rng = np.random.default_rng(0)
     links = tuple(
         tuple(
-            GoldLink(int(q), int(k), bool(rng.random() < 0.5))
+            GoldAlignment(int(q), int(k), bool(rng.random() < 0.5))
             for q in range(6)
             for k in rng.choice(7, 2, replace=False)
         )
@@ -64,7 +64,7 @@ def test_each_site_has_the_statistics_that_it_can_have():
     causal = Site("decoder/self", TOKENS, TOKENS, ("0",), ("0",), causal=True)
     assert set(statistic_names(causal, labeled(3, 8, periods=(None, 4)))) - set(plain) == {"induction"}
     assert statistic_names(causal, labeled(3, periods=(None,))) == plain
-    linked = labeled(3, links={"decoder/self": ((GoldLink(0, 0, True),),)})
+    linked = labeled(3, links={"decoder/self": ((GoldAlignment(0, 0, True),),)})
     assert set(statistic_names(causal, linked)) - set(plain) == {"alignment_error"}
 
 

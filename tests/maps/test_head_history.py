@@ -8,7 +8,7 @@ from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.head_roles import Role
 from transformer.maps.report.head_history import chance, change_points, describe_role, find_roles, head_roles
 from transformer.maps.store import MapStore, Statistics
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 STEPS = tuple(range(50, 1001, 50))
 PERIOD, LENGTHS = 7, (14, 12, 14)
@@ -246,13 +246,13 @@ def cross_labels() -> tuple[Site, AxisLabels]:
         "target": (tuple("uvwxyz"), tuple("uvwx"), tuple("uvwxy")),
     }
     links = tuple(
-        tuple(GoldLink(i, len(words) - 1 - i, i % 2 == 0) for i in range(len(words))) for words in tokens["source"]
+        tuple(GoldAlignment(i, len(words) - 1 - i, i % 2 == 0) for i in range(len(words))) for words in tokens["source"]
     )
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0", "1", "2"))
     return site, AxisLabels(tokens=tokens, titles=("a", "b", "c"), links={site.name: (*links[:2], ())})
 
 
-def error_rate(links: tuple[GoldLink, ...], chosen: dict[int, int]) -> float:
+def error_rate(links: tuple[GoldAlignment, ...], chosen: dict[int, int]) -> float:
     sure = {(link.query, link.key) for link in links if link.sure}
     possible = {(link.query, link.key) for link in links}
     found = {(query, chosen[query]) for query in {link.query for link in links}}
@@ -278,7 +278,7 @@ def test_chance_alignment_is_the_better_of_the_diagonal_and_a_random_link():
     trials = np.random.default_rng(5).integers(0, 6, size=(4000, 6))
     random = np.mean([1 - error_rate(labels.links[site.name][0], dict(enumerate(row))) for row in trials])
     assert chance(Role.ALIGNMENT, site, labels)[0] == pytest.approx(random, abs=0.01)
-    straight = tuple(GoldLink(i, i, True) for i in range(4))
+    straight = tuple(GoldAlignment(i, i, True) for i in range(4))
     labels = AxisLabels(labels.tokens, labels.titles, {site.name: ((), straight, ())})
     np.testing.assert_equal(chance(Role.ALIGNMENT, site, labels), [np.nan, 1.0, np.nan])
 

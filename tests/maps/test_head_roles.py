@@ -21,7 +21,7 @@ from transformer.maps.head_roles import (
 from transformer.maps.report.head_history import HeadRole, describe_role, head_roles
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, role_texts, roles_data, sample_rows
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 TEXTS = (
     ["<s>", "the", "cat", "saw", "the", "dog", ",", "and", "the", "dog", "saw", "the", "cat", ".", "</s>"],
@@ -125,7 +125,7 @@ def test_any_slot_can_be_the_one_place_of_a_head(key):
     weights[..., key] = 0.82
     labels = AxisLabels({}, ("an example",))
     site = Site("memory/read", *axes, layers=("0",), heads=("0",))
-    reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels.completed((site,))))
+    reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels.with_axis_names((site,))))
     assert (reading.nearest, reading.plays) == (Role.ONE_PLACE, True)
     assert (reading.weight, reading.uniform) == (pytest.approx(0.82), pytest.approx(0.1))
 
@@ -192,7 +192,7 @@ def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
 def cross() -> tuple[Site, AxisLabels, np.ndarray]:
     """Two sentences whose words stand in reverse, and a head that follows them."""
     sides = {"source": (tuple("abcdef"), tuple("ghijk")), "target": (tuple("uvwxyz"), tuple("opqrs"))}
-    links = tuple(tuple(GoldLink(i, len(s) - 1 - i, i % 2 == 0) for i in range(len(s))) for s in sides["source"])
+    links = tuple(tuple(GoldAlignment(i, len(s) - 1 - i, i % 2 == 0) for i in range(len(s))) for s in sides["source"])
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0",))
     weights = np.zeros((2, 1, 1, 6, 6))
     for example, length in enumerate((6, 5)):
@@ -216,7 +216,7 @@ def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(
         (None, "alignment", "reads the {token} that belongs to it", "an alignment head"),
         ("the antecedent", "the antecedent", "reads the antecedent", "a head that reads the antecedent"),
     ):
-        MapStore.open(tmp_path / str(linked), (site,), dataclasses.replace(labels, linked=linked), "abc")
+        MapStore.open(tmp_path / str(linked), (site,), dataclasses.replace(labels, gold_key_description=linked), "abc")
         kept = MapStore.open_existing(tmp_path / str(linked)).labels
         words = role_texts(kept)
         assert (words[Role.ALIGNMENT].name, words[Role.ALIGNMENT].does) == (name, does)

@@ -16,12 +16,12 @@ from transformer.maps.capture_plan import Tiers
 from transformer.maps.report.page import write_report
 from transformer.maps.rollout import read_rollout
 from transformer.maps.store import MapStore
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 WORDS = ("▁a", "▁red", "▁disc", "▁top", "▁left", "▁and", "▁a", "▁blue", "▁ring", "▁below", "▁it", "</s>")
-GOLD = {2: (GoldLink(2, 5, True), GoldLink(2, 6, False)), 8: (GoldLink(8, 11, True),)}
+GOLD = {2: (GoldAlignment(2, 5, True), GoldAlignment(2, 6, False)), 8: (GoldAlignment(8, 11, True),)}
 
 
 def write_gaze_run(directory: Path) -> Run:

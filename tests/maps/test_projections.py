@@ -30,7 +30,7 @@ def test_the_pages_query_key_vectors_give_the_models_logits_within_half_precisio
     capture = Capture(("decoder/self",), value_norms=True, query_key_vectors=True)
     captured = make_capture_function(model._view(), reading.inputs, method=reading.method)(capture)
     (facts,), blocks = encode_projections(
-        model.sites, reading.labels.completed(model.sites), captured, query_key_vectors=True
+        model.sites, reading.labels.with_axis_names(model.sites), captured, query_key_vectors=True
     )
     assert facts == {
         "valueNorms": True,
@@ -65,7 +65,9 @@ def test_of_each_site_it_is_known_whether_its_logits_are_the_products_alone(
     reading, _ = model._read("the fox", "der Fuchs", None)
     capture = Capture(tuple(site.name for site in model.sites), maps=False, value_norms=True, query_key_vectors=True)
     captured = make_capture_function(model._view(), reading.inputs, method=reading.method)(capture)
-    facts, _ = encode_projections(model.sites, reading.labels.completed(model.sites), captured, query_key_vectors=True)
+    facts, _ = encode_projections(
+        model.sites, reading.labels.with_axis_names(model.sites), captured, query_key_vectors=True
+    )
     whole = {site.name: each["queryKeyVectors"]["whole"] for site, each in zip(model.sites, facts, strict=True)}
     assert whole == {"encoder/self": False, "decoder/self": False, "decoder/cross": True}
 

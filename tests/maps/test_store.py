@@ -24,12 +24,12 @@ from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
 from transformer.maps.store_metadata import site_metadata
 from transformer.runs.exceptions import NonFiniteError
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 LABELS = AxisLabels(
     tokens={"source": (("a", "b", "c"), ("d",)), "target": (("w", "x"), ("y", "z"))},
     titles=("first", "second"),
-    links={"decoder/cross": ((GoldLink(0, 2, True), GoldLink(1, 0, False)), ())},
+    links={"decoder/cross": ((GoldAlignment(0, 2, True), GoldAlignment(1, 0, False)), ())},
 )
 SITES = (
     Site("encoder/self", Axis("source"), Axis("source"), ("0",), ("0", "1")),

@@ -10,7 +10,7 @@ import pytest
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.registry import build, task_config
+from transformer.tasks.registry import build_task, task_config
 from transformer.tasks.task import StateView
 
 LINE = "The quick brown fox number {0} jumps over {1} lazy dogs, and dog {0} sleeps.\n"
@@ -33,7 +33,7 @@ def make_task(path: Path, folder: Path, name: str, **values: Any) -> Any:
         "num_probe_examples": 2,
         "probe_length": 8,
     }
-    return build(task_config({"name": name, **given, **values}), folder)
+    return build_task(task_config({"name": name, **given, **values}), folder)
 
 
 def view_of(task: Any, family: str, **values: Any) -> StateView:

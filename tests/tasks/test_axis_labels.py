@@ -8,8 +8,8 @@ from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.train_tokenizer import train_bpe
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
-from transformer.tasks.translation_data import choose_varied, encode_pairs, pair_labels, word_of_each_piece
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
+from transformer.tasks.translation_data import choose_varied_pairs, encode_pairs, pair_axis_labels, word_of_each_piece
 
 PAIRS = [
     SentencePair("half past nine", "halb zehn", "de", "time", WordAlignment(((0, 0),), ((0, 0), (1, 1), (2, 1)))),
@@ -33,7 +33,7 @@ def tokenizer() -> Tokenizer:
 
 
 def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
-    labels = pair_labels(tokenizer, PAIRS, SITES)
+    labels = pair_axis_labels(tokenizer, PAIRS, SITES)
     encoded = encode_pairs(tokenizer, PAIRS)
     assert labels.tokens["source"][0] == ("<2de>", "▁half", "▁past", "▁nine", "<end>")
     assert labels.tokens["source"][1][0] == "<2fr>"
@@ -46,7 +46,7 @@ def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
 
 
 def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> None:
-    labels = pair_labels(tokenizer, PAIRS, SITES)
+    labels = pair_axis_labels(tokenizer, PAIRS, SITES)
     assert labels.links is not None
     source, target = labels.tokens["source"][0], labels.tokens["target"][0]
     pieces_of_zehn = range(target.index("<end>"))[1:]
@@ -58,12 +58,12 @@ def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> No
     # Of every site between target and source, whatever its name, and of no other.
     assert labels.links.keys() == {"decoder/cross", "upper/cross"}
     assert labels.links["upper/cross"] == labels.links["decoder/cross"]
-    assert pair_labels(tokenizer, PAIRS, SITES[:1]).links is None
+    assert pair_axis_labels(tokenizer, PAIRS, SITES[:1]).links is None
 
 
 def test_without_known_links_there_are_none(tokenizer: Tokenizer) -> None:
     pairs = [pair._replace(links=None, kind=None) for pair in PAIRS]
-    labels = pair_labels(tokenizer, pairs, SITES)
+    labels = pair_axis_labels(tokenizer, pairs, SITES)
     assert labels.links is None
     assert labels.titles == ("sentence → de", "sentence → fr")
 
@@ -77,8 +77,8 @@ def test_a_probe_batch_takes_turns_among_languages_and_kinds() -> None:
         SentencePair("", "", language, kind)
         for language, kind in 3 * [("de", "time")] + [("fr", "time"), ("de", "date")]
     ]
-    assert choose_varied(pairs, 4) == [0, 3, 4, 1]
-    assert choose_varied(pairs, 50) == [0, 3, 4, 1, 2]
+    assert choose_varied_pairs(pairs, 4) == [0, 3, 4, 1]
+    assert choose_varied_pairs(pairs, 50) == [0, 3, 4, 1, 2]
 
 
 def test_parts_that_disagree_are_refused() -> None:
@@ -89,7 +89,7 @@ def test_parts_that_disagree_are_refused() -> None:
 
 
 def of_axis(axis: Axis) -> AxisLabels:
-    return AxisLabels(tokens={"target": (("a", "b"), ("c",))}, titles=("one", "two")).completed(
+    return AxisLabels(tokens={"target": (("a", "b"), ("c",))}, titles=("one", "two")).with_axis_names(
         [Site("read", TARGET, axis, ("0",), ("0",))]
     )
 
@@ -124,12 +124,12 @@ def test_links_of_no_site_or_outside_of_their_axes_are_refused() -> None:
     site = Site("cross", TARGET, SOURCE, ("0",), ("0",))
     tokens = {"target": (("a", "b"),), "source": (("c",),)}
 
-    def labels(name: str, link: GoldLink) -> AxisLabels:
+    def labels(name: str, link: GoldAlignment) -> AxisLabels:
         return AxisLabels(tokens, ("one",), links={name: ((link,),)})
 
-    assert labels("cross", GoldLink(1, 0, True)).completed([site]).links is not None
+    assert labels("cross", GoldAlignment(1, 0, True)).with_axis_names([site]).links is not None
     with pytest.raises(UserError, match=r"gold links are of the site 'crass', which the model lacks: .*'cross'"):
-        labels("crass", GoldLink(1, 0, True)).completed([site])
-    for link in (GoldLink(2, 0, True), GoldLink(0, 1, True), GoldLink(-1, 0, True)):
+        labels("crass", GoldAlignment(1, 0, True)).with_axis_names([site])
+    for link in (GoldAlignment(2, 0, True), GoldAlignment(0, 1, True), GoldAlignment(-1, 0, True)):
         with pytest.raises(UserError, match=r"example 0 at the site 'cross' lies outside of its 2 positions of 'targ"):
-            labels("cross", link).completed([site])
+            labels("cross", link).with_axis_names([site])

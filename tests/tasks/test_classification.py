@@ -16,7 +16,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.classification import Classification, classification_report, encode_texts, matthews_correlation
-from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.tasks.task import PredictionRequest, StateView
 
@@ -37,7 +37,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Classification:
 
 
 def task_of(folder: Path, **values: Any) -> Any:
-    return build(task_config({**SMALL, **values}), folder)
+    return build_task(task_config({**SMALL, **values}), folder)
 
 
 @pytest.fixture(scope="module")
@@ -221,11 +221,11 @@ def test_a_config_that_cannot_be_is_refused(values: dict[str, Any], says: str, t
 
 def test_rows_that_a_mesh_cannot_divide_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config.task.batch_size=4 cannot be cut into 3 equal parts"):
-        build(task_config(SMALL), tmp_path, 3)
+        build_task(task_config(SMALL), tmp_path, 3)
 
 
 def test_made_up_texts_have_the_real_shapes_at_their_longest(task: Classification) -> None:
-    told = synthetic(task_config(SMALL | {"dataset": "glue/SST-2"}))
+    told = build_synthetic_task(task_config(SMALL | {"dataset": "glue/SST-2"}))
     assert {name: value.shape for name, value in abstract_batch(told).items()} == {
         "tokens": (4, 16),
         "lengths": (4,),

@@ -15,9 +15,9 @@ from transformer.tasks.cloze_evaluation import (
     ClozeEvaluation,
     cloze_report,
     last_words_report,
-    score_rows,
+    score_labels_by_row,
 )
-from transformer.tasks.language_modeling import LanguageModeling, LanguageModelingConfig, synthetic
+from transformer.tasks.language_modeling import LanguageModeling, LanguageModelingConfig, build_synthetic_task
 from transformer.tasks.task import StateView
 
 TOKENIZER, NAMES = byte_tokenizer(), ("tokens", "lengths")
@@ -45,7 +45,7 @@ def test_a_rows_log_probability_is_that_of_its_tokens() -> None:
     logs = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
     cloze = ClozeEvaluation(TOKENIZER, num_questions=1, shots=(0,), context=12, rows=3)
     (batch,) = cloze._batches([cloze._row("ab ", "cde."), cloze._row("ab ", "cde", only=True)])
-    _, found = score_rows(of_model(lambda hidden: hidden @ table), batch, None)
+    _, found = score_labels_by_row(of_model(lambda hidden: hidden @ table), batch, None)
     for row, text, first in ((0, "ab cde.", 1), (1, "ab cde", 3)):
         steps = [(ord(text[place - 1]), ord(text[place])) for place in range(first, len(text))]
         assert float(found["nats"][row]) == pytest.approx(-sum(logs[step] for step in steps), rel=1e-5)
@@ -113,4 +113,4 @@ def test_a_language_model_is_asked_where_its_config_says_so() -> None:
     assert [each.name for each in task.evaluations if each.split == "validation"] == ["loss", "cloze", "last_words"]
     assert {batch["tokens"].shape for each in task.evaluations[2:] for batch in each.batches} == {(4, 800)}
     # Made-up text has no words.
-    assert {each.name for each in synthetic(config).evaluations} == {"loss"}
+    assert {each.name for each in build_synthetic_task(config).evaluations} == {"loss"}

@@ -17,13 +17,13 @@ from transformer.models.model import Aux, Variables
 from transformer.tasks.fine_tuning import (
     FineTuning,
     FineTuningConfig,
+    average_ranks,
     input_sequences,
-    make_interface,
-    pearson,
-    ranks,
-    spearman,
+    make_task_interface,
+    pearson_correlation,
+    spearman_correlation,
 )
-from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.tasks.task import PredictionRequest, StateView
 from transformer.training.checked_batches import CheckedBatches
@@ -38,7 +38,7 @@ def task_of(folder: Path, problem: str, **values: Any) -> Any:
     """Twelve sequences a batch, whatever the form: one shape to compile."""
     rows = 12 // SEQUENCES.get(problem, 1)
     given = {"dataset": f"grammar/{problem}/{SIZES}", "batch_size": rows, "num_probe_examples": 2, "tokenizer": "bytes"}
-    return build(task_config({"name": "fine_tuning", **given, "bucket_lengths": (128,), **values}), folder)
+    return build_task(task_config({"name": "fine_tuning", **given, "bucket_lengths": (128,), **values}), folder)
 
 
 class Bag:
@@ -267,10 +267,10 @@ def test_ranks_and_correlations_are_those_of_scipy() -> None:
     random = np.random.default_rng(2)
     for _ in range(10):
         one, other = random.integers(0, 6, (2, 30)).astype(float)
-        np.testing.assert_array_equal(ranks(one), stats.rankdata(one))
-        assert spearman(one, other) == pytest.approx(stats.spearmanr(one, other).statistic)
-        assert pearson(one, other) == pytest.approx(stats.pearsonr(one, other).statistic)
-    assert spearman(np.ones(4), np.arange(4.0)) == 0
+        np.testing.assert_array_equal(average_ranks(one), stats.rankdata(one))
+        assert spearman_correlation(one, other) == pytest.approx(stats.spearmanr(one, other).statistic)
+        assert pearson_correlation(one, other) == pytest.approx(stats.pearsonr(one, other).statistic)
+    assert spearman_correlation(np.ones(4), np.arange(4.0)) == 0
 
 
 def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
@@ -361,9 +361,9 @@ def test_the_interface_asks_for_next_tokens_where_their_loss_counts(tasks: dict[
     assert task.interface.vocabularies == {"tokens": 259, "classes": 1, "labels": 3, "next tokens": 259}
     assert task.interface.output == "class and next tokens"
     assert task.interface.inputs["tokens"].shape == (12, 128)
-    plain = make_interface(FineTuningConfig(dataset="grammar/choice", auxiliary=0.0), task.tokenizer)
+    plain = make_task_interface(FineTuningConfig(dataset="grammar/choice", auxiliary=0.0), task.tokenizer)
     assert plain.vocabularies == {"tokens": 259, "classes": 1, "labels": 3}
     assert plain.output == "class"
-    told = synthetic(task.config)
+    told = build_synthetic_task(task.config)
     assert abstract_batch(told)["tokens"].shape == (12, 128)
     assert (told.training_batches(0)[0]["lengths"] == 128).all()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.tasks.hard_attention_reinforce import next_baseline, reinforce, token_log_likelihood
+from transformer.tasks.hard_attention_reinforce import estimate_reinforce_loss, token_log_likelihood, update_baseline
 
 T, K = 3, 2
 COUNTS = np.array([[True, True, True], [True, True, False]])
@@ -41,7 +41,7 @@ def test_the_expected_gradient_is_that_of_the_expected_log_likelihood() -> None:
             "attention_log_prob": jnp.take_along_axis(log_p, jnp.asarray(draws)[..., None], -1),
             "attention_entropy": -jnp.sum(jnp.exp(log_p) * log_p, -1, keepdims=True),
         }
-        return reinforce(told, jnp.asarray(COUNTS), extras, jnp.asarray(baseline), entropy).loss
+        return estimate_reinforce_loss(told, jnp.asarray(COUNTS), extras, jnp.asarray(baseline), entropy).loss
 
     with jax.enable_x64(True):
         gradient = jax.jit(jax.grad(estimate))
@@ -65,9 +65,9 @@ def test_the_expected_gradient_is_that_of_the_expected_log_likelihood() -> None:
 def test_the_baseline_follows_what_a_word_is_worth() -> None:
     counts = jnp.asarray(COUNTS)
     extras = {name: jnp.zeros((2, T, 1)) for name in ("attention_log_prob", "attention_entropy")}
-    estimate = reinforce(jnp.full((2, T), -2.0), counts, extras, jnp.float32(-1), 0.0)
+    estimate = estimate_reinforce_loss(jnp.full((2, T), -2.0), counts, extras, jnp.float32(-1), 0.0)
     assert float(estimate.reward) == -10
-    assert float(next_baseline(jnp.float32(-1), estimate, counts)["baseline"]) == pytest.approx(-1.1)
+    assert float(update_baseline(jnp.float32(-1), estimate, counts)["baseline"]) == pytest.approx(-1.1)
 
 
 def test_a_labels_likelihood_is_its_softmax() -> None:

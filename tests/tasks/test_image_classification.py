@@ -15,7 +15,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.image_classification import ImageClassification
-from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
@@ -34,7 +34,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def task_of(**values: Any) -> ImageClassification:
-    return build(task_config({**SMALL, **values}), Path())
+    return build_task(task_config({**SMALL, **values}), Path())
 
 
 def view_of(task: ImageClassification, *, train: bool = False) -> StateView:
@@ -126,4 +126,4 @@ def test_unfit_values_are_refused(wrong: dict, message: str) -> None:
 def test_made_up_images_have_the_sets_size() -> None:
     for dataset, shape in (("digits/size=12", (12, 12, 1)), ("any", (24, 24, 3))):
         values = {**SMALL, "dataset": dataset} | ({"image_size": 24} if dataset.startswith("any") else {})
-        assert synthetic(task_config(values)).interface.inputs["image"].shape == (4, *shape)
+        assert build_synthetic_task(task_config(values)).interface.inputs["image"].shape == (4, *shape)

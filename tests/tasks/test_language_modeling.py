@@ -15,7 +15,7 @@ from transformer.config import UserError
 from transformer.data.datasets.text import open_text_dataset
 from transformer.tasks.registry import task_config
 from transformer.tasks.task import StateView
-from transformer.tasks.text_data import evenly_spaced_excerpts, repeated_sequences
+from transformer.tasks.text_data import evenly_spaced_excerpts, make_repeated_sequences
 from transformer.training.compiled_evaluation import compile_evaluations
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
@@ -164,7 +164,7 @@ class FewTokens:
 )
 def test_random_tokens_repeat_at_several_periods_and_none_is_special(length: int, longest: int, shortest: int) -> None:
     tokenizer: Any = FewTokens()
-    tokens, periods = repeated_sequences(tokenizer, 40, length)
+    tokens, periods = make_repeated_sequences(tokenizer, 40, length)
     assert (tokens.shape, len(periods)) == ((40, length), 40)
     assert (periods[0], set(periods)) == (longest, set(range(shortest, longest + 1)))
     assert set(tokens.flat) == {1, 3, 6}

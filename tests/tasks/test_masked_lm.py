@@ -18,7 +18,7 @@ from transformer.tasks.masked_lm import (
     FrequencyBaselines,
     InputFormat,
     MaskedLanguageModelingConfig,
-    Masking,
+    MaskingMode,
     PretrainingObjective,
 )
 from transformer.tasks.task import PredictionRequest, StateView
@@ -199,8 +199,8 @@ def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_fil
     ("values", "told"),
     [
         ({"next_sentence": True}, r"config\.task\.input_format=crops: say pairs"),
-        ({"masking": Masking.STATIC}, "crops never come again"),
-        ({"masking": Masking.STATIC, "input_format": InputFormat.PAIRS}, "pairs never come again"),
+        ({"masking": MaskingMode.STATIC}, "crops never come again"),
+        ({"masking": MaskingMode.STATIC, "input_format": InputFormat.PAIRS}, "pairs never come again"),
         (
             {"objective": PretrainingObjective.LEFT_TO_RIGHT, "whole_word_masking": True},
             "config.task.objective=left_to_right hides nothing",

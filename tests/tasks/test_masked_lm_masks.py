@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.tasks.masked_lm import MaskedTokens, mask_tokens, word_numbers
+from transformer.tasks.masked_lm import MaskedTokens, mask_tokens, word_indices
 
 VOCABULARY, MASK, SPECIAL = 100, 3, 5
 ORDINARY = jnp.arange(SPECIAL, VOCABULARY)
@@ -16,7 +16,7 @@ def drawn(rows: int, length: int, *, words: bool = False) -> tuple[np.ndarray, n
     lengths = random.integers(length // 2, length + 1, rows)
     eligible = (np.arange(length) < lengths[:, None]) & (np.arange(length) > 0)
     starts = random.random((rows, length)) < 0.5 if words else np.ones((rows, length), bool)
-    return tokens, eligible, np.asarray(word_numbers(jnp.asarray(starts)))
+    return tokens, eligible, np.asarray(word_indices(jnp.asarray(starts)))
 
 
 @jax.jit

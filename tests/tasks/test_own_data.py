@@ -11,7 +11,7 @@ from launch import train
 from launch.cli import run
 from transformer.attention import Axis, Site
 from transformer.config import UserError
-from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 
 # The folder of compiled programs stays that of the tests.
 COMMAND = dataclasses.replace(train.COMMAND, before_jax=None)
@@ -68,25 +68,25 @@ def files(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("file", TASKS)
 def test_a_task_says_how_its_files_were_cut_and_knows_their_contents(file: str, files: Path) -> None:
     config = task_config({**TASKS[file], "data_dir": str(files)})
-    task = build(config, files / "run")
+    task = build_task(config, files / "run")
     assert list(task.data_summary) == [SAID[file]]
     before = dict(task.fingerprint())
     assert set(before) == {"train", "validation", "test"}
-    assert dict(build(config, files / "run").fingerprint()) == before
+    assert dict(build_task(config, files / "run").fingerprint()) == before
     path = files / file
     path.write_text(path.read_text().replace("fox 042", "fox 04x").replace("A line", "A lime", 1))
-    after = dict(build(config, files / "run").fingerprint())
+    after = dict(build_task(config, files / "run").fingerprint())
     assert [split for split in before if after[split] != before[split]] == ["train"]
     # What is compiled ahead reads no file.
-    assert synthetic(task_config({**TASKS[file], "data_dir": str(files / "absent")})).interface.inputs
+    assert build_synthetic_task(task_config({**TASKS[file], "data_dir": str(files / "absent")})).interface.inputs
 
 
 def test_without_their_classes_labeled_files_say_which_they_have(files: Path) -> None:
     config = task_config({**TASKS["x.tsv"], "classes": (), "data_dir": str(files)})
     with pytest.raises(UserError, match=r"classes is empty: say the 2 labels of x.tsv, as in a,b"):
-        build(config, files / "run")
+        build_task(config, files / "run")
     with pytest.raises(UserError, match=r"config.task.classes=\(\) must be the labels of x.tsv"):
-        synthetic(config)
+        build_synthetic_task(config)
 
 
 def test_few_or_long_pairs_are_mapped_as_they_are_labeled(files: Path) -> None:
@@ -95,7 +95,7 @@ def test_few_or_long_pairs_are_mapped_as_they_are_labeled(files: Path) -> None:
     config = task_config(
         {**TASKS["x.en"], "data_dir": str(files), "validation_files": "dev.tsv", "num_probe_examples": 8}
     )
-    task = build(config, files / "run")
+    task = build_task(config, files / "run")
     labels = task.axis_labels(
         (Site("encoder/self", query=Axis("source"), key=Axis("source"), layers=("0",), heads=("0",)),)
     )

@@ -13,9 +13,9 @@ from transformer.data.text_batches import SegmentBatches
 from transformer.models.model import Aux
 from transformer.tasks.language_modeling import Batching
 from transformer.tasks.permutation_lm import TASK as PERMUTATION
-from transformer.tasks.recurrent_memory import next_memory, sums_over_segments
+from transformer.tasks.recurrent_memory import next_memory_state, sums_over_segments
 from transformer.tasks.segment_lm import TASK as SEGMENTS
-from transformer.tasks.segment_lm import SegmentLanguageModeling, SegmentLanguageModelingConfig, synthetic
+from transformer.tasks.segment_lm import SegmentLanguageModeling, SegmentLanguageModelingConfig, build_synthetic_task
 from transformer.tasks.task import StateView, TaskSpec
 from transformer.tasks.text_data import TokenizerKind
 from transformer.training.checked_batches import CheckedBatches
@@ -27,7 +27,7 @@ def view_of(family: str, train: bool = False, **changes: Any) -> StateView:
 
 def task_of(segments: int = 16) -> SegmentLanguageModeling:
     tokenizer = TokenizerKind.BPE
-    return synthetic(
+    return build_synthetic_task(
         SegmentLanguageModelingConfig(
             vocabulary=11, tokenizer=tokenizer, context=2, batch_size=2, num_eval_segments=segments
         )
@@ -48,7 +48,7 @@ def test_parts_of_a_batch_fill_their_own_lanes() -> None:
     whole = np.random.default_rng(0).standard_normal((6, 2, 4, 8)).astype(np.float32)
     view = SimpleNamespace(task_state={"memory": jnp.zeros_like(whole)}, train=True)
     parts = [np.array([5, 1, 3]), np.array([0, 2, 4])]
-    handed = [next_memory(view, {"lane": lane}, Aux({}, {"memory": whole[lane]}, {}))["memory"] for lane in parts]
+    handed = [next_memory_state(view, {"lane": lane}, Aux({}, {"memory": whole[lane]}, {}))["memory"] for lane in parts]
     np.testing.assert_allclose(np.mean(handed, axis=0), whole, rtol=1e-6)
 
 

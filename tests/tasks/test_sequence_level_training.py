@@ -18,7 +18,12 @@ from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.layers.functional_module import Precision
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
-from transformer.tasks.sequence_level_training import SequenceObjective, expected_reward, gleu, is_first_occurrence
+from transformer.tasks.sequence_level_training import (
+    SequenceObjective,
+    expected_reward_surrogate,
+    gleu,
+    is_first_occurrence,
+)
 from transformer.tasks.task import StateView
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, encode_pairs
@@ -75,7 +80,9 @@ def test_reinforce_follows_the_gradient_of_the_expected_reward() -> None:
     def estimate(logits: jax.Array, drawn: jax.Array) -> jax.Array:
         log_p = jax.nn.log_softmax(logits)[drawn][None]
         members = jnp.ones((1, 2), bool)
-        return expected_reward(SequenceObjective.REINFORCE, log_p, jnp.asarray(rewards)[drawn][None], members, 1.0)[0]
+        return expected_reward_surrogate(
+            SequenceObjective.REINFORCE, log_p, jnp.asarray(rewards)[drawn][None], members, 1.0
+        )[0]
 
     with jax.enable_x64(True):
         p = np.exp(logits) / np.exp(logits).sum()
@@ -92,13 +99,13 @@ def test_the_minimum_risk_is_the_mean_reward_of_what_counts() -> None:
     rng = np.random.default_rng(2)
     log_p, rewards = -10 * rng.random((3, 4)), rng.random((3, 4))
     members = np.array([[True] * 4, [True, False, True, False], [False, False, True, False]])
-    found = expected_reward(SequenceObjective.MRT, jnp.asarray(log_p), jnp.asarray(rewards), members, 0.3)
+    found = expected_reward_surrogate(SequenceObjective.MRT, jnp.asarray(log_p), jnp.asarray(rewards), members, 0.3)
     for row, (of_row, reward, counts) in enumerate(zip(log_p, rewards, members, strict=True)):
         weights = np.exp(of_row[counts]) ** 0.3
         assert float(found[row]) == pytest.approx(float(weights @ reward[counts] / weights.sum()), rel=1e-5)
     with jax.enable_x64(True):
         check_grads(
-            lambda log_p: expected_reward(SequenceObjective.MRT, log_p, rewards, members, 0.3),
+            lambda log_p: expected_reward_surrogate(SequenceObjective.MRT, log_p, rewards, members, 0.3),
             (jnp.asarray(log_p),),
             1,
             modes=["rev"],

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tasks.conftest import make_task
 from transformer.data.batches import BucketedPairBatches, EncodedPairs
-from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 from transformer.tasks.synthetic_data import abstract_batch
 
 
@@ -30,8 +30,8 @@ def test_language_modeling_has_the_real_shapes(
 ) -> None:
     values = {"name": "language_modeling", "context": 24, "batch_size": 4, "tokenizer": "bytes", "batching": batching}
     values |= {"num_probe_examples": 2, "probe_length": 8, "prompts": ("The ",)}
-    real = build(task_config({**values, "dataset": str(text_file)}), tmp_path, rows_multiple)
-    told = synthetic(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
+    real = build_task(task_config({**values, "dataset": str(text_file)}), tmp_path, rows_multiple)
+    told = build_synthetic_task(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
     assert shapes(abstract_batch(told)) == shapes(real.training_batches(0)[0])
     assert told.interface.inputs == real.interface.inputs
     assert told.probe_batch["tokens"].shape == real.probe_batch["tokens"].shape
@@ -45,12 +45,12 @@ def test_language_modeling_has_the_real_shapes(
 def test_tasks_over_segments_make_up_text_for_all_rows(name: str) -> None:
     """As launch.compile needs it: a batch at the defaults, whose rows are many and follow one another."""
     config = task_config({"name": name})
-    assert abstract_batch(synthetic(config))["tokens"].shape == (config.batch_size, config.context)
+    assert abstract_batch(build_synthetic_task(config))["tokens"].shape == (config.batch_size, config.context)
 
 
 def test_masked_language_modeling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
     real = make_task(text_file, tmp_path, "masked_lm", whole_word_masking=True)
-    told = synthetic(dataclasses.replace(real.config, dataset="nowhere"))
+    told = build_synthetic_task(dataclasses.replace(real.config, dataset="nowhere"))
     assert shapes(abstract_batch(told)) == shapes(real.training_batches(0)[0])
     assert told.interface.vocabularies["tokens"] == real.interface.vocabularies["tokens"] + 1
     hidden = told.training_batches(0)[0]["tokens"]
@@ -63,7 +63,7 @@ def test_the_vocabulary_is_the_one_that_the_config_names(tokenizer: str) -> None
     config = task_config(
         {"name": "masked_lm", "dataset": "x", "tokenizer": tokenizer, "vocabulary": 30_522, "test_split": ""}
     )
-    task = synthetic(config)
+    task = build_synthetic_task(config)
     assert task.interface.vocabularies == {"tokens": 30_522}
     assert len(task.axis_labels(()).titles) == config.num_probe_examples
 
@@ -92,7 +92,7 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
     batches = [source[step] for step in range(source.batches_per_epoch)]
     largest = max(batches, key=lambda batch: batch["source"].shape[0] * batch["source"].shape[1] ** 2)
     assert len({batch["source"].shape for batch in batches}) == 3
-    told = synthetic(config, rows_multiple)
+    told = build_synthetic_task(config, rows_multiple)
     assert shapes(abstract_batch(told)) == shapes(largest)
     assert max(batch["source"].size for batch in batches) == np.prod(abstract_batch(told)["source"].shape)
     assert told.interface.vocabularies == {"joint": 300}
@@ -103,13 +103,15 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
 
 def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None:
     values = {"name": "language_modeling", "dataset": "x", "tokenizer": "given", "vocabulary": 50_257, "test_split": ""}
-    task = synthetic(task_config({**values, "context": 2048, "batch_size": 1536, "batching": "packed"}), 128)
+    task = build_synthetic_task(task_config({**values, "context": 2048, "batch_size": 1536, "batching": "packed"}), 128)
     assert shapes(abstract_batch(task))["tokens"] == ((1536, 2048), "int32")
     assert not list(tmp_path.iterdir())
 
 
 def test_every_made_up_token_is_of_the_vocabulary() -> None:
     for name in ("language_modeling", "masked_lm"):
-        task = synthetic(task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "batch_size": 2}))
+        task = build_synthetic_task(
+            task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "batch_size": 2})
+        )
         batch = task.training_batches(0)[0]
         assert np.max(batch["tokens"]) < 40

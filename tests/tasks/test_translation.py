@@ -12,7 +12,7 @@ from transformer.config import UserError
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.models.model import Aux, Variables
-from transformer.tasks.registry import name_of, task_config
+from transformer.tasks.registry import task_config, task_name
 from transformer.tasks.task import StateView
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, encode_pairs
@@ -164,7 +164,7 @@ def test_configs_that_cannot_be_are_refused(values: dict[str, Any], says: str) -
 
 
 def test_a_config_knows_its_tasks_name() -> None:
-    assert name_of(task_config({"name": "translation"})) == "translation"
+    assert task_name(task_config({"name": "translation"})) == "translation"
 
 
 def test_a_language_that_lacks_or_is_another_is_told_with_those_that_there_are() -> None:

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from transformer.data.datasets.aligned_templates import WordAlignment
-from transformer.tasks.translation_metrics import alignment_error_rate, argmax_links, diagonal_links, word_weights
+from transformer.tasks.translation_metrics import (
+    alignment_error_rate,
+    argmax_links,
+    diagonal_links,
+    word_attention_weights,
+)
 
 
 def test_pieces_of_a_source_word_add_up_and_of_a_target_word_average() -> None:
@@ -20,7 +25,7 @@ def test_pieces_of_a_source_word_add_up_and_of_a_target_word_average() -> None:
             [0.2, 0.2, 0.2, 0.2, 0.2],
         ]
     )
-    found = word_weights(weights_TxS, source_words=[-1, 0, 0, 1, -1], target_words=[0, 1, 1, -1])
+    found = word_attention_weights(weights_TxS, source_words=[-1, 0, 0, 1, -1], target_words=[0, 1, 1, -1])
     np.testing.assert_allclose(found, [[0.5, 0.3], [(0.6 + 0.2) / 2, (0.4 + 0.8) / 2]])
     assert argmax_links(found) == {(0, 0), (1, 1)}
 

@@ -73,7 +73,7 @@ def test_the_page_of_a_checkpoint(same: Callable[[Shown], None], monkeypatch: py
     )
 
     def shown(run: Path) -> dict[str, Any]:
-        show.report_of_checkpoint(RunDirectory.open(run))
+        show.write_checkpoint_report(RunDirectory.open(run))
         return {"maps": seen.pop()}
 
     same(shown)

@@ -16,7 +16,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux, Model
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.task import Evaluation, EvaluationReport, LossAux
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerConfig, hyperparameters, make_optimizer
@@ -154,11 +154,11 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
         r"has 4 positions of 'memory', but the axis names 9",
     ),
     "gold links of another site": (
-        lambda: (altered(axis_labels=lambda sites: linked("decoder/cross", GoldLink(0, 0, True))), toy_model()),
+        lambda: (altered(axis_labels=lambda sites: linked("decoder/cross", GoldAlignment(0, 0, True))), toy_model()),
         r"gold links are of the site 'decoder/cross', which the model lacks: it has \['memory/read'\]",
     ),
     "a gold link outside": (
-        lambda: (altered(axis_labels=lambda sites: linked(SITE, GoldLink(0, 7, True))), toy_model()),
+        lambda: (altered(axis_labels=lambda sites: linked(SITE, GoldAlignment(0, 7, True))), toy_model()),
         r"the gold link \(0, 7, True\) of example 0 at the site 'memory/read' lies outside",
     ),
     "a loss that drops the model's": (
@@ -223,7 +223,7 @@ def drop_maps(view: Any, capture: Any, key: Any) -> Aux:
     return aux._replace(maps={})
 
 
-def linked(name: str, link: GoldLink) -> AxisLabels:
+def linked(name: str, link: GoldAlignment) -> AxisLabels:
     return AxisLabels({"symbols": NAMED}, tuple("abcd"), {name: ((link,), (), (), ())})
 
 

@@ -23,7 +23,7 @@ class LayerCost(NamedTuple):
     temp_bytes: int
 
 
-def time_layers(n: int, d: int, *, rows: int = 1, repeats: int = 5) -> list[LayerCost]:
+def measure_layer_costs(n: int, d: int, *, rows: int = 1, repeats: int = 5) -> list[LayerCost]:
     """Measure the cost of a gradient with respect to parameters and inputs, of every layer type in alternation."""
     x_BxTxF = jax.random.normal(jax.random.key(0), (rows, n, d))
     programs = {name: _gradient(name, d, x_BxTxF) for name in LAYER_TYPES}

@@ -21,7 +21,7 @@ def results_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
     width = max(len(row.name) for row in result.rows)
     work = {name: each for facts in result.facts.values() for name, each in facts.get("work", {}).items()}
     lines = [
-        f"{benchmark.description} ({processor_name()})",
+        f"{benchmark.description} ({describe_processor()})",
         f"{'':<{width}}  {'ms':>9}  {benchmark.unit_name + '/s':>18}  time over {first} (min to max over rounds)",
     ]
     for row in result.rows:
@@ -40,7 +40,7 @@ def _rates(row: ResultRow, work: Mapping[str, Mapping[str, float]]) -> str:
     return f"  {flops:.0f} GFLOP/s  {moved:.1f} GB/s"
 
 
-def write_record(name: str, benchmark: Benchmark, result: BenchmarkResult, folder: Path) -> Path:
+def write_result(name: str, benchmark: Benchmark, result: BenchmarkResult, folder: Path) -> Path:
     """Write the result with machine, settings and versions to `folder`/NAME.json."""
     file = folder / f"{name}.json"
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def write_record(name: str, benchmark: Benchmark, result: BenchmarkResult, folde
         "benchmark": name,
         "description": benchmark.description,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": {"processor": processor_name(), "cores": os.cpu_count(), "system": platform.machine()},
+        "machine": {"processor": describe_processor(), "cores": os.cpu_count(), "system": platform.machine()},
         "unit": benchmark.unit_name,
         "units": benchmark.units_per_repetition,
         "rows": [row._asdict() for row in result.rows],
@@ -75,7 +75,7 @@ def _without_folder(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "config": {**config, "task": {**config["task"], "data_dir": "DIR"}}}
 
 
-def processor_name() -> str:
+def describe_processor() -> str:
     """Return the name and cores of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -69,7 +69,7 @@ _KINDS = {
 }
 
 
-def chip_of(device: Any) -> Chip | None:
+def find_chip(device: Any) -> Chip | None:
     """Return the published figures of a device by its kind; None for unknown kinds and CPUs."""
     return _KINDS.get(device.device_kind)
 
@@ -82,7 +82,7 @@ def peak_flops(devices: list[jax.Device]) -> float:
     """
     if devices[0].platform == "cpu":
         return measure_matmul_flops(jax.local_devices()[0])  # the first of all may be another process's
-    chip = chip_of(devices[0])
+    chip = find_chip(devices[0])
     return chip.flops_per_second * len(devices) if chip else float("inf")
 
 

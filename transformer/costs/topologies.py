@@ -1,6 +1,6 @@
 """Device topologies to compile for: TPU slices without TPUs, fake CPU devices, and local GPUs.
 
-jax is imported inside the functions, because `compile_environment` says what must be set before jax is imported.
+jax is imported inside the functions, because `compile_environment_variables` says what must be set before that.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ class OutOfMemoryError(Exception):
     """Raised if a program does not fit into device memory; the message is the compiler's."""
 
 
-def compile_environment(topology: str) -> dict[str, str]:
+def compile_environment_variables(topology: str) -> dict[str, str]:
     """Return the environment variables to set before jax is imported, to compile for a topology.
 
     Raises:
@@ -108,7 +108,7 @@ def topology_devices(topology: str) -> Sequence["jax.Device"]:
             f"topology={topology!r} needs libtpu, the TPU compiler, which exists for Linux on x86-64 only: install it, "
             "or use cpu:N"
         )
-    for key, value in compile_environment(topology).items():
+    for key, value in compile_environment_variables(topology).items():
         os.environ.setdefault(key, value)
     import jax
     from jax.experimental import topologies

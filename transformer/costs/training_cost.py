@@ -7,7 +7,7 @@ SUSTAINED_FLOPS_PER_SECOND = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100
 _HOUR, _DAY = 3600.0, 24.0
 
 
-class PublishedTraining(NamedTuple):
+class PublishedTrainingRun(NamedTuple):
     """A published training run.
 
     Attributes:
@@ -43,15 +43,15 @@ def rental_cost(devices: int, hours: float, dollars_per_device_hour: float) -> f
 
 
 PUBLISHED_TRAININGS = (
-    PublishedTraining("transformer-base", 8, "P100", 12, 3.3e18, "Vaswani et al. 2017, section 5.2"),
-    PublishedTraining("transformer-big", 8, "P100", 3.5 * _DAY, 2.3e19, "Vaswani et al. 2017, section 5.2"),
-    PublishedTraining("gnmt-rl en-de", 96, "K80", _DAY, 2.3e19, "Shazeer et al. 2017, table 3"),
-    PublishedTraining("gnmt-rl en-fr", 96, "K80", 6 * _DAY, 1.4e20, "Shazeer et al. 2017, table 2"),
-    PublishedTraining("convs2s en-de", 1, "M40", 18.5 * _DAY, 9.6e18, "Gehring et al. 2017, section 5.1"),
-    PublishedTraining("convs2s en-fr", 8, "M40", 37 * _DAY, 1.5e20, "Gehring et al. 2017, section 5.1"),
-    PublishedTraining("moe en-de", 64, "K40", _DAY, 2.0e19, "Shazeer et al. 2017, table 3"),
-    PublishedTraining("moe en-fr", 64, "K40", 6 * _DAY, 1.2e20, "Shazeer et al. 2017, table 2"),
-    PublishedTraining("gopher-280b", 4096, "TPU v3", 920, None, "Rae et al. 2021, table A27"),
+    PublishedTrainingRun("transformer-base", 8, "P100", 12, 3.3e18, "Vaswani et al. 2017, section 5.2"),
+    PublishedTrainingRun("transformer-big", 8, "P100", 3.5 * _DAY, 2.3e19, "Vaswani et al. 2017, section 5.2"),
+    PublishedTrainingRun("gnmt-rl en-de", 96, "K80", _DAY, 2.3e19, "Shazeer et al. 2017, table 3"),
+    PublishedTrainingRun("gnmt-rl en-fr", 96, "K80", 6 * _DAY, 1.4e20, "Shazeer et al. 2017, table 2"),
+    PublishedTrainingRun("convs2s en-de", 1, "M40", 18.5 * _DAY, 9.6e18, "Gehring et al. 2017, section 5.1"),
+    PublishedTrainingRun("convs2s en-fr", 8, "M40", 37 * _DAY, 1.5e20, "Gehring et al. 2017, section 5.1"),
+    PublishedTrainingRun("moe en-de", 64, "K40", _DAY, 2.0e19, "Shazeer et al. 2017, table 3"),
+    PublishedTrainingRun("moe en-fr", 64, "K40", 6 * _DAY, 1.2e20, "Shazeer et al. 2017, table 2"),
+    PublishedTrainingRun("gopher-280b", 4096, "TPU v3", 920, None, "Rae et al. 2021, table A27"),
 )
 
 

@@ -215,7 +215,7 @@ class ConversionSpec:
         simplify_config: Rewrites config.json so that each key corresponds to one field of ours; its second argument is
             the names of the tensors in the file.
         restore_config: The inverse of `simplify_config`.
-        make_interface: The task interface of the model that a config describes.
+        make_task_interface: The task interface of the model that a config describes.
         interface_keys: Keys that belong to the interface, not to our model config.
         infer_fields_from_shapes: The config fields that follow from the shapes of the parameters, for an export.
         simplified_keys: Keys of config.json that `simplify_config` reads.
@@ -237,7 +237,7 @@ class ConversionSpec:
     tensor_renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
     simplify_config: Callable[[Config, TensorNames], Config] = _unchanged
     restore_config: Callable[[Config], Config] = _unchanged_export
-    make_interface: Callable[[Config], TaskInterface] = _token_interface
+    make_task_interface: Callable[[Config], TaskInterface] = _token_interface
     interface_keys: TensorNames = frozenset()
     infer_fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
     simplified_keys: TensorNames = frozenset()
@@ -279,9 +279,9 @@ class ConversionSpec:
         plain = self.simplify_config(plain, names)
         section = {"family": self.model_family, **self.fixed_fields, **self.training_defaults}
         section |= {key.our_key: key.read(plain) for key in self.config_keys}
-        return {key: value for key, value in section.items() if key not in self.interface_keys}, self.make_interface(
-            section
-        )
+        return {
+            key: value for key, value in section.items() if key not in self.interface_keys
+        }, self.make_task_interface(section)
 
     def write_config(self, model: Any, shapes: Mapping[str, Shape]) -> Config:
         """Convert the config of our model to config.json.

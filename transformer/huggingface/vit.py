@@ -101,7 +101,7 @@ def _family(model_type: str, architecture: str, pooling: str, heads: tuple[Tenso
         fixed_keys=(FixedConfigKey("qkv_bias", True),),
         tensor_entries=(*_entries(model_type), *heads),
         simplify_config=_simplify,
-        make_interface=_interface,
+        make_task_interface=_interface,
         interface_keys=frozenset({"side", "channels", "classes"}),
         infer_fields_from_shapes=_fields_from_shapes,
     )

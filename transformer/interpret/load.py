@@ -16,7 +16,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import UserError, hash_config
 from transformer.huggingface.convert import read_config, read_model_folder
-from transformer.interpret.named_maps import Maps, maps_of
+from transformer.interpret.named_maps import AttentionMaps, name_maps
 from transformer.interpret.show import AttentionPage
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
 from transformer.maps.report.projections import check_projection_size, encode_projections
@@ -132,7 +132,7 @@ class LoadedModel:
         look = make_capture_function(self._view(), reading.inputs, method=reading.method)
         return lambda capture: look(dataclasses.replace(capture, value_norms=True, query_key_vectors=query_key_vectors))
 
-    def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Maps:
+    def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> AttentionMaps:
         """Return the attention weights of every head as named arrays.
 
         Args:
@@ -157,11 +157,11 @@ class LoadedModel:
         reading, _ = self._read(text, target, language)
         capture = Capture(tuple(site.name for site in self.sites))
         captured = make_capture_function(self._view(), reading.inputs, method=reading.method)(capture)
-        return maps_of(self.sites, reading.labels.completed(self.sites), captured)
+        return name_maps(self.sites, reading.labels.with_axis_names(self.sites), captured)
 
     def _read(self, text: Texts, target: Texts | None, language: str | None) -> tuple[EncodedInputs, tuple[str, ...]]:
         """Encode the texts as the model reads them, and return the title of each example."""
-        reader = tasks.TASKS[tasks.name_of(self.experiment.task)].input_reader
+        reader = tasks.TASKS[tasks.task_name(self.experiment.task)].input_reader
         assert reader is not None  # as load has seen
         texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
         reading = reader.encode(
@@ -269,7 +269,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _reader(experiment: ExperimentConfig) -> InputReader:
-    name = tasks.name_of(experiment.task)
+    name = tasks.task_name(experiment.task)
     reader = tasks.TASKS[name].input_reader
     if reader is None:
         raise UserError(f"this run's task, {name}, reads no sentences: open its maps with transformer.maps.open")
@@ -277,6 +277,6 @@ def _reader(experiment: ExperimentConfig) -> InputReader:
 
 
 def _model(experiment: ExperimentConfig, kept: Any) -> Model:
-    interface = _reader(experiment).make_interface(experiment.task, kept)
+    interface = _reader(experiment).make_task_interface(experiment.task, kept)
     # Nothing is predicted: a model without the head of the task, such as a bare encoder, will do.
     return models.build(experiment.model, dataclasses.replace(interface, output=None), experiment.precision)

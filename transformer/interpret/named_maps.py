@@ -139,7 +139,7 @@ class SiteMaps(Sequence[LayerMaps]):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Maps(Mapping[str, SiteMaps]):
+class AttentionMaps(Mapping[str, SiteMaps]):
     """The maps of a few texts, a mapping from the name of an attention module to its layers.
 
     `maps["decoder/self"][0]` is the `LayerMaps` of a module's first layer.
@@ -159,14 +159,14 @@ class Maps(Mapping[str, SiteMaps]):
         return len(self.sites)
 
     def __repr__(self) -> str:
-        return f"Maps({', '.join(map(repr, self.sites.values()))})"
+        return f"AttentionMaps({', '.join(map(repr, self.sites.values()))})"
 
     def _repr_html_(self) -> str:
         """Return the images of all attention modules."""
         return "".join(maps._repr_html_() for maps in self.sites.values())
 
 
-def maps_of(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention]) -> Maps:
+def name_maps(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention]) -> AttentionMaps:
     """Name the arrays of whole captured maps and drop the padding that no example needs.
 
     Args:
@@ -186,7 +186,7 @@ def maps_of(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, Ca
             weights[:, example, :, len(rows) :] = 0
             weights[:, example, :, :, len(columns) :] = 0
         named[site.name] = SiteMaps(site, queries, keys, weights)
-    return Maps(named)
+    return AttentionMaps(named)
 
 
 def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> str:

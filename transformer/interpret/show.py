@@ -78,7 +78,7 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def report_of_checkpoint(
+def write_checkpoint_report(
     run: RunDirectory, budget: int = DEFAULT_BUDGET, data_dir: str | None = None, trusted: Collection[str] = ()
 ) -> Path:
     """Compute the maps of a run's newest undamaged checkpoint and write them as the run's `report.html`.

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.maps.attention_distance import shared_grid
 from transformer.maps.rollout import is_self_attention
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 # The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
 # heads stay well below.
@@ -641,7 +641,7 @@ def _alignment(rows: Rows, site: Site, labels: AxisLabels) -> list[_Measured]:
     return [_Measured(Role.ALIGNMENT, 0, share, np.full_like(share, even))] if even < 1 else []
 
 
-def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldLink]) -> np.ndarray:
+def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldAlignment]) -> np.ndarray:
     """Return (|A & S| + |A & P|) / (|A| + |S|) after Och and Ney (2003), A being one key for each linked query."""
     # A sure link counts twice, as it is also a possible one.
     worth = sum((1 + link.sure) * (chosen_LxHxQ[..., link.query] == link.key) for link in links)

@@ -624,7 +624,7 @@ def _labels(path: Path, file: StoreFile) -> AxisLabels:
         return array
 
     try:
-        labels = parse_labels(file.labels, read).completed(file.sites)
+        labels = parse_labels(file.labels, read).with_axis_names(file.sites)
         for site in file.sites:
             statistic_names(site, labels)
             if any(size < most for size, most in zip(file.sizes[site.name], max_lengths(site, labels), strict=True)):

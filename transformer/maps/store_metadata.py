@@ -12,7 +12,7 @@ from transformer.attention.sites import Axis, Site
 from transformer.config import MatchesPattern, Range, convert_value
 from transformer.maps.capture_plan import Sizes, Tiers
 from transformer.runs.jsonl_records import Sha256
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
 StorePath = Annotated[
@@ -37,15 +37,15 @@ class LabelsMetadata:
         links: The gold links of each example by attention module.
         periods: The period of each example of repeated random tokens.
         array_hashes: The SHA-256 of the arrays of images, spectrograms and sounds by name.
-        linked: What a head reads that follows the gold links, as in "the antecedent".
+        gold_key_description: What a head reads that follows the gold links, as in "the antecedent".
     """
 
     tokens: Mapping[str, tuple[tuple[Any, ...], ...]]
     titles: tuple[Any, ...]
-    links: Mapping[str, tuple[tuple[GoldLink, ...], ...]] | None
+    links: Mapping[str, tuple[tuple[GoldAlignment, ...], ...]] | None
     periods: tuple[Period | None, ...] | None
     array_hashes: Mapping[ArrayName, Sha256]
-    linked: str | None = None
+    gold_key_description: str | None = None
 
     def __post_init__(self) -> None:
         # A token may be a null character, which no other text is.
@@ -89,7 +89,7 @@ def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, si
             "tokens": dict(labels.tokens),
             "titles": labels.titles,
             "links": labels.links,
-            **({} if labels.linked is None else {"linked": labels.linked}),
+            **({} if labels.gold_key_description is None else {"gold_key_description": labels.gold_key_description}),
             "periods": labels.periods,
             "array_hashes": {
                 name: hashlib.sha256(values.tobytes()).hexdigest() for name, values in label_arrays(labels).items()
@@ -163,7 +163,7 @@ def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> Ax
         titles=entry.titles,
         links=entry.links,
         periods=entry.periods,
-        linked=entry.linked,
+        gold_key_description=entry.gold_key_description,
         images={name.removesuffix("/image"): a for name, a in arrays.items() if name.endswith("/image")},
         spectrograms={
             name.removesuffix("/spectrogram"): a for name, a in arrays.items() if name.endswith("/spectrogram")

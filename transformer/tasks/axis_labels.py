@@ -11,7 +11,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 
 
-class GoldLink(NamedTuple):
+class GoldAlignment(NamedTuple):
     """A gold alignment of a query position with a key position.
 
     Attributes:
@@ -39,7 +39,7 @@ class AxisLabels:
             query sees an image of its own, as an agent does at each step, they are [B, queries, height, width, 3]; so
             are the images of a query axis that is not a grid, one for each position, which the page shows as they are.
         spectrograms: Log magnitudes by the name of the axis of frames, low frequencies first.
-        linked: What a head reads that follows the gold links, as in "the antecedent".
+        gold_key_description: What a head reads that follows the gold links, as in "the antecedent".
         sounds: A WAV file for each example by the name of the axis of frames.
 
     Raises:
@@ -48,11 +48,11 @@ class AxisLabels:
 
     tokens: Mapping[str, tuple[tuple[str, ...], ...]]
     titles: tuple[str, ...]
-    links: Mapping[str, tuple[tuple[GoldLink, ...], ...]] | None = None
+    links: Mapping[str, tuple[tuple[GoldAlignment, ...], ...]] | None = None
     periods: tuple[int | None, ...] | None = None
     images: Mapping[str, UInt8[np.ndarray, "B *Q height width 3"]] = dataclasses.field(default_factory=dict)
     spectrograms: Mapping[str, Float[np.ndarray, "B bins time"]] = dataclasses.field(default_factory=dict)
-    linked: str | None = None
+    gold_key_description: str | None = None
     sounds: Mapping[str, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class AxisLabels:
                     "give one of each for every example of the probe batch"
                 )
 
-    def completed(self, sites: Sequence[Site]) -> "AxisLabels":
+    def with_axis_names(self, sites: Sequence[Site]) -> "AxisLabels":
         """Return the labels with the names of the axes that name their own positions.
 
         Args:

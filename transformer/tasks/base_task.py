@@ -125,7 +125,7 @@ def make_capture_function(view: StateView, inputs: Batch, *, method: str = "forw
     return look
 
 
-def refuse_decoding(request: PredictionRequest, does: str) -> None:
+def refuse_decoding_options(request: PredictionRequest, does: str) -> None:
     """Refuse a target language and decoding options, for a task that generates nothing.
 
     Args:
@@ -143,7 +143,7 @@ def refuse_decoding(request: PredictionRequest, does: str) -> None:
         raise UserError(f"--{name} is for runs that generate; this one {does}")
 
 
-def refuse_options(request: PredictionRequest, does: str) -> None:
+def refuse_text_options(request: PredictionRequest, does: str) -> None:
     """Refuse options that only make sense for texts, for a task that decodes something else.
 
     Args:

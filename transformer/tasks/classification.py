@@ -24,7 +24,7 @@ from transformer.tasks.base_task import (
     describe_top_classes,
     make_capture_function,
     real_rows,
-    refuse_decoding,
+    refuse_decoding_options,
 )
 from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextConfig, LabeledTextTask
 from transformer.tasks.losses import class_loss
@@ -42,7 +42,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import open_tokenizer, pad_texts, token_labels
+from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
 
 # The special tokens of a newly trained tokenizer, which surround every text.
 ROLES = ("begin", "end")
@@ -80,7 +80,7 @@ class Classification(LabeledTextTask):
     ):
         super().__init__(config, tokenizer, splits, rows_multiple)
         self.config, self.classes = config, class_names(config.dataset, config.classes)
-        self.interface = make_interface(config, tokenizer)
+        self.interface = make_task_interface(config, tokenizer)
         self.objectives = (Objective("classification", self._loss),)
         finish = functools.partial(classification_report, measure=glue_metric(config.dataset))
         self.evaluations = self.make_evaluations(config, "classification", self._sums, finish)
@@ -121,7 +121,9 @@ class Classification(LabeledTextTask):
 
     def _labels(self, batch: Batch, titles: Sequence[str]) -> AxisLabels:
         rows = [row[:length] for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]
-        return dataclasses.replace(token_labels(self.tokenizer, rows), titles=tuple(title[:60] for title in titles))
+        return dataclasses.replace(
+            token_axis_labels(self.tokenizer, rows), titles=tuple(title[:60] for title in titles)
+        )
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the most probable class of each text, and its probability.
@@ -129,7 +131,7 @@ class Classification(LabeledTextTask):
         Raises:
             UserError: If a target language or a decoding option is given, or a text is too long.
         """
-        refuse_decoding(request, "classifies")
+        refuse_decoding_options(request, "classifies")
         rows = encode_texts(self.tokenizer, request.texts)
         self.config.check_fits(request.texts, rows)
         batch = pad_texts(rows, self.tokenizer)
@@ -140,7 +142,7 @@ class Classification(LabeledTextTask):
         return Predictions(lines, self._labels(batch, titles), make_capture_function(view, inputs))
 
 
-def make_interface(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_task_interface(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: a logit for each class of the data set."""
     return TaskInterface(
         inputs={
@@ -173,7 +175,7 @@ def encode_inputs(
     check_input_texts(sentences)
     rows = encode_texts(tokenizer, sentences.texts)
     config.check_fits(sentences.texts, rows)
-    return EncodedInputs(pad_texts(rows, tokenizer), "forward", token_labels(tokenizer, rows))
+    return EncodedInputs(pad_texts(rows, tokenizer), "forward", token_axis_labels(tokenizer, rows))
 
 
 def encode_texts(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
@@ -255,7 +257,7 @@ def matthews_correlation(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
     return float((right * count - true_C @ answered_C) / np.sqrt(spread)) if spread > 0 else 0.0
 
 
-def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
+def build_task(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
     """Build the task over its data.
 
     Args:
@@ -268,13 +270,13 @@ def build(config: ClassificationConfig, directory: Path, rows_multiple: int = 1)
     )
     labeled = {name: opened.split(name) for name in ("train", *config.eval_splits)}
     texts = {name: [each.text for each in split] for name, split in labeled.items()}
-    tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
     encode = functools.partial(encode_texts, tokenizer)
     splits = {name: EncodedSplit.of(labeled[name], texts[name], encode, config.max_text_length) for name in labeled}
     return Classification(config, tokenizer, splits, rows_multiple)
 
 
-def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
+def build_synthetic_task(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
     """Build the task over synthetic texts that are all of the greatest length."""
     tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ROLES)
     split = EncodedSplit(
@@ -283,4 +285,4 @@ def synthetic(config: ClassificationConfig, rows_multiple: int = 1) -> Classific
     return Classification(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 
-TASK = TaskSpec(ClassificationConfig, synthetic, build, InputReader(make_interface, encode_inputs))
+TASK = TaskSpec(ClassificationConfig, build_synthetic_task, build_task, InputReader(make_task_interface, encode_inputs))

@@ -97,7 +97,9 @@ class ClozeEvaluation:
             report = cloze_report if name == "cloze" else last_words_report
             return report(asked, lexicon, self.shots, told)
 
-        return Evaluation(name, split, self._batches(rows), score_rows, finish, at_end=True, parameters=parameters)
+        return Evaluation(
+            name, split, self._batches(rows), score_labels_by_row, finish, at_end=True, parameters=parameters
+        )
 
     def _row(self, before: str, behind: str, *, only: bool = False) -> tuple[list[int], int]:
         """Return the tokens of a text and the index of the first that is scored: 1, or with `only` that of `behind`."""
@@ -124,7 +126,7 @@ class ClozeEvaluation:
         return batches
 
 
-def score_rows(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict[str, Array]]:
+def score_labels_by_row(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict[str, Array]]:
     """Score the labels that count in each row.
 
     The logits of only one row are held at a time.

@@ -30,7 +30,7 @@ from transformer.tasks.base_task import (
     describe_top_classes,
     make_capture_function,
     real_rows,
-    refuse_decoding,
+    refuse_decoding_options,
 )
 from transformer.tasks.classification import classification_report, confusion_matrix
 from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextConfig, LabeledTextTask
@@ -49,7 +49,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import open_tokenizer, pad_texts, token_labels
+from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
 from transformer.tasks.text_task import real_positions
 
 # The separator of an example's texts where a user writes them as one text.
@@ -111,9 +111,9 @@ class FineTuning(LabeledTextTask):
     ):
         super().__init__(config, tokenizer, splits, rows_multiple, together=config.shape.num_sequences)
         self.config, self.shape = config, config.shape
-        self.interface = make_interface(config, tokenizer)
+        self.interface = make_task_interface(config, tokenizer)
         self.objectives = (Objective("fine_tuning", self._loss),)
-        finish = make_report(config.dataset, config.shape)
+        finish = make_report_function(config.dataset, config.shape)
         self.evaluations = self.make_evaluations(config, "fine_tuning", self._sums, finish)
 
     @property
@@ -212,7 +212,7 @@ class FineTuning(LabeledTextTask):
             UserError: If a target language or a decoding option is given, an example has another number of texts, or it
                 is too long.
         """
-        refuse_decoding(request, "classifies")
+        refuse_decoding_options(request, "classifies")
         parts = [_split_texts(text, self.shape) for text in request.texts]
         rows = input_sequences(self.tokenizer, self.shape, parts)
         self.config.check_fits([text for text in request.texts for _ in range(self.shape.num_sequences)], rows)
@@ -252,7 +252,7 @@ def evaluation_sums(
     return {"confusion": confusion_matrix(outputs_BxA, labels_B, real_B)}, None
 
 
-def make_report(dataset: str, shape: ExampleShape) -> Callable[[Any, Any], EvaluationReport]:
+def make_report_function(dataset: str, shape: ExampleShape) -> Callable[[Any, Any], EvaluationReport]:
     """Return the function that reports a data set's metrics from the sums and rows of its batches.
 
     Classes have loss, accuracy, Matthews correlation and, if there are two, F1. Answers to choose from have loss and
@@ -273,25 +273,25 @@ def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> Ev
     said, true = (np.asarray(rows[name], np.float64)[real] for name in ("said", "true"))
     scalars = {
         "loss": float(sums["loss"]) / len(said),
-        "pearson": pearson(said, true),
-        "spearman": spearman(said, true),
+        "pearson": pearson_correlation(said, true),
+        "spearman": spearman_correlation(said, true),
     }
     return EvaluationReport(scalars, note=f"{len(said)} examples")
 
 
-def pearson(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
+def pearson_correlation(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
     """Compute the Pearson correlation of two arrays; 0 if either is constant."""
     first, second = one - one.mean(), other - other.mean()
     spread = np.sqrt((first @ first) * (second @ second))
     return float(first @ second / spread) if spread > 0 else 0.0
 
 
-def spearman(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
+def spearman_correlation(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
     """Compute the Spearman correlation of two arrays: the Pearson correlation of their ranks."""
-    return pearson(ranks(one), ranks(other))
+    return pearson_correlation(average_ranks(one), average_ranks(other))
 
 
-def ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+def average_ranks(values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
     """Return the rank of each number, from 1; equal numbers share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]
@@ -345,7 +345,7 @@ def _split_texts(text: str, shape: ExampleShape) -> list[str]:
 
 def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> AxisLabels:
     """Return the names of all tokens, including the three after the tokenizer's."""
-    labels = token_labels(tokenizer, [[number for number in row if number < tokenizer.vocab_size] for row in rows])
+    labels = token_axis_labels(tokenizer, [[number for number in row if number < tokenizer.vocab_size] for row in rows])
     named = []
     for row, texts in zip(rows, labels.tokens["tokens"], strict=True):
         names = iter(texts)
@@ -354,7 +354,7 @@ def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], tit
     return dataclasses.replace(labels, tokens={"tokens": tuple(named)}, titles=tuple(each[:60] for each in titles))
 
 
-def make_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_task_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: class outputs and, with an auxiliary loss, the next tokens."""
     shape, vocabulary = config.shape, tokenizer.vocab_size + len(_MARK_NAMES)
     asks = TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING if config.auxiliary else TEXT_CLASSIFICATION
@@ -395,7 +395,7 @@ def encode_inputs(
     return EncodedInputs(pad_texts(rows, tokenizer), "forward", _label_sequences(tokenizer, rows, titles))
 
 
-def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
+def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
     """Build the task over its data.
 
     Args:
@@ -421,7 +421,7 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
     texts = {
         name: [with_leading_space(text) for each in split for text in each.texts] for name, split in examples.items()
     }
-    tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
     encode = functools.partial(input_sequences, tokenizer, config.shape)
     splits = {
         name: EncodedSplit.of(
@@ -432,7 +432,7 @@ def build(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> 
     return FineTuning(config, tokenizer, splits, rows_multiple)
 
 
-def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
+def build_synthetic_task(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     """Build the task over synthetic examples whose sequences are all of the greatest length."""
     tokenizer, shape = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ()), config.shape
     example = LabeledExample(("made up",) * shape.num_texts, 0.0 if shape.has_scores else 0)
@@ -442,4 +442,4 @@ def synthetic(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     return FineTuning(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
 
 
-TASK = TaskSpec(FineTuningConfig, synthetic, build, InputReader(make_interface, encode_inputs))
+TASK = TaskSpec(FineTuningConfig, build_synthetic_task, build_task, InputReader(make_task_interface, encode_inputs))

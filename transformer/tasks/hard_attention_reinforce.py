@@ -41,7 +41,7 @@ def token_log_likelihood(logits_BxTxV: Float[Array, "B T V"], labels_BxT: Int[Ar
     return jnp.take_along_axis(log_BxTxV, labels_BxT[..., None], axis=-1)[..., 0]
 
 
-def reinforce(
+def estimate_reinforce_loss(
     log_likelihood_BxT: Float[Array, "B T"],
     counts_BxT: Bool[Array, "B T"],
     extras: Mapping[str, Array],
@@ -75,7 +75,7 @@ def initial_baseline() -> dict[str, Any]:
     return {"baseline": jnp.float32(0)}
 
 
-def next_baseline(
+def update_baseline(
     baseline: Float[Array, ""], estimate: ReinforceEstimate, counts_BxT: Bool[Array, "B T"]
 ) -> dict[str, Any]:
     """Update the moving average b <- 0.9 b + 0.1 times the batch's mean of log p(y) per word.

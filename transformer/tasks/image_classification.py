@@ -45,7 +45,7 @@ from transformer.tasks.base_task import (
     describe_top_classes,
     make_capture_function,
     real_rows,
-    refuse_decoding,
+    refuse_decoding_options,
     report_means,
 )
 from transformer.tasks.losses import class_loss
@@ -131,7 +131,7 @@ class ImageClassification(BaseTask):
             (opened.split_note, f"splits that are not used: {', '.join(further)}" if further else "")
         )
         self.splits = {name: opened.split(name) for name in ("train", *config.eval_splits)}
-        self.interface = make_interface(config, opened.facts)
+        self.interface = make_task_interface(config, opened.facts)
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = tuple(self._evaluation(split) for split in config.eval_splits)
         held_out = self.splits[config.validation_split]
@@ -216,7 +216,7 @@ class ImageClassification(BaseTask):
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the probe images, and their classes as titles."""
         titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._shown.labels, 1)]
-        return image_labels(sites, self._shown.pixels, titles)
+        return image_axis_labels(sites, self._shown.pixels, titles)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the most probable class of the image in each file, and its probability.
@@ -224,16 +224,18 @@ class ImageClassification(BaseTask):
         Raises:
             UserError: If a target language or a decoding option is given, or a file is not an image.
         """
-        refuse_decoding(request, "classifies")
+        refuse_decoding_options(request, "classifies")
         pixels = read_image_files(self.config, self.interface.inputs["image"].shape[1:], request.texts)
         inputs = {"image": jnp.asarray(self.config.normalization(pixels))}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = describe_top_classes(logits_BxC, self.classes)
         titles = [f"{line}: {Path(text).name}" for line, text in zip(lines, request.texts, strict=True)]
-        return Predictions(lines, image_labels(view.model.sites, pixels, titles), make_capture_function(view, inputs))
+        return Predictions(
+            lines, image_axis_labels(view.model.sites, pixels, titles), make_capture_function(view, inputs)
+        )
 
 
-def make_interface(config: ImageClassificationConfig, facts: ImageSpec) -> TaskInterface:
+def make_task_interface(config: ImageClassificationConfig, facts: ImageSpec) -> TaskInterface:
     """Return what the task requires of a model: a logit for each class of the images."""
     return TaskInterface(
         {"image": InputSpec((config.batch_size, *facts.shape), jnp.float32, Modality.IMAGE)},
@@ -288,7 +290,7 @@ def encode_inputs(
     pixels = read_image_files(config, facts.shape, sentences.texts)
     titles = [Path(text).name for text in sentences.texts]
     return EncodedInputs(
-        {"image": config.normalization(pixels)}, "forward", image_labels(view.model.sites, pixels, titles)
+        {"image": config.normalization(pixels)}, "forward", image_axis_labels(view.model.sites, pixels, titles)
     )
 
 
@@ -296,7 +298,7 @@ def _nats(log_BxC: Float[Array, "B C"], labels_B: Array) -> Float[Array, " B"]:
     return -jnp.take_along_axis(log_BxC, labels_B[:, None], axis=-1)[:, 0]
 
 
-def image_labels(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> AxisLabels:
+def image_axis_labels(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], titles: Sequence[str]) -> AxisLabels:
     """Return labels with a color image under the maps of all grid axes.
 
     Args:
@@ -309,7 +311,7 @@ def image_labels(sites: Sequence[Site], pixels: UInt8[np.ndarray, "B Y X C"], ti
     return AxisLabels({}, tuple(titles), images=dict.fromkeys(sorted(grids), colored))
 
 
-def build(config: ImageClassificationConfig, directory: Path, rows_multiple: int = 1) -> ImageClassification:
+def build_task(config: ImageClassificationConfig, directory: Path, rows_multiple: int = 1) -> ImageClassification:
     """Build the task over its data.
 
     The run directory keeps the shape and the classes of the images.
@@ -335,12 +337,12 @@ def build(config: ImageClassificationConfig, directory: Path, rows_multiple: int
     return ImageClassification(config, opened, rows_multiple)
 
 
-def synthetic(config: ImageClassificationConfig, rows_multiple: int = 1) -> ImageClassification:
+def build_synthetic_task(config: ImageClassificationConfig, rows_multiple: int = 1) -> ImageClassification:
     """Build the task over gray images of the data set's size; files without a `side` are taken to be 32 pixels wide."""
     opened = placeholder_image_dataset(config.dataset, config.batch_size, resizing=config.resizing)
     splits = dict.fromkeys(("train", *config.eval_splits), opened.split("train"))
     return ImageClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
 
 
-READER = InputReader(make_interface, encode_inputs, ImageSpec.load)
-TASK = TaskSpec(ImageClassificationConfig, synthetic, build, READER)
+READER = InputReader(make_task_interface, encode_inputs, ImageSpec.load)
+TASK = TaskSpec(ImageClassificationConfig, build_synthetic_task, build_task, READER)

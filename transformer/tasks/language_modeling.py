@@ -19,7 +19,7 @@ from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.tasks.cloze_evaluation import ZERO_SHOT, ClozeEvaluation
-from transformer.tasks.synthetic_data import synthetic_documents
+from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import (
     Batch,
     Evaluation,
@@ -31,7 +31,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import Documents, TextConfig, bytes_per_token, load_documents, mean_token_metrics
+from transformer.tasks.text_data import Documents, TextConfig, bytes_per_token, load_encoded_text, mean_token_metrics
 from transformer.tasks.text_generation import continuation_evaluation, encode_prompts, predict_continuations
 from transformer.tasks.text_task import CONTINUATION_READER, TextTask, real_positions
 
@@ -199,7 +199,7 @@ def _predicted_positions(batch: Batch) -> Array:
     return jnp.asarray(batch["counts"]) if "counts" in batch else real_positions(batch)
 
 
-def build(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModeling:
+def build_task(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> LanguageModeling:
     """Build the task over its data.
 
     Args:
@@ -207,13 +207,13 @@ def build(config: LanguageModelingConfig, directory: Path, rows_multiple: int = 
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    tokenizer, splits, how = load_documents(config, directory, roles=())
+    tokenizer, splits, how = load_encoded_text(config, directory, roles=())
     return LanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
-def synthetic(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:
+def build_synthetic_task(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:
     """Build the task over synthetic text, without prompts and questions, whose lengths depend on the real tokenizer."""
-    tokenizer, splits = synthetic_documents(config, roles=())
+    tokenizer, splits = synthetic_encoded_text(config, roles=())
     config = dataclasses.replace(config, prompts=(), num_cloze_questions=0, shots=ZERO_SHOT)
     return LanguageModeling(config, tokenizer, splits, rows_multiple)
 
@@ -260,4 +260,4 @@ def expert_importance_cv(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-TASK = TaskSpec(LanguageModelingConfig, synthetic, build, CONTINUATION_READER)
+TASK = TaskSpec(LanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER)

@@ -21,14 +21,14 @@ def encode_masked_text(tokenizer: AnyTokenizer, text: str) -> list[int]:
     Raises:
         UserError: If the text has no mask token.
     """
-    tokens = encode_framed(tokenizer, text)
+    tokens = encode_with_special_tokens(tokenizer, text)
     if tokenizer.mask_id not in tokens:
         name = tokenizer.pieces([tokenizer.mask_id or 0])[0]
         raise UserError(f"{text[:40]!r} hides nothing: write {name} where the model shall fill in a token")
     return tokens
 
 
-def encode_framed(tokenizer: AnyTokenizer, text: str) -> list[int]:
+def encode_with_special_tokens(tokenizer: AnyTokenizer, text: str) -> list[int]:
     """Encode a text between the begin and end tokens; the mask token's name stands for that token."""
     framed = (tokenizer.bos_id, *tokenizer.encode_masked(text), _closing(tokenizer))
     return [number for number in framed if number is not None]

@@ -28,10 +28,10 @@ from transformer.models.task_interface import (
     Signature,
     TaskInterface,
 )
-from transformer.tasks.base_task import refuse_decoding, report_means
+from transformer.tasks.base_task import refuse_decoding_options, report_means
 from transformer.tasks.losses import class_loss
 from transformer.tasks.mask_filling import describe_word_probabilities, fill_masks
-from transformer.tasks.synthetic_data import synthetic_documents
+from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import (
     Batch,
     Evaluation,
@@ -44,16 +44,16 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import Documents, TextConfig, load_documents
+from transformer.tasks.text_data import Documents, TextConfig, load_encoded_text
 from transformer.tasks.text_task import (
     MAX_PROBE_TOKENS,
     TextTask,
-    encoded_inputs,
-    make_predictions,
+    make_encoded_inputs,
+    make_text_task_interface,
     max_input_length,
+    predictions_with_maps,
     read_framed,
     real_positions,
-    text_interface,
 )
 
 # The shares of predicted tokens that are replaced by the mask token and by a random token; the rest stay.
@@ -94,7 +94,7 @@ class InputFormat(enum.Enum):
         return self in (InputFormat.PAIRS, InputFormat.FIXED_PAIRS)
 
 
-class Masking(enum.Enum):
+class MaskingMode(enum.Enum):
     """When the masked tokens of an example are chosen.
 
     Attributes:
@@ -137,7 +137,7 @@ class MaskedLanguageModelingConfig(TextConfig):
 
     masked_lm_prob: Annotated[float, GreaterThan(0.0), HalfOpenRange(0.0, 1.0)] = 0.15
     whole_word_masking: bool = False
-    masking: Masking = Masking.DYNAMIC
+    masking: MaskingMode = MaskingMode.DYNAMIC
     input_format: InputFormat = InputFormat.CROPS
     next_sentence: bool = False
     objective: PretrainingObjective = PretrainingObjective.MASKED
@@ -150,13 +150,13 @@ class MaskedLanguageModelingConfig(TextConfig):
                 f"config.task.next_sentence=True asks about pairs of texts, but config.task.input_format="
                 f"{self.input_format.value}: say pairs"
             )
-        if self.masking is Masking.STATIC and self.input_format in (InputFormat.CROPS, InputFormat.PAIRS):
+        if self.masking is MaskingMode.STATIC and self.input_format in (InputFormat.CROPS, InputFormat.PAIRS):
             raise UserError(
                 f"config.task.masking=static hides the same tokens of an example in every epoch, but "
                 f"{self.input_format.value} never come again: say config.task.input_format=windows or fixed_pairs"
             )
         if self.objective is PretrainingObjective.LEFT_TO_RIGHT and (
-            self.next_sentence or self.masking is Masking.STATIC or self.whole_word_masking
+            self.next_sentence or self.masking is MaskingMode.STATIC or self.whole_word_masking
         ):
             raise UserError(
                 "config.task.objective=left_to_right hides nothing and its first state has read nothing: leave out "
@@ -209,13 +209,13 @@ class MaskedLanguageModeling(TextTask):
             labels_BxT, known_BxT = _next_tokens(tokens_BxT, real_positions(batch))
             return {**batch, "labels": labels_BxT, "counts": known_BxT}, view.task_state
         eligible_BxT = self._eligible(batch)
-        word_BxT = word_numbers(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
+        word_BxT = word_indices(jnp.take(jnp.asarray(self._starts_V), tokens_BxT))
         ordinary_N = jnp.asarray(self._ordinary_N)
         hide = functools.partial(mask_tokens, share=self.config.masked_lm_prob, mask=self._mask, ordinary_N=ordinary_N)
         match self.config.masking:
-            case Masking.DYNAMIC:
+            case MaskingMode.DYNAMIC:
                 hidden = hide(tokens_BxT, eligible_BxT, word_BxT, key)
-            case Masking.STATIC:
+            case MaskingMode.STATIC:
                 hidden = mask_examples(tokens_BxT, eligible_BxT, word_BxT, jnp.asarray(batch["index"]), hide)
         return {**batch, "tokens": hidden.tokens, "labels": tokens_BxT, "counts": hidden.predicted}, view.task_state
 
@@ -235,14 +235,14 @@ class MaskedLanguageModeling(TextTask):
             raise UserError("this run reads from the left (config.task.objective=left_to_right): it fills in nothing")
         given = dict(request.decoding)
         words = given.pop("score_words", ())
-        refuse_decoding(request._replace(decoding=given), "fills in hidden tokens")
+        refuse_decoding_options(request._replace(decoding=given), "fills in hidden tokens")
         filled = fill_masks(view, self.tokenizer, request.texts, max_input_length(view), words)
         lines = [
             self.tokenizer.decode(each.tokens) + describe_word_probabilities(words, each.probabilities)
             for each in filled
         ]
-        return make_predictions(
-            view, lines, encoded_inputs(self.tokenizer, [each.tokens[:MAX_PROBE_TOKENS] for each in filled])
+        return predictions_with_maps(
+            view, lines, make_encoded_inputs(self.tokenizer, [each.tokens[:MAX_PROBE_TOKENS] for each in filled])
         )
 
     def _windows(self, documents: Documents, seed: int | None) -> WindowBatches:
@@ -471,7 +471,7 @@ def mask_examples(
     return jax.tree.map(lambda x: x[:, 0], jax.vmap(row)(tokens_BxT, eligible_BxT, word_BxT, index_B))
 
 
-def word_numbers(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+def word_indices(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
     """Return the number of the word that each token belongs to, from the tokens that begin a word."""
     return jnp.maximum(jnp.cumsum(starts_BxT, axis=1) - 1, 0)
 
@@ -520,8 +520,8 @@ def _signature(config: MaskedLanguageModelingConfig) -> Signature:
     return MASKED_LANGUAGE_MODELING_OF_PAIRS if config.input_format.paired else MASKED_LANGUAGE_MODELING
 
 
-def _make_interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
-    return text_interface(config, tokenizer, asks=_signature(config))
+def _make_task_interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+    return make_text_task_interface(config, tokenizer, asks=_signature(config))
 
 
 def _special_roles(config: MaskedLanguageModelingConfig) -> tuple[str, ...]:
@@ -529,7 +529,7 @@ def _special_roles(config: MaskedLanguageModelingConfig) -> tuple[str, ...]:
     return ("mask", "begin", "end") if config.input_format.paired else ("mask",)
 
 
-def build(config: MaskedLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModeling:
+def build_task(config: MaskedLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> MaskedLanguageModeling:
     """Build the task over its data.
 
     Args:
@@ -540,14 +540,16 @@ def build(config: MaskedLanguageModelingConfig, directory: Path, rows_multiple: 
     Raises:
         UserError: If data are missing, or the tokenizer has no mask token.
     """
-    tokenizer, splits, how = load_documents(config, directory, _special_roles(config))
+    tokenizer, splits, how = load_encoded_text(config, directory, _special_roles(config))
     return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
-def synthetic(config: MaskedLanguageModelingConfig, rows_multiple: int = 1) -> MaskedLanguageModeling:
+def build_synthetic_task(config: MaskedLanguageModelingConfig, rows_multiple: int = 1) -> MaskedLanguageModeling:
     """Build the task over synthetic text."""
-    tokenizer, splits = synthetic_documents(config, _special_roles(config))
+    tokenizer, splits = synthetic_encoded_text(config, _special_roles(config))
     return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(MaskedLanguageModelingConfig, synthetic, build, InputReader(_make_interface, read_framed))
+TASK = TaskSpec(
+    MaskedLanguageModelingConfig, build_synthetic_task, build_task, InputReader(_make_task_interface, read_framed)
+)

@@ -24,13 +24,13 @@ from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, Inp
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.losses import chunked_token_loss
 from transformer.tasks.recurrent_memory import (
-    initial_memory,
-    next_memory,
-    segment_report,
-    with_and_without_memory,
-    with_memory,
+    add_memory_to_batch,
+    initial_memory_state,
+    memory_report,
+    next_memory_state,
+    sums_with_and_without_memory,
 )
-from transformer.tasks.synthetic_data import synthetic_documents
+from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import (
     Batch,
     EncodedInputs,
@@ -42,8 +42,14 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import Documents, TextConfig, evenly_spaced_excerpts, load_documents, token_labels
-from transformer.tasks.text_task import CONTINUATION_READER, TextTask, text_interface
+from transformer.tasks.text_data import (
+    Documents,
+    TextConfig,
+    evenly_spaced_excerpts,
+    load_encoded_text,
+    token_axis_labels,
+)
+from transformer.tasks.text_task import CONTINUATION_READER, TextTask, make_text_task_interface
 
 INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
 
@@ -94,7 +100,7 @@ class PermutationLanguageModeling(TextTask):
     ):
         super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION_LANGUAGE_MODELING, how=how)
         self.config = config
-        self.interface = _make_interface(config, tokenizer)
+        self.interface = _make_task_interface(config, tokenizer)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (
             Objective("permutation_language_modeling", self._loss, key_name="permutation_language_modelling"),
@@ -117,11 +123,11 @@ class PermutationLanguageModeling(TextTask):
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory; nothing for a model without one."""
-        return initial_memory(view, self.config.batch_size, self.config.context)
+        return initial_memory_state(view, self.config.batch_size, self.config.context)
 
     def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
         """Add the memory of each row to the batch."""
-        return with_memory(view, batch)
+        return add_memory_to_batch(view, batch)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens, by which every sum of losses is divided."""
@@ -132,7 +138,7 @@ class PermutationLanguageModeling(TextTask):
     ) -> tuple[Array, LossAux]:
         sums, aux = self._sums(view, batch, key)
         metrics = {name: sums[name] / denominators["tokens"] for name in ("loss", "accuracy")}
-        return metrics["loss"], LossAux.from_aux(aux, next_memory(view, batch, aux), metrics)
+        return metrics["loss"], LossAux.from_aux(aux, next_memory_state(view, batch, aux), metrics)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
         """Sum the loss of the predicted tokens, and count them."""
@@ -168,7 +174,7 @@ class PermutationLanguageModeling(TextTask):
             split=name,
             batches=OneEpoch(PermutedBatches(windows, config.permutations, VALIDATION_SEED, config.num_eval_segments)),
             step=self._over_segments,
-            finish=lambda sums, rows: segment_report(sums, config.num_eval_segments),
+            finish=lambda sums, rows: memory_report(sums, config.num_eval_segments),
             at_end=name != config.validation_split,
             parameters=config.eval_parameters,
         )
@@ -180,7 +186,7 @@ class PermutationLanguageModeling(TextTask):
             sums, aux = self._sums(view, segment, None)
             return sums, aux.extras
 
-        return with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
+        return sums_with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Capture maps of excerpts of the validation text, all predicted in a random order, with as long a memory.
@@ -200,11 +206,11 @@ class PermutationLanguageModeling(TextTask):
         """Return the tokens of the probe examples, with and without those of the memory."""
         labels = super().axis_labels(sites)
         texts = np.concatenate([self._before["tokens"], self.probe_batch["tokens"]], axis=1)
-        whole = token_labels(self.tokenizer, [list(row) for row in texts])
+        whole = token_axis_labels(self.tokenizer, [list(row) for row in texts])
         return dataclasses.replace(labels, tokens={**labels.tokens, MEMORY_AND_TOKENS.name: whole.tokens["tokens"]})
 
 
-def build(
+def build_task(
     config: PermutationLanguageModelingConfig, directory: Path, rows_multiple: int = 1
 ) -> PermutationLanguageModeling:
     """Build the task over its data.
@@ -214,19 +220,21 @@ def build(
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    tokenizer, splits, how = load_documents(config, directory, roles=())
+    tokenizer, splits, how = load_encoded_text(config, directory, roles=())
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
-def synthetic(config: PermutationLanguageModelingConfig, rows_multiple: int = 1) -> PermutationLanguageModeling:
+def build_synthetic_task(
+    config: PermutationLanguageModelingConfig, rows_multiple: int = 1
+) -> PermutationLanguageModeling:
     """Build the task over synthetic text."""
-    tokenizer, splits = synthetic_documents(config, roles=(), texts=config.batch_size)
+    tokenizer, splits = synthetic_encoded_text(config, roles=(), texts=config.batch_size)
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-def _make_interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def _make_task_interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: the order of every segment, and its predicted positions."""
-    interface = text_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
+    interface = make_text_task_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
     order = InputSpec((config.batch_size, config.context), modality=Modality.POSITIONS)
     predicted = InputSpec((config.batch_size, config.permutations.num_predicted), modality=Modality.POSITIONS)
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
@@ -243,5 +251,5 @@ def _read(config: Any, view: StateView, tokenizer: AnyTokenizer, sentences: Inpu
     return reading._replace(labels=dataclasses.replace(reading.labels, tokens=tokens))
 
 
-READER = InputReader(_make_interface, _read)
-TASK = TaskSpec(PermutationLanguageModelingConfig, synthetic, build, READER)
+READER = InputReader(_make_task_interface, _read)
+TASK = TaskSpec(PermutationLanguageModelingConfig, build_synthetic_task, build_task, READER)

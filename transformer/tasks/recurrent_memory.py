@@ -33,7 +33,7 @@ def empty_memory(view: StateView, inputs: Mapping[str, Any]) -> Float[Array, "B 
     return None if memory is None else jnp.zeros(memory.shape, memory.dtype)
 
 
-def initial_memory(view: StateView, rows: int, context: int) -> dict[str, Array]:
+def initial_memory_state(view: StateView, rows: int, context: int) -> dict[str, Array]:
     """Return what a task over segments carries before its first step.
 
     Args:
@@ -51,7 +51,7 @@ def initial_memory(view: StateView, rows: int, context: int) -> dict[str, Array]
     return {"memory": memory, "past": jnp.zeros(rows, jnp.int32), "end": jnp.full(rows, -1, jnp.int32)}
 
 
-def with_memory(view: StateView, batch: Batch) -> tuple[Batch, dict[str, Array]]:
+def add_memory_to_batch(view: StateView, batch: Batch) -> tuple[Batch, dict[str, Array]]:
     """Add the memory to a training batch.
 
     The memory of a row counts as empty unless it ends where the row's segment begins: after a new epoch has begun,
@@ -73,7 +73,7 @@ def with_memory(view: StateView, batch: Batch) -> tuple[Batch, dict[str, Array]]
     return {**batch, "memory": carried["memory"], "past": past_B}, carried
 
 
-def next_memory(view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
+def next_memory_state(view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
     """Return the `task_state` that a loss hands on, with the memory that its rows have left.
 
     A microbatch fills in its own lanes only. The training step takes the mean over microbatches, so these are
@@ -93,7 +93,9 @@ def next_memory(view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
     return {**view.task_state, "memory": own}
 
 
-def with_and_without_memory(view: StateView, batch: Batch, segments: int, score: SegmentScorer) -> dict[str, Array]:
+def sums_with_and_without_memory(
+    view: StateView, batch: Batch, segments: int, score: SegmentScorer
+) -> dict[str, Array]:
     """Sum over segments with the memory, and the loss without it.
 
     Args:
@@ -143,8 +145,8 @@ def sums_over_segments(
     return {name: jnp.sum(value, axis=0) for name, value in sums.items()}
 
 
-def segment_report(sums: Mapping[str, Any], segments: int) -> EvaluationReport:
-    """Divide the sums of `with_and_without_memory` by the tokens, and add the perplexity of both losses.
+def memory_report(sums: Mapping[str, Any], segments: int) -> EvaluationReport:
+    """Divide the sums of `sums_with_and_without_memory` by the tokens, and add the perplexity of both losses.
 
     Args:
         sums: The sums.

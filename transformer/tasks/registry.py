@@ -36,7 +36,7 @@ def task_config(values: Mapping[str, Any]) -> Any:
     return from_config(cls, {k: v for k, v in values.items() if k != "name"}, "config.task")
 
 
-def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
+def build_task(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
     """Build a task with its data.
 
     Args:
@@ -50,7 +50,7 @@ def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
     data_dir = getattr(config, "data_dir", None)
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"config.task.data_dir={data_dir} (--data_dir) is no folder: name the one that holds the data")
-    task = TASKS[name_of(config)]
+    task = TASKS[task_name(config)]
     return (
         task.build_synthetic(config, rows_multiple)
         if task.build is None
@@ -58,7 +58,7 @@ def build(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
     )
 
 
-def synthetic(config: Any, rows_multiple: int = 1) -> Task:
+def build_synthetic_task(config: Any, rows_multiple: int = 1) -> Task:
     """Build a task over synthetic data of the shapes that the config implies, without reading a file.
 
     Its first batch has the largest shape of the real task's batches. Its vocabulary has the size that the config gives,
@@ -68,9 +68,9 @@ def synthetic(config: Any, rows_multiple: int = 1) -> Task:
         config: The task's config.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    return TASKS[name_of(config)].build_synthetic(config, rows_multiple)
+    return TASKS[task_name(config)].build_synthetic(config, rows_multiple)
 
 
-def name_of(config: Any) -> str:
+def task_name(config: Any) -> str:
     """Return the registered name of a config's task."""
     return TASKS.name_of(config)

@@ -14,15 +14,15 @@ from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
 from transformer.tasks.recurrent_memory import (
-    initial_memory,
-    next_memory,
-    segment_report,
-    with_and_without_memory,
-    with_memory,
+    add_memory_to_batch,
+    initial_memory_state,
+    memory_report,
+    next_memory_state,
+    sums_with_and_without_memory,
 )
-from transformer.tasks.synthetic_data import synthetic_documents
+from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import Batch, Evaluation, StateView, TaskSpec
-from transformer.tasks.text_data import Documents, load_documents
+from transformer.tasks.text_data import Documents, load_encoded_text
 from transformer.tasks.text_task import CONTINUATION_READER
 
 
@@ -76,7 +76,7 @@ class SegmentLanguageModeling(LanguageModeling):
         Raises:
             UserError: If the model has no memory.
         """
-        first = initial_memory(view, self.config.batch_size, self.config.context)
+        first = initial_memory_state(view, self.config.batch_size, self.config.context)
         if not first:
             raise UserError(
                 "the task segment_lm hands a memory on, and the model has none: say "
@@ -87,11 +87,11 @@ class SegmentLanguageModeling(LanguageModeling):
 
     def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
         """Add the memory of each row to the batch."""
-        return with_memory(view, batch)
+        return add_memory_to_batch(view, batch)
 
     def next_task_state(self, view: StateView, batch: Batch, aux: Aux) -> dict[str, Array]:
         """Return the memory that the rows have left."""
-        return next_memory(view, batch, aux)
+        return next_memory_state(view, batch, aux)
 
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         config, stream = self.config, join_documents(documents, self.tokenizer.eos_id)
@@ -104,7 +104,7 @@ class SegmentLanguageModeling(LanguageModeling):
             split=name,
             batches=OneEpoch(windows),
             step=self._over_segments,
-            finish=lambda sums, rows: segment_report(sums, config.num_eval_segments),
+            finish=lambda sums, rows: memory_report(sums, config.num_eval_segments),
             at_end=name != config.validation_split,
             parameters=config.eval_parameters,
         )
@@ -121,10 +121,12 @@ class SegmentLanguageModeling(LanguageModeling):
                 **denominators,
             }, aux.task_state
 
-        return with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
+        return sums_with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
 
 
-def build(config: SegmentLanguageModelingConfig, directory: Path, rows_multiple: int = 1) -> SegmentLanguageModeling:
+def build_task(
+    config: SegmentLanguageModelingConfig, directory: Path, rows_multiple: int = 1
+) -> SegmentLanguageModeling:
     """Build the task over its data.
 
     Args:
@@ -132,14 +134,14 @@ def build(config: SegmentLanguageModelingConfig, directory: Path, rows_multiple:
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    tokenizer, splits, how = load_documents(config, directory, roles=())
+    tokenizer, splits, how = load_encoded_text(config, directory, roles=())
     return SegmentLanguageModeling(config, tokenizer, splits, rows_multiple, how)
 
 
-def synthetic(config: SegmentLanguageModelingConfig, rows_multiple: int = 1) -> SegmentLanguageModeling:
+def build_synthetic_task(config: SegmentLanguageModelingConfig, rows_multiple: int = 1) -> SegmentLanguageModeling:
     """Build the task over synthetic text, without prompts, whose lengths depend on the real tokenizer."""
-    tokenizer, splits = synthetic_documents(config, roles=(), texts=config.batch_size)
+    tokenizer, splits = synthetic_encoded_text(config, roles=(), texts=config.batch_size)
     return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(SegmentLanguageModelingConfig, synthetic, build, CONTINUATION_READER)
+TASK = TaskSpec(SegmentLanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER)

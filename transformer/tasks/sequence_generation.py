@@ -18,8 +18,8 @@ from transformer.decoding.generate import SpecialTokens, generate
 from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_CAPTIONING, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import TARGET_OVER_GRID
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
-from transformer.tasks.base_task import BaseTask, make_capture_function, refuse_options
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
+from transformer.tasks.base_task import BaseTask, make_capture_function, refuse_text_options
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import Batch, LossAux, Objective, PredictionRequest, Predictions, StateView
@@ -31,7 +31,7 @@ SPECIAL = ("<pad>", "<begin>", "<end>")
 class TokenSequenceTask(BaseTask):
     """A task that generates a sequence of tokens from its inputs.
 
-    A batch has the inputs, `target` [B, T], which the decoder reads, and `axis_labels` [B, T], which it predicts, one
+    A batch has the inputs, `target` [B, T], which the decoder reads, and `labels` [B, T], which it predicts, one
     step ahead (`teacher_forcing_arrays`). A subclass adds `interface`, `objectives`, `training_batches`, `axis_labels`
     and `probe_batch`.
 
@@ -51,7 +51,7 @@ class TokenSequenceTask(BaseTask):
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens, ends included, by which every sum is divided."""
-        return {"tokens": jnp.sum(predicted_steps(batch)).astype(jnp.float32)}
+        return {"tokens": jnp.sum(predicted_step_mask(batch)).astype(jnp.float32)}
 
     def score_target(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
@@ -69,7 +69,7 @@ class TokenSequenceTask(BaseTask):
         """
         inputs = self.inputs_of(batch)
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        sums = token_loss(logits, jnp.asarray(batch["labels"]), predicted_steps(batch), label_smoothing=0.0)
+        sums = token_loss(logits, jnp.asarray(batch["labels"]), predicted_step_mask(batch), label_smoothing=0.0)
         metrics = {
             "loss": sums.cross_entropy / denominators["tokens"],
             "accuracy": sums.correct / denominators["tokens"],
@@ -132,7 +132,7 @@ class TokenSequenceTask(BaseTask):
 class SymbolSequenceTask(TokenSequenceTask):
     """A task that generates sequences of named symbols from its inputs.
 
-    A batch has the inputs, `target` [B, T], which the decoder reads, and `axis_labels` [B, T], which it predicts, one
+    A batch has the inputs, `target` [B, T], which the decoder reads, and `labels` [B, T], which it predicts, one
     step ahead.
 
     Args:
@@ -178,16 +178,18 @@ class SymbolSequenceTask(TokenSequenceTask):
         """
         self.probe_examples, self.probe_batch = batch, self.inputs_of(batch)
 
-    def sequences(self, said: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
-        """Convert sequences of symbols to `target` and `axis_labels` of a batch."""
-        return teacher_forcing_arrays([[self._numbers[symbol] for symbol in of_row] for of_row in said], self.steps)
+    def encode_sequences(self, symbols: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+        """Convert sequences of symbols to `target` and `labels` of a batch."""
+        return teacher_forcing_arrays([[self._numbers[symbol] for symbol in of_row] for of_row in symbols], self.steps)
 
-    def decoded(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
+    def decoding_step(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """Generate sequences from a batch: the step of an evaluation, with `tokens` as rows."""
         decoding = DecodingConfig(max_new_tokens=self.steps, num_beams=self.num_beams, length_penalty=0.0)
         return {}, {"tokens": self.decode(view, batch, decoding)}
 
-    def say(self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig) -> dict[str, np.ndarray]:
+    def generate_sequences(
+        self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig
+    ) -> dict[str, np.ndarray]:
         """Replace the true sequences of a batch with those that the model generates.
 
         A sequence that is cut off at the largest length has no end.
@@ -207,10 +209,10 @@ class SymbolSequenceTask(TokenSequenceTask):
         return [self.symbols[number] for number in trim_at_end_token(row)]
 
     def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
-        """Return the names of the steps of one row of `axis_labels`: its symbols and, if it has one, its end."""
+        """Return the names of the steps of one row of `labels`: its symbols and, if it has one, its end."""
         return (*self.decode_symbols(row), *([self.symbols[END]] if END in row else []))
 
-    def lines(self, rows: np.ndarray) -> list[str]:
+    def format_lines(self, rows: np.ndarray) -> list[str]:
         """Return sequences as lines of text."""
         return [self.separator.join(self.decode_symbols(row)) for row in rows]
 
@@ -226,7 +228,7 @@ class SymbolSequenceTask(TokenSequenceTask):
             UserError: If an option does not apply to the task, or `max_new_tokens` exceeds the longest sequence with
                 its end.
         """
-        refuse_options(request, does)
+        refuse_text_options(request, does)
         decoding = DecodingConfig.with_request(
             request.decoding, max_new_tokens=self.steps, num_beams=self.num_beams, length_penalty=0.0
         )
@@ -235,18 +237,18 @@ class SymbolSequenceTask(TokenSequenceTask):
         return decoding
 
 
-def teacher_forcing_arrays(said: Sequence[Sequence[int]], steps: int) -> dict[str, Int[np.ndarray, "B T"]]:
+def teacher_forcing_arrays(sequences: Sequence[Sequence[int]], steps: int) -> dict[str, Int[np.ndarray, "B T"]]:
     """Convert sequences of token numbers to `target` and `labels` of a batch.
 
     Args:
-        said: The sequences, without begin and end.
+        sequences: The sequences, without begin and end.
         steps: Steps of a row: the length of the longest sequence with its begin or end.
 
     Returns:
         `target` [B, T], which starts with BEGIN, and `labels` [B, T], which finish with END; the rest is PAD.
     """
-    target, labels = np.full((2, len(said), steps), PAD, np.int32)
-    for row, numbers in enumerate(said):
+    target, labels = np.full((2, len(sequences), steps), PAD, np.int32)
+    for row, numbers in enumerate(sequences):
         target[row, : len(numbers) + 1] = [BEGIN, *numbers][:steps]
         labels[row, : len(numbers) + 1] = [*numbers, END][:steps]
     return {"target": target, "labels": labels}
@@ -257,12 +259,14 @@ def trim_at_end_token(row: np.ndarray) -> list[int]:
     return list(itertools.takewhile(lambda number: number not in (PAD, END), row.tolist()))
 
 
-def predicted_steps(batch: Batch) -> Bool[Array, "B T"]:
+def predicted_step_mask(batch: Batch) -> Bool[Array, "B T"]:
     """Return the steps at which a symbol or the end is predicted."""
     return jnp.asarray(batch["labels"]) != PAD
 
 
-def gold_links(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -> tuple[tuple[GoldLink, ...], ...]:
+def gold_alignments_from_mask(
+    places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool
+) -> tuple[tuple[GoldAlignment, ...], ...]:
     """Return gold links from every symbol to each of its positions.
 
     Args:
@@ -270,12 +274,12 @@ def gold_links(places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool) -
         sure: Whether the links are sure, or merely possible.
     """
     links = (np.argwhere(np.asarray(of_row)) for of_row in places_BxTxK)
-    return tuple(tuple(GoldLink(int(step), int(key), sure) for step, key in of_row) for of_row in links)
+    return tuple(tuple(GoldAlignment(int(step), int(key), sure) for step, key in of_row) for of_row in links)
 
 
-def gold_links_where_correct(
-    links: Sequence[tuple[GoldLink, ...]], right_B: Bool[np.ndarray, " B"]
-) -> tuple[tuple[GoldLink, ...], ...]:
+def keep_correct_gold_alignments(
+    links: Sequence[tuple[GoldAlignment, ...]], right_B: Bool[np.ndarray, " B"]
+) -> tuple[tuple[GoldAlignment, ...], ...]:
     """Keep the gold links of correctly generated sequences; those of others are unknown."""
     return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
 
@@ -283,8 +287,8 @@ def gold_links_where_correct(
 class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
     """A task that generates sequences of symbols from images.
 
-    A batch has `image`, the sequences, and what `links` needs. A subclass adds `training_batches`, `evaluations` and
-    `links`, and calls `set_probe_batch` with the batch whose maps are stored.
+    A batch has `image`, the sequences, and what `gold_alignments` needs. A subclass adds `training_batches`,
+    `evaluations` and `gold_alignments`, and calls `set_probe_batch` with the batch whose maps are stored.
 
     Args:
         name: The name of the objective.
@@ -304,7 +308,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         super().__init__(name, symbols, longest, given, output=IMAGE_CAPTIONING.output, **options)
 
     @abc.abstractmethod
-    def links(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldLink, ...], ...]:
+    def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:
         """Return, for each image, the gold links from symbols to the grid positions that they are about.
 
         Args:
@@ -322,13 +326,13 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         """Return the labels of a batch, without the gold links of sequences that are not correct."""
         steps = tuple(map(self.steps_of, batch["labels"]))
         looked, images = sites_between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
-        gold = {site.name: self.links(batch, site) for site in looked}
+        gold = {site.name: self.gold_alignments(batch, site) for site in looked}
         if right_B is not None:
-            gold = {name: gold_links_where_correct(links, right_B) for name, links in gold.items()}
+            gold = {name: keep_correct_gold_alignments(links, right_B) for name, links in gold.items()}
         grids = {site.key.name: images for site in looked}
-        return AxisLabels({"target": steps}, tuple(self.lines(batch["labels"])), gold or None, images=grids)
+        return AxisLabels({"target": steps}, tuple(self.format_lines(batch["labels"])), gold or None, images=grids)
 
-    def answers(self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig) -> Predictions:
+    def predict_batch(self, view: StateView, batch: Mapping[str, np.ndarray], decoding: DecodingConfig) -> Predictions:
         """Generate sequences from the images of a batch.
 
         Args:
@@ -339,10 +343,12 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         Returns:
             The generated lines, with gold links where they are correct.
         """
-        said = self.say(view, batch, decoding)
-        right_B = (said["labels"] == batch["labels"]).all(axis=1)
-        labels = self._describe(said, view.model.sites, right_B)
-        return Predictions(self.lines(said["labels"]), labels, make_capture_function(view, self.inputs_of(said)))
+        generated = self.generate_sequences(view, batch, decoding)
+        right_B = (generated["labels"] == batch["labels"]).all(axis=1)
+        labels = self._describe(generated, view.model.sites, right_B)
+        return Predictions(
+            self.format_lines(generated["labels"]), labels, make_capture_function(view, self.inputs_of(generated))
+        )
 
 
 def model_inputs(batch: Batch) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def is_first_occurrence(tokens_BxNxT: Int[Array, "B N T"]) -> Bool[Array, "B N"]
     return ~jnp.any(jnp.tril(same_BxNxN, -1), axis=-1)
 
 
-def expected_reward(
+def expected_reward_surrogate(
     kind: SequenceObjective,
     log_likelihood_BxN: Float[Array, "B N"],
     reward_BxN: Float[Array, "B N"],

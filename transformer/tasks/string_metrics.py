@@ -19,7 +19,7 @@ from transformer.tasks.sequence_generation import model_inputs
 from transformer.tasks.task import Batch, EvaluationReport, StateView
 
 
-def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
+def glyph_mask(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
     """Return which positions of a grid belong to each glyph.
 
     A position belongs to a glyph if its center lies in the glyph's square, or the glyph's center in its patch.
@@ -45,16 +45,16 @@ def inside(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
     return jnp.pad(found, ((0, 0), (0, 0), (axis.num_leading_positions, 0)))
 
 
-def attention_mass_step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
+def sum_glyph_attention_mass(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
     """Sum the attention mass on the glyphs while the true strings are read: the step of an evaluation."""
     masses = {
-        site: attention_mass_within(weights, inside(site.key, batch))
+        site: attention_mass_within(weights, glyph_mask(site.key, batch))
         for site, weights in capture_weights(view, model_inputs(batch)).items()
     }
     return {"glyphs": jnp.sum(jnp.asarray(batch["sides"]) > 0), **attention_mass_sums(masses)}, None
 
 
-def attention_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> EvaluationReport:
+def glyph_mass_report(sums: Mapping[str, np.ndarray], rows: object) -> EvaluationReport:
     """Report `glyph_mass`, the mean over glyphs of the attention mass of the head that has the most."""
     mass, site, layer, head = head_with_most_mass(sums)
     note = f"{site}, layer {layer}, head {head}; {int(sums['glyphs'])} glyphs"

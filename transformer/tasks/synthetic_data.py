@@ -34,7 +34,7 @@ def synthetic_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
 
 
 def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
-    """Return an untrained tokenizer of about the size that a trained one will have, in place of `open_tokenizer`.
+    """Return an untrained tokenizer of about the size of a trained one, in place of `load_or_train_tokenizer`.
 
     Args:
         kind: The kind of tokenizer.
@@ -50,10 +50,10 @@ def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tup
             return synthetic_tokenizer(vocabulary, roles)
 
 
-def synthetic_documents(
+def synthetic_encoded_text(
     config: TextConfig, roles: tuple[str, ...], *, texts: int = 1
 ) -> tuple[Tokenizer, dict[str, Documents]]:
-    """Return a tokenizer and two synthetic documents for each split, in place of `load_documents`.
+    """Return a tokenizer and two synthetic documents for each split, in place of `load_encoded_text`.
 
     Args:
         config: The text's config.
@@ -67,8 +67,8 @@ def synthetic_documents(
     return tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)}
 
 
-def synthetic_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, TranslationSplit]]:
-    """Return a tokenizer and sentence pairs of the largest of `config.bucket_lengths`, in place of `load_splits`.
+def synthetic_encoded_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, TranslationSplit]]:
+    """Return a tokenizer and pairs of the largest of `config.bucket_lengths`, in place of `load_encoded_splits`.
 
     Batches of all lengths have about the same number of positions; at the greatest length attention costs the most, and
     rounding up to a row per device adds the most positions.

@@ -240,14 +240,14 @@ class InputReader:
     """How a task reads new texts with only what its run directory holds; its data are not opened.
 
     Attributes:
-        make_interface: A function (config, kept) to the task's interface.
+        make_task_interface: A function (config, kept) to the task's interface.
         encode: A function (config, view, kept, texts) to the model's inputs. It raises UserError if texts are empty or
             too long for the model. If a model of a source and a target is given no targets, it decodes them itself.
         load_preprocessor: A function from the run directory to what is read of it: by default the tokenizer; for
             images, whose files the texts name, their size and classes.
     """
 
-    make_interface: Callable[[Any, Any], TaskInterface]
+    make_task_interface: Callable[[Any, Any], TaskInterface]
     encode: Callable[[Any, StateView, Any, InputTexts], EncodedInputs]
     load_preprocessor: Callable[[Path], Any] = load_run_tokenizer
 

@@ -100,7 +100,7 @@ class TextConfig(Config, path="config.task"):
 Documents = Sequence[np.ndarray]
 
 
-class LoadedText(NamedTuple):
+class EncodedText(NamedTuple):
     """A text as token numbers.
 
     Attributes:
@@ -114,7 +114,7 @@ class LoadedText(NamedTuple):
     split_note: str = ""
 
 
-def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> LoadedText:
+def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> EncodedText:
     """Open the text, train or load the run's tokenizer, and encode the splits.
 
     A newly trained tokenizer is saved in the run directory. It has an end token if the training text has several
@@ -138,17 +138,17 @@ def load_documents(config: TextConfig, directory: Path, roles: tuple[str, ...]) 
         if not any(map(str.strip, texts)):
             raise UserError(f"{config.dataset} has an empty split {name!r}: give it text")
     roles = tuple(dict.fromkeys((*roles, "end"))) if len(splits["train"]) > 1 else roles
-    tokenizer = open_tokenizer(directory, config.tokenizer, config.vocabulary, splits, roles)
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocabulary, splits, roles)
     encoded: dict[str, Documents] = {
         name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
     }
     lines = {name: long_lines(texts) for name, texts in splits.items()} if text.from_files else {}
-    return LoadedText(
+    return EncodedText(
         tokenizer, encoded, join_notes((text.split_note, describe_overlap(lines, "lines of 40 letters and more")))
     )
 
 
-def open_tokenizer(
+def load_or_train_tokenizer(
     directory: Path, kind: TokenizerKind, vocabulary: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
 ) -> AnyTokenizer:
     """Load the run's tokenizer, or train one and save it in the run directory.
@@ -247,7 +247,7 @@ class RepeatedSequences(NamedTuple):
     periods: tuple[int, ...]
 
 
-def repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> RepeatedSequences:
+def make_repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> RepeatedSequences:
     """Make rows of random ordinary tokens that repeat, to find induction heads (Olsson et al. 2022).
 
     The period of the first row is half its length; later rows have shorter ones, down to a quarter, so that a head that
@@ -287,7 +287,7 @@ def label_repeated_sequences(labels: AxisLabels, repeated: RepeatedSequences) ->
     )
 
 
-def token_labels(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> AxisLabels:
+def token_axis_labels(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> AxisLabels:
     """Return the labels of texts' tokens, on the axis `tokens`.
 
     Args:

@@ -17,7 +17,7 @@ from transformer.models.model import Variables
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView
 from transformer.tasks.text_data import pad_texts
-from transformer.tasks.text_task import MAX_PROBE_TOKENS, encoded_inputs, make_predictions, max_input_length
+from transformer.tasks.text_task import MAX_PROBE_TOKENS, make_encoded_inputs, max_input_length, predictions_with_maps
 
 
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
@@ -187,7 +187,7 @@ def predict_continuations(
     said = continue_texts(view, tokenizer, texts, decoding, max_length)
     lines = [text + each.text for text, several in zip(texts, said, strict=True) for each in several]
     rows = [several[0].tokens[: min(MAX_PROBE_TOKENS, max_length)] for several in said]
-    return make_predictions(view, lines, encoded_inputs(tokenizer, rows))
+    return predictions_with_maps(view, lines, make_encoded_inputs(tokenizer, rows))
 
 
 def _continued(

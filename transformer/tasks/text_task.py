@@ -25,16 +25,16 @@ from transformer.tasks.base_task import (
     make_capture_function,
 )
 from transformer.tasks.losses import TokenLoss, chunked_token_loss
-from transformer.tasks.mask_filling import encode_framed
+from transformer.tasks.mask_filling import encode_with_special_tokens
 from transformer.tasks.task import Batch, EncodedInputs, InputReader, InputTexts, Predictions, StateView
 from transformer.tasks.text_data import (
     Documents,
     TextConfig,
     evenly_spaced_excerpts,
     label_repeated_sequences,
+    make_repeated_sequences,
     pad_texts,
-    repeated_sequences,
-    token_labels,
+    token_axis_labels,
 )
 
 # The possible inputs of a model; every batch has some of them.
@@ -76,9 +76,9 @@ class TextTask(BaseTask):
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
         self._splits = splits
         check_batch_size(config.batch_size, rows_multiple)
-        self.interface = text_interface(config, tokenizer, asks=asks, max_decoded_length=max_decoded_length)
+        self.interface = make_text_task_interface(config, tokenizer, asks=asks, max_decoded_length=max_decoded_length)
         length = min(config.probe_length, config.context)
-        self._repeats = repeated_sequences(tokenizer, repeated, length)
+        self._repeats = make_repeated_sequences(tokenizer, repeated, length)
         texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, length)
         probed = np.concatenate([texts, self._repeats.tokens])
         self.probe_batch = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
@@ -101,7 +101,7 @@ class TextTask(BaseTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         return label_repeated_sequences(
-            token_labels(self.tokenizer, [list(row) for row in self.probe_batch["tokens"]]), self._repeats
+            token_axis_labels(self.tokenizer, [list(row) for row in self.probe_batch["tokens"]]), self._repeats
         )
 
     def token_sums(
@@ -134,7 +134,7 @@ class TextTask(BaseTask):
         return sums, aux
 
 
-def text_interface(
+def make_text_task_interface(
     config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, max_decoded_length: int = 0
 ) -> TaskInterface:
     """Return what a task over rows of tokens requires of a model.
@@ -159,12 +159,12 @@ def text_interface(
     )
 
 
-def encoded_inputs(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> EncodedInputs:
+def make_encoded_inputs(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> EncodedInputs:
     """Return rows of token numbers as a model reads them."""
-    return EncodedInputs(pad_texts(rows, tokenizer), "hidden", token_labels(tokenizer, rows))
+    return EncodedInputs(pad_texts(rows, tokenizer), "hidden", token_axis_labels(tokenizer, rows))
 
 
-def make_predictions(view: StateView, lines: Sequence[str], reading: EncodedInputs) -> Predictions:
+def predictions_with_maps(view: StateView, lines: Sequence[str], reading: EncodedInputs) -> Predictions:
     """Combine answers with a pass that captures the maps of what was read.
 
     Args:
@@ -195,13 +195,13 @@ def _read_texts(
     check_input_texts(sentences)
     rows = [encode(tokenizer, text) for text in sentences.texts]
     check_text_length(sentences.texts, rows, view.model.max_length)
-    return encoded_inputs(tokenizer, rows)
+    return make_encoded_inputs(tokenizer, rows)
 
 
 CONTINUATION_READER = InputReader(
-    functools.partial(text_interface, asks=LANGUAGE_MODELING), functools.partial(_read_texts, encode_prompt)
+    functools.partial(make_text_task_interface, asks=LANGUAGE_MODELING), functools.partial(_read_texts, encode_prompt)
 )
-read_framed = functools.partial(_read_texts, encode_framed)
+read_framed = functools.partial(_read_texts, encode_with_special_tokens)
 
 
 def real_positions(batch: Batch) -> Bool[Array, "B T"]:

@@ -21,15 +21,20 @@ from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import BaseTask, check_input_texts, check_text_length, describe_splits, report_means
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.hard_attention_reinforce import (
+    estimate_reinforce_loss,
     initial_baseline,
-    next_baseline,
-    reinforce,
     samples_attention,
     token_log_likelihood,
+    update_baseline,
 )
 from transformer.tasks.losses import chunked_token_loss
-from transformer.tasks.sequence_level_training import SequenceObjective, expected_reward, gleu, is_first_occurrence
-from transformer.tasks.synthetic_data import synthetic_splits
+from transformer.tasks.sequence_level_training import (
+    SequenceObjective,
+    expected_reward_surrogate,
+    gleu,
+    is_first_occurrence,
+)
+from transformer.tasks.synthetic_data import synthetic_encoded_splits
 from transformer.tasks.task import (
     Batch,
     EncodedInputs,
@@ -45,21 +50,21 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_task import make_predictions
+from transformer.tasks.text_task import predictions_with_maps
 from transformer.tasks.translation_data import (
     TranslationConfig,
     TranslationSplit,
-    choose_varied,
+    choose_varied_pairs,
     encode_pairs,
-    load_splits,
-    pair_labels,
+    load_encoded_splits,
+    pair_axis_labels,
     special_tokens,
 )
 from transformer.tasks.translation_decoding import check_language, encode_pair_inputs, translate
 from transformer.tasks.translation_metrics import (
     alignment_evaluation,
-    decoding_step,
     evaluation_batches,
+    make_decoding_step,
     translation_evaluation,
 )
 
@@ -78,7 +83,7 @@ class Translation(BaseTask):
         special = special_tokens(tokenizer)
         self._special, self._pad = special, special.pad_id
         self._splits, self._train, self._rows_multiple = splits, splits["train"], rows_multiple
-        self.interface, longest = make_interface(config, tokenizer), max(config.bucket_lengths)
+        self.interface, longest = make_task_interface(config, tokenizer), max(config.bucket_lengths)
         self.objectives = (Objective("translation", self._loss),)
         validation, test = splits[config.validation_split], splits[config.test_split]
         self.evaluations = self._evaluations(validation, test)
@@ -91,7 +96,7 @@ class Translation(BaseTask):
     def _probed(self, validation: TranslationSplit, longest: int) -> TranslationSplit:
         """Choose the pairs whose maps are stored, among those that fit a batch, so that maps and labels agree."""
         fitting = validation.encoded.indices_within_length(longest)
-        chosen = choose_varied([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
+        chosen = choose_varied_pairs([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
         return validation.part([fitting[number] for number in chosen])
 
     def _evaluations(self, validation: TranslationSplit, test: TranslationSplit) -> tuple[Evaluation, ...]:
@@ -109,7 +114,7 @@ class Translation(BaseTask):
             )
             for name, split, at_end in ((config.validation_split, validation, False), (config.test_split, test, True))
         ]
-        decode = decoding_step(config, tokenizer)
+        decode = make_decoding_step(config, tokenizer)
         translations = (
             translation_evaluation(config, tokenizer, few, decode, shown=3, length_bounds=config.length_bounds),
             translation_evaluation(
@@ -227,7 +232,7 @@ class Translation(BaseTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe sentences; the target axis shows the predicted tokens."""
-        return pair_labels(self.tokenizer, self._probed_pairs, sites)
+        return pair_axis_labels(self.tokenizer, self._probed_pairs, sites)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Translate the texts.
@@ -240,7 +245,9 @@ class Translation(BaseTask):
             samples = request.decoding["num_samples"]
             raise UserError(f"--num_samples={samples} is for runs that continue texts: a translation is one")
         pairs = translate_request(self.config, view, self.tokenizer, request)
-        return make_predictions(view, [pair.target for pair in pairs], encode_pair_inputs(view, self.tokenizer, pairs))
+        return predictions_with_maps(
+            view, [pair.target for pair in pairs], encode_pair_inputs(view, self.tokenizer, pairs)
+        )
 
     def _inputs(self, batch: Batch) -> dict[str, Array]:
         return {name: jnp.asarray(batch[name]) for name in ("source", "target")}
@@ -267,9 +274,9 @@ class Translation(BaseTask):
             return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
         baseline = view.task_state["baseline"]
         likelihood_BxT = token_log_likelihood(score(hidden_BxTxE), labels_BxT)
-        estimate = reinforce(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
+        estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
         loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        return loss, LossAux.from_aux(aux, next_baseline(baseline, estimate, counts_BxT), metrics)
+        return loss, LossAux.from_aux(aux, update_baseline(baseline, estimate, counts_BxT), metrics)
 
     def _expected_reward(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
         """Return the estimate of the sum of expected rewards, and the sum of the rewards of the model's samples."""
@@ -285,7 +292,7 @@ class Translation(BaseTask):
         likelihood_RxT = token_log_likelihood(logits_RxTxV, labels_RxT)
         likelihood_R = jnp.sum(jnp.where(labels_RxT != self._pad, likelihood_RxT, 0), axis=1)
         config, rewards_BxN = self.config, jnp.asarray(batch["rewards"])
-        worth_B = expected_reward(
+        worth_B = expected_reward_surrogate(
             config.objective,
             likelihood_R.reshape(batch_size, draws),
             rewards_BxN,
@@ -316,7 +323,7 @@ def _mean_reward(sums: Mapping[str, float], rows: object) -> EvaluationReport:
     return report_means(sums, by="drawn")
 
 
-def make_interface(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_task_interface(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: source and target in one vocabulary."""
     longest = max(config.bucket_lengths)
     side = InputSpec((max(config.tokens_per_batch // longest, 1), longest))
@@ -385,7 +392,7 @@ def encode_inputs(
     return encode_pair_inputs(view, tokenizer, pairs)
 
 
-def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:
+def build_task(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:
     """Build the task over its data.
 
     Args:
@@ -393,14 +400,14 @@ def build(config: TranslationConfig, directory: Path, rows_multiple: int = 1) ->
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; rows of a batch are padded to a multiple.
     """
-    tokenizer, splits = load_splits(config, directory)
+    tokenizer, splits = load_encoded_splits(config, directory)
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-def synthetic(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
+def build_synthetic_task(config: TranslationConfig, rows_multiple: int = 1) -> Translation:
     """Build the task over synthetic pairs of the greatest length."""
-    tokenizer, splits = synthetic_splits(config)
+    tokenizer, splits = synthetic_encoded_splits(config)
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(TranslationConfig, synthetic, build, InputReader(make_interface, encode_inputs))
+TASK = TaskSpec(TranslationConfig, build_synthetic_task, build_task, InputReader(make_task_interface, encode_inputs))

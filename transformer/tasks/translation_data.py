@@ -28,7 +28,7 @@ from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import has_tokenizer, special_token_ids_by_role, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.storage.paths import storage_of
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.sequence_level_training import SequenceObjective
 
 # The axes of the maps that show which source token a target token comes from.
@@ -152,7 +152,7 @@ class TranslationSplit:
         return TranslationSplit(self.name, [self.pairs[i] for i in indices], self.encoded.select(indices))
 
 
-def load_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, TranslationSplit]]:
+def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, TranslationSplit]]:
     """Open the data, train or load the run's tokenizer, and encode the three splits.
 
     A newly trained tokenizer is saved in the run directory.
@@ -245,7 +245,7 @@ def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> Enco
     )
 
 
-def pair_labels(
+def pair_axis_labels(
     tokenizer: AnyTokenizer, pairs: Sequence[SentencePair], sites: Sequence[Site], encoded: EncodedPairs | None = None
 ) -> AxisLabels:
     """Return the labels of sentence pairs' tokens, and their known word alignments as links between tokens.
@@ -278,10 +278,10 @@ def pair_labels(
     return AxisLabels(tokens=tokens, links=links, titles=titles)
 
 
-def _token_links(links: WordAlignment, source: Sequence[str], target: Sequence[str]) -> tuple[GoldLink, ...]:
+def _token_links(links: WordAlignment, source: Sequence[str], target: Sequence[str]) -> tuple[GoldAlignment, ...]:
     """Convert links between words to links between their pieces."""
     return tuple(
-        GoldLink(query, key, (key_word, query_word) in links.sure)
+        GoldAlignment(query, key, (key_word, query_word) in links.sure)
         for query, query_word in enumerate(word_of_each_piece(target))
         for key, key_word in enumerate(word_of_each_piece(source))
         if (key_word, query_word) in links.possible
@@ -295,7 +295,7 @@ def word_of_each_piece(pieces: Sequence[str]) -> list[int]:
     return [-1 if is_special else next(words) for is_special in special]
 
 
-def choose_varied(pairs: Sequence[SentencePair], count: int) -> list[int]:
+def choose_varied_pairs(pairs: Sequence[SentencePair], count: int) -> list[int]:
     """Choose the indices of pairs that take turns among languages and kinds.
 
     Args:

@@ -20,7 +20,7 @@ from transformer.tasks.base_task import check_text_length
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, EncodedInputs, StateView
 from transformer.tasks.text_generation import output_vocabulary_size
-from transformer.tasks.translation_data import TARGET_OVER_SOURCE, encode_pairs, pair_labels, special_tokens
+from transformer.tasks.translation_data import TARGET_OVER_SOURCE, encode_pairs, pair_axis_labels, special_tokens
 
 
 def translate(
@@ -76,7 +76,7 @@ def translate(
             tokens=SpecialTokens(*special_tokens(tokenizer)),
             key=jax.random.key(decoding.seed),
             constraints=constraints,
-            coverage=source_coverage(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
+            coverage=make_coverage_penalty(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
         )
 
     rollout = run(view.variables, source_only)
@@ -108,7 +108,7 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
         raise UserError(f"--target_language={language}: this run knows one direction alone; leave the flag out")
 
 
-def source_coverage(
+def make_coverage_penalty(
     view: StateView, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float
 ) -> CoveragePenalty | None:
     """Return the coverage penalty over the attention of target to source.
@@ -152,4 +152,4 @@ def encode_pair_inputs(view: StateView, tokenizer: AnyTokenizer, pairs: Sequence
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = BucketedPairBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-    return EncodedInputs(inputs, "forward", pair_labels(tokenizer, pairs, view.model.sites, encoded))
+    return EncodedInputs(inputs, "forward", pair_axis_labels(tokenizer, pairs, view.model.sites, encoded))

@@ -28,7 +28,7 @@ from transformer.tasks.translation_data import (
     special_tokens,
     word_of_each_piece,
 )
-from transformer.tasks.translation_decoding import source_coverage
+from transformer.tasks.translation_decoding import make_coverage_penalty
 
 WordPair = tuple[int, int]  # (source word, target word)
 
@@ -51,7 +51,7 @@ def translation_evaluation(
         config: The task's config.
         tokenizer: The tokenizer.
         split: The split.
-        step: The step of `decoding_step`.
+        step: The step of `make_decoding_step`.
         shown: The number of samples in the report.
         at_end: Whether it runs only at the end of training.
         length_bounds: Bounds of the groups of source lengths, as in `translation_report`.
@@ -115,7 +115,7 @@ def alignment_evaluation(
         for row, index in enumerate(rows["index"]):
             if index >= 0:
                 for (site, layer, head), links in linked.items():
-                    reads_words = word_weights(rows["weights"][site][row, layer, head], *words[index])
+                    reads_words = word_attention_weights(rows["weights"][site][row, layer, head], *words[index])
                     links[index] = argmax_links(reads_words)
         known = [pair.links for pair in pairs if pair.links is not None]
         cut = len(kept.pairs)
@@ -199,7 +199,7 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
     return OneEpoch(batches)
 
 
-def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
+def make_decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
     """Return the step that decodes a batch: rows of the best `tokens`, and the `index` of each pair."""
     chosen = make_decoding_strategy(config)
 
@@ -213,7 +213,7 @@ def decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Evaluat
             length=inputs["source"].shape[1],
             tokens=SpecialTokens(*special_tokens(tokenizer)),
             constraints=DecodingConfig().constraints(tokenizer, output_vocabulary_size(view, inputs), begins=True),
-            coverage=source_coverage(view, inputs["source"], tokenizer, config.coverage_penalty),
+            coverage=make_coverage_penalty(view, inputs["source"], tokenizer, config.coverage_penalty),
         )
         return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
 
@@ -243,7 +243,9 @@ def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowe
     return score.score, str(metric.get_signature())
 
 
-def word_weights(weights_TxS: np.ndarray, source_words: Sequence[int], target_words: Sequence[int]) -> np.ndarray:
+def word_attention_weights(
+    weights_TxS: np.ndarray, source_words: Sequence[int], target_words: Sequence[int]
+) -> np.ndarray:
     """Convert attention between pieces to attention between words (Zenkel et al. 2019).
 
     The weights of the pieces of a source word are summed; those of the pieces of a target word are averaged.

@@ -90,9 +90,9 @@ def build_components(
     placement = add_family_axes(placement, family.logical_axes)
     parts = placement.num_shards("batch") * experiment.run.num_microbatches
     if synthetic:
-        task = tasks.synthetic(experiment.task, parts)
+        task = tasks.build_synthetic_task(experiment.task, parts)
     else:
-        task = tasks.build(experiment.task, directory, parts)
+        task = tasks.build_task(experiment.task, directory, parts)
     check_sequence_divides(task.interface, placement)
     if family.check_placement is not None:
         family.check_placement(experiment.model, placement)

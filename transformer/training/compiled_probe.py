@@ -60,7 +60,7 @@ def compile_probe(
         ).maps
 
     abstract = abstract.without_optimizers()
-    labels = task.axis_labels(model.sites).completed(model.sites)
+    labels = task.axis_labels(model.sites).with_axis_names(model.sites)
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
     plan = plan_capture(traced, model.sites, labels, config, times, tiers)

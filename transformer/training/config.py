@@ -23,10 +23,10 @@ from transformer.overrides import (
     find_key,
     override_flag,
     parse_value,
-    plain_value,
-    read_key,
+    read_override,
+    replace_keys,
     section_schema,
-    set_keys,
+    to_plain_value,
 )
 from transformer.tasks import registry as tasks
 from transformer.training.init_from import InitializeFromConfig
@@ -83,7 +83,7 @@ class ExperimentConfig:
         """Return the resolved config as plain values: the content of `config.json`."""
         return {
             **to_config(self.run),
-            "task": {"name": tasks.name_of(self.task), **to_config(self.task)},
+            "task": {"name": tasks.task_name(self.task), **to_config(self.task)},
             "model": {"family": models.name_of(self.model), **to_config(self.model)},
             "optimizer": to_config(self.optimizer),
             "optimizers": to_config(self.optimizers),
@@ -208,7 +208,7 @@ def apply_overrides(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
         UserError: If no config with this task and family has the key, a value has another type, or a key of `base` does
             not exist under the new task or family.
     """
-    return _override(base, overrides, plain_value)
+    return _override(base, overrides, to_plain_value)
 
 
 def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -267,9 +267,9 @@ def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: ReadV
         _refuse_left_over(key, tree, values)
     if "model.size" not in chosen:
         changes = {key.removeprefix("model."): key for key in rest if key.startswith("model.")}
-        read_changes = {name: read_key(tree, key, rest[key], read) for name, key in changes.items()}
+        read_changes = {name: read_override(tree, key, rest[key], read) for name, key in changes.items()}
         values["model"] = depart_from_size(values["model"], read_changes)
-    return set_keys(values, rest, tree, read)
+    return replace_keys(values, rest, tree, read)
 
 
 def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: ReadValue) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: ReadValue)
     for key in (*_CHOICES.keys, *_CHOOSING):
         if key not in chosen:
             continue
-        value = read_key(_CHOICES, key, chosen[key], read)
+        value = read_override(_CHOICES, key, chosen[key], read)
         section, dot, name = key.partition(".")
         if not dot:
             values[section] = value

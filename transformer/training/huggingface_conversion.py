@@ -261,11 +261,11 @@ def export_to_huggingface(
     """
     run = open_run(workdir, trusted)
     directory, experiment = run
-    reader = tasks.TASKS[tasks.name_of(experiment.task)].input_reader
+    reader = tasks.TASKS[tasks.task_name(experiment.task)].input_reader
     if reader is None:
-        raise UserError(f"{workdir} is of the task {tasks.name_of(experiment.task)}: Hugging Face has no such model")
+        raise UserError(f"{workdir} is of the task {tasks.task_name(experiment.task)}: Hugging Face has no such model")
     kept = reader.load_preprocessor(directory.path)
-    interface = dataclasses.replace(reader.make_interface(experiment.task, kept), output=None)
+    interface = dataclasses.replace(reader.make_task_interface(experiment.task, kept), output=None)
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
     step, params = run.read_checkpoint(
         step, lambda checkpoints, at: run.restore_eval_parameters(checkpoints, at, shapes)

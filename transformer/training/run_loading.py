@@ -347,7 +347,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
     components = build_components(experiment, Path(), single_device_placement(), synthetic=True)
     return RunSizes(
         family_name=models.name_of(experiment.model),
-        task_name=tasks.name_of(experiment.task),
+        task_name=tasks.task_name(experiment.task),
         step=step,
         num_parameters_by_part=_by_part(sizes),
         num_state_elements=sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(STATE)),

@@ -140,7 +140,7 @@ def _assemble_runs(experiments: Sequence[ExperimentConfig], directories: Sequenc
         copy_source_tokenizer(experiment.initialize_from, directory.path)
     components = build_components(experiments[0], directories[0].path)
     for experiment, directory in zip(experiments[1:], directories[1:], strict=True):
-        tasks.build(experiment.task, directory.path, experiment.run.num_microbatches)
+        tasks.build_task(experiment.task, directory.path, experiment.run.num_microbatches)
     return components
 
 

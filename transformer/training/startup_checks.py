@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.costs.chips import chip_of
+from transformer.costs.chips import find_chip
 from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -42,7 +42,7 @@ def check_task_fits_model(
             task's or a model's own code are raised unchanged, with a note that names the traced pass.
     """
     _check_names(model.sites)
-    labels = task.axis_labels(model.sites).completed(model.sites)
+    labels = task.axis_labels(model.sites).with_axis_names(model.sites)
     _check_probe(model, task, abstract, labels)
     _check_objectives(model, task, abstract, batch, capture)
     _check_evaluations(model, task, abstract)
@@ -87,7 +87,7 @@ def device_memory(device: Any, files: Path = Path("/")) -> float | None:
         except (OSError, ValueError, KeyError, IndexError):
             return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     told = device.memory_stats() or {}
-    chip = chip_of(device)
+    chip = find_chip(device)
     return told.get("bytes_limit") or (None if chip is None else chip.memory_bytes)
 
 

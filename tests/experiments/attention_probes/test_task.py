@@ -17,7 +17,7 @@ from experiments.attention_probes.task import (
     Direction,
     count_gold_hits,
     encode_user_texts,
-    make_interface,
+    make_task_interface,
 )
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
@@ -183,7 +183,7 @@ def test_a_hit_is_a_row_whose_largest_weight_is_gold() -> None:
 
 def test_links_name_what_a_head_reads_that_follows_them(task: AttentionProbes) -> None:
     labels = task.axis_labels(SITES)
-    assert labels.linked == "the nearer item or the farther item"
+    assert labels.gold_key_description == "the nearer item or the farther item"
     assert labels.links is not None
     assert set(labels.links) == {"decoder/self"}
     for words, links in zip(labels.tokens["tokens"], labels.links["decoder/self"], strict=True):
@@ -231,7 +231,7 @@ def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: Atten
     reading = encode_user_texts(task.config, view, None, InputTexts([text]))
     assert (reading.method, reading.inputs["lengths"].tolist()) == ("forward", [6])
     assert TASK.input_reader is not None
-    assert TASK.input_reader.make_interface(task.config, None) == task.interface
+    assert TASK.input_reader.make_task_interface(task.config, None) == task.interface
 
 
 def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> None:
@@ -251,7 +251,7 @@ def test_the_table_compares_families_of_equal_parameters() -> None:
     sections = {"Transformer": values["model"], "LSTM": corpora.LSTM, "convolution": corpora.CONVOLUTION}
     counts: dict[str, list[int]] = {name: [] for name in sections}
     for dataset in corpora.DATASETS:
-        interface = make_interface(AttentionProbesConfig(dataset))
+        interface = make_task_interface(AttentionProbesConfig(dataset))
         for name, section in sections.items():
             shapes = build_model(model_config(section), interface, Precision()).functional.shapes()
             counts[name].append(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)))

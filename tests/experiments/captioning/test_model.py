@@ -23,7 +23,7 @@ from transformer.layers.grid_positions import GridPositions
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
-from transformer.tasks.hard_attention_reinforce import reinforce, token_log_likelihood
+from transformer.tasks.hard_attention_reinforce import estimate_reinforce_loss, token_log_likelihood
 
 PAD, BEGIN, WORDS = 0, 1, 7
 RNG = np.random.default_rng(0)
@@ -192,7 +192,7 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
             monkeypatch.setattr(normalizers, "draw_array", forced)
             logits, aux = model.apply(Variables(params, {}), inputs, train=True, key=key)
             told = token_log_likelihood(logits, jnp.asarray(LABELS[None]))
-            estimate = reinforce(told, jnp.ones((1, 2), bool), aux.extras, jnp.asarray(baseline), 0.0)
+            estimate = estimate_reinforce_loss(told, jnp.ones((1, 2), bool), aux.extras, jnp.asarray(baseline), 0.0)
             return estimate.loss - jnp.sum(told)
 
         gradient = jax.jit(jax.grad(loss))

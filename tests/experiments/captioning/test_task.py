@@ -27,7 +27,7 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.attention_mass import NO_CELL, attention_mass_within, cell_of_patch
-from transformer.tasks.hard_attention_reinforce import reinforce, token_log_likelihood
+from transformer.tasks.hard_attention_reinforce import estimate_reinforce_loss, token_log_likelihood
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
 from transformer.tasks.task import PredictionRequest, StateView
 
@@ -92,7 +92,7 @@ def test_hard_attention_adds_what_its_draws_learn_from(task: Captioning) -> None
         inputs = {name: batch[name] for name in ("image", "target")}
         logits, of_model = view.model.apply(view.variables, inputs, train=True, key=key)
         told = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
-        estimate = reinforce(told, counts, of_model.extras, jnp.float32(-2.0), task.config.entropy_weight)
+        estimate = estimate_reinforce_loss(told, counts, of_model.extras, jnp.float32(-2.0), task.config.entropy_weight)
         return loss, aux, jnp.sum(jnp.where(counts, told, 0)), estimate
 
     loss, aux, told, estimate = both()
@@ -215,7 +215,7 @@ def test_bleu_is_that_of_its_definition() -> None:
 
 def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None:
     fine = view_of(task).model.sites
-    labels = task.axis_labels(fine).completed(fine)
+    labels = task.axis_labels(fine).with_axis_names(fine)
     assert labels.images["grid"].shape == (3, 24, 24, 3)
     assert labels.links is not None
     for example, links in enumerate(labels.links[SITE]):
@@ -246,7 +246,7 @@ def test_a_described_scene_is_painted_and_captioned(task: Captioning, options: d
     assert len(answers.lines) == 2
     known = set(task.symbols[END + 1 :])
     assert all(set(line.split()) <= known for line in answers.lines)
-    labels = answers.labels.completed(view.model.sites)
+    labels = answers.labels.with_axis_names(view.model.sites)
     assert labels.titles == tuple(answers.lines)
     maps = np.asarray(answers.capture_maps(Capture((SITE,)))[SITE].weights)
     assert view.model.sites[0].values is MapValues.SAMPLE

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from experiments.few_shot.data import RotationAugmentation
-from experiments.few_shot.task import EPISODE, SHOT, FewShotClassification, FewShotConfig, build, synthetic
+from experiments.few_shot.task import (
+    EPISODE,
+    SHOT,
+    FewShotClassification,
+    FewShotConfig,
+    build_synthetic_task,
+    build_task,
+)
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.tasks.task import StateView
@@ -24,7 +31,7 @@ SITE = Site("at", Axis(EPISODE, AxisKind.STEPS), Axis(SHOT, AxisKind.GRID, shape
 
 @pytest.fixture(scope="module")
 def task() -> FewShotClassification:
-    return build(FewShotConfig(**SMALL, shots=(1, 2), num_eval_examples=6), Path())
+    return build_task(FewShotConfig(**SMALL, shots=(1, 2), num_eval_examples=6), Path())
 
 
 def of_model(logits: Any) -> StateView:
@@ -84,7 +91,7 @@ def test_evaluations_are_of_held_out_characters_and_of_each_number_of_shots(task
 
 
 def test_held_out_characters_are_turned_where_that_is_asked_for() -> None:
-    rotation_augmentation = build(
+    rotation_augmentation = build_task(
         FewShotConfig(**SMALL, num_eval_examples=4, eval_rotation_augmentation=RotationAugmentation.ROTATIONS), Path()
     )
     assert {split: len(each) for split, each in rotation_augmentation.splits.items()} == dict.fromkeys(
@@ -96,12 +103,12 @@ def test_held_out_characters_are_turned_where_that_is_asked_for() -> None:
 
 
 def test_what_is_mapped_is_not_what_validates() -> None:
-    small = build(FewShotConfig(**SMALL, num_probe_examples=4, num_eval_examples=4), Path())
+    small = build_task(FewShotConfig(**SMALL, num_probe_examples=4, num_eval_examples=4), Path())
     assert (small.probe_batch["images"] != small.evaluations[0].batches[0]["images"]).any()
 
 
 def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewShotClassification) -> None:
-    labels = task.axis_labels((SITE,)).completed((SITE,))
+    labels = task.axis_labels((SITE,)).with_axis_names((SITE,))
     images = labels.images[SHOT]
     assert (images.shape, images.dtype) == ((2, 16, 32, 3), np.uint8)
     assert labels.links is not None
@@ -130,7 +137,7 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
 
 
 def test_it_is_made_up_in_the_same_shapes(task: FewShotClassification) -> None:
-    made = synthetic(task.config)
+    made = build_synthetic_task(task.config)
     assert made.interface == task.interface
     assert made.training_batches(0)[0]["images"].shape == task.training_batches(0)[0]["images"].shape
 
@@ -141,4 +148,4 @@ def test_it_is_made_up_in_the_same_shapes(task: FewShotClassification) -> None:
 )
 def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"{next(iter(wrong))}(\[0\])?="):
-        build(FewShotConfig(**SMALL | wrong), Path())
+        build_task(FewShotConfig(**SMALL | wrong), Path())

@@ -160,7 +160,7 @@ def test_the_regions_of_a_finer_grid_are_each_of_one_cell() -> None:
 def test_labels_say_what_was_done_and_where_the_person_was() -> None:
     (site,) = view_of().model.sites
     assert (site.query.kind, site.key.kind, site.key.shape) == (AxisKind.STEPS, AxisKind.GRID, (8, 8))
-    labels = TASK_OF_IT.axis_labels((site,)).completed((site,))
+    labels = TASK_OF_IT.axis_labels((site,)).with_axis_names((site,))
     assert labels.images["region"].shape == (3, 8, 24, 24, 3)
     for row, links in enumerate(labels.links[site.name]):
         assert links

@@ -12,9 +12,9 @@ from experiments.in_context_learning.task import (
     InContextLearning,
     InContextLearningConfig,
     Problem,
-    build,
+    build_synthetic_task,
+    build_task,
     count_correct_answers,
-    synthetic,
 )
 from transformer.attention import Axis, Site
 from transformer.config import UserError, from_config
@@ -27,7 +27,7 @@ SITE = Site("decoder/self", TOKENS, TOKENS, layers=("0",), heads=("0",), causal=
 
 
 def task_of(problem: Problem, **changes: Any) -> InContextLearning:
-    return synthetic(
+    return build_synthetic_task(
         InContextLearningConfig(problem=problem, **((FEW if problem is Problem.STYLE else SMALL) | changes))
     )
 
@@ -179,7 +179,7 @@ def test_repeated_tokens_need_not_be_mapped() -> None:
 
 def test_the_tokenizer_of_a_run_is_kept(tmp_path: Path) -> None:
     config = InContextLearningConfig(**SMALL)
-    first = build(config, tmp_path)
+    first = build_task(config, tmp_path)
     assert (tmp_path / "tokenizer.json").exists()
-    again = build(config, tmp_path)
+    again = build_task(config, tmp_path)
     np.testing.assert_array_equal(first.training_batches(0)[0]["tokens"], again.training_batches(0)[0]["tokens"])

@@ -144,7 +144,7 @@ def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
     for count in (1, 2):
         of_count = [right for right, each in zip(right_ones, batch["clauses"], strict=True) if each == count]
         assert told.scalars[f"success/{count}"] == pytest.approx(np.mean(of_count) if of_count else 0)
-    assert [sample["target"] for sample in told.samples] == task.lines(batch["labels"][:5])
+    assert [sample["target"] for sample in told.samples] == task.format_lines(batch["labels"][:5])
     assert told.samples[1]["output"].startswith("left right")
     assert forward not in rows[4]
 
@@ -175,7 +175,7 @@ def test_the_mass_of_a_clause_is_that_of_the_maps(task: InstructionFollowing) ->
 
 def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task: InstructionFollowing) -> None:
     site = view_of(task).model.sites[0]
-    labels, batch = task.axis_labels((site,)).completed((site,)), task.probe_examples
+    labels, batch = task.axis_labels((site,)).with_axis_names((site,)), task.probe_examples
     longest = max(map(len, labels.tokens["target"]))
     assert labels.images["target"].shape == (3, longest, 3 * CELL, 3 * CELL, 3)
     assert labels.links is not None
@@ -201,14 +201,14 @@ def test_an_instruction_is_followed_where_it_can_be(
     actions = [action.name.lower() for action in true.walk.actions]
     assert actions[0] == "left"
     assert set(actions[1:]) == {"forward"}
-    batch = task.sequences([actions, ["left"]])
+    batch = task.encode_sequences([actions, ["left"]])
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(batch["labels"]))
     answers = task.predict(view_of(task), PredictionRequest(texts, decoding={"seed": 5}))
     assert answers.lines[0].startswith(f"{' '.join(actions)}: ends at row ")
     assert answers.lines[0].endswith("as asked")
     assert answers.lines[1].startswith("left: ends at row ")
     assert "asked for row" in answers.lines[1]
-    labels = answers.labels.completed(view_of(task).model.sites)
+    labels = answers.labels.with_axis_names(view_of(task).model.sites)
     assert labels.tokens["target"] == ((*actions, "<end>"), ("left", "<end>"))
     assert labels.links is not None
     assert labels.links[SITE][0]
@@ -218,7 +218,7 @@ def test_an_instruction_is_followed_where_it_can_be(
 def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor where it stands at the right place by then."""
     true = task._draw_walk("walk to the lamp .", np.random.default_rng(5))
-    rows = task.sequences([[action.name.lower() for action in true.walk.actions]])
+    rows = task.encode_sequences([[action.name.lower() for action in true.walk.actions]])
     cut = rows["labels"][:, : len(true.walk.actions)]
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(cut))
     answers = task.predict(
@@ -226,7 +226,9 @@ def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkey
     )
     assert answers.lines[0].startswith(f"{' '.join(task.decode_symbols(cut[0]))}: does not stop")
     assert answers.labels.tokens["target"] == (tuple(task.decode_symbols(cut[0])),)
-    said = task.say(view_of(task), task._batch([true]), task.decoding(PredictionRequest([""]), "walks", ""))
+    said = task.generate_sequences(
+        view_of(task), task._batch([true]), task.decoding(PredictionRequest([""]), "walks", "")
+    )
     np.testing.assert_array_equal(said["target"][0, : cut.shape[1]], [BEGIN, *cut[0, :-1]])
     assert (said["target"][0, cut.shape[1] :] == PAD).all()
 
@@ -236,7 +238,7 @@ def test_a_model_walks_by_itself_and_is_looked_at(task: InstructionFollowing) ->
     view = learned_nothing(task)
     for options in ({}, {"num_beams": 2}, {"temperature": 1.0, "seed": 3}):
         answers = task.predict(view, PredictionRequest(["turn left . walk to the lamp ."], decoding=options))
-        labels = answers.labels.completed(view.model.sites)
+        labels = answers.labels.with_axis_names(view.model.sites)
         maps = np.asarray(answers.capture_maps(Capture((SITE,)))[SITE].weights)
         np.testing.assert_allclose(maps[0, 0, 0, : len(labels.tokens["target"][0])].sum(-1), 1, rtol=1e-5)
 

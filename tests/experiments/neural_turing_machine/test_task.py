@@ -15,7 +15,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
@@ -30,7 +30,7 @@ SMALL = {
 
 
 def task_of(**values: Any) -> Any:
-    return build(task_config({"name": "experiments.neural_turing_machine.task", **SMALL, **values}), Path())
+    return build_task(task_config({"name": "experiments.neural_turing_machine.task", **SMALL, **values}), Path())
 
 
 def view_of(task: Algorithms) -> StateView:
@@ -52,7 +52,9 @@ def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -
         assert not batch["asked"][:, batch["lengths"][0] :].any()
         assert batch["vectors"].dtype == np.float32
     np.testing.assert_array_equal(batches[7]["vectors"], task_of().training_batches(3)[7]["vectors"])
-    max_size = synthetic(task_config({"name": "experiments.neural_turing_machine.task", **SMALL})).training_batches(0)
+    max_size = build_synthetic_task(
+        task_config({"name": "experiments.neural_turing_machine.task", **SMALL})
+    ).training_batches(0)
     assert {max_size[step]["vectors"].shape for step in range(5)} == {(4, 13, 4)}
     # A length beyond the longest sequence is what the model is told of.
     wide = task_of(bucket_lengths=(16,))

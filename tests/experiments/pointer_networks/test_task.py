@@ -257,7 +257,7 @@ def test_texts_of_points_are_answered_by_their_indices(problem: Problem) -> None
     else:
         assert valid(problem, tuple(flat), True, len(SQUARE))
         assert sorted(second.split()) == ["0", "1", "2"]
-    labels = answers.labels.completed(view.model.sites)
+    labels = answers.labels.with_axis_names(view.model.sites)
     assert labels.tokens["points"][0][:2] == ("end", "0 (0.00, 0.00)")
     assert labels.tokens["points"][1][1:] == ("0 (0.10, 0.20)", "1 (0.50, 0.90)", "2 (0.70, 0.30)")
     assert labels.tokens["target"][0] == (*map(str, flat), "end")
@@ -306,7 +306,7 @@ def test_what_a_run_cannot_do_is_refused() -> None:
 def test_gold_links_lie_where_each_step_points() -> None:
     task = task_of(Problem.HULL)
     view = view_of(task)
-    labels = task.axis_labels(view.model.sites).completed(view.model.sites)
+    labels = task.axis_labels(view.model.sites).with_axis_names(view.model.sites)
     assert labels.links is not None
     for row, links in enumerate(labels.links[SITE]):
         names = labels.tokens["points"][row]
@@ -345,7 +345,7 @@ def test_an_answer_names_points_as_they_were_given_in_whatever_order_they_are_re
     # The two of x = 0 and of x = 1 are read in the order in which they are given: only for distinct x is the order one.
     assert sorted(first) == sorted(second) == [0, 1, 2, 3, 4]
     assert sorted(third) == [0, 1, 2]
-    labels = answers.labels.completed(view.model.sites)
+    labels = answers.labels.with_axis_names(view.model.sites)
     assert labels.tokens["points"][0] == (
         "end",
         "0 (0.00, 0.00)",

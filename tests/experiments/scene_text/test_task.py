@@ -16,7 +16,7 @@ from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.tasks.attention_mass import attention_mass_within
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
-from transformer.tasks.string_metrics import attention_mass_report, edit_distance, inside, string_report
+from transformer.tasks.string_metrics import edit_distance, glyph_mask, glyph_mass_report, string_report
 from transformer.tasks.task import PredictionRequest, StateView
 
 GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
@@ -70,7 +70,7 @@ def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: SceneText) -
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
     assert -1 <= batch["image"].min() < -0.3
     assert 0.3 < batch["image"].max() <= 1
-    found = np.asarray(inside(GRID, batch))
+    found = np.asarray(glyph_mask(GRID, batch))
     for row in range(8):
         labels = batch["labels"][row].tolist()
         length = labels.index(END)
@@ -138,7 +138,7 @@ def test_mass_of_maps_made_by_hand_is_of_the_head_that_has_most() -> None:
     found = np.array([[[True, False, False, False], [False, False, True, True], [False] * 4]])
     mass = np.asarray(attention_mass_within(weights, found))
     np.testing.assert_allclose(mass, [[0.1, 1.7]], rtol=1e-6)
-    report = attention_mass_report({"glyphs": np.array(2), "mass/a": mass, "mass/b": np.array([[1.0]])}, None)
+    report = glyph_mass_report({"glyphs": np.array(2), "mass/a": mass, "mass/b": np.array([[1.0]])}, None)
     assert report.scalars == {"glyph_mass": pytest.approx(0.85)}
     assert report.note == "a, layer 0, head 1; 2 glyphs"
 
@@ -146,12 +146,12 @@ def test_mass_of_maps_made_by_hand_is_of_the_head_that_has_most() -> None:
 def test_a_class_token_has_no_glyph_and_only_grids_have_places() -> None:
     batch = {"middles": np.float32([[[2, 2]]]), "turns": np.float32([[0]]), "sides": np.float32([[4]])}
     with_class = Axis("grid", AxisKind.GRID, shape=(2, 2), stride=4.0, num_leading_positions=1)
-    assert np.asarray(inside(with_class, batch)).ravel().tolist() == [False, True, False, False, False]
+    assert np.asarray(glyph_mask(with_class, batch)).ravel().tolist() == [False, True, False, False, False]
     # A small glyph between the middles of places is where its own middle is.
     batch = {"middles": np.float32([[[4.5, 3]]]), "turns": np.float32([[0.5]]), "sides": np.float32([[1]])}
-    assert np.asarray(inside(with_class, batch)).ravel().tolist() == [False, False, True, False, False]
+    assert np.asarray(glyph_mask(with_class, batch)).ravel().tolist() == [False, False, True, False, False]
     with pytest.raises(ValueError, match="has no shape: it is no grid"):
-        inside(Axis("columns", AxisKind.STEPS, num_positions=3), batch)
+        glyph_mask(Axis("columns", AxisKind.STEPS, num_positions=3), batch)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_report_counts_whole_strings_and_glyphs() -> None:
 
 def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
     sites = model_of(task).sites
-    labels = task.axis_labels(sites).completed(sites)
+    labels = task.axis_labels(sites).with_axis_names(sites)
     assert labels.images["grid"].shape == (3, 32, 32, 3)
     assert labels.links is not None
     for row, links in enumerate(labels.links[SITE]):
@@ -201,7 +201,7 @@ def test_a_given_string_is_painted_and_read(task: SceneText, options: dict) -> N
     view = view_of(task)
     answers = task.predict(view, PredictionRequest(["A4K", "straight PT2", "curved JJJ"], decoding=options))
     assert len(answers.lines) == 3
-    labels = answers.labels.completed(view.model.sites)
+    labels = answers.labels.with_axis_names(view.model.sites)
     assert labels.titles == tuple(answers.lines)
     maps = np.asarray(answers.capture_maps(Capture((SITE,)))[SITE].weights)
     for row, glyphs in enumerate(labels.tokens["target"]):

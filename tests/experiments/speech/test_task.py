@@ -21,7 +21,7 @@ from experiments.speech.task import (
     SpokenDigitRecognition,
     SpokenDigitRecognitionConfig,
     Transcription,
-    build,
+    build_task,
     num_frames,
 )
 from transformer.attention import Axis, AxisKind, Site
@@ -49,7 +49,7 @@ SITE = Site("decoder/attention", Axis("target"), FRAMES, ("0",), ("0",))
 
 @pytest.fixture(scope="module")
 def task() -> SpokenDigitRecognition:
-    return build(CONFIG, Path())
+    return build_task(CONFIG, Path())
 
 
 @functools.cache
@@ -77,7 +77,7 @@ def test_a_batch_has_strings_in_letters_and_where_each_is_heard(task: SpokenDigi
     assert (task.training_batches(4)[7]["sound"] != batch["sound"]).any()
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
-    for row, line in enumerate(task.lines(batch["labels"])):
+    for row, line in enumerate(task.format_lines(batch["labels"])):
         length = batch["lengths"][row]
         assert np.abs(batch["sound"][row, :length]).max() > 0.2
         assert (batch["sound"][row, length:] == 0).all()
@@ -99,20 +99,20 @@ def test_digits_are_spelled_by_letters_or_as_they_are() -> None:
     ]
     assert OutputUnits.DIGITS.spell((1, 2)) == [("1", 0), ("2", 1)]
     assert len(OutputUnits.LETTERS.symbols) == 16  # fifteen letters and the space
-    task = build(
+    task = build_task(
         SpokenDigitRecognitionConfig(
             "synthetic/num_speakers=1,num_takes=3", output_units=OutputUnits.DIGITS, batch_size=2, num_eval_examples=1
         ),
         Path(),
     )
-    (line, _) = task.lines(task.training_batches(0)[0]["labels"])
+    (line, _) = task.format_lines(task.training_batches(0)[0]["labels"])
     assert set(line[::2]) <= set("0123456789")
     assert set(line[1::2]) == {" "}
     assert task.steps == 5
 
 
 def test_labels_have_frames_sounds_and_the_frames_of_each_digit(task: SpokenDigitRecognition) -> None:
-    labels = task.axis_labels((SITE,)).completed((SITE,))
+    labels = task.axis_labels((SITE,)).with_axis_names((SITE,))
     batch = task.probe_examples
     for row in range(2):
         length = int(batch["lengths"][row])
@@ -202,7 +202,7 @@ def test_digits_are_in_order_where_their_first_letters_are(
 
 
 def test_single_digits_have_no_order() -> None:
-    task = build(
+    task = build_task(
         SpokenDigitRecognitionConfig(
             "synthetic/num_speakers=1,num_takes=3", min_digits=1, max_digits=1, batch_size=2, num_eval_examples=2
         ),
@@ -212,7 +212,7 @@ def test_single_digits_have_no_order() -> None:
 
 
 def test_separators_of_digits_are_no_characters_that_are_said() -> None:
-    task = build(dataclasses.replace(CONFIG, output_units=OutputUnits.DIGITS), Path())
+    task = build_task(dataclasses.replace(CONFIG, output_units=OutputUnits.DIGITS), Path())
     (transcripts,) = (each for each in task.evaluations if (each.name, each.split) == ("transcripts", "test"))
     labels = np.concatenate([batch["labels"] for batch in transcripts.batches])
     wrong = labels.copy()
@@ -240,7 +240,7 @@ def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitRecogn
         atol=1e-4,
     )
     # A run is read without its recordings: the same interface, and a target of one's own.
-    assert READER.make_interface(CONFIG, None).inputs == task.interface.inputs
+    assert READER.make_task_interface(CONFIG, None).inputs == task.interface.inputs
     reading = READER.encode(CONFIG, view, None, InputTexts(["3 1"], ["three one"]))
     assert reading.labels.tokens["target"] == (("t", "h", "r", "e", "e", " ", "o", "n", "e", "<end>"),)
     assert reading.inputs["lengths"].tolist() == [len(read_wav(reading.labels.sounds["frames"][0], ""))]

@@ -100,7 +100,7 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
         )
         .sites
     )
-    labels = task.axis_labels(sites).completed(sites)
+    labels = task.axis_labels(sites).with_axis_names(sites)
     assert labels.tokens["origin"] == (("written", "copied"),) * 2
     assert labels.links is not None
     (links,) = labels.links.values()
@@ -124,7 +124,7 @@ def test_a_text_is_summarized_with_words_of_its_own(unseen: OOVTarget, options: 
     for line, text in zip(answers.lines, texts, strict=True):
         beyond = set(line.split()) - set(task.lexicon.words)
         assert beyond <= (set(text) if unseen is OOVTarget.COPIED else set())
-    labels = answers.labels.completed(view.model.sites)
+    labels = answers.labels.with_axis_names(view.model.sites)
     maps = answers.capture_maps(Capture(tuple(site.name for site in view.model.sites)))
     for site in view.model.sites:
         for row, words in enumerate(labels.tokens["target"]):

@@ -23,7 +23,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.registry import build, synthetic, task_config
+from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.tasks.task import PredictionRequest, StateView
 
@@ -43,7 +43,7 @@ SITE = "answer/hops"
 
 @pytest.fixture(scope="module")
 def task() -> VisualQuestionAnswering:
-    return build(task_config(SMALL), Path())
+    return build_task(task_config(SMALL), Path())
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionA
     assert all(title.endswith(f"? {answer}") for title, answer in zip(labels.titles, answers, strict=True))
     assert labels.images["grid"].shape == (3, 24, 24, 3)
     np.testing.assert_allclose(labels.images["grid"] / 127.5 - 1, batch["image"][:3], atol=1e-6)
-    labels.completed(view.model.sites)
+    labels.with_axis_names(view.model.sites)
     assert task.axis_labels(()).links is None  # a model that looks at nothing has no site
 
 
@@ -251,13 +251,13 @@ def test_unfit_configs_are_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'scenes'"):
         task_config({**SMALL, "dataset": "scene"})
     with pytest.raises(UserError, match="batch_size=8 cannot be cut into 3 equal parts"):
-        build(task_config(SMALL), Path(), 3)
+        build_task(task_config(SMALL), Path(), 3)
     with pytest.raises(UserError, match="give the folder that holds easy-VQA"):
-        build(task_config({**SMALL, "dataset": "easy_vqa"}), Path())
+        build_task(task_config({**SMALL, "dataset": "easy_vqa"}), Path())
 
 
 def test_a_task_without_its_files_has_the_shapes_of_the_real_one() -> None:
-    task = synthetic(task_config({**SMALL, "dataset": "easy_vqa"}))
+    task = build_synthetic_task(task_config({**SMALL, "dataset": "easy_vqa"}))
     assert {name: given.shape for name, given in task.interface.inputs.items()} == {
         name: abstract_batch(task)[name].shape for name in task.interface.inputs
     }

@@ -40,7 +40,7 @@ OPTIMIZER = OptimizerConfig(
 )
 
 
-class CompiledStep(NamedTuple):
+class CompiledTrainingStep(NamedTuple):
     """A jitted training step on random batches: `begin(key)` returns its first state."""
 
     begin: Callable[[jax.Array], TrainState]
@@ -62,7 +62,7 @@ def build_decoder(settings: Mapping[str, Any]) -> tuple[Model, RandomLanguageMod
 
 def compile_training_step(
     settings: Mapping[str, Any], build: Callable[..., tuple[Model, RandomTokenTask]] = build_decoder
-) -> CompiledStep:
+) -> CompiledTrainingStep:
     """Build the training step of a model of these sizes on one device."""
     model, task = build(settings)
     (objective,) = task.objectives
@@ -74,7 +74,7 @@ def compile_training_step(
     step = jax.jit(
         with_placement(single_device_placement(), make_train_step(model, task, optimizers, {})), donate_argnums=0
     )
-    return CompiledStep(begin, step, task.training_batches(settings["seed"]))
+    return CompiledTrainingStep(begin, step, task.training_batches(settings["seed"]))
 
 
 def measure(

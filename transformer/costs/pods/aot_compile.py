@@ -10,7 +10,7 @@ import jax
 from jax.extend.core import jaxprs_in_params
 
 from transformer.config import UserError
-from transformer.costs.chips import chip_of
+from transformer.costs.chips import find_chip
 from transformer.costs.compiled_program import CompiledProgram, analyze_program, argument_bytes
 from transformer.costs.flops import recomputed_flops
 from transformer.costs.roofline import StepEstimate, estimate_step
@@ -85,7 +85,7 @@ class AotReport(NamedTuple):
         return self.device_memory_bytes is None or self.program.peak_bytes <= self.device_memory_bytes
 
 
-def topology_of(experiment: ExperimentConfig, said: str | None) -> str:
+def resolve_topology(experiment: ExperimentConfig, said: str | None) -> str:
     """Return the given topology, or else the config's `topology`.
 
     Raises:
@@ -116,7 +116,7 @@ def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotRep
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=batch_sharding(array.shape, placement))
         for name, array in abstract_batch(components.task).items()
     }
-    chip = chip_of(devices[0])
+    chip = find_chip(devices[0])
     report = AotReport(
         experiment=experiment,
         topology=topology,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 
 from transformer.config import UserError
-from transformer.costs.chips import TPU_CHIPS, chip_of
+from transformer.costs.chips import TPU_CHIPS, find_chip
 from transformer.costs.compiled_program import argument_bytes
 from transformer.costs.pods.aot_compile import AotReport, compile_ahead_of_time
 from transformer.costs.topologies import topology_devices
@@ -210,7 +210,7 @@ def fitting_candidates(experiment: ExperimentConfig, topology: str) -> list[Cand
     if not isinstance(experiment.model, TransformerConfig):
         raise UserError("--search_mesh supports Transformer models only: set config.sharding by hand")
     devices = topology_devices(topology)
-    chip = chip_of(devices[0])
+    chip = find_chip(devices[0])
     memory = math.inf if chip is None else (1 - _FREE) * chip.memory_bytes
     formulas = _StepFormulas.of(experiment, devices)
     fitting = []
@@ -284,7 +284,7 @@ class _StepFormulas:
         names = leaves_by_path(components.model.axes().params, is_axis_names)
         leaves = leaves_by_path(abstract.variables.params).items()
         of_experts = argument_bytes({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
-        chip = chip_of(devices[0]) or TPU_CHIPS["v5e"]
+        chip = find_chip(devices[0]) or TPU_CHIPS["v5e"]
         return cls(
             model=experiment.model,
             chip_flops=chip.flops_per_second,

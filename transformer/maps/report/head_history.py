@@ -212,8 +212,8 @@ def describe_role(role: HeadRole, store: MapStore) -> str:
     site = store.site(role.site)
     head = f"head {site.layers[role.layer]}.{site.heads[role.head]} of {role.site}"
     name = f"{'an' if role.role.value[0] in 'ai' else 'a'} {role.role.value} head"
-    if role.role is Role.ALIGNMENT and store.labels.linked is not None:
-        name = f"a head that reads {store.labels.linked}"
+    if role.role is Role.ALIGNMENT and store.labels.gold_key_description is not None:
+        name = f"a head that reads {store.labels.gold_key_description}"
     if role.onset_step == store.steps[0]:
         return f"{head} is {name} since the first stored step, {role.onset_step} (score {role.score:.2f})"
     return f"{head} became {name} at step {role.onset_step} (score {role.score:.2f})"

@@ -84,10 +84,12 @@ ROLE_TEXTS = {
 
 
 def role_texts(labels: AxisLabels) -> dict[Role, RoleText]:
-    """Return the description of every role; the task may rename the alignment role (`AxisLabels.linked`)."""
-    if labels.linked is None:
+    """Return the description of every role; the task may rename that of alignment (`gold_key_description`)."""
+    if labels.gold_key_description is None:
         return ROLE_TEXTS
-    linked = ROLE_TEXTS[Role.ALIGNMENT]._replace(name=labels.linked, does=f"reads {labels.linked}")
+    linked = ROLE_TEXTS[Role.ALIGNMENT]._replace(
+        name=labels.gold_key_description, does=f"reads {labels.gold_key_description}"
+    )
     return {**ROLE_TEXTS, Role.ALIGNMENT: linked}
 
 

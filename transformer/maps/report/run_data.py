@@ -17,7 +17,7 @@ from transformer.data.png import SIGNATURE
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_records import SAMPLE_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.tasks.axis_labels import AxisLabels, GoldLink
+from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
@@ -205,7 +205,7 @@ def count_crossings(pairs: list[tuple[int, int]]) -> int:
     return sum(a[0] < b[0] and a[1] > b[1] for a in pairs for b in pairs)
 
 
-def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[GoldLink] | None) -> list[tuple[int, int]]:
+def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[GoldAlignment] | None) -> list[tuple[int, int]]:
     """Return each query with its strongest key; if gold links are known, only the pairs among them."""
     attending = np.flatnonzero(weights_QxK.max(axis=-1, initial=0.0))
     strongest = [(int(query), int(weights_QxK[query].argmax())) for query in attending]

@@ -154,7 +154,7 @@ def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Tas
     experiment = resolve_config({**config, "task": section})
     copy_source_tokenizer(experiment.initialize_from, folder)
     # Rows are not padded for a mesh or for accumulation: what is learned does not depend on how a batch is divided.
-    return tasks.build(experiment.task, folder, 1)
+    return tasks.build_task(experiment.task, folder, 1)
 
 
 def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str 
         def task_of(config: Any) -> Task:
             # One for all arms and depths, so that data are read once.
             config = config if data_dir is None else dataclasses.replace(config, data_dir=data_dir)
-            return tasks.build(config, Path(tempfile.mkdtemp(dir=folder)))
+            return tasks.build_task(config, Path(tempfile.mkdtemp(dir=folder)))
 
         stacks = [
             _stack(name, stack, apply_overrides(base, stack.overrides), spec.arms, task_of)
