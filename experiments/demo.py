@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "translation",
                 "dataset": "phrases/rounded=50",
-                "vocabulary": 1600,
+                "vocab_size": 1600,
                 "bucket_lengths": (16, 24),
                 "tokens_per_batch": 1536,
                 "num_beams": 1,

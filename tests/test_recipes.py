@@ -24,7 +24,7 @@ SMALL = [
     "--config.head_statistics_every=0",
     *("--config.model.width=16", "--config.model.heads=2", "--config.model.scan_unroll=1"),
 ]
-PAIRS = ["--config.task.tokens_per_batch=256", "--config.task.vocabulary=100"]
+PAIRS = ["--config.task.tokens_per_batch=256", "--config.task.vocab_size=100"]
 TINY = {
     "runs/book": ["--config.model.layers=1", "--config.model.feed_forward=32"],
     "runs/pairs": PAIRS,

@@ -341,8 +341,8 @@ def convert_value(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = 
     if hint is Any:
         return value
     if origin is Annotated:
-        kind, *said = parameters
-        return convert_value(kind, value, path, tuple(each for each in said if isinstance(each, Limit)))
+        kind, *annotations = parameters
+        return convert_value(kind, value, path, tuple(each for each in annotations if isinstance(each, Limit)))
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None

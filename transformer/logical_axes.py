@@ -249,6 +249,6 @@ def with_logical_constraint(x: jax.Array, *names: str | None) -> jax.Array:
             return x
         spec = placed.even_partition_spec(names, x.shape)
     except ValueError as error:
-        said = ", ".join(("x", *map(repr, names)))
-        raise ValueError(f"with_logical_constraint({said}) of an array of shape {x.shape}: {error}") from None
+        arguments = ", ".join(("x", *map(repr, names)))
+        raise ValueError(f"with_logical_constraint({arguments}) of an array of shape {x.shape}: {error}") from None
     return x if placed.mesh.size == 1 else jax.lax.with_sharding_constraint(x, NamedSharding(placed.mesh, spec))

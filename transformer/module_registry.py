@@ -144,8 +144,8 @@ class ModuleRegistry[T]:
 
     def _is_defined_in(self, file: Path) -> bool:
         """Whether a project's file defines this export, without importing it."""
-        said = rf"^{self._attribute} = {self._kind.__name__}\b"
-        return re.search(said, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+        pattern = rf"^{self._attribute} = {self._kind.__name__}\b"
+        return re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
     def _exports(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")

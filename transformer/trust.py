@@ -96,8 +96,8 @@ def external_paths(config: Mapping[str, Any], *, training: bool) -> list[NamedRe
     if folder.value:
         names = [folder]  # file names cannot lead out of it
     else:
-        said = [_name(config, key) for key in _FILES]
-        names = [NamedResource(key, file) for key, value in said for file in value.split(",") if _is_file(file)]
+        named_keys = [_name(config, key) for key in _FILES]
+        names = [NamedResource(key, file) for key, value in named_keys for file in value.split(",") if _is_file(file)]
     return names + ([origin] if training and origin.value else [])
 
 

@@ -325,7 +325,7 @@ class InstructionFollowing(SymbolSequenceTask):
         return tuple(WORDS[number] for number in row.tolist() if number != PAD)
 
     def _poses(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
-        """Return the pose of each action of a row of `axis_labels`, and where the last one leads."""
+        """Return the pose of each action of a row of `labels`, and where the last one leads."""
         poses = [walk.poses[0]]
         for action in self.decode_symbols(row):
             poses.append(maze.pose_after(poses[-1], ACTIONS.index(action)))

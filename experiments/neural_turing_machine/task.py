@@ -164,9 +164,9 @@ class Algorithms(BaseTask):
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of expected bits and of sequences."""
-        asked_BxT, outputs = jnp.asarray(batch["asked"]), batch["targets"].shape[-1]
-        examples = jnp.float32(len(asked_BxT))
-        return {"bits": jnp.sum(asked_BxT).astype(jnp.float32) * outputs, "examples": examples}
+        mask_BxT, outputs = jnp.asarray(batch["answer_mask"]), batch["targets"].shape[-1]
+        examples = jnp.float32(len(mask_BxT))
+        return {"bits": jnp.sum(mask_BxT).astype(jnp.float32) * outputs, "examples": examples}
 
     def _loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
@@ -175,10 +175,10 @@ class Algorithms(BaseTask):
         inputs = {name: batch[name] for name in BIT_SEQUENCE_PREDICTION.inputs}
         logits_BxTxO, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         logits_BxTxO = logits_BxTxO.astype(jnp.promote_types(logits_BxTxO.dtype, jnp.float32))
-        targets_BxTxO, asked_BxTx1 = jnp.asarray(batch["targets"]), jnp.asarray(batch["asked"])[..., None]
+        targets_BxTxO, mask_BxTx1 = jnp.asarray(batch["targets"]), jnp.asarray(batch["answer_mask"])[..., None]
         nats = jax.nn.softplus(logits_BxTxO) - targets_BxTxO * logits_BxTxO
-        nats = jnp.sum(jnp.where(asked_BxTx1, nats, 0))
-        wrong_BxTxO = ((logits_BxTxO > 0) != (targets_BxTxO > 0.5)) & asked_BxTx1
+        nats = jnp.sum(jnp.where(mask_BxTx1, nats, 0))
+        wrong_BxTxO = ((logits_BxTxO > 0) != (targets_BxTxO > 0.5)) & mask_BxTx1
         exact = jnp.sum(~jnp.any(wrong_BxTxO, axis=(1, 2)))
         metrics = {
             "loss": nats / denominators["bits"],
@@ -186,8 +186,8 @@ class Algorithms(BaseTask):
             "bits_per_sequence": nats / np.log(2) / denominators["examples"],
             "exact": exact / denominators["examples"],
         }
-        if "optimum" in batch:
-            metrics["optimal_bits_per_sequence"] = jnp.sum(batch["optimum"]) / np.log(2) / denominators["examples"]
+        if "optimal_nats" in batch:
+            metrics["optimal_bits_per_sequence"] = jnp.sum(batch["optimal_nats"]) / np.log(2) / denominators["examples"]
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -217,8 +217,8 @@ class Algorithms(BaseTask):
         inputs = {name: jnp.asarray(batch[name]) for name in BIT_SEQUENCE_PREDICTION.inputs}
         logits_BxTxO = np.asarray(view.model.apply(view.variables, inputs, train=False)[0])
         lines = [
-            " ".join(format_bits(bits) for bits in (logits > 0)[asked])
-            for logits, asked in zip(logits_BxTxO, batch["asked"], strict=True)
+            " ".join(format_bits(bits) for bits in (logits > 0)[mask])
+            for logits, mask in zip(logits_BxTxO, batch["answer_mask"], strict=True)
         ]
         return Predictions(lines, make_axis_labels(given), make_capture_function(view, inputs))
 
@@ -234,15 +234,15 @@ def make_batch(drawn: SequenceBatch, steps: int) -> dict[str, np.ndarray]:
         The batch, with the true lengths.
     """
     rows, behind = len(drawn.vectors), (0, steps - len(drawn.answer_mask))
-    asked_T = np.pad(drawn.answer_mask, behind)
+    mask_T = np.pad(drawn.answer_mask, behind)
     batch = {
         "vectors": np.pad(drawn.vectors, ((0, 0), behind, (0, 0))),
         "lengths": np.full(rows, len(drawn.answer_mask), np.int32),
         "targets": np.pad(drawn.targets, ((0, 0), behind, (0, 0))),
-        "asked": np.broadcast_to(asked_T, (rows, steps)).copy(),
+        "answer_mask": np.broadcast_to(mask_T, (rows, steps)).copy(),
     }
     if drawn.optimal_nats is not None:
-        batch["optimum"] = drawn.optimal_nats.astype(np.float32)
+        batch["optimal_nats"] = drawn.optimal_nats.astype(np.float32)
     return batch
 
 

@@ -256,7 +256,7 @@ class Summarization(TokenSequenceTask):
     def _taught(
         self, said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], steps: int
     ) -> dict[str, Int[np.ndarray, "B T"]]:
-        """Encode summaries as `target` and `axis_labels`."""
+        """Encode summaries as `target` and `labels`."""
         return teacher_forcing_arrays(
             [self.lexicon.encode_words(words, text) for words, text in zip(said, texts, strict=True)], steps
         )

@@ -37,7 +37,7 @@ def question_report(
     Returns:
         The report.
     """
-    count = np.asarray(sums["asked"], np.float64)
+    count = np.asarray(sums["num_questions"], np.float64)
     alone = {} if asked is None else question_only_accuracy(*asked)
     groups = {"": question_vocabulary.kinds} | {f"/{kind}": (kind,) for kind in question_vocabulary.kinds}
     if question_vocabulary.relational_kinds:
@@ -79,7 +79,7 @@ def attention_sums(view: StateView, batch: Batch, question_vocabulary: QuestionV
     )
     counted_B = real_rows(batch) & (cells_Bx2[:, 0] >= 0)
     group_BxG = jax.nn.one_hot(relational_K[jnp.asarray(batch["kinds"])], len(GROUPS)) * counted_B[:, None]
-    sums = {"asked": jnp.sum(group_BxG, axis=0)}
+    sums = {"num_questions": jnp.sum(group_BxG, axis=0)}
     for number, name in enumerate(CELLS):
         sums[name] = jnp.einsum("hbk,bk,bg->hg", weights_HxBxK, places_CxK[cells_Bx2[:, number]], group_BxG)
     return sums
@@ -91,14 +91,14 @@ def attention_report(sums: Mapping[str, Any], rows: object = None) -> Evaluation
     `attention_mass/hop_2/answer` is that of the second hop on the cell of the answer, `attention_mass/hop_1/named` that
     of the first on the cell of the item that the question names.
     """
-    count = np.maximum(np.asarray(sums["asked"], np.float64), 1)
+    count = np.maximum(np.asarray(sums["num_questions"], np.float64), 1)
     one_hop, relational = (np.stack([np.asarray(sums[cell])[:, column] for cell in CELLS]) for column in range(2))
     scalars = {}
     for number, masses in enumerate(zip(one_hop[1], *relational, strict=True), 1):
         names, counts = (GROUPS[0], *CELLS), (count[0], count[1], count[1])
         for name, mass, of_group in zip(names, masses, counts, strict=True):
             scalars[f"attention_mass/hop_{number}/{name}"] = float(mass / of_group)
-    return EvaluationReport(scalars, note=f"{int(np.sum(sums['asked']))} questions")
+    return EvaluationReport(scalars, note=f"{int(np.sum(sums['num_questions']))} questions")
 
 
 def cell_positions(axis: Axis, question_vocabulary: QuestionVocabulary) -> Bool[np.ndarray, "C K"]:

@@ -188,8 +188,8 @@ class VisualQuestionAnswering(BaseTask):
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
         of_kind_BxK = jax.nn.one_hot(batch["kinds"], len(self.question_vocabulary.kinds)) * real_B[:, None]
         right_B = (jnp.argmax(logits_BxC, axis=-1) == labels_B).astype(jnp.float32)
-        asked_K, right_K = jnp.sum(of_kind_BxK, axis=0), right_B @ of_kind_BxK
-        return {"loss": nats, "asked": asked_K, "right": right_K}, None
+        count_K, right_K = jnp.sum(of_kind_BxK, axis=0), right_B @ of_kind_BxK
+        return {"loss": nats, "num_questions": count_K, "right": right_K}, None
 
     def _looks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Any], None]:
         return attention_sums(view, batch, self.question_vocabulary), None

@@ -24,7 +24,7 @@ TRANSLATION = {
     "task": {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
-        "vocabulary": 200,
+        "vocab_size": 200,
         "bucket_lengths": (48,),
         "tokens_per_batch": 16 * 48,
         "num_probe_examples": 3,
@@ -47,7 +47,7 @@ COPYING = {
     "task": {
         **TRANSLATION["task"],
         "dataset": "copy/length=5,num_symbols=8,train=64,validation=16,test=16",
-        "vocabulary": 24,
+        "vocab_size": 24,
         "bucket_lengths": (6,),
         "tokens_per_batch": 16 * 6,
     },
@@ -136,7 +136,7 @@ CLASSIFICATION = {
     "task": {
         "name": "classification",
         "dataset": "word_order/max_length=4,train=32,validation=8,test=8",
-        "vocabulary": 288,
+        "vocab_size": 288,
         "bucket_lengths": (8,),
         "batch_size": 16,
         "num_probe_examples": 3,
@@ -236,7 +236,7 @@ FINE_TUNING = {
     "task": {
         "name": "fine_tuning",
         "dataset": "grammar/choice/train=32,validation=8,test=8",
-        "vocabulary": 285,
+        "vocab_size": 285,
         "bucket_lengths": (40,),
         "batch_size": 16,
         "num_probe_examples": 1,

@@ -52,7 +52,7 @@ def experiment(**sections: Any) -> ExperimentConfig:
         "name": "small",
         "steps": 10,
         "topology": "cpu:4",
-        "task": {"name": "language_modeling", "dataset": "nowhere", "tokenizer": "given", "vocabulary": VOCABULARY}
+        "task": {"name": "language_modeling", "dataset": "nowhere", "tokenizer": "existing", "vocab_size": VOCABULARY}
         | {"context": CONTEXT, "batch_size": ROWS, "test_split": "", "probe_length": 8, "batching": "packed"},
         "model": {"family": "decoder", "layers": LAYERS, "width": WIDTH, "heads": 2, "feed_forward": HIDDEN}
         | {"max_length": CONTEXT},
@@ -271,7 +271,7 @@ def test_candidates_leave_out_what_cannot_fit_by_formula() -> None:
     assert [each.step_seconds for each in small] == sorted(each.step_seconds for each in small)
     # 1.6 billion parameters: 19 GB with their moments, 26 with their gradients, on chips of 17.
     large = fitting_candidates(
-        experiment(model={"width": 8192, "feed_forward": 32768}, task={"vocabulary": 512}), "v5e:2x2"
+        experiment(model={"width": 8192, "feed_forward": 32768}, task={"vocab_size": 512}), "v5e:2x2"
     )
     assert large
     assert all(each.sharding.fsdp * each.sharding.tensor > 1 for each in large)

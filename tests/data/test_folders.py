@@ -172,7 +172,7 @@ def test_examples_in_two_splits_are_told(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     values = {"dataset": "x.tsv", "data_dir": str(tmp_path), "validation_files": "dev.tsv"}
     labeled = {"name": "classification", "classes": ("a", "b"), "tokenizer": "bytes"}
-    for of_task, what in ((labeled, "texts"), ({"name": "translation", "vocabulary": 60}, "sources")):
+    for of_task, what in ((labeled, "texts"), ({"name": "translation", "vocab_size": 60}, "sources")):
         said = "; ".join(build_task(task_config({**of_task, **values}), tmp_path / "run").data_summary)
         assert f"3 of 4 validation {what} are in train as well" in said
         for file in (tmp_path / "run").iterdir():

@@ -81,7 +81,7 @@ def encoded(dataset: str, directory: Path, vocabulary: int) -> tuple[Translation
     lengths = (1 + SymbolPairsDatasetConfig().length,)
     config = TranslationConfig(
         dataset=dataset,
-        vocabulary=vocabulary,
+        vocab_size=vocabulary,
         bucket_lengths=lengths,
         tokens_per_batch=26,
         num_beams=1,

@@ -138,7 +138,7 @@ def test_options_that_do_not_fit_are_refused() -> None:
     assert DecodingConfig.with_request({"num_beams": 2}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
     model, variables = made(context_vector=ContextVector.LAST)
     view = StateView(model, variables, {}, {}, jnp.int32(0), train=False)
-    tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocabulary)
+    tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocab_size)
     assert make_coverage_penalty(view, jnp.asarray(SOURCE), tokenizer, 0.0) is None
     with pytest.raises(UserError, match="attention of target over source, which this model has not"):
         make_coverage_penalty(view, jnp.asarray(SOURCE), tokenizer, 0.2)

@@ -91,7 +91,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             task = {
                 "name": "translation",
                 "dataset": f"copy/length=3,num_symbols={symbols},train=40,validation=8,test=8",
-                "vocabulary": 2 * symbols + 5,
+                "vocab_size": 2 * symbols + 5,
                 "bucket_lengths": (4,),
                 "tokens_per_batch": 32,
                 "num_beams": 2,

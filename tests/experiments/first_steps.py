@@ -57,7 +57,7 @@ SMALL: Mapping[str, Any] = {
     "task.context": 32,
     "task.batch_size": 8,
     "task.tokens_per_batch": 512,
-    "task.vocabulary": 512,
+    "task.vocab_size": 512,
     "num_microbatches": 1,
 }
 ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}

@@ -184,7 +184,7 @@ CONFIG: dict[str, Spoil] = {
         "model.width": 1_000_000,
         "model.norm_epsilon": 1e300,
         "task.bucket_lengths": [10**20],
-        "task.vocabulary": -1,
+        "task.vocab_size": -1,
         "precision": {"parameters": "object"},
         "maps": {"max_megabytes": -1.0},
         "sharding": {"data": 10**9},

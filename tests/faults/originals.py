@@ -27,7 +27,7 @@ TRANSLATION: dict[str, Any] = {
     "task": {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
-        "vocabulary": 200,
+        "vocab_size": 200,
         "bucket_lengths": [48],
         "tokens_per_batch": 8 * 48,
         "num_decoded_examples": 1,

@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "task": {
             "name": "translation",
             "dataset": DATASET,
-            "vocabulary": 20,
+            "vocab_size": 20,
             "bucket_lengths": (5,),
             "tokens_per_batch": 40,
             "num_probe_examples": 2,

@@ -28,7 +28,7 @@ TRANSLATION = (
     "--config=lab/config.py",
     *SMALL,
     "--config.task.dataset=phrases/train=32,validation=8,test=8",
-    "--config.task.vocabulary=200",
+    "--config.task.vocab_size=200",
     "--config.task.bucket_lengths=(48,)",
     "--config.task.tokens_per_batch=192",
 )

@@ -19,7 +19,7 @@ BASE: dict[str, Any] = {
     "task": {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
-        "vocabulary": 200,
+        "vocab_size": 200,
         "bucket_lengths": (48,),
         "tokens_per_batch": 8 * 48,
         "label_smoothing": 0.1,

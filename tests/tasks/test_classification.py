@@ -23,7 +23,7 @@ from transformer.tasks.task import PredictionRequest, StateView
 SMALL = {
     "name": "classification",
     "dataset": "word_order/max_length=5,train=40,validation=9,test=6",
-    "vocabulary": 300,
+    "vocab_size": 300,
     "bucket_lengths": (8, 16),
     "batch_size": 4,
     "num_probe_examples": 3,
@@ -208,7 +208,7 @@ def test_what_cannot_be_answered_is_refused(
         ({"bucket_lengths": (2, 8)}, "config.task.bucket_lengths=(2, 8) must name lengths"),
         ({"validation_split": ""}, "config.task.validation_split='' must be the name of a split"),
         ({"validation_split": "dev"}, "has no labeled split 'dev'"),
-        ({"tokenizer": "given"}, "config.task.tokenizer=given, but the run directory holds none"),
+        ({"tokenizer": "existing"}, "config.task.tokenizer=existing, but the run directory holds none"),
     ],
     ids=str,
 )

@@ -139,7 +139,7 @@ def test_random_tokens_are_ordinary_as_many_as_asked_for_and_the_same_in_every_r
     text_file: Path, tmp_path: Path
 ) -> None:
     # The first run trains the tokenizer, which the others find.
-    given = {"tokenizer": "bpe", "vocabulary": 300}
+    given = {"tokenizer": "bpe", "vocab_size": 300}
     tasks = [
         make_task(text_file, tmp_path, "language_modeling", num_repeated_sequences=count, **given)
         for count in (3, 1, 0)
@@ -227,7 +227,7 @@ def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refuse
     with pytest.raises(UserError, match="'holdout'"):
         make_task(text_file, tmp_path, "language_modeling", validation_split="holdout")
     with pytest.raises(UserError, match="the command convert"):
-        make_task(text_file, tmp_path, "language_modeling", tokenizer="given")
+        make_task(text_file, tmp_path, "language_modeling", tokenizer="existing")
     with pytest.raises(UserError, match="the 5000 of a stretch"):
         make_task(text_file, tmp_path, "language_modeling", probe_length=5000, context=5000)
 

@@ -152,7 +152,9 @@ def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_m
     text = evaluations[1].batches[0]
     for name, values in text.items():
         np.testing.assert_array_equal(values, evaluations[0].batches[0][name])
-    left, both = ({name: np.asarray(x) for name, x in task.ask_middle(text).items()} for task in (causal, pairs_task))
+    left, both = (
+        {name: np.asarray(x) for name, x in task.mask_middle_tokens(text).items()} for task in (causal, pairs_task)
+    )
     # Of the second text, between the two ends, the token in the middle; the later of two.
     places = [np.flatnonzero(row)[:-1] for row in text["types"] == 1]
     middles = [each[len(each) // 2] for each in places]
@@ -175,7 +177,7 @@ def test_of_a_window_the_token_in_its_own_middle_is_asked(text_file: Path, tmp_p
     evaluation = next(each for each in task.evaluations if each.name == "middle")
     text = evaluation.batches[0]
     assert (text["lengths"] == 64).all()
-    counts = np.asarray(task.ask_middle(text)["counts"])
+    counts = np.asarray(task.mask_middle_tokens(text)["counts"])
     assert np.argwhere(counts)[:, 1].tolist() == [32] * len(counts)
 
 

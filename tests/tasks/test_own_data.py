@@ -32,7 +32,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "x.en": {
         "name": "translation",
         "dataset": "x.en,x.de",
-        "vocabulary": 60,
+        "vocab_size": 60,
         "bucket_lengths": (32,),
         "num_probe_examples": 2,
     },

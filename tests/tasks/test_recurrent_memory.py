@@ -29,7 +29,7 @@ def task_of(segments: int = 16) -> SegmentLanguageModeling:
     tokenizer = TokenizerKind.BPE
     return build_synthetic_task(
         SegmentLanguageModelingConfig(
-            vocabulary=11, tokenizer=tokenizer, context=2, batch_size=2, num_eval_segments=segments
+            vocab_size=11, tokenizer=tokenizer, context=2, batch_size=2, num_eval_segments=segments
         )
     )
 
@@ -37,7 +37,7 @@ def task_of(segments: int = 16) -> SegmentLanguageModeling:
 @pytest.mark.parametrize("task", [PERMUTATION, SEGMENTS])
 def test_a_run_takes_the_batches(task: TaskSpec) -> None:
     """Places of a long segment are no tokens of a small vocabulary."""
-    made = task.build_synthetic(task.config_class(vocabulary=9, context=64, batch_size=2), 1)
+    made = task.build_synthetic(task.config_class(vocab_size=9, context=64, batch_size=2), 1)
     batch = CheckedBatches(made.training_batches(0), made.interface)[0]
     assert batch["tokens"].shape == (2, 64)
     assert batch.get("order", batch["index"]).max() > 9

@@ -58,10 +58,10 @@ def test_masked_language_modeling_has_the_real_shapes(text_file: Path, tmp_path:
     assert hidden.max() < 258
 
 
-@pytest.mark.parametrize("tokenizer", ["given", "bpe"])
+@pytest.mark.parametrize("tokenizer", ["existing", "bpe"])
 def test_the_vocabulary_is_the_one_that_the_config_names(tokenizer: str) -> None:
     config = task_config(
-        {"name": "masked_lm", "dataset": "x", "tokenizer": tokenizer, "vocabulary": 30_522, "test_split": ""}
+        {"name": "masked_lm", "dataset": "x", "tokenizer": tokenizer, "vocab_size": 30_522, "test_split": ""}
     )
     task = build_synthetic_task(config)
     assert task.interface.vocabularies == {"tokens": 30_522}
@@ -74,7 +74,7 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
         {
             "name": "translation",
             "dataset": "wmt14_translate/de-en",
-            "vocabulary": 300,
+            "vocab_size": 300,
             "bucket_lengths": (8, 16, 32),
             "tokens_per_batch": 256,
             "num_decoded_examples": 4,
@@ -102,7 +102,13 @@ def test_translation_makes_up_the_largest_of_its_batches(rows_multiple: int) -> 
 
 
 def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None:
-    values = {"name": "language_modeling", "dataset": "x", "tokenizer": "given", "vocabulary": 50_257, "test_split": ""}
+    values = {
+        "name": "language_modeling",
+        "dataset": "x",
+        "tokenizer": "existing",
+        "vocab_size": 50_257,
+        "test_split": "",
+    }
     task = build_synthetic_task(task_config({**values, "context": 2048, "batch_size": 1536, "batching": "packed"}), 128)
     assert shapes(abstract_batch(task))["tokens"] == ((1536, 2048), "int32")
     assert not list(tmp_path.iterdir())
@@ -111,7 +117,7 @@ def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None
 def test_every_made_up_token_is_of_the_vocabulary() -> None:
     for name in ("language_modeling", "masked_lm"):
         task = build_synthetic_task(
-            task_config({"name": name, "dataset": "x", "vocabulary": 40, "context": 64, "batch_size": 2})
+            task_config({"name": name, "dataset": "x", "vocab_size": 40, "context": 64, "batch_size": 2})
         )
         batch = task.training_batches(0)[0]
         assert np.max(batch["tokens"]) < 40

@@ -33,7 +33,7 @@ TRANSLATION = {
     "task": {
         "name": "translation",
         "dataset": "phrases/train=64,validation=16,test=16",
-        "vocabulary": 200,
+        "vocab_size": 200,
         "bucket_lengths": (48,),
         "tokens_per_batch": 16 * 48,
         "num_beams": 1,

@@ -276,7 +276,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
 
 
 def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path: Path) -> None:
-    task = CONFIG["task"] | {"tokenizer": "given"}
+    task = CONFIG["task"] | {"tokenizer": "existing"}
     for tokenizer in (False, True):
         made = resolved(source, task=task, origin={"tokenizer": tokenizer})
         if tokenizer:
@@ -284,7 +284,9 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
             assert (tmp_path / "tokenizer.json").read_text() == (source / "tokenizer.json").read_text()
             assert begun(made, tmp_path)[2].source.notes == ()
         else:
-            with pytest.raises(UserError, match=r"config\.task\.tokenizer=given.*config\.initialize_from\.tokenizer"):
+            with pytest.raises(
+                UserError, match=r"config\.task\.tokenizer=existing.*config\.initialize_from\.tokenizer"
+            ):
                 build.build_components(made, tmp_path)
     (tmp_path / "tokenizer.json").write_text((source / "tokenizer.json").read_text() + "\n")
     _, _, report = begun(resolved(source), tmp_path)

@@ -18,7 +18,7 @@ from transformer.tasks.task import Batch, LossAux, Objective, StateView
 
 
 class RandomTokenTask(BaseTask):
-    """The common base of both tasks: the mean cross-entropy of `axis_labels`."""
+    """The common base of both tasks: the mean cross-entropy of `labels`."""
 
     @property
     def interface(self) -> TaskInterface:

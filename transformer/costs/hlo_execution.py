@@ -148,8 +148,8 @@ def trip_count(module: HloModule, caller: HloComputation, loop: HloInstruction) 
     Returns:
         The number of iterations, or None.
     """
-    if said := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
-        return int(said[1])
+    if match := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
+        return int(match[1])
     condition, body = (module.computations[_attribute(loop, name)] for name in ("condition", "body"))
     compare, within, given = condition.root, condition, dict[str, _Linear | None]()
     if compare.opcode == "fusion":

@@ -118,8 +118,8 @@ class ImageSpec(NamedTuple):
         Raises:
             UserError: If the file is missing or malformed.
         """
-        said = read_json_object(directory / IMAGE_SPEC_FILE)
-        shape, classes = said.get("shape"), said.get("classes")
+        spec = read_json_object(directory / IMAGE_SPEC_FILE)
+        shape, classes = spec.get("shape"), spec.get("classes")
         sizes = [size for size in shape if type(size) is int and size > 0] if isinstance(shape, list) else []
         names = [name for name in classes if isinstance(name, str)] if isinstance(classes, list) else []
         if len(sizes) != 3 or sizes != shape or not names or names != classes:

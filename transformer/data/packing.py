@@ -136,9 +136,9 @@ class PackedBatches:
                 labels = list(document[chunk.start + 1 : chunk.stop + 1])
                 if len(labels) < chunk.size and self._end is not None:
                     labels.append(self._end)
-                told = slice(first, first + len(labels))
+                labeled = slice(first, first + len(labels))
                 batch["tokens"][row, filled] = document[chunk.start : chunk.stop]
-                batch["labels"][row, told], batch["counts"][row, told] = labels, True
+                batch["labels"][row, labeled], batch["counts"][row, labeled] = labels, True
                 batch["segments"][row, filled], batch["positions"][row, filled] = segment, np.arange(chunk.size)
                 first += chunk.size
         return batch

@@ -168,8 +168,8 @@ class LoadedModel:
             self.experiment.task, self._view(), self.preprocessor, InputTexts(texts, targets, language)
         )
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
-        said = (" ".join(each.split()) for each in sides)
-        return reading, tuple(each if len(each) <= TITLE else f"{each[: TITLE - 1]}…" for each in said)
+        lines = (" ".join(each.split()) for each in sides)
+        return reading, tuple(each if len(each) <= TITLE else f"{each[: TITLE - 1]}…" for each in lines)
 
     def _view(self) -> StateView:
         return StateView(self.model, self.variables, {}, {}, jnp.int32(self.step), train=False)
@@ -186,9 +186,9 @@ class LoadedModel:
             for site in self.sites
         )
         table = f"<table><tr><th>site</th><th>layers</th><th>heads</th></tr>{rows}</table>"
-        said = f"{name_of(self.experiment.model)}, {self.num_parameters:,} parameters"
+        summary = f"{name_of(self.experiment.model)}, {self.num_parameters:,} parameters"
         calls = "<code>.show_attention(text)</code> shows what every head attends to"
-        return f"<p><b>{html.escape(self.name)}</b>: {said}; {calls}</p>{table}"
+        return f"<p><b>{html.escape(self.name)}</b>: {summary}; {calls}</p>{table}"
 
 
 def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> LoadedModel:

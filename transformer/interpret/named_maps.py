@@ -195,16 +195,16 @@ def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys
     few = max(1, _DRAWN_HEADS // heads)
     shown = weights_LxHxQxK[:few, :, : len(queries), : len(keys)][..., :_DRAWN, :_DRAWN]
     image = base64.b64encode(encode_png(render_head_grid(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
-    said = [f"{heads} heads, rows are queries; darker is more"]
-    said += [f"the first {few} of {layers} layers"] if few < layers else []
-    said += [f"the first {_DRAWN} positions"] if max(len(queries), len(keys)) > _DRAWN else []
+    caption = [f"{heads} heads, rows are queries; darker is more"]
+    caption += [f"the first {few} of {layers} layers"] if few < layers else []
+    caption += [f"the first {_DRAWN} positions"] if max(len(queries), len(keys)) > _DRAWN else []
     lines = [("queries and keys", queries)] if queries == keys else [("queries", queries), ("keys", keys)]
     tokens = "".join(
         f"<div>{name}: {' '.join(f'<code>{html.escape(token)}</code>' for token in side[:_DRAWN])}</div>"
         for name, side in lines
     )
     return (
-        f"<figure><figcaption><b>{html.escape(title)}</b> ({'; '.join(said)})</figcaption>"
+        f"<figure><figcaption><b>{html.escape(title)}</b> ({'; '.join(caption)})</figcaption>"
         f'<img alt="{html.escape(title)}" src="data:image/png;base64,{image}" '
         f'style="image-rendering:pixelated">{tokens}</figure>'
     )

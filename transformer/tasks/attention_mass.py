@@ -86,13 +86,14 @@ def attention_mass_sums(masses: Mapping[Site, Float[Array, "L H"]]) -> dict[str,
 
 
 def head_with_most_mass(
-    sums: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray] | None = None
+    sums: Mapping[str, np.ndarray], reported_sums: Mapping[str, np.ndarray] | None = None
 ) -> tuple[float, str, int, int]:
     """Find the head with the most attention mass.
 
     Args:
         sums: Sums with those of `attention_mass_sums`.
-        told: Other such sums: the head is chosen by `sums`, and its mass is read from these. None reads it from `sums`.
+        reported_sums: Other such sums: the head is chosen by `sums`, and its mass is read from these. None reads it
+            from `sums`.
 
     Returns:
         The mass, the name of the site, the layer and the head.
@@ -104,4 +105,4 @@ def head_with_most_mass(
         for place in np.ndindex(np.shape(of_site))
     }
     site, layer, head = max(of_head, key=of_head.__getitem__)
-    return float((sums if told is None else told)[_MASS + site][layer, head]), site, layer, head
+    return float((sums if reported_sums is None else reported_sums)[_MASS + site][layer, head]), site, layer, head

@@ -270,7 +270,7 @@ def build_task(config: ClassificationConfig, directory: Path, rows_multiple: int
     )
     labeled = {name: opened.split(name) for name in ("train", *config.eval_splits)}
     texts = {name: [each.text for each in split] for name, split in labeled.items()}
-    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ROLES)
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, ROLES)
     encode = functools.partial(encode_texts, tokenizer)
     splits = {name: EncodedSplit.of(labeled[name], texts[name], encode, config.max_text_length) for name in labeled}
     return Classification(config, tokenizer, splits, rows_multiple)
@@ -278,7 +278,7 @@ def build_task(config: ClassificationConfig, directory: Path, rows_multiple: int
 
 def build_synthetic_task(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
     """Build the task over synthetic texts that are all of the greatest length."""
-    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ROLES)
+    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, ROLES)
     split = EncodedSplit(
         [LabeledText("made up", 0)] * config.batch_size, [[0] * config.max_text_length] * config.batch_size
     )

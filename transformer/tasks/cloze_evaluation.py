@@ -52,10 +52,12 @@ class ClozeEvaluation:
         Raises:
             UserError: If no question can be made of a text.
         """
-        shown, asked = ([self.tokenizer.decode(document) for document in each] for each in (train, held_out))
-        lexicon, evaluations = WordFrequencies.count_words(shown), []
+        train_texts, held_out_texts = (
+            [self.tokenizer.decode(document) for document in each] for each in (train, held_out)
+        )
+        lexicon, evaluations = WordFrequencies.count_words(train_texts), []
         for name in ("cloze", "last_words"):
-            examples, gaps = (self._made(texts, lexicon, name) for texts in (shown, asked))
+            examples, gaps = (self._made(texts, lexicon, name) for texts in (train_texts, held_out_texts))
             evaluations.append(self._evaluation(name, split, parameters, lexicon, examples, gaps))
         return tuple(evaluations)
 
@@ -80,12 +82,12 @@ class ClozeEvaluation:
         parameters: str,
         lexicon: WordFrequencies,
         shown: list[ClozeQuestion],
-        asked: list[ClozeQuestion],
+        questions: list[ClozeQuestion],
     ) -> Evaluation:
         rows = []
         for known in self.shots:
             examples = [example.completed_text(example.answer) for example in shown[:known]]
-            for question in asked:
+            for question in questions:
                 before = PASSAGE_SEPARATOR.join([*examples, question.before])
                 if name == "cloze":
                     rows += [self._row(before, word + question.after) for word in question.candidates]
@@ -93,9 +95,11 @@ class ClozeEvaluation:
                     rows.append(self._row(before, question.answer, only=True))
 
         def finish(sums: Any, found: Mapping[str, np.ndarray]) -> EvaluationReport:
-            told = {key: values[: len(rows)].reshape(len(self.shots), len(asked), -1) for key, values in found.items()}
+            scores = {
+                key: values[: len(rows)].reshape(len(self.shots), len(questions), -1) for key, values in found.items()
+            }
             report = cloze_report if name == "cloze" else last_words_report
-            return report(asked, lexicon, self.shots, told)
+            return report(questions, lexicon, self.shots, scores)
 
         return Evaluation(
             name, split, self._batches(rows), score_labels_by_row, finish, at_end=True, parameters=parameters
@@ -151,56 +155,60 @@ Scores = Mapping[str, np.ndarray]
 
 
 def cloze_report(
-    asked: Sequence[ClozeQuestion], lexicon: WordFrequencies, shots: Sequence[int], told: Scores
+    questions: Sequence[ClozeQuestion], lexicon: WordFrequencies, shots: Sequence[int], scores: Scores
 ) -> EvaluationReport:
     """Report how often the text completed with the answer is the most probable.
 
     Args:
-        asked: The questions.
+        questions: The questions.
         lexicon: The word frequencies of the training text, for the baseline that picks the most frequent candidate.
         shots: The numbers of completed examples.
-        told: The scores; `nats` [shots, questions, candidates].
+        scores: The scores; `nats` [shots, questions, candidates].
 
     Returns:
         `cloze_accuracy_N` for N shots, and the accuracy of the baselines.
     """
-    likeliest = np.argmin(told["nats"], axis=-1)
-    answers = [question.candidates.index(question.answer) for question in asked]
+    likeliest = np.argmin(scores["nats"], axis=-1)
+    answers = [question.candidates.index(question.answer) for question in questions]
     right = (likeliest == np.array(answers)).mean(axis=-1)
     scalars = {f"cloze_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
-    scalars |= _frequencies("cloze", asked, lexicon)
-    said = zip(asked, likeliest[0].tolist(), strict=True)
-    texts = [question.completed_text(f"[{question.candidates[chosen]}]") for question, chosen in said]
-    samples = [{"output": text, "answer": question.answer} for text, question in zip(texts[:4], asked, strict=False)]
-    return EvaluationReport(scalars, samples, note=f"{len(asked)} gaps, {NUM_CANDIDATES} candidates each")
+    scalars |= _frequencies("cloze", questions, lexicon)
+    chosen_candidates = zip(questions, likeliest[0].tolist(), strict=True)
+    texts = [question.completed_text(f"[{question.candidates[chosen]}]") for question, chosen in chosen_candidates]
+    samples = [
+        {"output": text, "answer": question.answer} for text, question in zip(texts[:4], questions, strict=False)
+    ]
+    return EvaluationReport(scalars, samples, note=f"{len(questions)} gaps, {NUM_CANDIDATES} candidates each")
 
 
 def last_words_report(
-    asked: Sequence[ClozeQuestion], lexicon: WordFrequencies, shots: Sequence[int], told: Scores
+    questions: Sequence[ClozeQuestion], lexicon: WordFrequencies, shots: Sequence[int], scores: Scores
 ) -> EvaluationReport:
     """Report how often greedy decoding yields the whole last word, and exp(-mean log p(word)).
 
     Args:
-        asked: The questions.
+        questions: The questions.
         lexicon: The word frequencies of the training text, for the baseline that picks the most frequent candidate.
         shots: The numbers of completed examples.
-        told: The scores; `nats` and `wrong` [shots, questions, 1].
+        scores: The scores; `nats` and `wrong` [shots, questions, 1].
 
     Returns:
         `last_words_accuracy_N` and `last_words_perplexity_N` for N shots, and the accuracy of the baselines.
     """
     scalars = {}
     for number, known in enumerate(shots):
-        scalars[f"last_words_accuracy_{known}"] = float((told["wrong"][number] == 0).mean())
-        scalars[f"last_words_perplexity_{known}"] = float(np.exp(min(told["nats"][number].mean(), 700.0)))
-    return EvaluationReport(scalars | _frequencies("last_words", asked, lexicon), note=f"{len(asked)} last words")
+        scalars[f"last_words_accuracy_{known}"] = float((scores["wrong"][number] == 0).mean())
+        scalars[f"last_words_perplexity_{known}"] = float(np.exp(min(scores["nats"][number].mean(), 700.0)))
+    return EvaluationReport(
+        scalars | _frequencies("last_words", questions, lexicon), note=f"{len(questions)} last words"
+    )
 
 
-def _frequencies(name: str, asked: Sequence[ClozeQuestion], lexicon: WordFrequencies) -> dict[str, float]:
+def _frequencies(name: str, questions: Sequence[ClozeQuestion], lexicon: WordFrequencies) -> dict[str, float]:
     """Compute how often the answer is the most frequent candidate before the gap, or in the training text."""
     return {
         f"{name}_{which}": float(
-            np.mean([each.most_frequent_candidate(lexicon, here=here) == each.answer for each in asked])
+            np.mean([each.most_frequent_candidate(lexicon, here=here) == each.answer for each in questions])
         )
         for which, here in (("frequency_here", True), ("frequency_in_training", False))
     }

@@ -247,7 +247,7 @@ def evaluation_sums(
         Sums (the confusion matrix, or the number of examples) and rows (None, or the predicted and true scores).
     """
     if shape.has_scores:
-        rows = {"said": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
+        rows = {"predicted": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
         return {"examples": jnp.sum(real_B).astype(jnp.float32)}, rows
     return {"confusion": confusion_matrix(outputs_BxA, labels_B, real_B)}, None
 
@@ -270,13 +270,13 @@ def make_report_function(dataset: str, shape: ExampleShape) -> Callable[[Any, An
 
 def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> EvaluationReport:
     real = np.asarray(rows["real"], bool)
-    said, true = (np.asarray(rows[name], np.float64)[real] for name in ("said", "true"))
+    predicted, true = (np.asarray(rows[name], np.float64)[real] for name in ("predicted", "true"))
     scalars = {
-        "loss": float(sums["loss"]) / len(said),
-        "pearson": pearson_correlation(said, true),
-        "spearman": spearman_correlation(said, true),
+        "loss": float(sums["loss"]) / len(predicted),
+        "pearson": pearson_correlation(predicted, true),
+        "spearman": spearman_correlation(predicted, true),
     }
-    return EvaluationReport(scalars, note=f"{len(said)} examples")
+    return EvaluationReport(scalars, note=f"{len(predicted)} examples")
 
 
 def pearson_correlation(one: Float[np.ndarray, " N"], other: Float[np.ndarray, " N"]) -> float:
@@ -421,7 +421,7 @@ def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1
     texts = {
         name: [with_leading_space(text) for each in split for text in each.texts] for name, split in examples.items()
     }
-    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocabulary, texts, ())
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, ())
     encode = functools.partial(input_sequences, tokenizer, config.shape)
     splits = {
         name: EncodedSplit.of(
@@ -434,7 +434,7 @@ def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1
 
 def build_synthetic_task(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     """Build the task over synthetic examples whose sequences are all of the greatest length."""
-    tokenizer, shape = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, ()), config.shape
+    tokenizer, shape = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, ()), config.shape
     example = LabeledExample(("made up",) * shape.num_texts, 0.0 if shape.has_scores else 0)
     split = EncodedSplit(
         [example] * config.batch_size, [[0] * config.max_text_length] * (shape.num_sequences * config.batch_size)

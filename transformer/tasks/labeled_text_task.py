@@ -33,7 +33,7 @@ class LabeledTextConfig(Config, path="config.task"):
         validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`.
         test_files: The same for the test split.
         tokenizer: The kind of tokenizer.
-        vocabulary: The vocabulary size of a trained BPE.
+        vocab_size: The vocabulary size of a trained BPE.
         bucket_lengths: The lengths in tokens, special tokens included, that batches are padded to. A text longer than
             the largest is cut, and counted.
         batch_size: Examples in a batch.
@@ -53,7 +53,7 @@ class LabeledTextConfig(Config, path="config.task"):
     validation_files: str = ""
     test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
-    vocabulary: VocabSize = 8192
+    vocab_size: VocabSize = 8192
     bucket_lengths: tuple[int, ...] = (16, 32, 64)
     batch_size: BatchSize = 32
     validation_split: SplitName = "validation"
@@ -207,12 +207,12 @@ class LabeledTextTask(BaseTask):
         if config.dataset.partition("/")[0] not in GENERATED_DATASETS:
             texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
             how = join_notes((how, describe_overlap(texts, what)))
-        said = describe_splits(config.dataset, sizes, what, how)
+        summary = describe_splits(config.dataset, sizes, what, how)
         cut = sum(split.num_truncated for split in self.splits.values())
         lost = (
             f"{cut:,} of these are cut to {config.max_text_length} tokens, the greatest of config.task.bucket_lengths"
         )
-        return (said, lost) if cut else (said,)
+        return (summary, lost) if cut else (summary,)
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return the training examples, epoch after epoch."""

@@ -201,7 +201,7 @@ class MaskedLanguageModeling(TextTask):
         """Mask the tokens of a batch.
 
         Returns:
-            The batch with masked `tokens`, `axis_labels` [B, T] (the original tokens; left to right, the next tokens)
+            The batch with masked `tokens`, `labels` [B, T] (the original tokens; left to right, the next tokens)
             and `counts` [B, T], which of them are predicted; and `task_state` unchanged.
         """
         tokens_BxT = jnp.asarray(batch["tokens"])
@@ -289,17 +289,17 @@ class MaskedLanguageModeling(TextTask):
         found = {"loss": sums.cross_entropy, "accuracy": sums.correct}
         if self.config.next_sentence:
             follows_B = jnp.asarray(batch["follows"])
-            said = class_loss(aux.extras["next_sentence"], follows_B, jnp.ones_like(follows_B, bool))
-            found |= {"next_sentence_loss": said.cross_entropy, "next_sentence_accuracy": said.correct}
+            pair_loss = class_loss(aux.extras["next_sentence"], follows_B, jnp.ones_like(follows_B, bool))
+            found |= {"next_sentence_loss": pair_loss.cross_entropy, "next_sentence_accuracy": pair_loss.correct}
         return found, aux
 
     def _middle(self, name: str, batches: OneEpoch) -> Evaluation:
         """Measure how well the middle token of every text is predicted: one question for models of both objectives."""
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-            asked = self.ask_middle(batch)
-            counts_BxT = jnp.asarray(asked["counts"])
-            sums, _ = self.token_sums(view, asked, counts_BxT, None)
+            masked = self.mask_middle_tokens(batch)
+            counts_BxT = jnp.asarray(masked["counts"])
+            sums, _ = self.token_sums(view, masked, counts_BxT, None)
             places = jnp.sum(counts_BxT).astype(jnp.float32)
             return {"middle_loss": sums.cross_entropy, "middle_accuracy": sums.correct, "places": places}, None
 
@@ -313,21 +313,21 @@ class MaskedLanguageModeling(TextTask):
             parameters=self.config.eval_parameters,
         )
 
-    def ask_middle(self, batch: Batch) -> Batch:
+    def mask_middle_tokens(self, batch: Batch) -> Batch:
         """Mask the middle token of every text.
 
         Of a pair the second text is asked about: a model that has learned where a pair's first text tends to end would
         predict that end in the middle of the row.
 
         Returns:
-            The batch with masked `tokens`, `axis_labels` and `counts`, which is true where the middle token is
+            The batch with masked `tokens`, `labels` and `counts`, which is true where the middle token is
             predicted.
         """
-        tokens_BxT, asked_BxT = jnp.asarray(batch["tokens"]), self._eligible(batch)
+        tokens_BxT, eligible_BxT = jnp.asarray(batch["tokens"]), self._eligible(batch)
         if self._bounds is not None:
-            asked_BxT &= jnp.asarray(batch["types"]) == 1
-        middle_Bx1 = jnp.sum(asked_BxT, axis=1, keepdims=True) // 2
-        middle_BxT = asked_BxT & (jnp.cumsum(asked_BxT, axis=1) == middle_Bx1 + 1)
+            eligible_BxT &= jnp.asarray(batch["types"]) == 1
+        middle_Bx1 = jnp.sum(eligible_BxT, axis=1, keepdims=True) // 2
+        middle_BxT = eligible_BxT & (jnp.cumsum(eligible_BxT, axis=1) == middle_Bx1 + 1)
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             labels_BxT, _ = _next_tokens(tokens_BxT, real_positions(batch))
             return {**batch, "labels": labels_BxT, "counts": jnp.roll(middle_BxT, -1, axis=1)}

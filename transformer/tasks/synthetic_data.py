@@ -20,25 +20,25 @@ from transformer.tasks.translation_data import TranslationConfig, TranslationSpl
 CHARACTERS = 128
 
 
-def synthetic_tokenizer(vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
+def synthetic_tokenizer(vocab_size: int, roles: tuple[str, ...]) -> Tokenizer:
     """Return an untrained tokenizer whose words are the numbers from 0.
 
     Args:
-        vocabulary: The number of tokens, special ones included.
+        vocab_size: The number of tokens, special ones included.
         roles: The special tokens.
     """
-    words = {str(number): number for number in range(max(vocabulary - len(roles), 1))}
+    words = {str(number): number for number in range(max(vocab_size - len(roles), 1))}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return add_special_tokens(backend, roles)
 
 
-def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tuple[str, ...]) -> Tokenizer:
+def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocab_size: int, roles: tuple[str, ...]) -> Tokenizer:
     """Return an untrained tokenizer of about the size of a trained one, in place of `load_or_train_tokenizer`.
 
     Args:
         kind: The kind of tokenizer.
-        vocabulary: The vocabulary size of a BPE.
+        vocab_size: The vocabulary size of a BPE.
         roles: The special tokens.
     """
     match kind:
@@ -46,8 +46,8 @@ def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocabulary: int, roles: tup
             return byte_tokenizer(roles)
         case TokenizerKind.CHARACTERS:
             return synthetic_tokenizer(CHARACTERS, roles)
-        case TokenizerKind.BPE | TokenizerKind.GIVEN:
-            return synthetic_tokenizer(vocabulary, roles)
+        case TokenizerKind.BPE | TokenizerKind.EXISTING:
+            return synthetic_tokenizer(vocab_size, roles)
 
 
 def synthetic_encoded_text(
@@ -62,7 +62,7 @@ def synthetic_encoded_text(
     """
     # The real text may have several documents, which need an end token.
     roles = tuple(dict.fromkeys((*roles, "end")))
-    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocabulary, roles)
+    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, roles)
     document = np.arange(texts * config.context + 1, dtype=np.int32) % (tokenizer.vocab_size - len(roles))
     return tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)}
 
@@ -73,7 +73,7 @@ def synthetic_encoded_splits(config: TranslationConfig) -> tuple[Tokenizer, dict
     Batches of all lengths have about the same number of positions; at the greatest length attention costs the most, and
     rounding up to a row per device adds the most positions.
     """
-    tokenizer = synthetic_tokenizer(config.vocabulary, ("pad", "begin", "end", "unknown"))
+    tokenizer = synthetic_tokenizer(config.vocab_size, ("pad", "begin", "end", "unknown"))
     special = special_tokens(tokenizer)
     words = np.arange(max(config.bucket_lengths) - 1) % max(tokenizer.vocab_size - 4, 1)
     sentence = " ".join(map(str, words))

@@ -37,14 +37,14 @@ class TokenizerKind(enum.Enum):
         BPE: Byte-level byte-pair encoding trained on the training text.
         CHARACTERS: The characters of all splits.
         BYTES: The 256 bytes.
-        GIVEN: The tokenizer that the run directory holds already, written by `launch.convert` or copied by
+        EXISTING: The tokenizer that the run directory holds already, written by `launch.convert` or copied by
             `config.initialize_from.tokenizer`.
     """
 
     BPE = "bpe"
     CHARACTERS = "characters"
     BYTES = "bytes"
-    GIVEN = "given"
+    EXISTING = "existing"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TextConfig(Config, path="config.task"):
             (transformer.data.datasets.text_files).
         test_files: The same for the test split.
         tokenizer: The kind of tokenizer.
-        vocabulary: The vocabulary size of a trained BPE.
+        vocab_size: The vocabulary size of a trained BPE.
         context: Tokens in a row of a batch.
         batch_size: Rows in a batch.
         validation_split: The name of the split that is evaluated during training.
@@ -76,7 +76,7 @@ class TextConfig(Config, path="config.task"):
     validation_files: str = ""
     test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
-    vocabulary: VocabSize = 4096
+    vocab_size: VocabSize = 4096
     context: Annotated[int, Range(2)] = 128
     batch_size: BatchSize = 16
     validation_split: SplitName = "validation"
@@ -126,7 +126,7 @@ def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...
         roles: The special tokens that a trained tokenizer needs, such as "mask".
 
     Raises:
-        UserError: If data are missing, a split does not exist or is empty, or the tokenizer is `given` and the run
+        UserError: If data are missing, a split does not exist or is empty, or the tokenizer is `existing` and the run
             directory has none.
     """
     prepared_dir = str(storage_of(directory).scratch(directory / "data"))
@@ -138,7 +138,7 @@ def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...
         if not any(map(str.strip, texts)):
             raise UserError(f"{config.dataset} has an empty split {name!r}: give it text")
     roles = tuple(dict.fromkeys((*roles, "end"))) if len(splits["train"]) > 1 else roles
-    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocabulary, splits, roles)
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, splits, roles)
     encoded: dict[str, Documents] = {
         name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
     }
@@ -149,41 +149,41 @@ def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...
 
 
 def load_or_train_tokenizer(
-    directory: Path, kind: TokenizerKind, vocabulary: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
+    directory: Path, kind: TokenizerKind, vocab_size: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
 ) -> AnyTokenizer:
     """Load the run's tokenizer, or train one and save it in the run directory.
 
     Args:
         directory: The run directory.
         kind: The kind of tokenizer to train.
-        vocabulary: The vocabulary size of a trained BPE.
+        vocab_size: The vocabulary size of a trained BPE.
         splits: The texts by split.
         roles: The special tokens of a trained tokenizer.
 
     Raises:
-        UserError: If the kind is `given` and the run directory has no tokenizer.
+        UserError: If the kind is `existing` and the run directory has no tokenizer.
     """
     if has_tokenizer(directory):
         return load_tokenizer(directory)
-    tokenizer = _train(kind, vocabulary, splits, roles)
+    tokenizer = _train(kind, vocab_size, splits, roles)
     tokenizer.save(directory)
     return tokenizer
 
 
 def _train(
-    kind: TokenizerKind, vocabulary: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
+    kind: TokenizerKind, vocab_size: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
 ) -> AnyTokenizer:
     match kind:
         case TokenizerKind.BPE:
-            return train_byte_bpe(iter(splits["train"]), vocabulary, roles)
+            return train_byte_bpe(iter(splits["train"]), vocab_size, roles)
         case TokenizerKind.CHARACTERS:
             # The characters of the held-out splits belong to the alphabet as well.
             return character_tokenizer((text for texts in splits.values() for text in texts), roles)
         case TokenizerKind.BYTES:
             return byte_tokenizer(roles)
-        case TokenizerKind.GIVEN:
+        case TokenizerKind.EXISTING:
             raise UserError(
-                "config.task.tokenizer=given, but the run directory holds none: the command convert and "
+                "config.task.tokenizer=existing, but the run directory holds none: the command convert and "
                 "config.initialize_from.tokenizer=True bring one along, or say bpe, characters or bytes"
             )
 

@@ -87,8 +87,10 @@ def continuation_evaluation(
         return {}, {"tokens": generate_continuations(view, tokenizer, batch, decoding).tokens[:, 0]}
 
     def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-        said = zip(texts, prompt_tokens(prompts), rows["tokens"].tolist(), strict=True)
-        samples = [{"prompt": text, "output": _continued(tokenizer, text, *tokens).text} for text, *tokens in said]
+        rows_of_texts = zip(texts, prompt_tokens(prompts), rows["tokens"].tolist(), strict=True)
+        samples = [
+            {"prompt": text, "output": _continued(tokenizer, text, *tokens).text} for text, *tokens in rows_of_texts
+        ]
         return EvaluationReport({}, samples, note=f"{len(samples)} prompts continued")
 
     return Evaluation("continuations", split, [prompts], step, finish)
@@ -184,9 +186,9 @@ def predict_continuations(
     decoding = DecodingConfig.with_request(
         request.decoding, **({"max_new_tokens": min(DecodingConfig.max_new_tokens, room)} | own)
     )
-    said = continue_texts(view, tokenizer, texts, decoding, max_length)
-    lines = [text + each.text for text, several in zip(texts, said, strict=True) for each in several]
-    rows = [several[0].tokens[: min(MAX_PROBE_TOKENS, max_length)] for several in said]
+    continuations = continue_texts(view, tokenizer, texts, decoding, max_length)
+    lines = [text + each.text for text, several in zip(texts, continuations, strict=True) for each in several]
+    rows = [several[0].tokens[: min(MAX_PROBE_TOKENS, max_length)] for several in continuations]
     return predictions_with_maps(view, lines, make_encoded_inputs(tokenizer, rows))
 
 
@@ -198,13 +200,13 @@ def _continued(
     whole = tokenizer.continuation(prompt, chosen)
     # A final space, shown only with the next word, may already complete a stop string.
     spaced = bool(chosen) and tokenizer.token_bytes()[chosen[-1]].endswith(b" ") and not whole.endswith(" ")
-    said = cut_at_stop(whole + " " * spaced, stops)[: len(whole)]
-    while len(said) < len(whole) and len(tokenizer.continuation(prompt, chosen[:-1])) >= len(said) and chosen:
+    added = cut_at_stop(whole + " " * spaced, stops)[: len(whole)]
+    while len(added) < len(whole) and len(tokenizer.continuation(prompt, chosen[:-1])) >= len(added) and chosen:
         chosen = chosen[:-1]
     # If the tokenizer drops trailing white space, the prompt's own is already there.
     if text[-1:].isspace() and tokenizer.encode([text]) == tokenizer.encode([text.rstrip()]):
-        said = said.removeprefix(" ")
-    return Continuation(said, prompt + chosen)
+        added = added.removeprefix(" ")
+    return Continuation(added, prompt + chosen)
 
 
 def output_vocabulary_size(view: StateView, inputs: Batch) -> int:

@@ -111,7 +111,7 @@ class TextTask(BaseTask):
 
         Args:
             view: The state.
-            batch: The inputs of the model and `axis_labels` [B, T].
+            batch: The inputs of the model and `labels` [B, T].
             counts_BxT: Which labels count.
             key: A PRNG key for dropout.
             label_smoothing: The label smoothing.

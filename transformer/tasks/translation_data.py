@@ -54,7 +54,7 @@ class TranslationConfig(Config, path="config.task"):
         test_files: The same for the test split.
         languages: (source, target), for data sets that can be read in several directions. Empty is the data set's own
             direction.
-        vocabulary: The vocabulary size of a trained BPE, which both sides share.
+        vocab_size: The vocabulary size of a trained BPE, which both sides share.
         bucket_lengths: The sentence lengths, in tokens, that batches are padded to.
         tokens_per_batch: Positions in a batch, on each side.
         label_smoothing: The label smoothing of the training loss.
@@ -89,7 +89,7 @@ class TranslationConfig(Config, path="config.task"):
     validation_files: str = ""
     test_files: str = ""
     languages: tuple[str, ...] = ()
-    vocabulary: VocabSize = 8000
+    vocab_size: VocabSize = 8000
     bucket_lengths: Annotated[tuple[Annotated[int, Range(2)], ...], TupleLimits(min_length=1)] = (32, 64, 128)
     tokens_per_batch: BatchTokens = 4096
     label_smoothing: Rate = 0.1
@@ -189,7 +189,7 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
     else:
         tags = data.languages[1:] if len(data.languages) > 2 else ()
         texts = (text for pair in pairs["train"] for text in (pair.source, pair.target))
-        tokenizer = train_bpe(texts, config.vocabulary, tags)
+        tokenizer = train_bpe(texts, config.vocab_size, tags)
         tokenizer.save(directory)
     return tokenizer, {
         name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()

@@ -48,14 +48,16 @@ def read_alignment_files(
             f"{source} has {len(sources)} lines: give at least two pairs, to choose a head and to measure it"
         )
     pairs = []
-    for number, (said, meant, told) in enumerate(zip(sources, targets, linked, strict=True), 1):
+    for number, (source_text, target_text, link_text) in enumerate(zip(sources, targets, linked, strict=True), 1):
         try:
-            read = WordAlignment.from_text(told)
+            read = WordAlignment.from_text(link_text)
         except ValueError:
-            raise UserError(f"{links}, line {number}: {told[:40]!r} is no list of links such as 0-0 1-2 2p3") from None
+            raise UserError(
+                f"{links}, line {number}: {link_text[:40]!r} is no list of links such as 0-0 1-2 2p3"
+            ) from None
         turned = [[link[::-1] for link in each] if reverse else each for each in read]
         sure, possible = (tuple((i - first, j - first) for i, j in each) for each in turned)
-        sizes = len(said.split()), len(meant.split())
+        sizes = len(source_text.split()), len(target_text.split())
         for i, j in possible:
             if not (0 <= i < sizes[0] and 0 <= j < sizes[1]):
                 raise UserError(
@@ -63,7 +65,7 @@ def read_alignment_files(
                     f"sentences have {sizes[0]} and {sizes[1]} words: leave the pair out, or say --target_first or "
                     "--first_word_index"
                 )
-        pairs.append(SentencePair(said, meant, language, links=WordAlignment(sure, possible)))
+        pairs.append(SentencePair(source_text, target_text, language, links=WordAlignment(sure, possible)))
     return pairs
 
 

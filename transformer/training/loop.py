@@ -45,13 +45,13 @@ class LoopEvaluation:
         name: Its name.
         split: The split that it measures.
         at_end: Whether it runs only at the end of training.
-        run: A function from the training state to the report.
+        evaluate: A function from the training state to the report.
     """
 
     name: str
     split: str
     at_end: bool
-    run: Callable[[TrainState], EvaluationReport]
+    evaluate: Callable[[TrainState], EvaluationReport]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Reporter:
         reports: list[tuple[str, EvaluationReport]] = []
         if last or _is_due(number, self.cadence.eval_every):
             chosen = [evaluation for evaluation in self.evaluations if last or not evaluation.at_end]
-            reports = [(evaluation.split, evaluation.run(state)) for evaluation in chosen]
+            reports = [(evaluation.split, evaluation.evaluate(state)) for evaluation in chosen]
         maps = None
         if last or _is_due(number, self.cadence.maps_every):
             self.monitor.begin_unit(f"the maps of step {number}")

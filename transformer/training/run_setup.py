@@ -279,8 +279,8 @@ def programs_to_compile(
     batches = distinct_batch_shapes(source, start, experiment.run.steps, components.placement)
     yield from (Program(step, (components.abstract_state, batch, False)) for batch in batches)
     for evaluation in evaluations:
-        if isinstance(evaluation.run, CompiledEvaluation):
-            yield from evaluation.run.programs(components.abstract_state)
+        if isinstance(evaluation.evaluate, CompiledEvaluation):
+            yield from evaluation.evaluate.programs(components.abstract_state)
 
 
 def compile_run_probe(components: TrainingComponents, run: TrainingRun) -> Probe:

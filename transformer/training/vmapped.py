@@ -421,9 +421,9 @@ def _evaluate_each_run(evaluation: LoopEvaluation, writers: VmappedWriters, coun
     def evaluate(state: TrainState) -> EvaluationReport:
         seen = state.without_optimizers()
         going = writers.active_runs
-        return stack_reports([evaluation.run(take_run(seen, n)) if n in going else None for n in range(count)])
+        return stack_reports([evaluation.evaluate(take_run(seen, n)) if n in going else None for n in range(count)])
 
-    return dataclasses.replace(evaluation, run=evaluate)
+    return dataclasses.replace(evaluation, evaluate=evaluate)
 
 
 def _probe_each_run(

@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "translation",
                 "dataset": "phrases/train=6000,validation=100,test=250",
-                "vocabulary": 800,
+                "vocab_size": 800,
                 "bucket_lengths": (24,),
                 "tokens_per_batch": 768,
                 "num_beams": 1,

@@ -30,7 +30,7 @@ def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decode
             "task": {
                 "name": "translation",
                 "dataset": "help_desk",
-                "vocabulary": 1000,
+                "vocab_size": 1000,
                 "bucket_lengths": (20,),
                 "tokens_per_batch": 64 * 20,
                 "label_smoothing": 0.0,

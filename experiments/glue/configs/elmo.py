@@ -50,7 +50,7 @@ def classifier() -> ConfigDict:
     """Build the classifier of sst2_bilstm.py on the frozen language model's features, mixed by learned weights."""
     config = sst2_bilstm.get_config()
     config.name = "elmo"
-    config.task.tokenizer = "given"
+    config.task.tokenizer = "existing"
     config.optimizer.frozen = ("elmo/pretrained/*",)
     config.model.elmo = {"layers": LAYERS, "width": WIDTH}
     config.initialize_from = {

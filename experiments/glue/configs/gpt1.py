@@ -100,7 +100,7 @@ def fine_tuning(dataset: str) -> ConfigDict:
     config.eval_every = 250
     config.maps_every = 250
     config.task.dataset = f"glue/{dataset}"
-    config.task.tokenizer = "given"
+    config.task.tokenizer = "existing"
     config.task.test_split = "development"
     config.model = MODEL
     config.initialize_from = {
@@ -122,7 +122,7 @@ def classification_from_scratch(problem: str) -> ConfigDict:
             "task": {
                 "name": "fine_tuning",
                 "dataset": f"grammar/{problem}",
-                "vocabulary": 512,
+                "vocab_size": 512,
                 "bucket_lengths": (32, 64),
                 "num_probe_examples": 6,
             },

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
             "steps": 2000,
             "task": {
                 "name": "language_modeling",
-                "vocabulary": 2048,
+                "vocab_size": 2048,
                 "num_cloze_questions": 200,
             },
             "model": {

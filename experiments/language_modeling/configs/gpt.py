@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
             "checkpoint_every": 1000,
             "task": {
                 "name": "language_modeling",
-                "vocabulary": 50_257,
+                "vocab_size": 50_257,
                 "batching": "packed",
                 "context": 1024,
                 "batch_size": 512,

@@ -73,7 +73,7 @@ def set_code_training(config: ConfigDict, part: str) -> None:
     config.task.prompts = ("def ",)
     if part != "scratch":
         config.initialize_from = ConfigDict({"run": "runs/documentation", "tokenizer": True})
-        config.task.tokenizer = "given"
+        config.task.tokenizer = "existing"
     if part == "lora":
         config.model.lora = {"rank": 8, "targets": ("query", "key", "value", "output", "feed_forward")}
         config.optimizer.trainable = ("*/lora/*",)

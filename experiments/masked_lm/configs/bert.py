@@ -19,7 +19,7 @@ def get_config() -> ConfigDict:
     config.task = ConfigDict(
         {
             "name": "masked_lm",
-            "vocabulary": 30_522,
+            "vocab_size": 30_522,
             "context": 512,
             "batch_size": 256,
             "probe_length": 64,

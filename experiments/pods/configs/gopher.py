@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
     config.name = "gopher"
     config.model.size = "gopher-280b"
     config.model.vocab_size = 32_000
-    config.task.vocabulary = 32_000
+    config.task.vocab_size = 32_000
     config.num_microbatches = 2
     config.optimizer.update(
         {"algorithm": "adam", "learning_rate": 4e-5, "warmup_steps": 1500, "final_lr_fraction": 0.1}

@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "translation",
                 "dataset": "multi30k/tokenized/en-de",
-                "vocabulary": 10_000,
+                "vocab_size": 10_000,
                 "bucket_lengths": (12, 16, 20, 26, 34, 64),
                 "tokens_per_batch": 8192,
                 "test_split": "test_2016_flickr",

@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
     config.eval_every = 600
     config.maps_every = 600
     config.checkpoint_every = 600
-    config.task.vocabulary = 4000
+    config.task.vocab_size = 4000
     config.task.tokens_per_batch = 2048
     config.task.eval_parameters = "raw"
     config.optimizer.learning_rate = 2e-3

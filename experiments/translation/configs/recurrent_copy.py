@@ -27,7 +27,7 @@ def get_config(
             "task": {
                 "name": "translation",
                 "dataset": "copy/length=24,min_length=2,test_length=24,num_symbols=16,train=96000",
-                "vocabulary": 37,
+                "vocab_size": 37,
                 "bucket_lengths": (25,),
                 "tokens_per_batch": 64 * 25,
                 "label_smoothing": 0.0,

@@ -35,7 +35,7 @@ def get_config(size: Literal["base", "big"] = "base") -> ConfigDict:
                 "name": "translation",
                 "dataset": "wmt14_translate/de-en",
                 "languages": ("en", "de"),
-                "vocabulary": 37_000,
+                "vocab_size": 37_000,
                 "bucket_lengths": (24, 40, 64, 128, 256),
                 # About 25,000 source and 25,000 target tokens a batch (section 5.1), a little padding included.
                 "tokens_per_batch": 28_672,

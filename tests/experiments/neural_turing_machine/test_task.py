@@ -46,10 +46,10 @@ def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -
     batches = [source[step] for step in range(40)]
     lengths = [set(batch["lengths"]) for batch in batches]
     assert all(len(of_batch) == 1 for of_batch in lengths)
-    sizes = {(int(next(iter(one))), len(batch["asked"][0])) for one, batch in zip(lengths, batches, strict=True)}
+    sizes = {(int(next(iter(one))), len(batch["answer_mask"][0])) for one, batch in zip(lengths, batches, strict=True)}
     assert sizes == {(3, 5), (5, 5), (7, 9), (9, 9), (11, 13), (13, 13)}
     for batch in batches:
-        assert not batch["asked"][:, batch["lengths"][0] :].any()
+        assert not batch["answer_mask"][:, batch["lengths"][0] :].any()
         assert batch["vectors"].dtype == np.float32
     np.testing.assert_array_equal(batches[7]["vectors"], task_of().training_batches(3)[7]["vectors"])
     max_size = build_synthetic_task(
@@ -78,15 +78,15 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
     loss, aux = task.objectives[0].loss_fn(view, batch, denominators, jax.random.key(0))
     logits = np.float64(programs.apply(view.model, view.variables, batch, train=False)[0])
     nats, wrong, exact = 0.0, 0, 0
-    for row, (asked, targets) in enumerate(zip(batch["asked"], batch["targets"], strict=True)):
+    for row, (mask, targets) in enumerate(zip(batch["answer_mask"], batch["targets"], strict=True)):
         faults = 0
-        for step in np.flatnonzero(asked):
+        for step in np.flatnonzero(mask):
             for logit, bit in zip(logits[row, step], targets[step], strict=True):
                 one = 1 / (1 + np.exp(-logit))
                 nats -= np.log(one if bit else 1 - one)
                 faults += (one > 0.5) != bit
         wrong, exact = wrong + faults, exact + (faults == 0)
-    bits = batch["asked"].sum() * 3
+    bits = batch["answer_mask"].sum() * 3
     assert {name: float(value) for name, value in denominators.items()} == {"bits": bits, "examples": 4}
     expected = {
         "loss": nats / bits,
@@ -105,7 +105,7 @@ def test_n_grams_are_measured_above_the_optimum() -> None:
     view = view_of(task)
     sums, _ = jax.jit(lambda batch: evaluation.step(view, batch, jax.random.key(0)))(evaluation.batches[0])
     said = evaluation.finish({name: np.float64(value) for name, value in sums.items()}, None).scalars
-    optimal = float(evaluation.batches[0]["optimum"].sum() / np.log(2) / 6)
+    optimal = float(evaluation.batches[0]["optimal_nats"].sum() / np.log(2) / 6)
     assert said["optimal_bits_per_sequence/20"] == pytest.approx(optimal, rel=1e-6)
     assert said["above_optimum/20"] == pytest.approx(said["bits_per_sequence/20"] / optimal - 1, rel=1e-6)
     assert "above_optimum/7" not in size_report(7, {"bits": 2.0, "examples": 1.0, "loss": 1.0}, None).scalars

@@ -76,7 +76,7 @@ def test_evaluations_measure_every_question_of_a_split_once(task: VisualQuestion
         nats -= logits[label] - np.log(np.exp(logits).sum())
         asked[kind] += 1
         right[kind] += logits.argmax() == label
-    np.testing.assert_array_equal(sums["asked"], asked)
+    np.testing.assert_array_equal(sums["num_questions"], asked)
     np.testing.assert_array_equal(sums["right"], right)
     assert sums["loss"] == pytest.approx(nats, rel=1e-5)
     assert float(task.denominators(batch)["examples"]) == 6
@@ -92,7 +92,7 @@ def test_a_training_loss_is_the_mean_over_questions_alone(task: VisualQuestionAn
 
 
 def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestionAnswering) -> None:
-    sums = {"loss": 30.0, "asked": [4, 2, 0, 3, 1], "right": [1, 2, 0, 3, 0]}
+    sums = {"loss": 30.0, "num_questions": [4, 2, 0, 3, 1], "right": [1, 2, 0, 3, 0]}
     found = question_report(task.question_vocabulary, sums)
     assert found.scalars == pytest.approx(
         {
@@ -109,7 +109,9 @@ def test_shares_are_reported_by_kind_and_by_groups_of_kinds(task: VisualQuestion
     assert found.note == "10 questions"
     questions = task.questions.split_questions("test")
     beside = question_report(
-        task.question_vocabulary, {"loss": 0.0, "asked": [1, 1, 1, 1, 2], "right": [0] * 5}, (questions, questions)
+        task.question_vocabulary,
+        {"loss": 0.0, "num_questions": [1, 1, 1, 1, 2], "right": [0] * 5},
+        (questions, questions),
     )
     # Who has seen the very questions is right where no two with the same words differ.
     assert beside.scalars["question_only_accuracy"] > 0.6

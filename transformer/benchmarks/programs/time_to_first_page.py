@@ -46,16 +46,16 @@ def _served(folder: Path, way: str) -> float:
     began = time.time()
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
-        said = ""
+        line = ""
         try:
-            for said in run.stdout:
-                if address := re.search(r"http://127\.0\.0\.1:\d+\S*", said):
+            for line in run.stdout:
+                if address := re.search(r"http://127\.0\.0\.1:\d+\S*", line):
                     with urllib.request.urlopen(address[0]) as page:  # noqa: S310  the page of this machine
                         page.read()
                     return time.time() - began
         finally:
             run.send_signal(signal.SIGINT)
-    raise RuntimeError(f"the run ended without a page: {said.strip()}")
+    raise RuntimeError(f"the run ended without a page: {line.strip()}")
 
 
 if __name__ == "__main__":

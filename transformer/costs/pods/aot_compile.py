@@ -85,13 +85,13 @@ class AotReport(NamedTuple):
         return self.device_memory_bytes is None or self.program.peak_bytes <= self.device_memory_bytes
 
 
-def resolve_topology(experiment: ExperimentConfig, said: str | None) -> str:
+def resolve_topology(experiment: ExperimentConfig, requested: str | None) -> str:
     """Return the given topology, or else the config's `topology`.
 
     Raises:
         UserError: If neither names one.
     """
-    if topology := said or experiment.run.topology:
+    if topology := requested or experiment.run.topology:
         return topology
     raise UserError("no topology to compile for: pass --topology=v5p:8x8x4, or set config.topology")
 

@@ -235,8 +235,8 @@ def possible_meshes(experiment: ExperimentConfig, devices: int) -> list[Sharding
         The sharding configs.
     """
     config = experiment.sharding
-    said = max(config.sequence, 1) * max(config.expert, 1)
-    rest = devices // said if devices % said == 0 else devices
+    fixed_factor = max(config.sequence, 1) * max(config.expert, 1)
+    rest = devices // fixed_factor if devices % fixed_factor == 0 else devices
     shardings = []
     for tensor in _divisors(math.gcd(rest, experiment.model.heads, experiment.model.feed_forward)):
         for fsdp in _divisors(math.gcd(rest // tensor, experiment.model.width)):

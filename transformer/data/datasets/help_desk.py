@@ -119,8 +119,8 @@ def is_held_out_pair(device: str, answer: str) -> bool:
 
 def _draw_one(generator: random.Random) -> HelpDeskQuestion:
     device, answer = generator.choice(list(DEVICES)), generator.choice(list(SYMPTOMS))
-    said = (OPENINGS, DEVICES[device], SYMPTOMS[answer], ENDINGS)
-    text = " ".join(filter(None, map(generator.choice, said)))
+    phrase_choices = (OPENINGS, DEVICES[device], SYMPTOMS[answer], ENDINGS)
+    text = " ".join(filter(None, map(generator.choice, phrase_choices)))
     return HelpDeskQuestion(text, answer.format(device=device), is_held_out_pair(device, answer))
 
 

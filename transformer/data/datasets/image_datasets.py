@@ -226,11 +226,11 @@ def _read_folder(
         raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
     train = read_split(sources.pop("train"), resizing, None)
     others = {split: read_split(each, resizing, train.classes) for split, each in sources.items()}
-    said = join_notes((describe_left_out(left_out), train.note, *(each.note for each in others.values())))
-    return {"train": train.images} | {split: each.images for split, each in others.items()}, train.classes, said
+    notes = join_notes((describe_left_out(left_out), train.note, *(each.note for each in others.values())))
+    return {"train": train.images} | {split: each.images for split, each in others.items()}, train.classes, notes
 
 
-def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, ...], said: str = "") -> ImageDataset:
+def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, ...], notes: str = "") -> ImageDataset:
     """Return the data set of all splits; without a validation split, part of training is held out."""
     if "train" not in read:
         raise UserError(f"{name} has the splits {', '.join(read)} but no train")
@@ -250,7 +250,7 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
     in_order = sorted(splits, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
     digests = {split: [sha256(one.tobytes()).digest() for one in splits[split].pixels] for split in in_order}
     overlap = describe_overlap(digests, "images")
-    return ImageDataset(name, classes, splits, join_notes((split_note, said, overlap)))
+    return ImageDataset(name, classes, splits, join_notes((split_note, notes, overlap)))
 
 
 def _last_of_every(images: LabeledImages, step: int) -> Bool[np.ndarray, " N"]:

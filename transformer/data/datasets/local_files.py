@@ -71,9 +71,9 @@ class HeldOutFiles(NamedTuple):
         """
         cut = [split for split in SPLITS if split not in (*self.named, *by_name)]
         files = [f"{split} from {files}" for split, files in self.named.items()]
-        said = [f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 and "train" in cut else []
-        said += [f"{', '.join(by_name)} by the names of files and folders"] if by_name else []
-        return "; ".join(said + files)
+        parts = [f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 and "train" in cut else []
+        parts += [f"{', '.join(by_name)} by the names of files and folders"] if by_name else []
+        return "; ".join(parts + files)
 
 
 NOTHING_HELD_OUT = HeldOutFiles()
@@ -190,14 +190,14 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
     if not any(map(str.strip, lines)):
         raise UserError(f"{path} is empty: it needs a line for each example")
     header = lines[0].split("\t")
-    said, unsaid = ([name for name in names if (name in header) is there] for there in (True, False))
+    present, missing = ([name for name in names if (name in header) is there] for there in (True, False))
     # A single cell may equal a column's name: the label of a choice is the column of the correct answer.
-    if len(said) >= len(unsaid) > 0:
+    if len(present) >= len(missing) > 0:
         raise UserError(
-            f"{path}: its first line names {', '.join(said)} but not {', '.join(unsaid)}: let it name all of "
+            f"{path}: its first line names {', '.join(present)} but not {', '.join(missing)}: let it name all of "
             f"{', '.join(names)}"
         )
-    named = not unsaid
+    named = not missing
     columns = [header.index(name) for name in names] if named else list(range(len(names)))
     rows = []
     for number, line in enumerate(lines[named:], 1 + named):

@@ -53,7 +53,7 @@ def sample_entailment(random: np.random.Generator) -> list[LabeledExample]:
     label = int(random.integers(0, 3))
     of_label = [pair for pair in pairs if entailment_label(pair, known) == label]
     first, second = of_label[random.integers(len(of_label))]
-    return [LabeledExample((_said(facts, random), f"{first} is taller than {second}"), label)]
+    return [LabeledExample((_write_facts(facts, random), f"{first} is taller than {second}"), label)]
 
 
 def sample_similarity(random: np.random.Generator) -> list[LabeledExample]:
@@ -69,10 +69,10 @@ def sample_choice(random: np.random.Generator) -> list[LabeledExample]:
     """Sample facts about three people and a question: who is tallest or smallest?"""
     order = [str(name) for name in random.choice(PEOPLE, ANSWERS, replace=False)]
     tallest = bool(random.integers(0, 2))
-    asked = "who is tallest" if tallest else "who is smallest"
+    question = "who is tallest" if tallest else "who is smallest"
     answers = [str(name) for name in random.permutation(order)]
     right = answers.index(order[0] if tallest else order[-1])
-    return [LabeledExample((f"{_said(list(itertools.pairwise(order)), random)} . {asked}", *answers), right)]
+    return [LabeledExample((f"{_write_facts(list(itertools.pairwise(order)), random)} . {question}", *answers), right)]
 
 
 def transitive_closure(facts: Sequence[Fact]) -> set[Fact]:
@@ -93,15 +93,15 @@ def entailment_label(fact: Fact, known: set[Fact]) -> int:
     return 0 if fact in known else 2 if fact[::-1] in known else 1
 
 
-def _said(facts: Sequence[Fact], random: np.random.Generator) -> str:
+def _write_facts(facts: Sequence[Fact], random: np.random.Generator) -> str:
     """Write facts in random order, each in either direction."""
-    told = []
+    clauses = []
     for place in random.permutation(len(facts)):
         first, second = facts[place]
-        told.append(
+        clauses.append(
             f"{first} is taller than {second}" if random.random() < 0.5 else f"{second} is smaller than {first}"
         )
-    return " and ".join(told)
+    return " and ".join(clauses)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,8 +80,8 @@ def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_ou
     }
     if not classes:
         labels = sorted({label for of_split in rows.values() for _, label in of_split})
-        said = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
-        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {said}")
+        shown = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
+        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {shown}")
     numbers = {label: number for number, label in enumerate(classes)}
     read = {}
     for split, of_split in rows.items():

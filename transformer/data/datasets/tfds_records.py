@@ -334,5 +334,5 @@ def _readable(folder: pathlib.Path) -> Any:
     try:
         yield
     except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"{folder} cannot be read ({said}): prepare it again") from error
+        description = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{folder} cannot be read ({description}): prepare it again") from error

@@ -282,8 +282,10 @@ def _open_help_desk(name: str, options: str, languages: tuple[str, str] | None) 
     _check_direction(name, direction, languages)
     drawn = {
         split: [
-            SentencePair(asked.text, asked.answer, direction[1], "new_pair" if asked.new_pair else "known_pair")
-            for asked in questions
+            SentencePair(
+                question.text, question.answer, direction[1], "new_pair" if question.new_pair else "known_pair"
+            )
+            for question in questions
         ]
         for split, questions in help_desk.generate_help_desk(options).items()
     }

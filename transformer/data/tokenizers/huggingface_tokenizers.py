@@ -100,12 +100,12 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
         from transformer.data.tokenizers.marian import MarianTokenizer
 
         return MarianTokenizer.open(folder)
-    said = _json(folder / "tokenizer_config.json")
-    tokenizer = _open(folder, said)
-    backend, named = tokenizer.backend, said | _json(folder / "special_tokens_map.json")
+    tokenizer_config = _json(folder / "tokenizer_config.json")
+    tokenizer = _open(folder, tokenizer_config)
+    backend, named = tokenizer.backend, tokenizer_config | _json(folder / "special_tokens_map.json")
     try:
-        _check_options(said, tokenizer)
-        _add_tokens(said, backend)
+        _check_options(tokenizer_config, tokenizer)
+        _add_tokens(tokenizer_config, backend)
         roles = _roles(folder, named, backend)
         _add_special(roles, named, backend)
         opened = Tokenizer.from_roles(backend, special_token_ids_by_role(tokenizer) | roles)
@@ -123,7 +123,7 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
     return opened
 
 
-def _open(folder: Path, said: Mapping[str, Any]) -> Tokenizer:
+def _open(folder: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
     whole = folder / "tokenizer.json"
     if whole.is_file():
         return Tokenizer(_read(whole, lambda path: tokenizers.Tokenizer.from_file(str(path))))
@@ -135,32 +135,34 @@ def _open(folder: Path, said: Mapping[str, Any]) -> Tokenizer:
             f"{folder} holds no tokenizer: it has none of tokenizer.json, vocab.json + merges.txt, vocab.txt; {advice}"
         )
     model = _json(folder / "config.json").get("model_type")
-    kind = str(said.get("tokenizer_class") or _OF_MODELS.get(str(model), "")).removesuffix("Fast")
+    kind = str(tokenizer_config.get("tokenizer_class") or _OF_MODELS.get(str(model), "")).removesuffix("Fast")
     if files != _WITHOUT_JSON.get(kind):
-        told = f"tokenizer_class={kind}" if kind else f"model_type={model} and no tokenizer_class"
+        description = f"tokenizer_class={kind}" if kind else f"model_type={model} and no tokenizer_class"
         known = " and ".join(f"{', '.join(names)} of a {name}" for name, names in _WITHOUT_JSON.items())
-        raise UserError(f"{folder} has no tokenizer.json, but {told}: without one only {known} are read; {advice}")
+        raise UserError(
+            f"{folder} has no tokenizer.json, but {description}: without one only {known} are read; {advice}"
+        )
     if kind == "BertTokenizer":
         tokenizer = load_wordpiece_tokenizer(folder / "vocab.txt")
         tokenizer.backend.normalizer = normalizers.BertNormalizer(
-            lowercase=_switch(said, "do_lower_case", True),
-            strip_accents=_switch(said, "strip_accents", None),
-            handle_chinese_chars=_switch(said, "tokenize_chinese_chars", True),
+            lowercase=_switch(tokenizer_config, "do_lower_case", True),
+            strip_accents=_switch(tokenizer_config, "strip_accents", None),
+            handle_chinese_chars=_switch(tokenizer_config, "tokenize_chinese_chars", True),
         )
         return tokenizer
     tokenizer = load_gpt2_tokenizer(folder / "vocab.json", folder / "merges.txt")
-    prefix = _switch(said, "add_prefix_space", False)
+    prefix = _switch(tokenizer_config, "add_prefix_space", False)
     tokenizer.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     return tokenizer if kind == "GPT2Tokenizer" else _as_roberta(tokenizer, folder)
 
 
-def _switch(said: Mapping[str, Any], name: str, usual: bool | None) -> Any:
+def _switch(tokenizer_config: Mapping[str, Any], name: str, usual: bool | None) -> Any:
     """Return a value that is true or false, or the usual one if it is missing.
 
     Raises:
         UserError: If it is another value.
     """
-    value = said.get(name, usual)
+    value = tokenizer_config.get(name, usual)
     if value is not usual and not isinstance(value, bool):
         raise UserError(f"tokenizer_config.json has {name}={value!r}, which is neither true nor false")
     return value
@@ -179,13 +181,13 @@ def _as_roberta(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     return Tokenizer.from_roles(backend, numbers)
 
 
-def _add_tokens(said: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
+def _add_tokens(tokenizer_config: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
     """Add the tokens of tokenizer_config.json, with what it says of the white space around them.
 
     Raises:
         UserError: If the vocabulary lacks a token or has it under another number.
     """
-    for number, entry in (said.get("added_tokens_decoder") or {}).items():
+    for number, entry in (tokenizer_config.get("added_tokens_decoder") or {}).items():
         token = tokenizers.AddedToken(entry["content"], **{flag: entry[flag] for flag in _FLAGS if flag in entry})
         if str(backend.token_to_id(token.content)) != number:
             raise UserError(
@@ -209,7 +211,7 @@ def _add_special(roles: Mapping[str, int], named: Mapping[str, Any], backend: to
             backend.add_special_tokens([tokenizers.AddedToken(text, **flags | {"special": True})])
 
 
-def _check_options(said: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+def _check_options(tokenizer_config: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     """Refuse options of tokenizer_config.json that differ from what the tokenizer does.
 
     Raises:
@@ -222,14 +224,20 @@ def _check_options(said: Mapping[str, Any], tokenizer: Tokenizer) -> None:
         does |= {theirs: normalizer[ours] for theirs, ours in _OF_BERT.items()}
     if splitter.get("type") == "ByteLevel":
         does["add_prefix_space"] = splitter["add_prefix_space"]
-    begin = said.get("bos_token")
+    begin = tokenizer_config.get("bos_token")
     text = begin.get("content") if isinstance(begin, dict) else begin
     if isinstance(text, str):
         opened = tokenizer.backend.encode("", add_special_tokens=True).tokens
         does["add_bos_token"] = text in opened[:1]
     for name, value in does.items():
-        if name in said and said[name] != value and not (said[name] == [] and value is None):
-            raise UserError(f"tokenizer_config.json has {name}={said[name]!r}; the tokenizer is read with {value!r}")
+        if (
+            name in tokenizer_config
+            and tokenizer_config[name] != value
+            and not (tokenizer_config[name] == [] and value is None)
+        ):
+            raise UserError(
+                f"tokenizer_config.json has {name}={tokenizer_config[name]!r}; the tokenizer is read with {value!r}"
+            )
 
 
 def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer) -> dict[str, int]:
