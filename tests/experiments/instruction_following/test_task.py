@@ -126,7 +126,7 @@ def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
         [*true[5], END],
     ]
     rows = np.array([[*row, *[PAD] * task.steps][: task.steps] for row in said], np.int32)
-    monkeypatch.setattr(task, "decoded", lambda *given: ({}, {"tokens": jnp.asarray(rows)}))
+    monkeypatch.setattr(task, "decoding_step", lambda *given: ({}, {"tokens": jnp.asarray(rows)}))
     found = jax.jit(lambda batch: task._walks(view_of(task), batch, jax.random.key(0)))(batch)
     told = evaluation.finish(*jax.device_get(found))
     ends = [follow_transitions(batch, row, rows[row]) for row in range(6)]
