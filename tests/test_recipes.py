@@ -32,11 +32,11 @@ TINY = {
     "runs/lora": [
         *("--config.model.layers=2", "--config.model.kv_heads=2", "--config.model.head_dim=8"),
         *("--config.model.feed_forward=64", "--config.model.max_length=32", "--config.model.vocab_size=263"),
-        *("--config.task.context=16", "--config.task.batch_size=8", "--config.task.probe_length=16"),
+        *("--config.task.context_length=16", "--config.task.batch_size=8", "--config.task.probe_length=16"),
     ],
     "runs/rates": [*PAIRS, "--num_trials=2"],
     "runs/norms": [*PAIRS, "--seeds=1"],
-    "gpt.py": ["--config.model.layers=1", "--config.task.context=64", "--config.task.batch_size=16"],
+    "gpt.py": ["--config.model.layers=1", "--config.task.context_length=64", "--config.task.batch_size=16"],
 }
 
 

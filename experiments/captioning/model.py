@@ -59,14 +59,14 @@ class CaptionerConfig(Config, path="config.model"):
         embedding: Features of the word embeddings, and of the input of the output layer.
         attention: How the image is attended to.
         gated: Whether z_t is multiplied by beta_t (section 4.2.1).
-        doubly_stochastic: Weight of the penalty of equation 14 on grid positions that soft attention neglects or dwells
-            on.
+        doubly_stochastic_weight: Weight of the penalty of equation 14 on grid positions that soft attention neglects or
+            dwells on.
         soft_attention_probability: With hard attention, the probability that a training example is attended to softly
             (section 4.1).
 
     Raises:
-        UserError: If `soft_attention_probability` is set without hard attention, or `doubly_stochastic` without soft
-            attention.
+        UserError: If `soft_attention_probability` is set without hard attention, or `doubly_stochastic_weight` without
+            soft attention.
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
@@ -75,7 +75,7 @@ class CaptionerConfig(Config, path="config.model"):
     embedding: PositiveInt = 128
     attention: AttentionKind = AttentionKind.SOFT
     gated: bool = True
-    doubly_stochastic: NonNegativeFloat = 0.0
+    doubly_stochastic_weight: NonNegativeFloat = 0.0
     soft_attention_probability: Rate = 0.0
 
     def _check(self) -> None:
@@ -84,10 +84,10 @@ class CaptionerConfig(Config, path="config.model"):
                 f"config.model.soft_attention_probability={self.soft_attention_probability} is for an attention that "
                 "draws: say attention=hard, or soft_attention_probability=0"
             )
-        if self.doubly_stochastic and self.attention is not AttentionKind.SOFT:
+        if self.doubly_stochastic_weight and self.attention is not AttentionKind.SOFT:
             raise UserError(
-                f"config.model.doubly_stochastic={self.doubly_stochastic} is for soft attention, whose weights have a "
-                "gradient: say attention=soft, or doubly_stochastic=0"
+                f"config.model.doubly_stochastic_weight={self.doubly_stochastic_weight} is for soft attention, "
+                "whose weights have a gradient: say attention=soft, or doubly_stochastic_weight=0"
             )
 
     @property
@@ -204,7 +204,7 @@ class Captioner(RecurrentAttentionDecoder):
             return steps, aux._replace(extras=steps.outputs.draws)
         over_words_BxL = jnp.sum(steps.outputs.weights, axis=1)
         total, count = jnp.sum(jnp.square(1 - over_words_BxL)), float(len(over_words_BxL))
-        loss = AuxiliaryLoss(total, count, self.config.doubly_stochastic)
+        loss = AuxiliaryLoss(total, count, self.config.doubly_stochastic_weight)
         return steps, aux._replace(losses={"doubly_stochastic": loss})
 
 

@@ -379,7 +379,7 @@ class InContextLearning(BaseTask):
             return labels
         links = (*(_links(told.episode) for told in self._shown if told.episode), *((),) * (len(rows) - shown))
         return dataclasses.replace(
-            labels, links={site.name: links for site in sites_between(sites, "tokens", "tokens")}
+            labels, gold_alignments={site.name: links for site in sites_between(sites, "tokens", "tokens")}
         )
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:

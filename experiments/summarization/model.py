@@ -79,14 +79,14 @@ class PointerGeneratorConfig(Config, path="config.model"):
     Attributes:
         width: Features of the decoder's state and of each direction of the encoder.
         embedding: Features of the word embeddings.
-        coverage: Weight of the coverage loss sum_i min(a_i, c_i) (equation 13); None for attention without coverage
-            (equation 11).
+        coverage_loss_weight: Weight of the coverage loss sum_i min(a_i, c_i) (equation 13); None for attention without
+            coverage (equation 11).
         dropout: The rate of dropout on embeddings and on the input of the output layer.
     """
 
     width: PositiveInt = 256
     embedding: PositiveInt = 128
-    coverage: NonNegativeFloat | None = None
+    coverage_loss_weight: NonNegativeFloat | None = None
     dropout: Rate = 0.0
 
     @property
@@ -180,7 +180,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         self.first_hidden = linear(annotations, "embed", width)
         self.first_memory = linear(annotations, "embed", width)
         self.attention = AttentionCell(AttentionCellConfig(), width, annotations, builder=builder)
-        self.covered = None if config.coverage is None else CoverageScore(1, width, builder=builder)
+        self.covered = None if config.coverage_loss_weight is None else CoverageScore(1, width, builder=builder)
         self.decoder = RecurrentLayer(config.decoder, embedding + annotations, builder=builder)
         self.readout = linear(width + annotations, "embed", width)
         self.output = Linear((("embed", width),), (("vocabulary", self.vocabulary),), bias=True, builder=builder)
@@ -234,13 +234,13 @@ class PointerGenerator(RecurrentAttentionDecoder):
     def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[DecoderSteps, Aux]:
         """Run all steps; with coverage, return the loss `coverage`, a sum over the positions of the target."""
         steps, aux = super().unroll(state, inputs, **options)
-        if self.config.coverage is None:
+        if self.config.coverage_loss_weight is None:
             return steps, aux
         total, count = (
             jnp.sum(steps.outputs.coverage_overlap),
             jnp.sum(steps.lengths).astype(steps.outputs.coverage_overlap.dtype),
         )
-        return steps, aux._replace(losses={"coverage": AuxiliaryLoss(total, count, self.config.coverage)})
+        return steps, aux._replace(losses={"coverage": AuxiliaryLoss(total, count, self.config.coverage_loss_weight)})
 
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the features from which `logits` scores the words of the vocabulary, for a model that does not copy.

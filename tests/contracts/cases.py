@@ -68,7 +68,7 @@ LANGUAGE_MODELING = {
         "dataset": "python_docs",
         "tokenizer": "characters",
         "batching": "packed",
-        "context": 32,
+        "context_length": 32,
         "batch_size": 16,
         "prompts": ("The ",),
         "max_new_tokens": 4,
@@ -99,7 +99,7 @@ MASKED_LANGUAGE_MODELING = LANGUAGE_MODELING | {
         "name": "masked_lm",
         "dataset": "python_docs",
         "tokenizer": "bytes",
-        "context": 32,
+        "context_length": 32,
         "batch_size": 16,
         "num_probe_examples": 3,
         "probe_length": 12,
@@ -191,7 +191,7 @@ CAPTIONS = {
         "encoder": {"channels": (8,), "strides": (2,)},
         "width": 8,
         "embedding": 8,
-        "doubly_stochastic": 0.01,
+        "doubly_stochastic_weight": 0.01,
     },
 }
 
@@ -739,7 +739,12 @@ CASES = (
                 "num_eval_examples": 16,
                 "num_probe_examples": 3,
             },
-            "model": {"family": "experiments.summarization.model", "width": 8, "embedding": 8, "coverage": 1.0},
+            "model": {
+                "family": "experiments.summarization.model",
+                "width": 8,
+                "embedding": 8,
+                "coverage_loss_weight": 1.0,
+            },
         },
         steps=40,
         learning_rate=0.01,
@@ -957,7 +962,7 @@ CASES = (
         CAPTIONS
         | {
             "model": CAPTIONS["model"]
-            | {"attention": "hard", "doubly_stochastic": 0.0, "soft_attention_probability": 0.5}
+            | {"attention": "hard", "doubly_stochastic_weight": 0.0, "soft_attention_probability": 0.5}
         },
         steps=40,
         learning_rate=0.02,
@@ -1101,7 +1106,7 @@ CASES = (
                 "name": "permutation_lm",
                 "dataset": "python_docs",
                 "tokenizer": "bytes",
-                "context": 16,
+                "context_length": 16,
                 "batch_size": 16,
                 "partial_prediction_k": 4,
                 "num_eval_segments": 2,
@@ -1136,7 +1141,7 @@ CASES = (
                 "name": "segment_lm",
                 "dataset": "python_docs",
                 "tokenizer": "bytes",
-                "context": 16,
+                "context_length": 16,
                 "batch_size": 16,
                 "num_eval_segments": 2,
                 "num_probe_examples": 3,

@@ -185,7 +185,7 @@ def mapped(trial: Trial) -> None:
                 kept = stored[example, :, :, : len(queries), : len(keys)]
                 np.testing.assert_allclose(kept, seen[..., : len(keys)], atol=1 / 255, err_msg=name)
     if trial.case.attends:
-        (name,) = labels.links or {}
+        (name,) = labels.gold_alignments or {}
         assert looks_right(store, name, trial.case.steps) >= trial.case.attends
         assert looks_right(store, name, 0) < trial.case.attends
 
@@ -235,12 +235,12 @@ def seen_by(setting: TrainingComponents, *states: TrainState) -> list[dict[str, 
 def looks_right(store: MapStore, site: str, step: int) -> float:
     """The share of queries whose largest weight lies on their link."""
     weights_BxLxHxQxK = store.read(site, step)
-    assert store.labels.links is not None
+    assert store.labels.gold_alignments is not None
     return float(
         np.mean(
             [
                 weights_BxLxHxQxK[example, 0, 0, link.query].argmax() == link.key
-                for example, links in enumerate(store.labels.links[site])
+                for example, links in enumerate(store.labels.gold_alignments[site])
                 for link in links
             ]
         )

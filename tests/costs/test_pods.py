@@ -53,7 +53,7 @@ def experiment(**sections: Any) -> ExperimentConfig:
         "steps": 10,
         "topology": "cpu:4",
         "task": {"name": "language_modeling", "dataset": "nowhere", "tokenizer": "existing", "vocab_size": VOCABULARY}
-        | {"context": CONTEXT, "batch_size": ROWS, "test_split": "", "probe_length": 8, "batching": "packed"},
+        | {"context_length": CONTEXT, "batch_size": ROWS, "test_split": "", "probe_length": 8, "batching": "packed"},
         "model": {"family": "decoder", "layers": LAYERS, "width": WIDTH, "heads": 2, "feed_forward": HIDDEN}
         | {"max_length": CONTEXT},
         "optimizer": {"algorithm": "adam", "warmup_steps": 2},

@@ -59,7 +59,7 @@ def test_spans_have_the_lengths_that_are_asked_for() -> None:
 
 
 def test_batches_are_a_function_of_seed_and_step() -> None:
-    lanes = SegmentBatches(np.arange(200), context=8, rows=3, seed=1)
+    lanes = SegmentBatches(np.arange(200), context_length=8, rows=3, seed=1)
     made = [PermutedBatches(lanes, OrderSampler(8, partial_prediction_k=2), seed=1)[step] for step in (4, 4, 5)]
     for name in ("tokens", "order", "predicted"):
         np.testing.assert_array_equal(made[0][name], made[1][name])
@@ -70,7 +70,7 @@ def test_batches_are_a_function_of_seed_and_step() -> None:
 
 def test_each_row_goes_on_where_it_ended() -> None:
     stream = np.arange(100) % 97
-    lanes = SegmentBatches(stream, context=5, rows=3, seed=4)
+    lanes = SegmentBatches(stream, context_length=5, rows=3, seed=4)
     assert lanes.batches_per_epoch == 6
     epochs = [[lanes[epoch * 6 + number] for number in range(6)] for epoch in range(2)]
     for batches in epochs:
@@ -83,7 +83,7 @@ def test_each_row_goes_on_where_it_ended() -> None:
             np.testing.assert_array_equal(before["labels"][:, -1], behind["tokens"][:, 0])
         read = np.concatenate([batch["index"][:, None] + np.arange(5) for batch in batches]).ravel()
         assert len(np.unique(read)) == 90  # no place twice
-    begins = {int(SegmentBatches(stream, context=5, rows=3, seed=seed)[0]["index"][0]) for seed in range(200)}
+    begins = {int(SegmentBatches(stream, context_length=5, rows=3, seed=seed)[0]["index"][0]) for seed in range(200)}
     assert begins == set(range(10))
-    with pytest.raises(UserError, match="rows=30 of context=5"):
-        SegmentBatches(stream, context=5, rows=30, seed=0)
+    with pytest.raises(UserError, match="rows=30 of context_length=5"):
+        SegmentBatches(stream, context_length=5, rows=30, seed=0)

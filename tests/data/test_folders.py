@@ -150,7 +150,13 @@ def test_a_split_with_files_twice_is_refused(tmp_path: Path) -> None:
 
 
 LONG = "a line of text that is too long to stand twice by chance, number {}\n"
-TEXT_TASK = {"name": "language_modeling", "tokenizer": "bytes", "context": 8, "batch_size": 2, "num_probe_examples": 1}
+TEXT_TASK = {
+    "name": "language_modeling",
+    "tokenizer": "bytes",
+    "context_length": 8,
+    "batch_size": 2,
+    "num_probe_examples": 1,
+}
 
 
 def test_text_in_two_splits_is_told(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ DOCUMENTS = [document(number) for number in range(40)]
 
 
 def pairs(**values: object) -> NextSentenceBatches:
-    given: dict[str, object] = {"context": CONTEXT, "rows": 8, "seed": 3, "frame": FRAME}
+    given: dict[str, object] = {"context_length": CONTEXT, "rows": 8, "seed": 3, "frame": FRAME}
     return NextSentenceBatches(DOCUMENTS, SentenceBoundaryDetector(BYTES), **{**given, **values})  # type: ignore[arg-type]
 
 
@@ -88,9 +88,9 @@ def test_pairs_are_a_function_of_seed_and_step_and_come_again_only_where_asked()
 def test_what_holds_no_pairs_is_refused() -> None:
     with pytest.raises(UserError, match="no two sentences"):
         NextSentenceBatches(
-            [DOCUMENTS[0][:3]], SentenceBoundaryDetector(BYTES), context=20, rows=1, seed=0, frame=FRAME
+            [DOCUMENTS[0][:3]], SentenceBoundaryDetector(BYTES), context_length=20, rows=1, seed=0, frame=FRAME
         )
     with pytest.raises(UserError, match="leaves no room for two texts"):
-        pairs(context=4)
+        pairs(context_length=4)
     with pytest.raises(UserError, match="tokenizer lacks one"):
         pairs(frame=SpecialTokenFrame(None, 257))

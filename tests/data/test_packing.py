@@ -37,7 +37,7 @@ def test_each_item_goes_to_the_first_bin_with_room(sizes: list[int]) -> None:
 @pytest.mark.parametrize("seed", [None, 4])
 def test_every_token_comes_once_and_predicts_its_own_next(end: int | None, seed: int | None) -> None:
     documents = documents_of(SIZES)
-    made = PackedBatches(documents, context=8, rows=3, seed=seed, end=end)
+    made = PackedBatches(documents, context_length=8, rows=3, seed=seed, end=end)
     after = {int(one): int(other) for d in documents for one, other in itertools.pairwise(d)}
     for epoch in range(2):
         found, pairs = [], {}
@@ -55,7 +55,7 @@ def test_every_token_comes_once_and_predicts_its_own_next(end: int | None, seed:
 
 
 def test_a_segment_is_one_chunk_with_positions_of_its_own() -> None:
-    made = PackedBatches(documents_of(SIZES), context=8, rows=3, seed=4, end=9)
+    made = PackedBatches(documents_of(SIZES), context_length=8, rows=3, seed=4, end=9)
     positions = real = 0
     for batch in OneEpoch(made):
         for tokens, segments, places in zip(batch["tokens"], batch["segments"], batch["positions"], strict=True):
@@ -72,7 +72,7 @@ def test_a_segment_is_one_chunk_with_positions_of_its_own() -> None:
 
 def test_order_is_a_pure_function_of_seed_and_epoch() -> None:
     def order(seed: int | None, epoch: int) -> list[int]:
-        made = PackedBatches(documents_of((8,) * 20), context=8, rows=3, seed=seed, end=None)
+        made = PackedBatches(documents_of((8,) * 20), context_length=8, rows=3, seed=seed, end=None)
         steps = range(epoch * made.batches_per_epoch, (epoch + 1) * made.batches_per_epoch)
         return [int(number) for step in steps for number in made[step]["index"] if number >= 0]
 
@@ -83,4 +83,4 @@ def test_order_is_a_pure_function_of_seed_and_epoch() -> None:
 
 def test_no_text_is_refused() -> None:
     with pytest.raises(UserError, match="the text has no tokens"):
-        PackedBatches(documents_of((0, 0)), context=8, rows=3, seed=None, end=None)
+        PackedBatches(documents_of((0, 0)), context_length=8, rows=3, seed=None, end=None)

@@ -178,8 +178,8 @@ def links(kind: str, value: tuple, frame: int, language: str) -> tuple[set, set]
     """Sure and only possible links, as pairs of words."""
     phrase = write_phrase(SampledPhrase(kind, value, frame), language)
     source, target = phrase.source.split(), phrase.target.split()
-    sure = {(source[i], target[j]) for i, j in phrase.links.sure}
-    return sure, {(source[i], target[j]) for i, j in phrase.links.possible} - sure
+    sure = {(source[i], target[j]) for i, j in phrase.word_alignment.sure}
+    return sure, {(source[i], target[j]) for i, j in phrase.word_alignment.possible} - sure
 
 
 def test_links_of_a_re_ordered_noun_phrase() -> None:
@@ -218,8 +218,8 @@ def test_links_follow_from_slots() -> None:
         fill_template("e/three {x} f", fields), [("T", "two"), ("O", "one"), ("none", None), ("E", "three")]
     )
     assert phrase.source == "e a b c d f"
-    assert phrase.links == WordAlignment(((0, 3), (3, 0)), ((0, 3), (1, 1), (2, 1), (3, 0)))
-    assert phrase.links == WordAlignment.from_text("0-3 1p1 2p1 3-0")
+    assert phrase.word_alignment == WordAlignment(((0, 3), (3, 0)), ((0, 3), (1, 1), (2, 1), (3, 0)))
+    assert phrase.word_alignment == WordAlignment.from_text("0-3 1p1 2p1 3-0")
     assert WordAlignment.from_text("") == WordAlignment((), ())
 
 
@@ -230,13 +230,13 @@ def test_every_phrase_is_well_formed(written: dict[tuple[str, str], list[Aligned
             assert 1 <= len(text.split()) <= 20
             assert not set(text) & set("\N{NO-BREAK SPACE}\N{RIGHT SINGLE QUOTATION MARK}0123456789{}/")
         source, target = len(phrase.source.split()), len(phrase.target.split())
-        assert all(0 <= i < source and 0 <= j < target for i, j in phrase.links.possible)
-        assert set(phrase.links.sure) <= set(phrase.links.possible)
-        assert len(set(phrase.links.possible)) == len(phrase.links.possible) > 0
+        assert all(0 <= i < source and 0 <= j < target for i, j in phrase.word_alignment.possible)
+        assert set(phrase.word_alignment.sure) <= set(phrase.word_alignment.possible)
+        assert len(set(phrase.word_alignment.possible)) == len(phrase.word_alignment.possible) > 0
         for side in (0, 1):
             # A word in a sure link is in no other.
-            counts = Counter(link[side] for link in phrase.links.possible)
-            assert all(counts[link[side]] == 1 for link in phrase.links.sure)
+            counts = Counter(link[side] for link in phrase.word_alignment.possible)
+            assert all(counts[link[side]] == 1 for link in phrase.word_alignment.sure)
 
 
 def test_french_elides_where_it_must(written: dict[tuple[str, str], list[AlignedPair]]) -> None:

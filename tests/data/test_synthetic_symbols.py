@@ -42,18 +42,18 @@ def test_a_copy_is_its_source_word_by_word() -> None:
     backwards = opened("reversal/length=5,num_symbols=7,train=50").split("train")
     for pair, reverse in zip(copied.split("train"), backwards, strict=True):
         assert pair.source == pair.target == reverse.source
-        assert pair.links is not None
-        assert pair.links.sure == tuple((place, place) for place in range(5))
+        assert pair.word_alignment is not None
+        assert pair.word_alignment.sure == tuple((place, place) for place in range(5))
 
 
 def test_every_link_joins_a_word_with_itself() -> None:
     for pair in opened("reversal/length=6,min_length=2,num_symbols=300,train=200").split("train"):
-        assert pair.links is not None
-        assert pair.links.sure == pair.links.possible
+        assert pair.word_alignment is not None
+        assert pair.word_alignment.sure == pair.word_alignment.possible
         source, target = pair.source.split(), pair.target.split()
-        assert sorted(j for _, j in pair.links.sure) == list(range(len(target)))
-        assert all(source[i] == target[j] for i, j in pair.links.sure)
-        assert all(i + j == len(source) - 1 for i, j in pair.links.sure)
+        assert sorted(j for _, j in pair.word_alignment.sure) == list(range(len(target)))
+        assert all(source[i] == target[j] for i, j in pair.word_alignment.sure)
+        assert all(i + j == len(source) - 1 for i, j in pair.word_alignment.sure)
 
 
 def test_lengths_are_all_alike_or_equally_likely() -> None:
@@ -109,8 +109,8 @@ def test_alignment_is_evaluated_and_labeled_with_the_truth(tmp_path: Path) -> No
     assert "alignment" in [evaluation.name for evaluation in task.evaluations]
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0",))
     labels = task.axis_labels([site])
-    assert labels.links is not None
-    for links in labels.links["decoder/cross"]:
+    assert labels.gold_alignments is not None
+    for links in labels.gold_alignments["decoder/cross"]:
         assert {(link.query, link.key) for link in links} == {(place, 11 - place) for place in range(12)}
         assert all(link.sure for link in links)
 

@@ -132,7 +132,7 @@ def test_what_cannot_read_along_is_refused(
 @pytest.mark.slow
 def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     quiet = {"steps": 2, "log_every": 2, "eval_every": 0, "maps_every": 0, "checkpoint_every": 2}
-    words = {"name": "language_modeling", "dataset": "digit_words", "tokenizer": "characters", "context": 16}
+    words = {"name": "language_modeling", "dataset": "digit_words", "tokenizer": "characters", "context_length": 16}
     heard = {
         "name": "experiments.speech.task",
         "dataset": "synthetic/num_speakers=1,num_takes=3",

@@ -54,7 +54,7 @@ SMALL: Mapping[str, Any] = {
     "model.vocab_size": None,
     "model.embedding": 32,
     "model.channels": (8, 8, 8, 8),
-    "task.context": 32,
+    "task.context_length": 32,
     "task.batch_size": 8,
     "task.tokens_per_batch": 512,
     "task.vocab_size": 512,

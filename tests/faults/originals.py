@@ -53,7 +53,7 @@ LANGUAGE: dict[str, Any] = {
         "name": "language_modeling",
         "dataset": str(ROOT / "LICENSE"),
         "tokenizer": "bytes",
-        "context": 16,
+        "context_length": 16,
         "batch_size": 4,
         "num_probe_examples": 2,
         "probe_length": 8,

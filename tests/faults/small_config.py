@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
                 "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
                 "tokenizer": "characters",
                 "batching": "packed",
-                "context": 32,
+                "context_length": 32,
                 "batch_size": 8,
                 "num_probe_examples": 3,
                 "probe_length": 12,

@@ -53,7 +53,7 @@ def config(folder: Path, **changes: Any) -> dict[str, Any]:
             "dataset": str(text),
             "tokenizer": "characters",
             "batching": "packed",
-            "context": 16,
+            "context_length": 16,
             "batch_size": 4,
             "num_probe_examples": 2,
             "probe_length": 8,

@@ -125,7 +125,7 @@ def _torch_section(config: Mapping[str, Any], decoder: bool) -> dict[str, Any]:
     same = {key: value for key, value in config.items() if key not in ("layers", "pad_token_id")}
     if decoder:
         return {**same, "family": "encoder_decoder", **{f"{side}_layers": config["layers"] for side in SIDES}}
-    alone = {"token_types": 0, "head": "none", "embedding_norm": False, "output_bias": False}
+    alone = {"num_token_types": 0, "head": "none", "embedding_norm": False, "output_bias": False}
     return {**same, **alone, "family": "encoder", "layers": config["layers"]}
 
 

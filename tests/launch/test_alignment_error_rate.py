@@ -60,10 +60,10 @@ def written(folder: Path, *, first: int = 0, reverse: bool = False) -> list[str]
     pairs = list(open_translation_dataset(DATASET, prepared_dir=str(folder)).split("test"))
     lines: dict[str, list[str]] = {"source": [], "target": [], "links": []}
     for pair in pairs:
-        assert pair.links is not None
+        assert pair.word_alignment is not None
         lines["source"].append(pair.source)
         lines["target"].append(pair.target)
-        moved = [(i + first, j + first)[:: -1 if reverse else 1] for i, j in pair.links.sure]
+        moved = [(i + first, j + first)[:: -1 if reverse else 1] for i, j in pair.word_alignment.sure]
         lines["links"].append(" ".join(f"{i}-{j}" for i, j in moved))
     for name, texts in lines.items():
         # As some files in the world begin: with a byte-order mark.

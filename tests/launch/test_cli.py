@@ -119,7 +119,7 @@ def value_of(config: dict, key: str) -> object:
         ("parameter_averages.ema.decay=0", 0.0),
         ("parameter_averages.last.every=7", 7),
         ("parameter_averages.ema.patterns=*/kernel,decoder/*", ["*/kernel", "decoder/*"]),
-        ("maps.full_rows=2", 2),
+        ("maps.max_full_rows=2", 2),
         ("sharding.sequence_attention=ring", "ring"),
     ],
 )
@@ -138,12 +138,12 @@ def test_the_last_override_wins_and_the_rest_of_the_config_stays(config_file):
 
 
 def test_what_chooses_the_keys_is_set_first(tmp_path, config_file):
-    words = ["--config.model.token_types=3", "--config.model.family=encoder", "--config.task.name=masked_lm"]
+    words = ["--config.model.num_token_types=3", "--config.model.family=encoder", "--config.task.name=masked_lm"]
     bare = tmp_path / "bare.py"
     bare.write_text(CONFIG.replace('"bucket_lengths": (16, 24)', "").replace(', "encoder_layers": 3', ""))
     for order in (words, words[::-1]):
         config = parsed(str(bare), *order, "--config.task.masked_lm_prob=0.5").config
-        assert config["model"] == {"family": "encoder", "width": 64, "token_types": 3}
+        assert config["model"] == {"family": "encoder", "width": 64, "num_token_types": 3}
         assert config["task"] == {"name": "masked_lm", "masked_lm_prob": 0.5}
     with pytest.raises(UserError) as told:
         parsed(config_file, words[1]).config  # noqa: B018
@@ -194,7 +194,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.optimizer.lr=3"], "unknown key config.optimizer.lr: did you mean config.optimizer.learning_rate?"),
         (["--config.model.attention=additive"], "did you mean config.model.score, which takes 'additive'?"),
         (["--config.parameter_averages.ema.dcay=0.5"], "did you mean config.parameter_averages.ema.decay?"),
-        (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: full_rows, max_megabytes, top_k"),
+        (["--config.maps.zzz=0.5"], "unknown key config.maps.zzz: known: max_full_rows, max_megabytes, top_k"),
         (
             ["--config.task.name=translate"],
             "'translate' is unknown: did you mean 'translation'? known: translation, ",

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 def get_config(topology="cpu:2"):
     return ConfigDict(dict(
         name="small", steps=10, num_microbatches=1, topology=topology,
-        task=dict(name="language_modeling", dataset="nowhere", tokenizer="existing", vocab_size=128, context=16,
+        task=dict(name="language_modeling", dataset="nowhere", tokenizer="existing", vocab_size=128, context_length=16,
                   batch_size=8, test_split="", probe_length=8),
         model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, max_length=16, remat="none"),
         optimizer=dict(algorithm="adam", warmup_steps=2),

@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 def get_config():
     return ConfigDict(dict(
         name="mine", steps=2, log_every=1, eval_every=2, maps_every=2, checkpoint_every=2,
-        task=dict(name="language_modeling", dataset="book.txt", tokenizer="characters", context=32, batch_size=8,
+        task=dict(name="language_modeling", dataset="book.txt", tokenizer="characters", context_length=32, batch_size=8,
                   probe_length=16),
         model=dict(family="decoder", layers=1, width=16, heads=2, feed_forward=32, max_length=64),
         optimizer=dict(algorithm="adam", warmup_steps=2),

@@ -97,8 +97,8 @@ def test_an_own_task_trains_on_an_own_family_and_goes_on_where_it_stopped(folder
     heads = [json.loads(line) for line in Path("stopped", "heads.jsonl").read_text().splitlines()]
     assert {(line["step"], line["site"]) for line in heads} == {(2, "decoder/attention"), (4, "decoder/attention")}
     store = MapStore.open_existing("stopped/maps")
-    # Gold links are of the site with the task's axes: its alignment error is measured.
-    assert (store.steps, set(store.labels.links or {})) == ((0, 2, 4), {"decoder/attention"})
+    # Gold alignments are of the site with the task's axes: its alignment error is measured.
+    assert (store.steps, set(store.labels.gold_alignments or {})) == ((0, 2, 4), {"decoder/attention"})
     assert "alignment_error" in store.statistics("decoder/attention").names
 
 

@@ -25,7 +25,8 @@ def get_config():
         "name": "smallest", "seed": 1, "steps": 4,
         "log_every": 2, "eval_every": 0, "maps_every": 0, "checkpoint_every": 0,
         "task": {
-            "name": "language_modeling", "tokenizer": "characters", "context": 32, "batch_size": 8, "prompts": (),
+            "name": "language_modeling", "tokenizer": "characters", "context_length": 32, "batch_size": 8,
+            "prompts": (),
             "dataset": "repeated/num_symbols=8,min_segment_length=4,max_segment_length=8,length=32,"
             "train=64,validation=8,test=8",
             "num_probe_examples": 2, "probe_length": 8, "num_repeated_sequences": 0,

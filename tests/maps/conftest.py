@@ -103,7 +103,7 @@ def make_labels() -> AxisLabels:
             "target_input": tuple(("<s>", *target[:-1]) for target in targets),
         },
         titles=tuple(title for title, *_ in EXAMPLES),
-        links={"decoder/cross": tuple(tuple(map(parse, links.split())) for *_, links in EXAMPLES)},
+        gold_alignments={"decoder/cross": tuple(tuple(map(parse, links.split())) for *_, links in EXAMPLES)},
     )
 
 
@@ -136,7 +136,7 @@ def make_habit(site: Site, labels: AxisLabels, example: int, kind: int) -> np.nd
     rows, columns = np.mgrid[:queries, :keys]
     if site.name == "decoder/cross" and kind in (1, 3):
         habit = np.zeros((queries, keys))
-        for query, key, sure in labels.links[site.name][example]:
+        for query, key, sure in labels.gold_alignments[site.name][example]:
             habit[query, key] = 1.0 if sure else 0.75
         habit[-1, -1] = 1
         return habit if kind == 1 else 0.6 * habit

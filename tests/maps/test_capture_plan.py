@@ -64,7 +64,7 @@ def test_each_site_has_the_statistics_that_it_can_have():
     causal = Site("decoder/self", TOKENS, TOKENS, ("0",), ("0",), causal=True)
     assert set(statistic_names(causal, labeled(3, 8, periods=(None, 4)))) - set(plain) == {"induction"}
     assert statistic_names(causal, labeled(3, periods=(None,))) == plain
-    linked = labeled(3, links={"decoder/self": ((GoldAlignment(0, 0, True),),)})
+    linked = labeled(3, gold_alignments={"decoder/self": ((GoldAlignment(0, 0, True),),)})
     assert set(statistic_names(causal, linked)) - set(plain) == {"alignment_error"}
 
 
@@ -174,6 +174,6 @@ def test_whole_maps_are_kept_where_they_fit_and_thumbnails_anyhow():
 
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(UserError, match=r"rows=0.* at least 1"):
-        MapsConfig(full_rows=0)
+        MapsConfig(max_full_rows=0)
     with pytest.raises(UserError, match=r"config\.maps\.max_megabytes=0"):
         MapsConfig(max_megabytes=0)

@@ -249,7 +249,7 @@ def cross_labels() -> tuple[Site, AxisLabels]:
         tuple(GoldAlignment(i, len(words) - 1 - i, i % 2 == 0) for i in range(len(words))) for words in tokens["source"]
     )
     site = Site("decoder/cross", Axis("target"), Axis("source"), ("0",), ("0", "1", "2"))
-    return site, AxisLabels(tokens=tokens, titles=("a", "b", "c"), links={site.name: (*links[:2], ())})
+    return site, AxisLabels(tokens=tokens, titles=("a", "b", "c"), gold_alignments={site.name: (*links[:2], ())})
 
 
 def error_rate(links: tuple[GoldAlignment, ...], chosen: dict[int, int]) -> float:
@@ -262,7 +262,7 @@ def error_rate(links: tuple[GoldAlignment, ...], chosen: dict[int, int]) -> floa
 def test_an_alignment_head_is_named_and_a_diagonal_one_is_not():
     site, labels = cross_labels()
     values = np.full((len(STEPS), 3, 1, 3, 1), np.nan, np.float32)
-    for example, links in enumerate(labels.links[site.name][:2]):
+    for example, links in enumerate(labels.gold_alignments[site.name][:2]):
         last = len(links) - 1
         straight, reverse = (
             {i: key(i) for i in range(last + 1)} for key in (lambda i: i, lambda i, last=last: last - i)
@@ -276,7 +276,7 @@ def test_an_alignment_head_is_named_and_a_diagonal_one_is_not():
 def test_chance_alignment_is_the_better_of_the_diagonal_and_a_random_link():
     site, labels = cross_labels()
     trials = np.random.default_rng(5).integers(0, 6, size=(4000, 6))
-    random = np.mean([1 - error_rate(labels.links[site.name][0], dict(enumerate(row))) for row in trials])
+    random = np.mean([1 - error_rate(labels.gold_alignments[site.name][0], dict(enumerate(row))) for row in trials])
     assert chance(Role.ALIGNMENT, site, labels)[0] == pytest.approx(random, abs=0.01)
     straight = tuple(GoldAlignment(i, i, True) for i in range(4))
     labels = AxisLabels(labels.tokens, labels.titles, {site.name: ((), straight, ())})

@@ -197,7 +197,7 @@ def cross() -> tuple[Site, AxisLabels, np.ndarray]:
     weights = np.zeros((2, 1, 1, 6, 6))
     for example, length in enumerate((6, 5)):
         weights[example, 0, 0, :length, :length] = 0.5 * np.eye(length)[::-1] + 0.5 / length
-    return site, AxisLabels(sides, ("a", "b"), links={site.name: links}), weights
+    return site, AxisLabels(sides, ("a", "b"), gold_alignments={site.name: links}), weights
 
 
 def test_a_head_that_follows_the_links_aligns():

@@ -217,7 +217,7 @@ def write_other(directory, sites, labels, maps) -> None:
 def test_runs_that_cannot_be_compared_are_refused_in_one_line(run, tmp_path):
     sites, labels = make_sites(), make_labels()
     maps = make_maps(100, sites, labels)
-    unlinked = dataclasses.replace(labels, links=None)  # the gold links are of a site that is left out
+    unlinked = dataclasses.replace(labels, gold_alignments=None)  # the gold alignments are of a site that is left out
     write_other(tmp_path / "fewer", sites[:1], unlinked, {sites[0].name: maps[sites[0].name]})
     narrow = tuple(dataclasses.replace(site, heads=site.heads[:2]) for site in sites)
     write_other(tmp_path / "heads", narrow, labels, {name: each[:, :, :2] for name, each in maps.items()})

@@ -225,11 +225,11 @@ def test_the_first_view_is_the_aligning_head_on_a_sentence_that_reorders(run, pa
     last = run.maps[1600]["decoder/cross"].astype(np.float64)
     mass = sum(
         last[:, example, :, query, key]
-        for example, links in enumerate(labels.links["decoder/cross"])
+        for example, links in enumerate(labels.gold_alignments["decoder/cross"])
         for query, key, _ in links
     )
     assert (first["layer"], first["head"]) == np.unravel_index(mass.argmax(), mass.shape)
-    assert count_crossings([(q, k) for q, k, _ in labels.links["decoder/cross"][first["example"]]]) >= 3
+    assert count_crossings([(q, k) for q, k, _ in labels.gold_alignments["decoder/cross"][first["example"]]]) >= 3
 
 
 def test_curves_hold_the_metrics_of_each_split(run, page):

@@ -29,7 +29,7 @@ from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 LABELS = AxisLabels(
     tokens={"source": (("a", "b", "c"), ("d",)), "target": (("w", "x"), ("y", "z"))},
     titles=("first", "second"),
-    links={"decoder/cross": ((GoldAlignment(0, 2, True), GoldAlignment(1, 0, False)), ())},
+    gold_alignments={"decoder/cross": ((GoldAlignment(0, 2, True), GoldAlignment(1, 0, False)), ())},
 )
 SITES = (
     Site("encoder/self", Axis("source"), Axis("source"), ("0",), ("0", "1")),
@@ -110,7 +110,7 @@ def test_zarr_python_reads_the_store(tmp_path):
     assert site["full"].attrs["query_block"] == 1
     np.testing.assert_allclose(weights, store.read("decoder/cross", 9), rtol=1e-6)
     assert site.attrs["tokens"] == {"source": [["a", "b", "c"], ["d"]], "target": [["w", "x"], ["y", "z"]]}
-    assert site.attrs["links"] == [[[0, 2, True], [1, 0, False]], []]
+    assert site.attrs["gold_alignments"] == [[[0, 2, True], [1, 0, False]], []]
     assert (site.attrs["name"], site.attrs["causal"]) == ("decoder/cross", False)
     assert (site.attrs["titles"], site.attrs["config_hash"]) == (["first", "second"], "abc")
     assert (site.attrs["query"]["name"], site.attrs["query"]["kind"]) == ("target", "tokens")
@@ -194,7 +194,7 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
         ({"sites": SITES[:1]}, "sites"),
         ({"sites": (SITES[0], dataclasses.replace(SITES[1], heads=("0", "1", "2")))}, "sites"),
         ({"labels": dataclasses.replace(LABELS, titles=("first", "other"))}, "labels"),
-        ({"labels": dataclasses.replace(LABELS, links=None)}, "labels"),
+        ({"labels": dataclasses.replace(LABELS, gold_alignments=None)}, "labels"),
         ({"tiers": Tiers(level_sizes=(64,))}, "tiers"),
         ({"sizes": {"encoder/self": (7, 7)}}, "sizes"),
     ],
@@ -239,7 +239,7 @@ def test_mistakes_in_writing_are_refused(tmp_path):
         store.write(4, some_maps(4, store))
     with pytest.raises(ValueError, match="sites"):
         store.write(5, {"encoder/self": some_maps(5, store)["encoder/self"]})
-    other = MapStore.open(tmp_path / "one", SITES, dataclasses.replace(LABELS, links=None), "abc")
+    other = MapStore.open(tmp_path / "one", SITES, dataclasses.replace(LABELS, gold_alignments=None), "abc")
     with pytest.raises(ValueError, match="has shape"):
         quantize_maps(some_weights(5)["encoder/self"], other.levels("encoder/self"))
     few = {

@@ -20,7 +20,7 @@ LENGTHS = np.int32([5, 3])
 @pytest.fixture(scope="module")
 def case() -> Any:
     """A model with everything, and its jitted forward pass."""
-    model, config = build("encoder", add_pooling_layer=True, position_offset=2, token_types=3)
+    model, config = build("encoder", add_pooling_layer=True, position_offset=2, num_token_types=3)
     return model, config, lively(model), jax.jit(lambda v, inputs: model.apply(v, inputs, train=False))
 
 
@@ -75,7 +75,7 @@ def test_the_first_rows_of_the_positions_are_never_read(case: Any) -> None:
 
 def test_without_a_head_the_states_come_out() -> None:
     model, config = build(
-        "encoder", head=Head.NONE, add_pooling_layer=True, token_types=0, tie_embeddings=False, output_bias=True
+        "encoder", head=Head.NONE, add_pooling_layer=True, num_token_types=0, tie_embeddings=False, output_bias=True
     )
     variables = lively(model)
     assert not {"head", "unembedding", "output_bias", "types"} & set(variables.params)
@@ -96,7 +96,7 @@ def test_the_head_alone_scores_a_part_of_the_states(case: Any) -> None:
     np.testing.assert_allclose(part, forward(variables, {"tokens": TOKENS})[0][:, 1:3], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "value"), [("token_types", -1), ("position_offset", -2)])
+@pytest.mark.parametrize(("name", "value"), [("num_token_types", -1), ("position_offset", -2)])
 def test_counts_below_zero_are_refused(name: str, value: int) -> None:
     with pytest.raises(UserError, match=rf"config\.model\.{name}={value} must be at least 0"):
         build("encoder", **{name: value})
@@ -115,7 +115,7 @@ def test_the_last_bucket_of_t5_begins_behind_those_of_one_distance() -> None:
 
 
 def test_the_head_of_pairs_reads_the_pooler_alone() -> None:
-    model, config = build("encoder", head=Head.PRETRAINING, token_types=2)
+    model, config = build("encoder", head=Head.PRETRAINING, num_token_types=2)
     variables = lively(model)
     _, aux = model.apply(variables, {"tokens": TOKENS}, method="hidden", train=False)
     _, _, pooled = oracle.encoder(kind_of(config), exact(variables.params), TOKENS, lengths=LENGTHS)

@@ -87,7 +87,7 @@ def test_arms_may_begin_with_the_tokenizers_of_other_runs_where_these_agree(tmp_
     def arms(*names: str):
         begun = {name: {"initialize_from.run": str(tmp_path / name)} for name in names}
         task = {**small_run.CONFIG["task"], "tokenizer": "existing"}
-        section = {"run": str(tmp_path / "one"), "tokenizer": True, "rules": ("* = fresh",)}
+        section = {"run": str(tmp_path / "one"), "copy_tokenizer": True, "rules": ("* = fresh",)}
         config = {**small_run.CONFIG, "seed": 1, "task": task, "initialize_from": section}
         return plan_runs(ablation(arms=begun, reference=names[0]), config)
 

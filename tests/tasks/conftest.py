@@ -28,7 +28,7 @@ def make_task(path: Path, folder: Path, name: str, **values: Any) -> Any:
     given = {
         "dataset": str(path),
         "tokenizer": "bytes",
-        "context": 24,
+        "context_length": 24,
         "batch_size": 4,
         "num_probe_examples": 2,
         "probe_length": 8,
@@ -59,4 +59,4 @@ def masked_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> An
 
 @pytest.fixture(scope="session")
 def masked_view(masked_task: Any) -> StateView:
-    return view_of(masked_task, "encoder", token_types=0, attention_dropout=0.0)
+    return view_of(masked_task, "encoder", num_token_types=0, attention_dropout=0.0)

@@ -47,24 +47,24 @@ def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
 
 def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> None:
     labels = pair_axis_labels(tokenizer, PAIRS, SITES)
-    assert labels.links is not None
+    assert labels.gold_alignments is not None
     source, target = labels.tokens["source"][0], labels.tokens["target"][0]
     pieces_of_zehn = range(target.index("<end>"))[1:]
     assert len(pieces_of_zehn) > 1
     sure = {(target.index("▁halb"), source.index("▁half"), True)}
     possible = {(query, source.index(word), False) for query in pieces_of_zehn for word in ("▁past", "▁nine")}
-    assert {tuple(link) for link in labels.links["decoder/cross"][0]} == sure | possible
-    assert [tuple(link) for link in labels.links["decoder/cross"][1]] == [(0, 1, True)]
+    assert {tuple(link) for link in labels.gold_alignments["decoder/cross"][0]} == sure | possible
+    assert [tuple(link) for link in labels.gold_alignments["decoder/cross"][1]] == [(0, 1, True)]
     # Of every site between target and source, whatever its name, and of no other.
-    assert labels.links.keys() == {"decoder/cross", "upper/cross"}
-    assert labels.links["upper/cross"] == labels.links["decoder/cross"]
-    assert pair_axis_labels(tokenizer, PAIRS, SITES[:1]).links is None
+    assert labels.gold_alignments.keys() == {"decoder/cross", "upper/cross"}
+    assert labels.gold_alignments["upper/cross"] == labels.gold_alignments["decoder/cross"]
+    assert pair_axis_labels(tokenizer, PAIRS, SITES[:1]).gold_alignments is None
 
 
 def test_without_known_links_there_are_none(tokenizer: Tokenizer) -> None:
-    pairs = [pair._replace(links=None, kind=None) for pair in PAIRS]
+    pairs = [pair._replace(word_alignment=None, kind=None) for pair in PAIRS]
     labels = pair_axis_labels(tokenizer, pairs, SITES)
-    assert labels.links is None
+    assert labels.gold_alignments is None
     assert labels.titles == ("sentence → de", "sentence → fr")
 
 
@@ -85,7 +85,7 @@ def test_parts_that_disagree_are_refused() -> None:
     with pytest.raises(ValueError, match=r"tokens\['source'\] has 2 examples but titles has 1"):
         AxisLabels(tokens={"source": (("a",), ("b",))}, titles=("one",))
     with pytest.raises(ValueError, match=r"links\['site'\] has 0 examples but titles has 1"):
-        AxisLabels(tokens={"source": (("a",),)}, titles=("one",), links={"site": ()})
+        AxisLabels(tokens={"source": (("a",),)}, titles=("one",), gold_alignments={"site": ()})
 
 
 def of_axis(axis: Axis) -> AxisLabels:
@@ -125,10 +125,10 @@ def test_links_of_no_site_or_outside_of_their_axes_are_refused() -> None:
     tokens = {"target": (("a", "b"),), "source": (("c",),)}
 
     def labels(name: str, link: GoldAlignment) -> AxisLabels:
-        return AxisLabels(tokens, ("one",), links={name: ((link,),)})
+        return AxisLabels(tokens, ("one",), gold_alignments={name: ((link,),)})
 
-    assert labels("cross", GoldAlignment(1, 0, True)).with_axis_names([site]).links is not None
-    with pytest.raises(UserError, match=r"gold links are of the site 'crass', which the model lacks: .*'cross'"):
+    assert labels("cross", GoldAlignment(1, 0, True)).with_axis_names([site]).gold_alignments is not None
+    with pytest.raises(UserError, match=r"gold alignments are of the site 'crass', which the model lacks: .*'cross'"):
         labels("crass", GoldAlignment(1, 0, True)).with_axis_names([site])
     for link in (GoldAlignment(2, 0, True), GoldAlignment(0, 1, True), GoldAlignment(-1, 0, True)):
         with pytest.raises(UserError, match=r"example 0 at the site 'cross' lies outside of its 2 positions of 'targ"):

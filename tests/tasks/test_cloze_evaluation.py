@@ -43,7 +43,7 @@ def of_model(score: Any) -> StateView:
 def test_a_rows_log_probability_is_that_of_its_tokens() -> None:
     table = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
     logs = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
-    cloze = ClozeEvaluation(TOKENIZER, num_questions=1, shots=(0,), context=12, rows=3)
+    cloze = ClozeEvaluation(TOKENIZER, num_questions=1, shots=(0,), context_length=12, rows=3)
     (batch,) = cloze._batches([cloze._row("ab ", "cde."), cloze._row("ab ", "cde", only=True)])
     _, found = score_labels_by_row(of_model(lambda hidden: hidden @ table), batch, None)
     for row, text, first in ((0, "ab cde.", 1), (1, "ab cde", 3)):
@@ -55,7 +55,7 @@ def test_a_rows_log_probability_is_that_of_its_tokens() -> None:
 
 def test_a_model_that_knows_the_answers_is_always_right() -> None:
     """The rows of every shot are in the order of questions and candidates; what stands before them is completed."""
-    cloze = ClozeEvaluation(TOKENIZER, num_questions=7, shots=(0, 2), context=1800, rows=8)
+    cloze = ClozeEvaluation(TOKENIZER, num_questions=7, shots=(0, 2), context_length=1800, rows=8)
     gaps, last = cloze.evaluations(TRAIN, HELD_OUT, "validation", "raw")
     assert [(each.name, each.split, each.at_end) for each in (gaps, last)] == [
         ("cloze", "validation", True),
@@ -93,7 +93,7 @@ def test_reports_by_hand() -> None:
 
 def test_what_makes_no_question_is_refused() -> None:
     with pytest.raises(UserError, match=r"no question can be made within 6\d tokens.*config\.task\.shots"):
-        ClozeEvaluation(TOKENIZER, num_questions=3, shots=(0, 1), context=128, rows=2).evaluations(
+        ClozeEvaluation(TOKENIZER, num_questions=3, shots=(0, 1), context_length=128, rows=2).evaluations(
             TRAIN, HELD_OUT, "validation", "raw"
         )
 
@@ -107,7 +107,7 @@ def test_unfit_values_are_refused(wrong: dict) -> None:
 
 
 def test_a_language_model_is_asked_where_its_config_says_so() -> None:
-    config = LanguageModelingConfig(num_cloze_questions=3, context=800, batch_size=4, num_probe_examples=1)
+    config = LanguageModelingConfig(num_cloze_questions=3, context_length=800, batch_size=4, num_probe_examples=1)
     splits = {"train": TRAIN, "validation": HELD_OUT, "test": HELD_OUT}
     task = LanguageModeling(config, TOKENIZER, splits)
     assert [each.name for each in task.evaluations if each.split == "validation"] == ["loss", "cloze", "last_words"]

@@ -90,7 +90,13 @@ def test_packed_documents_are_counted_by_their_labels(tmp_path: Path) -> None:
     for name, text in {"train": "abcdefgh\n", "validation": "bcdefghi\n", "test": "cdefghij\n"}.items():
         (folder / f"{name}.txt").write_text(3 * text)
     task = make_task(
-        folder, tmp_path, "language_modeling", batching="packed", tokenizer="characters", context=9, probe_length=4
+        folder,
+        tmp_path,
+        "language_modeling",
+        batching="packed",
+        tokenizer="characters",
+        context_length=9,
+        probe_length=4,
     )
     batch = task.training_batches(0)[0]
     assert float(task.denominators(batch)["tokens"]) == batch["counts"].sum()
@@ -104,7 +110,7 @@ def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_pat
         "language_modeling",
         batching="packed",
         tokenizer="characters",
-        context=12,
+        context_length=12,
         prompts=(),
     )
     validation, test = task.evaluations
@@ -207,7 +213,7 @@ def test_prompts_are_continued_as_they_would_be_alone(language_task: Any, langua
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"context": 1}, "config.task.context=1"),
+        ({"context_length": 1}, "config.task.context_length=1"),
         ({"validation_split": ""}, "config.task.validation_split='' must be the name of a split"),
         ({"batch_size": 0}, "config.task.batch_size=0"),
         ({"num_repeated_sequences": -1}, "config.task.num_repeated_sequences=-1"),
@@ -229,7 +235,7 @@ def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refuse
     with pytest.raises(UserError, match="the command convert"):
         make_task(text_file, tmp_path, "language_modeling", tokenizer="existing")
     with pytest.raises(UserError, match="the 5000 of a stretch"):
-        make_task(text_file, tmp_path, "language_modeling", probe_length=5000, context=5000)
+        make_task(text_file, tmp_path, "language_modeling", probe_length=5000, context_length=5000)
 
 
 def test_prompts_that_the_model_has_no_room_for_are_refused(language_task: Any) -> None:

@@ -88,7 +88,7 @@ def pairs_task(text_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
         input_format="fixed_pairs",
         next_sentence=True,
         masking="static",
-        context=64,
+        context_length=64,
         tokenizer="characters",
         eval_middle_token=True,
     )
@@ -146,7 +146,7 @@ def test_both_losses_are_means_of_their_own_and_their_sum_is_minimized(pairs_tas
 def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_may_see(
     pairs_task: Any, text_file: Path, tmp_path: Path
 ) -> None:
-    given = {"context": 64, "tokenizer": "characters", "eval_middle_token": True, "input_format": "fixed_pairs"}
+    given = {"context_length": 64, "tokenizer": "characters", "eval_middle_token": True, "input_format": "fixed_pairs"}
     causal = make_task(text_file, tmp_path, "masked_lm", objective="left_to_right", **given)
     evaluations = [next(each for each in task.evaluations if each.name == "middle") for task in (causal, pairs_task)]
     text = evaluations[1].batches[0]
@@ -172,7 +172,7 @@ def test_the_token_in_the_middle_is_asked_of_both_kinds_of_models_by_what_each_m
 
 
 def test_of_a_window_the_token_in_its_own_middle_is_asked(text_file: Path, tmp_path: Path) -> None:
-    given = {"context": 64, "tokenizer": "characters", "eval_middle_token": True}
+    given = {"context_length": 64, "tokenizer": "characters", "eval_middle_token": True}
     task = make_task(text_file, tmp_path, "masked_lm", **given)
     evaluation = next(each for each in task.evaluations if each.name == "middle")
     text = evaluation.batches[0]
@@ -182,7 +182,7 @@ def test_of_a_window_the_token_in_its_own_middle_is_asked(text_file: Path, tmp_p
 
 
 def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_file: Path, tmp_path: Path) -> None:
-    given = {"context": 64, "tokenizer": "characters", "input_format": "pairs"}
+    given = {"context_length": 64, "tokenizer": "characters", "input_format": "pairs"}
     task = make_task(text_file, tmp_path, "masked_lm", objective="left_to_right", **given)
     view = StateView(None, None, {}, {}, 0, train=True)  # type: ignore[arg-type]
     source = task.training_batches(0)[3]
@@ -217,8 +217,8 @@ def test_options_that_need_other_examples_are_refused(values: dict[str, Any], to
 def test_a_model_that_lacks_what_pairs_need_is_refused(pairs_task: Any) -> None:
     with pytest.raises(UserError, match=r"config\.model\.head=masked does not say .* say config\.model\.head=pretrain"):
         view_of(pairs_task, "encoder")
-    with pytest.raises(UserError, match=r"config\.model\.token_types=1 cannot tell texts apart"):
-        view_of(pairs_task, "encoder", head="pretraining", token_types=1)
+    with pytest.raises(UserError, match=r"config\.model\.num_token_types=1 cannot tell texts apart"):
+        view_of(pairs_task, "encoder", head="pretraining", num_token_types=1)
 
 
 def test_shares_that_cannot_be_are_refused() -> None:

@@ -27,7 +27,7 @@ def get_config():
         "optimizer": {"learning_rate": 0.1},
     })
 """
-TEXT = {"tokenizer": "bytes", "context": 8, "batch_size": 2, "num_probe_examples": 1, "probe_length": 4}
+TEXT = {"tokenizer": "bytes", "context_length": 8, "batch_size": 2, "num_probe_examples": 1, "probe_length": 4}
 TASKS: dict[str, dict[str, Any]] = {
     "x.en": {
         "name": "translation",

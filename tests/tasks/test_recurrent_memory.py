@@ -29,7 +29,7 @@ def task_of(segments: int = 16) -> SegmentLanguageModeling:
     tokenizer = TokenizerKind.BPE
     return build_synthetic_task(
         SegmentLanguageModelingConfig(
-            vocab_size=11, tokenizer=tokenizer, context=2, batch_size=2, num_eval_segments=segments
+            vocab_size=11, tokenizer=tokenizer, context_length=2, batch_size=2, num_eval_segments=segments
         )
     )
 
@@ -37,7 +37,7 @@ def task_of(segments: int = 16) -> SegmentLanguageModeling:
 @pytest.mark.parametrize("task", [PERMUTATION, SEGMENTS])
 def test_a_run_takes_the_batches(task: TaskSpec) -> None:
     """Places of a long segment are no tokens of a small vocabulary."""
-    made = task.build_synthetic(task.config_class(vocab_size=9, context=64, batch_size=2), 1)
+    made = task.build_synthetic(task.config_class(vocab_size=9, context_length=64, batch_size=2), 1)
     batch = CheckedBatches(made.training_batches(0), made.interface)[0]
     assert batch["tokens"].shape == (2, 64)
     assert batch.get("order", batch["index"]).max() > 9
@@ -55,7 +55,7 @@ def test_parts_of_a_batch_fill_their_own_lanes() -> None:
 def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
     """As where `--skip_batches` passes batches by, or a step makes no update and what it carried is thrown away."""
     task, view = task_of(), view_of("transformer_xl", train=True)
-    source, extra = SegmentBatches(np.arange(60), context=2, rows=2, seed=0), task.init_task_state(view, None)
+    source, extra = SegmentBatches(np.arange(60), context_length=2, rows=2, seed=0), task.init_task_state(view, None)
     kept, pasts = extra, {}
     for step in (0, 1, 2, 4, 5):
         batch, kept = task.prepare_batch(view._replace(task_state=kept), source[step], None)
@@ -105,7 +105,7 @@ def test_a_model_without_a_memory_is_refused_where_the_task_needs_one() -> None:
 
 def test_what_a_config_cannot_say_is_refused() -> None:
     for options, said in (
-        ({"partial_prediction_k": 200}, "partial_prediction_k=200 of context=128"),
+        ({"partial_prediction_k": 200}, "partial_prediction_k=200 of context_length=128"),
         ({"num_eval_segments": 0}, "num_eval_segments=0"),
     ):
         with pytest.raises(UserError, match=said):

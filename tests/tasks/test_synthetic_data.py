@@ -28,7 +28,13 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_language_modeling_has_the_real_shapes(
     text_file: Path, tmp_path: Path, batching: str, rows_multiple: int
 ) -> None:
-    values = {"name": "language_modeling", "context": 24, "batch_size": 4, "tokenizer": "bytes", "batching": batching}
+    values = {
+        "name": "language_modeling",
+        "context_length": 24,
+        "batch_size": 4,
+        "tokenizer": "bytes",
+        "batching": batching,
+    }
     values |= {"num_probe_examples": 2, "probe_length": 8, "prompts": ("The ",)}
     real = build_task(task_config({**values, "dataset": str(text_file)}), tmp_path, rows_multiple)
     told = build_synthetic_task(task_config({**values, "dataset": "nowhere/at/all"}), rows_multiple)
@@ -45,7 +51,7 @@ def test_language_modeling_has_the_real_shapes(
 def test_tasks_over_segments_make_up_text_for_all_rows(name: str) -> None:
     """As launch.compile needs it: a batch at the defaults, whose rows are many and follow one another."""
     config = task_config({"name": name})
-    assert abstract_batch(build_synthetic_task(config))["tokens"].shape == (config.batch_size, config.context)
+    assert abstract_batch(build_synthetic_task(config))["tokens"].shape == (config.batch_size, config.context_length)
 
 
 def test_masked_language_modeling_has_the_real_shapes(text_file: Path, tmp_path: Path) -> None:
@@ -109,7 +115,9 @@ def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None
         "vocab_size": 50_257,
         "test_split": "",
     }
-    task = build_synthetic_task(task_config({**values, "context": 2048, "batch_size": 1536, "batching": "packed"}), 128)
+    task = build_synthetic_task(
+        task_config({**values, "context_length": 2048, "batch_size": 1536, "batching": "packed"}), 128
+    )
     assert shapes(abstract_batch(task))["tokens"] == ((1536, 2048), "int32")
     assert not list(tmp_path.iterdir())
 
@@ -117,7 +125,7 @@ def test_a_batch_of_three_million_tokens_is_quickly_told(tmp_path: Path) -> None
 def test_every_made_up_token_is_of_the_vocabulary() -> None:
     for name in ("language_modeling", "masked_lm"):
         task = build_synthetic_task(
-            task_config({"name": name, "dataset": "x", "vocab_size": 40, "context": 64, "batch_size": 2})
+            task_config({"name": name, "dataset": "x", "vocab_size": 40, "context_length": 64, "batch_size": 2})
         )
         batch = task.training_batches(0)[0]
         assert np.max(batch["tokens"]) < 40

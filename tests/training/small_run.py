@@ -25,7 +25,7 @@ CONFIG: dict[str, Any] = {
         "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
         "tokenizer": "characters",
         "batching": "packed",
-        "context": 32,
+        "context_length": 32,
         "batch_size": 8,
         "num_probe_examples": 3,
         "probe_length": 12,

@@ -34,7 +34,7 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
         "task.num_beams",
         "model.heads",
         "optimizer.beta2",
-        "maps.full_rows",
+        "maps.max_full_rows",
         "sharding.data",
         "keep_checkpoints",
     ):
@@ -105,13 +105,13 @@ def test_an_override_may_set_what_the_config_does_not_say():
 
 
 def test_a_whole_section_is_replaced_before_its_keys_are_checked():
-    task = {"name": "language_modeling", "context": 8}
+    task = {"name": "language_modeling", "context_length": 8}
     model = {"family": "decoder", "layers": 2}
     overrides = {"model.layers": 3, "task.batch_size": 4, "model": model, "task": task}
     for order in (overrides, dict(reversed(overrides.items()))):
         found = apply_overrides(BASE, order)
         assert found["model"] == {"family": "decoder", "layers": 3}
-        assert found["task"] == {"name": "language_modeling", "context": 8, "batch_size": 4}
+        assert found["task"] == {"name": "language_modeling", "context_length": 8, "batch_size": 4}
     with pytest.raises(UserError, match=r"unknown key config\.model\.decoder_layers of family decoder"):
         apply_overrides(BASE, {"model": model, "model.decoder_layers": 1})
     assert model == {"family": "decoder", "layers": 2}

@@ -50,7 +50,7 @@ CONFIG: dict[str, Any] = {
         "dataset": "repeated/num_symbols=8,min_segment_length=2,max_segment_length=4,length=16,"
         "train=32,validation=8,test=8",
         "tokenizer": "bytes",
-        "context": 12,
+        "context_length": 12,
         "batch_size": 4,
         "num_probe_examples": 2,
         "probe_length": 12,
@@ -278,14 +278,14 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
 def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path: Path) -> None:
     task = CONFIG["task"] | {"tokenizer": "existing"}
     for tokenizer in (False, True):
-        made = resolved(source, task=task, origin={"tokenizer": tokenizer})
+        made = resolved(source, task=task, origin={"copy_tokenizer": tokenizer})
         if tokenizer:
             init_from.copy_source_tokenizer(made.initialize_from, tmp_path)
             assert (tmp_path / "tokenizer.json").read_text() == (source / "tokenizer.json").read_text()
             assert begun(made, tmp_path)[2].source.notes == ()
         else:
             with pytest.raises(
-                UserError, match=r"config\.task\.tokenizer=existing.*config\.initialize_from\.tokenizer"
+                UserError, match=r"config\.task\.tokenizer=existing.*config\.initialize_from\.copy_tokenizer"
             ):
                 build.build_components(made, tmp_path)
     (tmp_path / "tokenizer.json").write_text((source / "tokenizer.json").read_text() + "\n")
@@ -480,7 +480,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     new = Variables({**published, "head": {"kernel": numbers(16, 3)}}, {})
     del new.params["positions"]
     toy = of_none(new)
-    config = InitializeFromConfig(str(folder), tokenizer=True)
+    config = InitializeFromConfig(str(folder), copy_tokenizer=True)
     with pytest.raises(UserError, match=r"has no 'head/kernel' for the parameter head/kernel \(16, 3\)"):
         build_initial_state(config, toy, jax.random.key(0), tmp_path)
     init_from.copy_source_tokenizer(config, tmp_path)

@@ -153,13 +153,13 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
         lambda: (altered(), with_sites(site(key=dataclasses.replace(SLOTS, num_positions=9)))),
         r"has 4 positions of 'memory', but the axis names 9",
     ),
-    "gold links of another site": (
+    "gold alignments of another site": (
         lambda: (altered(axis_labels=lambda sites: linked("decoder/cross", GoldAlignment(0, 0, True))), toy_model()),
-        r"gold links are of the site 'decoder/cross', which the model lacks: it has \['memory/read'\]",
+        r"gold alignments are of the site 'decoder/cross', which the model lacks: it has \['memory/read'\]",
     ),
-    "a gold link outside": (
+    "a gold alignment outside": (
         lambda: (altered(axis_labels=lambda sites: linked(SITE, GoldAlignment(0, 7, True))), toy_model()),
-        r"the gold link \(0, 7, True\) of example 0 at the site 'memory/read' lies outside",
+        r"the gold alignment \(0, 7, True\) of example 0 at the site 'memory/read' lies outside",
     ),
     "a loss that drops the model's": (
         lambda: (altered(objectives=loss_that(lambda value, aux: (value, aux._replace(losses={})))), toy_model()),

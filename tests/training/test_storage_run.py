@@ -164,7 +164,9 @@ def test_a_run_in_a_bucket_answers_reads_a_text_and_is_published(
 
 def test_another_run_begins_with_its_parameters(disk: Path, run: Path, tmp_path: Path) -> None:
     assert str(run).startswith("gs:")
-    made = experiment.resolve_config(CONFIG | {"initialize_from": {"run": "gs://bucket/runs/one", "tokenizer": True}})
+    made = experiment.resolve_config(
+        CONFIG | {"initialize_from": {"run": "gs://bucket/runs/one", "copy_tokenizer": True}}
+    )
     copy_source_tokenizer(made.initialize_from, tmp_path)
     setting = build.build_components(made, tmp_path)
     state, report = build_initial_state(made.initialize_from, setting, jax.random.key(0), tmp_path)

@@ -29,7 +29,7 @@ CONFIG: dict[str, Any] = {
         "name": "language_modeling",
         "dataset": str(Path(__file__).resolve().parents[2] / "LICENSE"),
         "tokenizer": "characters",
-        "context": 32,
+        "context_length": 32,
         "batch_size": 8,
         "num_probe_examples": 3,
         "probe_length": 12,

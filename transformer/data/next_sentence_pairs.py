@@ -68,7 +68,7 @@ class NextSentenceBatches:
     Args:
         documents: The documents' token numbers.
         bounds: Finds their sentences.
-        context: Positions in a row.
+        context_length: Positions in a row.
         rows: Rows in a batch.
         seed: The seed.
         frame: The begin and end tokens.
@@ -85,7 +85,7 @@ class NextSentenceBatches:
         documents: Sequence[np.ndarray],
         bounds: SentenceBoundaryDetector,
         *,
-        context: int,
+        context_length: int,
         rows: int,
         seed: int,
         frame: SpecialTokenFrame,
@@ -94,11 +94,13 @@ class NextSentenceBatches:
     ):
         if frame.bos_id is None or frame.eos_id is None:
             raise UserError("pairs of texts stand between tokens of begin and end, and the run's tokenizer lacks one")
-        self._room = context - 3
+        self._room = context_length - 3
         if self._room < 2:
-            raise UserError(f"config.task.context={context} leaves no room for two texts beside three special tokens")
+            raise UserError(
+                f"config.task.context_length={context_length} leaves no room for two texts beside three special tokens"
+            )
         self._documents, self._frame, self._pad = documents, frame, pad
-        self._context, self._rows, self._seed, self._repeats = context, rows, seed, repeats
+        self._context, self._rows, self._seed, self._repeats = context_length, rows, seed, repeats
         # The document's end is appended, so that sentence n is starts[n] to starts[n + 1].
         self._starts = [
             np.append(bounds.starts(document, most=self._room // 2), len(document)) for document in documents

@@ -52,8 +52,8 @@ def first_fit(sizes: Sequence[int], room: int) -> list[int]:
 class PackedBatches:
     """Endless batches whose rows hold one or more documents, epoch after epoch.
 
-    Documents are cut into chunks of at most `context` tokens, and the chunks are packed into rows, first-fit. An epoch
-    has every row once.
+    Documents are cut into chunks of at most `context_length` tokens, and the chunks are packed into rows, first-fit. An
+    epoch has every row once.
 
     Each batch has `tokens`, `labels`, `segments` (1, 2, ... along a row, 0 for padding), `positions` (from 0 in each
     segment) and `counts` (whether the label counts), all [B, T], and `index` [B], the row's number, -1 for a row that
@@ -63,7 +63,7 @@ class PackedBatches:
 
     Args:
         documents: The documents' token numbers.
-        context: Positions in a row.
+        context_length: Positions in a row.
         rows: Rows in a batch.
         seed: The seed of the order, which is drawn from (seed, epoch). None keeps that of the data.
         end: The end token, if there is one.
@@ -77,27 +77,27 @@ class PackedBatches:
         self,
         documents: Sequence[np.ndarray],
         *,
-        context: int,
+        context_length: int,
         rows: int,
         seed: int | None,
         end: int | None,
         pad: int = 0,
     ):
-        self._documents, self._context, self._rows = documents, context, rows
+        self._documents, self._context, self._rows = documents, context_length, rows
         self._seed, self._end, self._pad = seed, end, pad
         chunks = [
-            Chunk(number, start, min(start + context, len(document)))
+            Chunk(number, start, min(start + context_length, len(document)))
             for number, document in enumerate(documents)
-            for start in range(0, len(document), context)
+            for start in range(0, len(document), context_length)
         ]
         if not chunks:
             raise UserError("the text has no tokens: give documents that are not empty")
-        bins = first_fit([chunk.size for chunk in chunks], context)
+        bins = first_fit([chunk.size for chunk in chunks], context_length)
         self._packed: list[list[Chunk]] = [[] for _ in range(max(bins) + 1)]
         for chunk, row in zip(chunks, bins, strict=True):
             self._packed[row].append(chunk)
         self.batches_per_epoch = -(-len(self._packed) // rows)
-        positions = self.batches_per_epoch * rows * context
+        positions = self.batches_per_epoch * rows * context_length
         self.padding = 1 - sum(chunk.size for chunk in chunks) / positions
         self._plan: tuple[int, np.ndarray] | None = None
 

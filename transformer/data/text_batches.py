@@ -53,7 +53,7 @@ class WindowBatches:
 
     Args:
         stream: The tokens.
-        context: Positions in a row.
+        context_length: Positions in a row.
         rows: Rows in a batch.
         seed: The seed; None for evaluation.
         frame: Special tokens around each window; None for none.
@@ -68,7 +68,7 @@ class WindowBatches:
         self,
         stream: np.ndarray,
         *,
-        context: int,
+        context_length: int,
         rows: int,
         seed: int | None,
         frame: SpecialTokenFrame | None = None,
@@ -76,21 +76,23 @@ class WindowBatches:
         pad: int = 0,
     ):
         self._stream, self._frame, self._pad = stream, frame, pad
-        self._context, self._rows = context, rows
-        self._new = context if frame is None else context - frame.num_tokens
+        self._context, self._rows = context_length, rows
+        self._new = context_length if frame is None else context_length - frame.num_tokens
         if self._new < 1:
-            raise UserError(f"context={context} leaves no room for text beside the begin and the end token")
+            raise UserError(
+                f"context_length={context_length} leaves no room for text beside the begin and the end token"
+            )
         self._ahead = 1 if frame is None else 0
         needed = self._ahead + (1 if seed is None else self._new)
         if len(stream) < needed:
             raise UserError(
-                f"the text has {len(stream)} tokens and a window needs {needed} (context={context}): "
+                f"the text has {len(stream)} tokens and a window needs {needed} (context_length={context_length}): "
                 "give more text or a shorter context"
             )
         self.windows = -(-(len(stream) - self._ahead) // self._new)
         self.batches_per_epoch = -(-self.windows // rows)
         self._seed = seed if crops else None  # used by crops only
-        self._plan = BucketPlan([Bucket(context, rows, np.arange(self.windows))], None if crops else seed)
+        self._plan = BucketPlan([Bucket(context_length, rows, np.arange(self.windows))], None if crops else seed)
 
     def text_bytes(self, sizes: np.ndarray) -> int:
         """Return the bytes of text that an epoch's tokens stand for; those of the labels if there are any.
@@ -146,7 +148,7 @@ class SegmentBatches:
 
     Args:
         stream: The tokens.
-        context: Tokens in a segment.
+        context_length: Tokens in a segment.
         rows: Rows in a batch.
         seed: The seed.
 
@@ -154,13 +156,13 @@ class SegmentBatches:
         UserError: If the stream is too short for one segment in each row.
     """
 
-    def __init__(self, stream: np.ndarray, *, context: int, rows: int, seed: int):
-        self._stream, self._context, self._rows, self._seed = stream, context, rows, seed
-        self.batches_per_epoch = (len(stream) - 1) // (rows * context)
+    def __init__(self, stream: np.ndarray, *, context_length: int, rows: int, seed: int):
+        self._stream, self._context, self._rows, self._seed = stream, context_length, rows, seed
+        self.batches_per_epoch = (len(stream) - 1) // (rows * context_length)
         if not self.batches_per_epoch:
             raise UserError(
-                f"the text has {len(stream)} tokens, and rows={rows} of context={context} that follow one another need "
-                f"{rows * context + 1}: give more text, fewer rows or a shorter context"
+                f"the text has {len(stream)} tokens, and rows={rows} of context_length={context_length} that follow "
+                f"one another need {rows * context_length + 1}: give more text, fewer rows or a shorter context"
             )
 
     def __getitem__(self, step: int) -> Batch:

@@ -26,7 +26,7 @@ _KEYS = (
     ConfigKey("intermediate_size", "feed_forward"),
     ConfigKey("max_length", "max_length"),
     ConfigKey("position_offset", "position_offset"),
-    ConfigKey("type_vocab_size", "token_types", 2),
+    ConfigKey("type_vocab_size", "num_token_types", 2),
     ConfigKey("layer_norm_eps", "norm_epsilon", 1e-12),
     ConfigKey("hidden_dropout_prob", "dropout", 0.1),
     ConfigKey("attention_probs_dropout_prob", "attention_dropout", 0.1),

@@ -32,12 +32,12 @@ class MapsConfig(Config, path="config.maps"):
 
     Attributes:
         max_megabytes: The largest size of all steps together in MB (1e6 bytes), before compression.
-        full_rows: The most whole rows stored of a pooled map, evenly spaced.
+        max_full_rows: The most whole rows stored of a pooled map, evenly spaced.
         top_k: The most weights stored of every row of a pooled map, the largest ones.
     """
 
     max_megabytes: PositiveFloat = 500.0
-    full_rows: PositiveInt = 8
+    max_full_rows: PositiveInt = 8
     top_k: NonNegativeInt = 8
 
 
@@ -183,7 +183,7 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
         The levels, and the numbers of whole rows and of largest weights that fit.
     """
     budget = config.max_megabytes * 1e6 / max(steps, 1)
-    tiers = Tiers((THUMBNAIL,), config.full_rows, config.top_k)
+    tiers = Tiers((THUMBNAIL,), config.max_full_rows, config.top_k)
     # Beside the thumbnails, the larger part is reduced first.
     while sum(_bytes(shape, tiers) for shape in shapes) > budget and (tiers.top_k or tiers.num_rows > 1):
         if tiers.top_k:
@@ -312,7 +312,7 @@ def statistic_names(site: Site, labels: AxisLabels) -> tuple[str, ...]:
     Returns:
         The names of `site_statistics`, and the alignment error if the labels have gold alignments of the module.
     """
-    linked = site.name in (labels.links or {})
+    linked = site.name in (labels.gold_alignments or {})
     return (*site_statistics(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
 
 
@@ -326,7 +326,7 @@ def _quantize_site(captured: CapturedAttention, site: Site, labels: AxisLabels, 
         return quantize_maps(captured.pooled, levels, statistics, captured.weights, captured.top_weights)
     assert captured.weights is not None
     weights = captured.weights[..., : levels[-1].num_queries, : levels[-1].num_keys]
-    if site.name in (labels.links or {}):
+    if site.name in (labels.gold_alignments or {}):
         statistics[ALIGNMENT_ERROR] = alignment_error(weights, site, labels)
     return quantize_maps(weights, levels, statistics)
 
@@ -334,19 +334,19 @@ def _quantize_site(captured: CapturedAttention, site: Site, labels: AxisLabels, 
 def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: AxisLabels) -> Float[Array, "L B H"]:
     """Compute AER = 1 - (|A & S| + |A & P|) / (|A| + |S|) of each head and example (Och and Ney 2003, equation 8).
 
-    A links each query that has a gold link with the key of its largest weight; S are the sure links, P the possible
-    ones with the sure among them. Queries without a gold link are left out.
+    A links each query that has a gold alignment with the key of its largest weight; S are the sure links, P the
+    possible ones with the sure among them. Queries without a gold alignment are left out.
 
     Args:
         weights: The weights [layer, example, head, query, key].
         site: The attention module.
-        labels: The labels, which must have gold links for the module.
+        labels: The labels, which must have gold alignments for the module.
 
     Returns:
         The errors [layer, example, head]; NaN for an example without links.
     """
-    assert labels.links is not None
-    examples, (queries, keys) = labels.links[site.name], weights.shape[-2:]
+    assert labels.gold_alignments is not None
+    examples, (queries, keys) = labels.gold_alignments[site.name], weights.shape[-2:]
     sure, possible = np.zeros((2, len(examples), queries, keys), bool)
     for example, links in enumerate(examples):
         for query, key, is_sure in links:

@@ -167,7 +167,7 @@ def classify_heads(rows: Rows, site: Site, labels: AxisLabels) -> tuple[RoleAsse
       examples repeat random tokens, the key one period back and one on;
     - keys at another position whose token occurs once in all examples, if these are at most `RARE` of an example; keys
       whose token is a special one, punctuation or a space;
-    - for alignment, the gold links, and the share is 1 - alignment error
+    - for alignment, the gold alignments, and the share is 1 - alignment error
       (`transformer.maps.capture_plan.alignment_error`);
     - for a head without any of these, the one key of each example with the most weight, among those that at least half
       of its rows see. A head is broad if exp(entropy) of its rows is on average at least `MIN_BROAD_FRACTION` of their
@@ -181,7 +181,7 @@ def classify_heads(rows: Rows, site: Site, labels: AxisLabels) -> tuple[RoleAsse
     Args:
         rows: Whole rows of the maps.
         site: The attention module.
-        labels: The tokens and gold links of the examples.
+        labels: The tokens and gold alignments of the examples.
 
     Returns:
         The assessment of every head, layer by layer.
@@ -196,7 +196,7 @@ def heads_with_role(role: Role, rows: Rows, site: Site, labels: AxisLabels) -> s
         role: The role.
         rows: Whole rows of the maps.
         site: The attention module.
-        labels: The tokens and gold links of the examples.
+        labels: The tokens and gold alignments of the examples.
 
     Returns:
         Pairs (layer, head) of indices.
@@ -210,7 +210,7 @@ def _judged_heads(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[tuple[
     examples = list(_examples(rows, site, labels))
     habits = _habits(examples, site, labels)
     measured = list(_measured(examples, site, labels, habits))
-    if rows.positions == tuple(range(len(rows.positions))) and (labels.links or {}).get(site.name):
+    if rows.positions == tuple(range(len(rows.positions))) and (labels.gold_alignments or {}).get(site.name):
         measured += _alignment(rows, site, labels)
     keys_of = {role: keys for role, _, keys in _targets(site, labels) if role in TOKEN_ROLES}
     for layer, head in np.ndindex(len(site.layers), len(site.heads)):
@@ -626,11 +626,11 @@ def _of_key_tokens(examples: Sequence[_Example], weights: Sequence[np.ndarray]) 
 
 def _alignment(rows: Rows, site: Site, labels: AxisLabels) -> list[_Measured]:
     """Measure 1 - alignment error of the largest weights, against the better of two heads that ignore the sentence."""
-    assert labels.links is not None
+    assert labels.gold_alignments is not None
     found = [
         (_agreement(rows.weights[example].argmax(axis=-1), links), chance)
         for example, (links, chance) in enumerate(
-            zip(labels.links[site.name], alignment_chance(site, labels), strict=True)
+            zip(labels.gold_alignments[site.name], alignment_chance(site, labels), strict=True)
         )
         if links
     ]
@@ -649,20 +649,20 @@ def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldAlignment]) -> np.n
 
 
 def alignment_chance(site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
-    """Return the agreement with the gold links of a head that ignores the sentence.
+    """Return the agreement with the gold alignments of a head that ignores the sentence.
 
     It is the better of two baselines: each query linked to a random key, or to the key at the same relative position.
 
     Args:
         site: The attention module.
-        labels: The labels, which must have gold links for the module.
+        labels: The labels, which must have gold alignments for the module.
 
     Returns:
         (|A & S| + |A & P|) / (|A| + |S|) of each example; NaN for one without links.
     """
-    assert labels.links is not None
+    assert labels.gold_alignments is not None
     random, straight = np.full((2, len(labels.titles)), np.nan)
-    for example, links in enumerate(labels.links[site.name]):
+    for example, links in enumerate(labels.gold_alignments[site.name]):
         if not links:
             continue
         queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))

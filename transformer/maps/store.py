@@ -547,7 +547,7 @@ class MapStore:
                 write_group(self.path.joinpath(*parts[:depth]), {})
             about = {**site_metadata(site), "config_hash": self.config_hash, "titles": list(self.labels.titles)}
             about["tokens"] = {axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}}
-            about["links"] = (self.labels.links or {}).get(site.name)
+            about["gold_alignments"] = (self.labels.gold_alignments or {}).get(site.name)
             about["quantization"] = "weight = scale * (codes / 255) ** root"
             about["statistics"] = list(statistic_names(site, self.labels))
             about["rows"] = list(self._rows(site.name))

@@ -34,15 +34,15 @@ class LabelsMetadata:
     Attributes:
         tokens: The token of every position of each example by axis.
         titles: The title of each example.
-        links: The gold links of each example by attention module.
+        gold_alignments: The gold alignments of each example by attention module.
         periods: The period of each example of repeated random tokens.
         array_hashes: The SHA-256 of the arrays of images, spectrograms and sounds by name.
-        gold_key_description: What a head reads that follows the gold links, as in "the antecedent".
+        gold_key_description: What a head reads that follows the gold alignments, as in "the antecedent".
     """
 
     tokens: Mapping[str, tuple[tuple[Any, ...], ...]]
     titles: tuple[Any, ...]
-    links: Mapping[str, tuple[tuple[GoldAlignment, ...], ...]] | None
+    gold_alignments: Mapping[str, tuple[tuple[GoldAlignment, ...], ...]] | None
     periods: tuple[Period | None, ...] | None
     array_hashes: Mapping[ArrayName, Sha256]
     gold_key_description: str | None = None
@@ -88,7 +88,7 @@ def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, si
         "labels": {
             "tokens": dict(labels.tokens),
             "titles": labels.titles,
-            "links": labels.links,
+            "gold_alignments": labels.gold_alignments,
             **({} if labels.gold_key_description is None else {"gold_key_description": labels.gold_key_description}),
             "periods": labels.periods,
             "array_hashes": {
@@ -161,7 +161,7 @@ def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> Ax
     return AxisLabels(
         tokens=entry.tokens,
         titles=entry.titles,
-        links=entry.links,
+        gold_alignments=entry.gold_alignments,
         periods=entry.periods,
         gold_key_description=entry.gold_key_description,
         images={name.removesuffix("/image"): a for name, a in arrays.items() if name.endswith("/image")},

@@ -62,7 +62,7 @@ class EncoderConfig(TransformerConfig):
 
     Attributes:
         layers: Number of blocks.
-        token_types: How many token types have an embedding (sentence A or B); 0 for none.
+        num_token_types: How many token types have an embedding (sentence A or B); 0 for none.
         add_pooling_layer: Whether there is BERT's pooler, a projection of the first state that classifiers read.
         position_offset: Rows before the first position in the table of positions (RoBERTa: 2).
         head: The head.
@@ -83,7 +83,7 @@ class EncoderConfig(TransformerConfig):
     max_length: PositiveInt = 512
     embedding_norm: bool = True
     output_bias: bool = True
-    token_types: NonNegativeInt = 2
+    num_token_types: NonNegativeInt = 2
     add_pooling_layer: bool = False
     position_offset: NonNegativeInt = 0
     head: Head = Head.MASKED
@@ -136,7 +136,7 @@ class Encoder(TokenModel):
         super().__init__(
             config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
             config.padded_vocab_size(interface.vocabularies["tokens"]),
-            types=config.token_types,
+            types=config.num_token_types,
             offset=config.position_offset,
             builder=builder,
         )
@@ -228,10 +228,10 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             f"config.model.head={config.head.value} does not say whether a text follows another, which "
             "config.task.next_sentence needs: say config.model.head=pretraining"
         )
-    if config.token_types < 2 and "types" in interface.inputs:
+    if config.num_token_types < 2 and "types" in interface.inputs:
         raise UserError(
-            f"config.model.token_types={config.token_types} cannot tell texts apart, which "
-            "config.task.input_format=pairs needs: use config.model.token_types=2"
+            f"config.model.num_token_types={config.num_token_types} cannot tell texts apart, which "
+            "config.task.input_format=pairs needs: use config.model.num_token_types=2"
         )
     tokens = Axis("tokens")
     return Model(

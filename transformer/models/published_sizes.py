@@ -99,7 +99,7 @@ def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, An
         "embedding_scale": "none",
         "embedding_norm": True,
         "output_bias": True,
-        "token_types": 2,
+        "num_token_types": 2,
         "position_offset": 0,
         **others,
     }
@@ -120,7 +120,7 @@ def _bert(layers: int, width: int, heads: int, published: float, flops: float) -
 
 
 def _roberta(layers: int, width: int, heads: int, published: float, flops: float, *notes: str) -> PublishedSize:
-    values = _encoder(layers, width, heads, norm_epsilon=1e-5, token_types=1, position_offset=2)
+    values = _encoder(layers, width, heads, norm_epsilon=1e-5, num_token_types=1, position_offset=2)
     citation = "Liu et al. 2019, sections 4 and 5"
     return PublishedSize(
         "encoder", values, 50_265, 512, citation, published, flops, 2e12, (_ENCODER_NOTE, *notes), _POOLED

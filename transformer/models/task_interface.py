@@ -171,7 +171,7 @@ def check_max_length(max_length: int, interface: TaskInterface) -> None:
             raise UserError(
                 f"the task's longest {name} has {given.positions} positions, more than "
                 f"config.model.max_length={max_length}; "
-                "shorten it (config.task.bucket_lengths or config.task.context) or raise config.model.max_length"
+                "shorten it (config.task.bucket_lengths or config.task.context_length) or raise config.model.max_length"
             )
     if interface.max_decoded_length > max_length:
         raise UserError(

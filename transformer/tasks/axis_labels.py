@@ -33,13 +33,13 @@ class AxisLabels:
         tokens: For each axis name (`Site.query.name`, `Site.key.name`) the name of every position of each example at
             its true length, padding excluded. An axis that names its own positions (`Axis.names`) may be left out.
         titles: The name of each example.
-        links: For each site name the gold links of each example, where they are known.
+        gold_alignments: For each site name the gold alignments of each example, where they are known.
         periods: The period of each example of repeated random tokens, None for other examples.
         images: The images that the positions of an axis were cut from, by axis name: [B, height, width, 3]. Where every
             query sees an image of its own, as an agent does at each step, they are [B, queries, height, width, 3]; so
             are the images of a query axis that is not a grid, one for each position, which the page shows as they are.
         spectrograms: Log magnitudes by the name of the axis of frames, low frequencies first.
-        gold_key_description: What a head reads that follows the gold links, as in "the antecedent".
+        gold_key_description: What a head reads that follows the gold alignments, as in "the antecedent".
         sounds: A WAV file for each example by the name of the axis of frames.
 
     Raises:
@@ -48,7 +48,7 @@ class AxisLabels:
 
     tokens: Mapping[str, tuple[tuple[str, ...], ...]]
     titles: tuple[str, ...]
-    links: Mapping[str, tuple[tuple[GoldAlignment, ...], ...]] | None = None
+    gold_alignments: Mapping[str, tuple[tuple[GoldAlignment, ...], ...]] | None = None
     periods: tuple[int | None, ...] | None = None
     images: Mapping[str, UInt8[np.ndarray, "B *Q height width 3"]] = dataclasses.field(default_factory=dict)
     spectrograms: Mapping[str, Float[np.ndarray, "B bins time"]] = dataclasses.field(default_factory=dict)
@@ -57,7 +57,7 @@ class AxisLabels:
 
     def __post_init__(self) -> None:
         counted: dict[str, Sized] = {} if self.periods is None else {"periods": self.periods}
-        for part in ("tokens", "links", "images", "spectrograms", "sounds"):
+        for part in ("tokens", "gold_alignments", "images", "spectrograms", "sounds"):
             counted |= {f"{part}[{name!r}]": examples for name, examples in (getattr(self, part) or {}).items()}
         for part, examples in counted.items():
             if len(examples) != len(self.titles):
@@ -73,8 +73,8 @@ class AxisLabels:
             sites: The model's attention sites.
 
         Raises:
-            UserError: If an axis has no names, a site of gold links does not exist, or a gold link lies outside of its
-                axes.
+            UserError: If an axis has no names, a site of gold alignments does not exist, or a gold alignment lies
+                outside of its axes.
         """
         tokens = dict(self.tokens)
         for site in sites:
@@ -92,15 +92,17 @@ class AxisLabels:
         return labels
 
     def _check_links(self, sites: Mapping[str, Site]) -> None:
-        for name, examples in (self.links or {}).items():
+        for name, examples in (self.gold_alignments or {}).items():
             if name not in sites:
-                raise UserError(f"gold links are of the site {name!r}, which the model lacks: it has {sorted(sites)}")
+                raise UserError(
+                    f"gold alignments are of the site {name!r}, which the model lacks: it has {sorted(sites)}"
+                )
             axes = sites[name].query.name, sites[name].key.name
             for example, links in enumerate(examples):
                 queries, keys = (len(self.tokens[axis][example]) for axis in axes)
                 for link in links:
                     if not (0 <= link.query < queries and 0 <= link.key < keys):
                         raise UserError(
-                            f"the gold link {tuple(link)} of example {example} at the site {name!r} lies outside of "
-                            f"its {queries} positions of {axes[0]!r} and {keys} of {axes[1]!r}"
+                            f"the gold alignment {tuple(link)} of example {example} at the site {name!r} lies outside "
+                            f"of its {queries} positions of {axes[0]!r} and {keys} of {axes[1]!r}"
                         )

@@ -24,20 +24,20 @@ ZERO_SHOT = (0,)
 class ClozeEvaluation:
     """Questions about a held-out text, each after as many completed questions of the training text as there are shots.
 
-    A question has the same room whatever stands before it: context / (1 + the largest number of shots) tokens.
+    A question has the same room whatever stands before it: context_length / (1 + the largest number of shots) tokens.
 
     Attributes:
         tokenizer: The tokenizer.
         num_questions: The number of questions of each kind.
         shots: The numbers of completed examples; every question is asked once for each.
-        context: Tokens in a row of a batch.
+        context_length: Tokens in a row of a batch.
         rows: Rows in a batch.
     """
 
     tokenizer: AnyTokenizer
     num_questions: int
     shots: tuple[int, ...]
-    context: int
+    context_length: int
     rows: int
 
     def evaluations(self, train: Documents, held_out: Documents, split: str, parameters: str) -> tuple[Evaluation, ...]:
@@ -63,15 +63,15 @@ class ClozeEvaluation:
 
     def _made(self, texts: Sequence[str], lexicon: WordFrequencies, name: str) -> list[ClozeQuestion]:
         around = len(self.tokenizer.encode([PASSAGE_SEPARATOR])[0]) + len(self.tokenizer.leading_ids)
-        room = self.context // (1 + max(self.shots)) - around
+        room = self.context_length // (1 + max(self.shots)) - around
         made = make_cloze_questions(
             texts, lexicon, self.tokenizer, count=self.num_questions, room=room, last=name == "last_words"
         )
         if not made:
             raise UserError(
                 f"config.task.num_cloze_questions={self.num_questions}: no question can be made within {room} tokens, "
-                f"config.task.context={self.context} over {1 + max(self.shots)} passages: give more, or fewer "
-                "config.task.shots"
+                f"config.task.context_length={self.context_length} over {1 + max(self.shots)} passages: give more, or "
+                "fewer config.task.shots"
             )
         return made
 
@@ -114,12 +114,12 @@ class ClozeEvaluation:
         return [*opening, *whole], max(len(opening) + same if only else 1, 1)
 
     def _batches(self, rows: Sequence[tuple[list[int], int]]) -> Sequence[Batch]:
-        """Return rows of `context` tokens; rows that only fill up the last batch are empty."""
+        """Return rows of `context_length` tokens; rows that only fill up the last batch are empty."""
         batches = []
         for start in range(0, len(rows), self.rows):
             part = [*rows[start : start + self.rows]]
             part += [([], 1)] * (self.rows - len(part))
-            tokens = np.zeros((self.rows, self.context), np.int32)
+            tokens = np.zeros((self.rows, self.context_length), np.int32)
             labels, counts = np.zeros_like(tokens), np.zeros(tokens.shape, bool)
             for row, (numbers, first) in enumerate(part):
                 length = max(len(numbers) - 1, 0)

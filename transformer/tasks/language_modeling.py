@@ -118,7 +118,7 @@ class LanguageModeling(TextTask):
             self.evaluations += (continuation_evaluation(tokenizer, *asked, split=config.validation_split),)
         if config.num_cloze_questions:
             cloze = ClozeEvaluation(
-                tokenizer, config.num_cloze_questions, config.shots, config.context, config.batch_size
+                tokenizer, config.num_cloze_questions, config.shots, config.context_length, config.batch_size
             )
             held_out, averages = splits[config.validation_split], config.eval_parameters
             self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation_split, averages)
@@ -127,12 +127,14 @@ class LanguageModeling(TextTask):
         return self._batches(self._train, seed)
 
     def _batches(self, documents: Documents, seed: int | None) -> WindowBatches | PackedBatches:
-        context, rows, end = self.config.context, self.config.batch_size, self.tokenizer.eos_id
+        context_length, rows, end = self.config.context_length, self.config.batch_size, self.tokenizer.eos_id
         match self.config.batching:
             case Batching.WINDOWS:
-                return WindowBatches(join_documents(documents, end), context=context, rows=rows, seed=seed)
+                return WindowBatches(
+                    join_documents(documents, end), context_length=context_length, rows=rows, seed=seed
+                )
             case Batching.PACKED:
-                return PackedBatches(documents, context=context, rows=rows, seed=seed, end=end)
+                return PackedBatches(documents, context_length=context_length, rows=rows, seed=seed, end=end)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens, by which every sum of losses is divided."""
@@ -153,8 +155,8 @@ class LanguageModeling(TextTask):
 
     def _loss_evaluation(self, name: str, documents: Documents) -> Evaluation:
         fed = {
-            Batching.WINDOWS: f"windows of {self.config.context} that do not overlap",
-            Batching.PACKED: f"documents of their own, cut to {self.config.context}",
+            Batching.WINDOWS: f"windows of {self.config.context_length} that do not overlap",
+            Batching.PACKED: f"documents of their own, cut to {self.config.context_length}",
         }[self.config.batching]
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:

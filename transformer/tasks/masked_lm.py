@@ -249,7 +249,7 @@ class MaskedLanguageModeling(TextTask):
         """Return windows between the tokenizer's begin and end tokens, if it has them, across document boundaries."""
         return WindowBatches(
             join_documents(documents, self.tokenizer.eos_id),
-            context=self.config.context,
+            context_length=self.config.context_length,
             rows=self.config.batch_size,
             seed=seed,
             frame=self._frame,
@@ -261,7 +261,7 @@ class MaskedLanguageModeling(TextTask):
         return NextSentenceBatches(
             documents,
             self._bounds,
-            context=self.config.context,
+            context_length=self.config.context_length,
             rows=self.config.batch_size,
             seed=seed,
             frame=self._frame,

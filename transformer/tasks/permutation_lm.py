@@ -72,16 +72,18 @@ class PermutationLanguageModelingConfig(TextConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.partial_prediction_k > self.context:
+        if self.partial_prediction_k > self.context_length:
             raise UserError(
-                f"config.task.partial_prediction_k={self.partial_prediction_k} of context={self.context} tokens "
-                "predicts none: lower it"
+                f"config.task.partial_prediction_k={self.partial_prediction_k} of context_length={self.context_length} "
+                "tokens predicts none: lower it"
             )
 
     @property
     def permutations(self) -> OrderSampler:
         """The sampler of a segment's factorization orders."""
-        return OrderSampler(self.context, self.partial_prediction_k, self.max_span_length, self.context_attention)
+        return OrderSampler(
+            self.context_length, self.partial_prediction_k, self.max_span_length, self.context_attention
+        )
 
 
 class PermutationLanguageModeling(TextTask):
@@ -118,12 +120,14 @@ class PermutationLanguageModeling(TextTask):
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another, each with a random factorization order."""
         stream = join_documents(self._train, self.tokenizer.eos_id)
-        lanes = SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
+        lanes = SegmentBatches(
+            stream, context_length=self.config.context_length, rows=self.config.batch_size, seed=seed
+        )
         return PermutedBatches(lanes, self.config.permutations, seed)
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory; nothing for a model without one."""
-        return initial_memory_state(view, self.config.batch_size, self.config.context)
+        return initial_memory_state(view, self.config.batch_size, self.config.context_length)
 
     def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict[str, Array]]:
         """Add the memory of each row to the batch."""
@@ -164,7 +168,7 @@ class PermutationLanguageModeling(TextTask):
         config = self.config
         windows = WindowBatches(
             join_documents(documents, self.tokenizer.eos_id),
-            context=config.num_eval_segments * config.context,
+            context_length=config.num_eval_segments * config.context_length,
             rows=config.batch_size,
             seed=None,
             frame=SpecialTokenFrame(),
@@ -235,7 +239,7 @@ def build_synthetic_task(
 def _make_task_interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: the order of every segment, and its predicted positions."""
     interface = make_text_task_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
-    order = InputSpec((config.batch_size, config.context), modality=Modality.POSITIONS)
+    order = InputSpec((config.batch_size, config.context_length), modality=Modality.POSITIONS)
     predicted = InputSpec((config.batch_size, config.permutations.num_predicted), modality=Modality.POSITIONS)
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 

@@ -33,19 +33,19 @@ def empty_memory(view: StateView, inputs: Mapping[str, Any]) -> Float[Array, "B 
     return None if memory is None else jnp.zeros(memory.shape, memory.dtype)
 
 
-def initial_memory_state(view: StateView, rows: int, context: int) -> dict[str, Array]:
+def initial_memory_state(view: StateView, rows: int, context_length: int) -> dict[str, Array]:
     """Return what a task over segments carries before its first step.
 
     Args:
         view: The state.
         rows: Rows in a batch.
-        context: Tokens in a segment.
+        context_length: Tokens in a segment.
 
     Returns:
         `memory` [B, L, M, E], what the rows have left; `past` [B], how many tokens were read; and `end` [B], where in
         the stream of tokens they end, to check that the next segment follows. Empty for a model without a memory.
     """
-    memory = empty_memory(view, {"tokens": jax.ShapeDtypeStruct((rows, context), jnp.int32)})
+    memory = empty_memory(view, {"tokens": jax.ShapeDtypeStruct((rows, context_length), jnp.int32)})
     if memory is None:
         return {}
     return {"memory": memory, "past": jnp.zeros(rows, jnp.int32), "end": jnp.full(rows, -1, jnp.int32)}

@@ -68,7 +68,7 @@ class SegmentLanguageModeling(LanguageModeling):
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another from step to step."""
         stream = join_documents(self._train, self.tokenizer.eos_id)
-        return SegmentBatches(stream, context=self.config.context, rows=self.config.batch_size, seed=seed)
+        return SegmentBatches(stream, context_length=self.config.context_length, rows=self.config.batch_size, seed=seed)
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory.
@@ -76,7 +76,7 @@ class SegmentLanguageModeling(LanguageModeling):
         Raises:
             UserError: If the model has no memory.
         """
-        first = initial_memory_state(view, self.config.batch_size, self.config.context)
+        first = initial_memory_state(view, self.config.batch_size, self.config.context_length)
         if not first:
             raise UserError(
                 "the task segment_lm hands a memory on, and the model has none: say "
@@ -96,7 +96,7 @@ class SegmentLanguageModeling(LanguageModeling):
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         config, stream = self.config, join_documents(documents, self.tokenizer.eos_id)
         windows = WindowBatches(
-            stream, context=config.num_eval_segments * config.context, rows=config.batch_size, seed=None
+            stream, context_length=config.num_eval_segments * config.context_length, rows=config.batch_size, seed=None
         )
 
         return Evaluation(

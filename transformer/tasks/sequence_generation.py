@@ -267,7 +267,7 @@ def predicted_step_mask(batch: Batch) -> Bool[Array, "B T"]:
 def gold_alignments_from_mask(
     places_BxTxK: Bool[Array | np.ndarray, "B T K"], *, sure: bool
 ) -> tuple[tuple[GoldAlignment, ...], ...]:
-    """Return gold links from every symbol to each of its positions.
+    """Return gold alignments from every symbol to each of its positions.
 
     Args:
         places_BxTxK: Which positions each symbol is about.
@@ -280,7 +280,7 @@ def gold_alignments_from_mask(
 def keep_correct_gold_alignments(
     links: Sequence[tuple[GoldAlignment, ...]], right_B: Bool[np.ndarray, " B"]
 ) -> tuple[tuple[GoldAlignment, ...], ...]:
-    """Keep the gold links of correctly generated sequences; those of others are unknown."""
+    """Keep the gold alignments of correctly generated sequences; those of others are unknown."""
     return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
 
 
@@ -309,7 +309,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
 
     @abc.abstractmethod
     def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:
-        """Return, for each image, the gold links from symbols to the grid positions that they are about.
+        """Return, for each image, the gold alignments from symbols to the grid positions that they are about.
 
         Args:
             batch: The batch.
@@ -317,13 +317,13 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         """
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """Return the symbols and images of the probe examples, and their gold links."""
+        """Return the symbols and images of the probe examples, and their gold alignments."""
         return self._describe(self.probe_examples, sites)
 
     def _describe(
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
     ) -> AxisLabels:
-        """Return the labels of a batch, without the gold links of sequences that are not correct."""
+        """Return the labels of a batch, without the gold alignments of sequences that are not correct."""
         steps = tuple(map(self.steps_of, batch["labels"]))
         looked, images = sites_between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
         gold = {site.name: self.gold_alignments(batch, site) for site in looked}
@@ -341,7 +341,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
             decoding: The decoding options.
 
         Returns:
-            The generated lines, with gold links where they are correct.
+            The generated lines, with gold alignments where they are correct.
         """
         generated = self.generate_sequences(view, batch, decoding)
         right_B = (generated["labels"] == batch["labels"]).all(axis=1)

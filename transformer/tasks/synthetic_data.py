@@ -58,12 +58,12 @@ def synthetic_encoded_text(
     Args:
         config: The text's config.
         roles: The special tokens.
-        texts: Rows of `config.context` tokens in a document; one token is added for the labels.
+        texts: Rows of `config.context_length` tokens in a document; one token is added for the labels.
     """
     # The real text may have several documents, which need an end token.
     roles = tuple(dict.fromkeys((*roles, "end")))
     tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, roles)
-    document = np.arange(texts * config.context + 1, dtype=np.int32) % (tokenizer.vocab_size - len(roles))
+    document = np.arange(texts * config.context_length + 1, dtype=np.int32) % (tokenizer.vocab_size - len(roles))
     return tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)}
 
 

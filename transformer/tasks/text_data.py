@@ -38,7 +38,7 @@ class TokenizerKind(enum.Enum):
         CHARACTERS: The characters of all splits.
         BYTES: The 256 bytes.
         EXISTING: The tokenizer that the run directory holds already, written by `launch.convert` or copied by
-            `config.initialize_from.tokenizer`.
+            `config.initialize_from.copy_tokenizer`.
     """
 
     BPE = "bpe"
@@ -61,12 +61,12 @@ class TextConfig(Config, path="config.task"):
         test_files: The same for the test split.
         tokenizer: The kind of tokenizer.
         vocab_size: The vocabulary size of a trained BPE.
-        context: Tokens in a row of a batch.
+        context_length: Tokens in a row of a batch.
         batch_size: Rows in a batch.
         validation_split: The name of the split that is evaluated during training.
         test_split: The name of the split that is evaluated at the end; may be empty.
         num_probe_examples: The number of excerpts of the validation text whose maps are stored.
-        probe_length: Tokens of such an excerpt, at most `context`.
+        probe_length: Tokens of such an excerpt, at most `context_length`.
         logits_at_once: About how many logits the loss holds at one time on one device.
         eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
     """
@@ -77,7 +77,7 @@ class TextConfig(Config, path="config.task"):
     test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocab_size: VocabSize = 4096
-    context: Annotated[int, Range(2)] = 128
+    context_length: Annotated[int, Range(2)] = 128
     batch_size: BatchSize = 16
     validation_split: SplitName = "validation"
     test_split: str = "test"
@@ -184,7 +184,7 @@ def _train(
         case TokenizerKind.EXISTING:
             raise UserError(
                 "config.task.tokenizer=existing, but the run directory holds none: the command convert and "
-                "config.initialize_from.tokenizer=True bring one along, or say bpe, characters or bytes"
+                "config.initialize_from.copy_tokenizer=True bring one along, or say bpe, characters or bytes"
             )
 
 

@@ -77,7 +77,7 @@ class TextTask(BaseTask):
         self._splits = splits
         check_batch_size(config.batch_size, rows_multiple)
         self.interface = make_text_task_interface(config, tokenizer, asks=asks, max_decoded_length=max_decoded_length)
-        length = min(config.probe_length, config.context)
+        length = min(config.probe_length, config.context_length)
         self._repeats = make_repeated_sequences(tokenizer, repeated, length)
         texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, length)
         probed = np.concatenate([texts, self._repeats.tokens])
@@ -147,7 +147,7 @@ def make_text_task_interface(
     """
     return TaskInterface(
         inputs={
-            name: InputSpec((config.batch_size,) if name == "lengths" else (config.batch_size, config.context))
+            name: InputSpec((config.batch_size,) if name == "lengths" else (config.batch_size, config.context_length))
             for name in asks.inputs
         },
         vocabularies={"tokens": tokenizer.vocab_size},

@@ -121,7 +121,7 @@ class Translation(BaseTask):
                 config, tokenizer, test, decode, shown=20, at_end=True, length_bounds=config.length_bounds
             ),
         )
-        linked = any(pair.links is not None for pair in test.pairs)
+        linked = any(pair.word_alignment is not None for pair in test.pairs)
         aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()
         rewarded = Evaluation(
             name="reward",

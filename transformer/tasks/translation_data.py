@@ -258,12 +258,12 @@ def pair_axis_labels(
 
     Returns:
         The labels of the axes `source`, `target` (the tokens that are predicted) and `target_input` (those that the
-        decoder reads). They have gold links if the alignments of all pairs are known.
+        decoder reads). They have gold alignments if the alignments of all pairs are known.
     """
     encoded = encode_pairs(tokenizer, pairs) if encoded is None else encoded
     sources, targets = ([tokenizer.labels(ids) for ids in side] for side in (encoded.sources, encoded.targets))
     (begin,) = tokenizer.labels([encoded.bos_id])
-    known = [pair.links for pair in pairs if pair.links is not None]
+    known = [pair.word_alignment for pair in pairs if pair.word_alignment is not None]
     links = None
     if len(known) == len(pairs):
         pieces = ([tokenizer.pieces(ids) for ids in side] for side in (encoded.sources, encoded.targets))
@@ -275,7 +275,7 @@ def pair_axis_labels(
         "target": tuple(map(tuple, targets)),
         "target_input": tuple((begin, *target[:-1]) for target in targets),
     }
-    return AxisLabels(tokens=tokens, links=links, titles=titles)
+    return AxisLabels(tokens=tokens, gold_alignments=links, titles=titles)
 
 
 def _token_links(links: WordAlignment, source: Sequence[str], target: Sequence[str]) -> tuple[GoldAlignment, ...]:

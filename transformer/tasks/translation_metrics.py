@@ -117,7 +117,7 @@ def alignment_evaluation(
                 for (site, layer, head), links in linked.items():
                     reads_words = word_attention_weights(rows["weights"][site][row, layer, head], *words[index])
                     links[index] = argmax_links(reads_words)
-        known = [pair.links for pair in pairs if pair.links is not None]
+        known = [pair.word_alignment for pair in pairs if pair.word_alignment is not None]
         cut = len(kept.pairs)
         errors = {head: alignment_error_rate(links[:cut], known[:cut]) for head, links in linked.items()}
         best = min(errors, key=errors.__getitem__)
@@ -285,7 +285,7 @@ def alignment_error_rate(predicted: Sequence[set[WordPair]], known: Sequence[Wor
 
     Args:
         predicted: The predicted links A of each pair.
-        known: The gold links of each pair: the sure ones S, and the possible ones P, which include S.
+        known: The gold alignments of each pair: the sure ones S, and the possible ones P, which include S.
     """
     agreed = total = 0
     for links, truth in zip(predicted, known, strict=True):
@@ -297,7 +297,7 @@ def alignment_error_rate(predicted: Sequence[set[WordPair]], known: Sequence[Wor
 def _with_known_links(split: TranslationSplit, longest: int) -> TranslationSplit:
     """Return the pairs that have known links and at most `longest` tokens on each side."""
     sides = zip(split.pairs, split.encoded.sources, split.encoded.targets, strict=True)
-    fits = [pair.links is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]
+    fits = [pair.word_alignment is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]
     return split.part([i for i, kept in enumerate(fits) if kept])
 
 

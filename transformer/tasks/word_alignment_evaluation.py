@@ -65,7 +65,7 @@ def read_alignment_files(
                     f"sentences have {sizes[0]} and {sizes[1]} words: leave the pair out, or say --target_first or "
                     "--first_word_index"
                 )
-        pairs.append(SentencePair(source_text, target_text, language, links=WordAlignment(sure, possible)))
+        pairs.append(SentencePair(source_text, target_text, language, word_alignment=WordAlignment(sure, possible)))
     return pairs
 
 

@@ -239,7 +239,7 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
         return {**task, "bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
-    return {**task, "tokenizer": "existing", "context": context, "batch_size": fine_tuning.batch_size}
+    return {**task, "tokenizer": "existing", "context_length": context, "batch_size": fine_tuning.batch_size}
 
 
 def export_to_huggingface(

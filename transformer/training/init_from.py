@@ -44,7 +44,7 @@ class InitializeFromConfig(Config, path="config.initialize_from"):
         run: A run directory, or a folder in Hugging Face format with config.json and model.safetensors. "" is none.
         step: The step of the run's checkpoint. None is the latest.
         average: The name of an average of the run, whose parameters are taken where it has them. "" takes the raw ones.
-        tokenizer: Whether the new run takes over the tokenizer of the source.
+        copy_tokenizer: Whether the new run takes over the tokenizer of the source.
         rules: Rules such as "head/* = fresh", "decoder/* = layers/*" or "resize embedding/table"
             (transformer.training.init_plan).
     """
@@ -52,7 +52,7 @@ class InitializeFromConfig(Config, path="config.initialize_from"):
     run: str = ""
     step: int | None = None
     average: str = ""
-    tokenizer: bool = False
+    copy_tokenizer: bool = False
     rules: tuple[str, ...] = ()
 
     def _check(self) -> None:
@@ -325,7 +325,7 @@ def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
     Raises:
         UserError: If the source is missing or has no tokenizer.
     """
-    if not (config.run and config.tokenizer) or has_tokenizer(workdir):
+    if not (config.run and config.copy_tokenizer) or has_tokenizer(workdir):
         return
     tokenizer_of_source(config.run, workdir).save(workdir)
 
@@ -396,7 +396,7 @@ def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
     if is_published_model(path):
         return load_huggingface_tokenizer(path)
     if not has_tokenizer(path):
-        raise UserError(f"config.initialize_from.tokenizer=True, but {run} holds no tokenizer")
+        raise UserError(f"config.initialize_from.copy_tokenizer=True, but {run} holds no tokenizer")
     return load_tokenizer(path)
 
 
@@ -466,7 +466,7 @@ def _notes_of_run(path: Path, workdir: Path | None) -> tuple[str, ...]:
 def _another_tokenizer(path: Path) -> str:
     return (
         f"{path} has another tokenizer: row n of a table of tokens that was loaded was another token's "
-        "(config.initialize_from.tokenizer=True brings it along)"
+        "(config.initialize_from.copy_tokenizer=True brings it along)"
     )
 
 

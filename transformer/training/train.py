@@ -89,7 +89,7 @@ def train(
             "steps": 2,
             "checkpoint_every": 2,
             "log_every": 1,
-            "task": {"name": "language_modeling", "dataset": "repeated", "context": 16, "probe_length": 8},
+            "task": {"name": "language_modeling", "dataset": "repeated", "context_length": 16, "probe_length": 8},
             "model": {"family": "decoder", "layers": 1, "width": 16, "heads": 2, "feed_forward": 16},
             "optimizer": {"learning_rate": 1e-3},
         }

@@ -51,7 +51,7 @@ def get_config() -> ConfigDict:
                 "warmup_steps": 50,
                 "clip_norm": 1.0,
             },
-            "maps": {"max_megabytes": 20.0, "full_rows": 4, "top_k": 4},
+            "maps": {"max_megabytes": 20.0, "max_full_rows": 4, "top_k": 4},
             "topology": "cpu:1",
         }
     )
@@ -96,7 +96,7 @@ def initial_gradient_stack(family: str) -> dict:
     task = {
         "name": "language_modeling" if family == "decoder" else "masked_lm",
         "tokenizer": "characters",
-        "context": 32,
+        "context_length": 32,
         "num_probe_examples": 1,
         "probe_length": 16,
     }

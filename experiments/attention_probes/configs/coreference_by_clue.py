@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
             "dropout": 0.0,
             "attention_dropout": 0.0,
             "embedding_norm": False,
-            "token_types": 0,
+            "num_token_types": 0,
             "max_length": 64,
             "scan_unroll": 2,
         }

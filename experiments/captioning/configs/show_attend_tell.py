@@ -48,7 +48,7 @@ def get_config(attention: Literal["soft", "hard", "none"] = "soft") -> ConfigDic
         }
     )
     if attention == "soft":
-        config.model.doubly_stochastic = 0.0005
+        config.model.doubly_stochastic_weight = 0.0005
     else:
         config.model.attention = attention
     if attention == "hard":

@@ -35,7 +35,7 @@ def get_config(part: Literal["language_model", "classifier"] = "language_model")
                 "name": "language_modeling",
                 # Its folder is the user's: --config.task.dataset.
                 "dataset": "runs/sst",
-                "context": 32,
+                "context_length": 32,
                 "batch_size": 32,
                 "test_split": "",
             },
@@ -54,7 +54,7 @@ def classifier() -> ConfigDict:
     config.optimizer.frozen = ("elmo/pretrained/*",)
     config.model.elmo = {"layers": LAYERS, "width": WIDTH}
     config.initialize_from = {
-        "tokenizer": True,
+        "copy_tokenizer": True,
         "rules": (
             "elmo/pretrained/embedding/* = embedding/*",
             "elmo/pretrained/forward/* = *",

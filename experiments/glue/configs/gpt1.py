@@ -75,7 +75,7 @@ def pretraining(family: str) -> ConfigDict:
                 "name": "language_modeling",
                 # Its folder is the user's: --config.task.dataset.
                 "dataset": TEXT,
-                "context": 64,
+                "context_length": 64,
                 "test_split": "",
             },
             "model": MODEL if family == "decoder" else LSTM,
@@ -105,7 +105,7 @@ def fine_tuning(dataset: str) -> ConfigDict:
     config.model = MODEL
     config.initialize_from = {
         "run": "runs/gpt1",
-        "tokenizer": True,
+        "copy_tokenizer": True,
         "rules": ("classes/* = fresh", *RESIZED["decoder"]),
     }
     config.optimizer.learning_rate = 1e-3

@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
                 "dataset": f"repeated/num_symbols=64,min_segment_length=12,max_segment_length=32,length={LENGTH}",
                 "tokenizer": "characters",
                 "batching": "packed",
-                "context": LENGTH,
+                "context_length": LENGTH,
                 "batch_size": 32,
                 "num_probe_examples": 2,
             },

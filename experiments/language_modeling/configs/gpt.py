@@ -25,7 +25,7 @@ def get_config() -> ConfigDict:
                 "name": "language_modeling",
                 "vocab_size": 50_257,
                 "batching": "packed",
-                "context": 1024,
+                "context_length": 1024,
                 "batch_size": 512,
                 "probe_length": 64,
             },

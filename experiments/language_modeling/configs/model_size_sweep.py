@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "language_modeling",
                 "tokenizer": "characters",
-                "context": 64,
+                "context_length": 64,
                 "batch_size": 32,
                 "probe_length": 32,
             },

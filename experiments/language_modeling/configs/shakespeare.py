@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
                 "name": "language_modeling",
                 "dataset": "tinyshakespeare",
                 "tokenizer": "characters",
-                "context": 64,
+                "context_length": 64,
                 "batch_size": 12,
                 "test_split": "",
                 "prompts": ("ROMEO:",),

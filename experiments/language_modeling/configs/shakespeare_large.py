@@ -29,7 +29,7 @@ def get_config(budget: Literal["accelerator", "cpu"] = "accelerator") -> ConfigD
     config = shakespeare.get_config()
     config.name = "shakespeare_large_cpu" if budget == "cpu" else "shakespeare_large"
     config.steps, config.eval_every, config.maps_every, config.checkpoint_every = steps, eval_every, 1000, 1000
-    config.task.context, config.task.batch_size, config.task.max_new_tokens = 256, rows, 200
+    config.task.context_length, config.task.batch_size, config.task.max_new_tokens = 256, rows, 200
     config.model.update({"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "max_length": 256})
     config.model.update({"dropout": dropout, "attention_dropout": dropout, "scan_unroll": unroll})
     config.optimizer.update({"learning_rate": 1e-3, "final_lr_fraction": 0.1})

@@ -17,6 +17,6 @@ def get_config() -> ConfigDict:
     """Build the config: the sizes of xlnet.py, from left to right; 4,000 steps."""
     config = xlnet.get_config()
     config.name = "segments"
-    config.task.update({"name": "segment_lm", "context": 32, "prompts": ("The ",)})
+    config.task.update({"name": "segment_lm", "context_length": 32, "prompts": ("The ",)})
     config.model.update({"family": "transformer_xl", "memory_length": 128})
     return config

@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "permutation_lm",
                 "tokenizer": "characters",
-                "context": 64,
+                "context_length": 64,
                 "num_probe_examples": 3,
                 "probe_length": 32,
             },

@@ -33,7 +33,7 @@ def get_config(part: Literal["documentation", "lora", "layers", "scratch"] = "do
                 "name": "language_modeling",
                 "tokenizer": "bytes",
                 "batching": "packed",
-                "context": CONTEXT,
+                "context_length": CONTEXT,
                 "num_probe_examples": 2,
             },
             "model": {
@@ -72,7 +72,7 @@ def set_code_training(config: ConfigDict, part: str) -> None:
     config.task.dataset = "runs/code.txt"
     config.task.prompts = ("def ",)
     if part != "scratch":
-        config.initialize_from = ConfigDict({"run": "runs/documentation", "tokenizer": True})
+        config.initialize_from = ConfigDict({"run": "runs/documentation", "copy_tokenizer": True})
         config.task.tokenizer = "existing"
     if part == "lora":
         config.model.lora = {"rank": 8, "targets": ("query", "key", "value", "output", "feed_forward")}

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
         {
             "name": "masked_lm",
             "vocab_size": 30_522,
-            "context": 512,
+            "context_length": 512,
             "batch_size": 256,
             "probe_length": 64,
         }

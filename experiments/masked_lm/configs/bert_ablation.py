@@ -32,7 +32,7 @@ TASK = {
     "name": "masked_lm",
     "input_format": "fixed_pairs",
     "tokenizer": "characters",
-    "context": 64,
+    "context_length": 64,
     "batch_size": 32,
     "eval_middle_token": True,
     "probe_length": 32,

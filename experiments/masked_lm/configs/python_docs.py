@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
             "task": {
                 "name": "masked_lm",
                 "tokenizer": "characters",
-                "context": 64,
+                "context_length": 64,
                 "batch_size": 32,
             },
             "model": {
@@ -32,7 +32,7 @@ def get_config() -> ConfigDict:
                 "norm_placement": "pre",
                 "positions": "rotary",
                 "max_length": 64,
-                "token_types": 0,
+                "num_token_types": 0,
                 "dropout": 0.0,
                 "attention_dropout": 0.0,
                 "scan_unroll": 4,

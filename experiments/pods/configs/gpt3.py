@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.model.vocab_size = 50_304
     config.model.remat = "full"
     config.task.batch_size = 1536
-    config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.batch_size)
+    config.steps = gpt3_xl.TOKENS // (config.task.context_length * config.task.batch_size)
     # A warm-up of 375 million tokens.
     config.optimizer.update({"learning_rate": 0.6e-4, "warmup_steps": 119})
     config.num_microbatches = 1

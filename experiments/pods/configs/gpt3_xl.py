@@ -22,8 +22,8 @@ def get_config() -> ConfigDict:
     config = gpt2.get_config()
     config.name = "gpt3_xl"
     config.model.size = "gpt3-1.3b"
-    config.task.context, config.task.batch_size = 2048, 512
-    config.steps = TOKENS // (config.task.context * config.task.batch_size)
+    config.task.context_length, config.task.batch_size = 2048, 512
+    config.steps = TOKENS // (config.task.context_length * config.task.batch_size)
     # A warm-up of 375 million tokens.
     config.optimizer.update({"learning_rate": 2e-4, "warmup_steps": 358})
     config.num_microbatches = 8

@@ -37,6 +37,6 @@ def get_config(
     config.name = f"weak_scaling_{chips}"
     config.topology = pod
     config.task.batch_size = ROWS_A_CHIP * chips
-    config.steps = gpt3_xl.TOKENS // (config.task.context * config.task.batch_size)
+    config.steps = gpt3_xl.TOKENS // (config.task.context_length * config.task.batch_size)
     config.num_microbatches = 1
     return config

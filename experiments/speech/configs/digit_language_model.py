@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
                 "name": "language_modeling",
                 "dataset": "digit_words",
                 "tokenizer": "characters",
-                "context": 64,
+                "context_length": 64,
                 "batch_size": 32,
                 "prompts": ("three ",),
                 "max_new_tokens": 32,

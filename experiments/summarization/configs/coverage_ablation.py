@@ -32,7 +32,7 @@ def get_ablation(ablation):
     """Build a pointer-generator that continues unchanged, and one with coverage; three seeds."""
     return ablation(
         question="Does coverage keep a pointer-generator from telling things again?",
-        arms={"pointer": {"model.coverage": None, "initialize_from.rules": ()}, "coverage": {}},
+        arms={"pointer": {"model.coverage_loss_weight": None, "initialize_from.rules": ()}, "coverage": {}},
         reference="pointer",
         selection_metric="validation/repeated_facts/5",
         reported_metric="test/repeated_facts/5",

@@ -53,5 +53,5 @@ def get_config(arm: Literal["pointer", "coverage", "plain"] = "pointer") -> Conf
             config.task.oov_target = "unknown"
         case "coverage":
             config.initialize_from = ConfigDict({"run": "runs/articles", "rules": ("covered/* = fresh",)})
-            config.model.coverage = 1.0
+            config.model.coverage_loss_weight = 1.0
     return config

@@ -29,7 +29,7 @@ def get_config(expectation: Literal["reinforce", "mrt"] = "reinforce") -> Config
     config.eval_every = 100
     config.maps_every = 100
     config.checkpoint_every = 100
-    config.initialize_from = ConfigDict({"run": "runs/attention", "tokenizer": True})
+    config.initialize_from = ConfigDict({"run": "runs/attention", "copy_tokenizer": True})
     config.task.objective = expectation
     if expectation == "mrt":
         # Shen et al. 2016 train on the risk alone; beside its small gradient the likelihood would decide.

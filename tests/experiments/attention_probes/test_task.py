@@ -184,12 +184,12 @@ def test_a_hit_is_a_row_whose_largest_weight_is_gold() -> None:
 def test_links_name_what_a_head_reads_that_follows_them(task: AttentionProbes) -> None:
     labels = task.axis_labels(SITES)
     assert labels.gold_key_description == "the nearer item or the farther item"
-    assert labels.links is not None
-    assert set(labels.links) == {"decoder/self"}
-    for words, links in zip(labels.tokens["tokens"], labels.links["decoder/self"], strict=True):
+    assert labels.gold_alignments is not None
+    assert set(labels.gold_alignments) == {"decoder/self"}
+    for words, links in zip(labels.tokens["tokens"], labels.gold_alignments["decoder/self"], strict=True):
         asked = [at for at, word in enumerate(words) if word == "?"]
         assert {tuple(link) for link in links} == {(at, at - back, True) for at in asked for back in (1, 2)}
-    assert task.axis_labels(SITES[1:]).links is None
+    assert task.axis_labels(SITES[1:]).gold_alignments is None
 
 
 def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_antecedent() -> None:

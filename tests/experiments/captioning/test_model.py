@@ -38,14 +38,16 @@ INTERFACE = TaskInterface(
     BEGIN,
     2,
 )
-SOFT = CaptionerConfig(GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, embedding=3, doubly_stochastic=0.3)
+SOFT = CaptionerConfig(
+    GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, embedding=3, doubly_stochastic_weight=0.3
+)
 CASES = {
     "soft": SOFT,
-    "plain": dataclasses.replace(SOFT, positions=GridPositions.NONE, gated=False, doubly_stochastic=0.0),
+    "plain": dataclasses.replace(SOFT, positions=GridPositions.NONE, gated=False, doubly_stochastic_weight=0.0),
     "hard": dataclasses.replace(
-        SOFT, attention=AttentionKind.HARD, doubly_stochastic=0.0, soft_attention_probability=0.5
+        SOFT, attention=AttentionKind.HARD, doubly_stochastic_weight=0.0, soft_attention_probability=0.5
     ),
-    "none": dataclasses.replace(SOFT, attention=AttentionKind.NONE, doubly_stochastic=0.0),
+    "none": dataclasses.replace(SOFT, attention=AttentionKind.NONE, doubly_stochastic_weight=0.0),
 }
 
 
@@ -117,7 +119,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     if aux.losses:
         total, denominator, weight = aux.losses["doubly_stochastic"]
         assert float(total) == pytest.approx(penalty, rel=1e-12)
-        assert (denominator, weight) == (len(IMAGE), config.doubly_stochastic)
+        assert (denominator, weight) == (len(IMAGE), config.doubly_stochastic_weight)
 
 
 @pytest.mark.parametrize("name", ["soft", "hard", pytest.param("none", marks=pytest.mark.slow)])
@@ -214,7 +216,7 @@ def test_the_mean_gradient_of_hard_attention_is_that_of_the_expectation_over_all
 
 def test_an_example_that_is_read_softly_is_read_as_by_soft_attention() -> None:
     hard = model_of(dataclasses.replace(CASES["hard"], soft_attention_probability=0.999999), "float32")
-    soft = model_of(dataclasses.replace(SOFT, doubly_stochastic=0.0), "float32")
+    soft = model_of(dataclasses.replace(SOFT, doubly_stochastic_weight=0.0), "float32")
     variables, key = random_variables(hard), jax.random.key(0)
     read, aux = jax.jit(lambda: hard.apply(variables, INPUTS, train=True, key=key))()
     wanted, _ = jax.jit(lambda: soft.apply(variables, INPUTS, train=True, key=key))()
@@ -247,8 +249,8 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
             {"soft_attention_probability": 0.5},
             "soft_attention_probability=0.5 is for an attention that draws: say attention=hard",
         ),
-        ({"attention": AttentionKind.HARD}, "doubly_stochastic=0.3 is for soft attention"),
-        ({"doubly_stochastic": -1.0}, "doubly_stochastic=-1.0 must be at least 0"),
+        ({"attention": AttentionKind.HARD}, "doubly_stochastic_weight=0.3 is for soft attention"),
+        ({"doubly_stochastic_weight": -1.0}, "doubly_stochastic_weight=-1.0 must be at least 0"),
     ],
 )
 def test_choices_that_exclude_each_other_are_refused(wrong: dict, said: str) -> None:

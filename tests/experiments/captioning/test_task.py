@@ -217,8 +217,8 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None
     fine = view_of(task).model.sites
     labels = task.axis_labels(fine).with_axis_names(fine)
     assert labels.images["grid"].shape == (3, 24, 24, 3)
-    assert labels.links is not None
-    for example, links in enumerate(labels.links[SITE]):
+    assert labels.gold_alignments is not None
+    for example, links in enumerate(labels.gold_alignments[SITE]):
         words = labels.tokens["target"][example]
         assert words[-1] == "<end>"
         at = {step: [link for link in links if link.query == step] for step in {link.query for link in links}}
@@ -230,7 +230,7 @@ def test_nouns_are_linked_to_the_places_of_their_cells(task: Captioning) -> None
             ((row, column),) = cells
             assert task.scene_generator.place(3 * row + column) == " ".join(words[step + 1 : step + 3])
     coarse = Site(SITE, Axis("target"), Axis("grid", AxisKind.GRID, shape=(3, 3), stride=8.0), ("0",), ("0",))
-    of_one = task.axis_labels([coarse]).links
+    of_one = task.axis_labels([coarse]).gold_alignments
     assert of_one is not None
     assert all(link.sure for links in of_one[SITE] for link in links)
 

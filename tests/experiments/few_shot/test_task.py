@@ -111,8 +111,8 @@ def test_labels_lay_the_drawings_out_and_link_the_last_with_its_class(task: FewS
     labels = task.axis_labels((SITE,)).with_axis_names((SITE,))
     images = labels.images[SHOT]
     assert (images.shape, images.dtype) == ((2, 16, 32, 3), np.uint8)
-    assert labels.links is not None
-    for row, links in enumerate(labels.links["at"]):
+    assert labels.gold_alignments is not None
+    for row, links in enumerate(labels.gold_alignments["at"]):
         names = labels.tokens[SHOT][row]
         assert (len(names), names[-1]) == (7, "?")
         asked = labels.titles[row][-1]

@@ -162,7 +162,7 @@ def test_labels_say_what_was_done_and_where_the_person_was() -> None:
     assert (site.query.kind, site.key.kind, site.key.shape) == (AxisKind.STEPS, AxisKind.GRID, (8, 8))
     labels = TASK_OF_IT.axis_labels((site,)).with_axis_names((site,))
     assert labels.images["region"].shape == (3, 8, 24, 24, 3)
-    for row, links in enumerate(labels.links[site.name]):
+    for row, links in enumerate(labels.gold_alignments[site.name]):
         assert links
         for step, cell, sure in links:
             # The person is the one thing that is both raised in the depth image and a figure in the gray one.

@@ -117,9 +117,9 @@ def test_few_shots_are_measured_on_rules_that_training_never_has() -> None:
 def test_links_lead_to_where_a_letters_translation_stands() -> None:
     task = task_of(Problem.WORD_TRANSLATION, shots=(8,))
     labels = task.axis_labels((SITE,))
-    assert labels.links is not None
-    links, tokens = labels.links["decoder/self"][0], labels.tokens["tokens"][0]
-    assert labels.links["decoder/self"][-1] == ()
+    assert labels.gold_alignments is not None
+    links, tokens = labels.gold_alignments["decoder/self"][0], labels.tokens["tokens"][0]
+    assert labels.gold_alignments["decoder/self"][-1] == ()
     source, image = labels.titles[0].split(" to ")
     assert len(links) > 20
     for query, key, _ in links:

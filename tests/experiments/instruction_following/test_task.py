@@ -178,8 +178,8 @@ def test_labels_name_the_steps_show_where_each_is_taken_and_link_its_clause(task
     labels, batch = task.axis_labels((site,)).with_axis_names((site,)), task.probe_examples
     longest = max(map(len, labels.tokens["target"]))
     assert labels.images["target"].shape == (3, longest, 3 * CELL, 3 * CELL, 3)
-    assert labels.links is not None
-    for row, links in enumerate(labels.links[SITE]):
+    assert labels.gold_alignments is not None
+    for row, links in enumerate(labels.gold_alignments[SITE]):
         steps, words = labels.tokens["target"][row], labels.tokens["source"][row]
         assert steps[-1] == "<end>"
         assert labels.titles[row] == " ".join(words)
@@ -210,9 +210,9 @@ def test_an_instruction_is_followed_where_it_can_be(
     assert "asked for row" in answers.lines[1]
     labels = answers.labels.with_axis_names(view_of(task).model.sites)
     assert labels.tokens["target"] == ((*actions, "<end>"), ("left", "<end>"))
-    assert labels.links is not None
-    assert labels.links[SITE][0]
-    assert not labels.links[SITE][1]
+    assert labels.gold_alignments is not None
+    assert labels.gold_alignments[SITE][0]
+    assert not labels.gold_alignments[SITE][1]
 
 
 def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,12 +307,12 @@ def test_gold_links_lie_where_each_step_points() -> None:
     task = task_of(Problem.HULL)
     view = view_of(task)
     labels = task.axis_labels(view.model.sites).with_axis_names(view.model.sites)
-    assert labels.links is not None
-    for row, links in enumerate(labels.links[SITE]):
+    assert labels.gold_alignments is not None
+    for row, links in enumerate(labels.gold_alignments[SITE]):
         names = labels.tokens["points"][row]
         assert [names[link.key].split(" ")[0] for link in links] == list(labels.tokens["target"][row])
         assert [link.query for link in links] == list(range(len(links)))
-    assert task.axis_labels(()).links is None
+    assert task.axis_labels(()).gold_alignments is None
 
 
 def test_points_beyond_a_rows_own_are_no_part_of_its_answer() -> None:

@@ -179,8 +179,8 @@ def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
     sites = model_of(task).sites
     labels = task.axis_labels(sites).with_axis_names(sites)
     assert labels.images["grid"].shape == (3, 32, 32, 3)
-    assert labels.links is not None
-    for row, links in enumerate(labels.links[SITE]):
+    assert labels.gold_alignments is not None
+    for row, links in enumerate(labels.gold_alignments[SITE]):
         glyphs = labels.tokens["target"][row]
         assert glyphs[-1] == "<end>"
         assert labels.titles[row] == "".join(glyphs[:-1])
@@ -189,7 +189,7 @@ def test_glyphs_are_linked_to_their_places(task: SceneText) -> None:
             wanted = places_by_hand(task.probe_examples, row, step) if step < len(glyphs) - 1 else set()
             assert {link.key for link in links if link.query == step} == wanted
     columns = task.axis_labels(model_of(task, AttentionInput.COLUMNS).sites)
-    assert columns.links is None
+    assert columns.gold_alignments is None
     assert not columns.images
 
 
@@ -215,8 +215,8 @@ def test_places_are_known_of_strings_that_were_read_right(task: SceneText, monke
     monkeypatch.setattr(task, "decode", lambda *given: said[:, 0])
     answers = task.predict(view_of(task), PredictionRequest(["A4K", "straight PT2"]))
     assert answers.lines == ["A4K", "A4K"]
-    assert answers.labels.links is not None
-    right, wrong = answers.labels.links[SITE]
+    assert answers.labels.gold_alignments is not None
+    right, wrong = answers.labels.gold_alignments[SITE]
     assert {link.query for link in right} == {0, 1, 2}
     assert not wrong
 
@@ -267,4 +267,4 @@ def test_the_loss_is_the_mean_cross_entropy_of_glyphs_and_ends(task: SceneText) 
 
 def test_a_site_without_a_grid_is_not_linked(task: SceneText) -> None:
     text = Site(SITE, Axis("target"), Axis("source"), ("0",), ("0",))
-    assert task.axis_labels([text]).links is None
+    assert task.axis_labels([text]).gold_alignments is None

@@ -121,7 +121,7 @@ def test_labels_have_frames_sounds_and_the_frames_of_each_digit(task: SpokenDigi
         assert names[:2] == ("0.00 s", "0.08 s")
         assert labels.tokens["target_input"][row] == ("<begin>", *labels.tokens["target"][row][:-1])
         np.testing.assert_allclose(read_wav(labels.sounds["frames"][row], ""), batch["sound"][row, :length], atol=1e-4)
-        links = {(link.query, link.key) for link in labels.links["decoder/attention"][row]}
+        links = {(link.query, link.key) for link in labels.gold_alignments["decoder/attention"][row]}
         expected = {
             (step, at)
             for step in range(task.steps)
@@ -134,8 +134,8 @@ def test_labels_have_frames_sounds_and_the_frames_of_each_digit(task: SpokenDigi
     assert labels.spectrograms["frames"].shape == (2, 40, 8 * longest)
     # Nothing is known of what a wrong transcript's letters are about.
     other = task.make_batch_labels(batch, (SITE,), np.array([True, False]))
-    assert len(other.links["decoder/attention"][0]) > 0
-    assert other.links["decoder/attention"][1] == ()
+    assert len(other.gold_alignments["decoder/attention"][0]) > 0
+    assert other.gold_alignments["decoder/attention"][1] == ()
 
 
 def test_ranks_are_correlated_as_scipy_does() -> None:

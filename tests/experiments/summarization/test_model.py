@@ -26,8 +26,8 @@ SOURCE = np.int32([[3, 5, 3, 3, 6], [4, 5, 4, 0, 0]])
 COPIED = np.int32([[7, 5, 8, 7, 6], [4, 5, 4, 0, 0]])
 TARGET = np.int32([[1, 8, 4, 7], [1, 4, 0, 0]])
 STEPS, LENGTHS = (4, 2), (5, 3)
-COVERING = PointerGeneratorConfig(width=4, embedding=3, coverage=0.7)
-POINTING = dataclasses.replace(COVERING, coverage=None)
+COVERING = PointerGeneratorConfig(width=4, embedding=3, coverage_loss_weight=0.7)
+POINTING = dataclasses.replace(COVERING, coverage_loss_weight=None)
 
 
 class Case(NamedTuple):
@@ -102,11 +102,11 @@ def told(case: Case, weights: Any, row: int) -> FactTemplate:
         x = weights["embedding"]["table"][token if token < WORDS else UNKNOWN].astype(np.float64)
         state = oracle.step("lstm", weights["decoder"]["forward"], np.concatenate([x, context]), state)
         sums = h @ score["keys"] + state.hidden @ score["queries"]
-        if case.config.coverage is not None:
+        if case.config.coverage_loss_weight is not None:
             sums = sums + coverage[:, None] * weights["covered"]["weight"][0]
         a = softmax(np.tanh(sums) @ score["vector"])
         context = a @ h
-        if case.config.coverage is not None:
+        if case.config.coverage_loss_weight is not None:
             again += np.minimum(a, coverage).sum()
         coverage = coverage + a
         logits = linear(weights["output"], linear(weights["readout"], np.concatenate([state.hidden, context])))
@@ -259,6 +259,9 @@ def test_what_it_serves_and_what_it_refuses() -> None:
     model = case.model("float32")
     with pytest.raises(ValueError, match="call forward"):
         model.apply(random_variables(model), case.inputs, method="hidden", train=False)
-    for wrong, said in (({"width": 0}, "width=0 must be at least 1"), ({"coverage": -1.0}, "coverage=-1.0 must be")):
+    for wrong, said in (
+        ({"width": 0}, "width=0 must be at least 1"),
+        ({"coverage_loss_weight": -1.0}, "coverage_loss_weight=-1.0 must be"),
+    ):
         with pytest.raises(UserError, match=said):
             dataclasses.replace(COVERING, **wrong)

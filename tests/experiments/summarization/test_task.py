@@ -38,7 +38,9 @@ def task_of(unseen: OOVTarget = OOVTarget.COPIED) -> Summarization:
 def view_of(task: Summarization) -> StateView:
     """A model that has learned nothing."""
     family = FAMILIES["experiments.summarization.model"]
-    model = family.build(family.config_class(width=4, embedding=3, coverage=1.0), task.interface, Precision())
+    model = family.build(
+        family.config_class(width=4, embedding=3, coverage_loss_weight=1.0), task.interface, Precision()
+    )
     return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, np.int32(0), False)
 
 
@@ -102,8 +104,8 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
     )
     labels = task.axis_labels(sites).with_axis_names(sites)
     assert labels.tokens["origin"] == (("written", "copied"),) * 2
-    assert labels.links is not None
-    (links,) = labels.links.values()
+    assert labels.gold_alignments is not None
+    (links,) = labels.gold_alignments.values()
     for words, said, of_row in zip(labels.tokens["source"], labels.tokens["target"], links, strict=True):
         assert said[-1] == "<end>"
         assert [said[link.query] for link in of_row] == [words[link.key] for link in of_row]

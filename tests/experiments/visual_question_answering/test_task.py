@@ -1,4 +1,4 @@
-"""Questions about images: loss, shares by kind, where looks fall, gold links, and what a run answers."""
+"""Questions about images: loss, shares by kind, where looks fall, gold alignments, and what a run answers."""
 
 from pathlib import Path
 from typing import Any
@@ -197,9 +197,9 @@ def test_places_lie_in_the_cell_that_holds_their_middle(
 def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionAnswering, view: StateView) -> None:
     labels = task.axis_labels(view.model.sites)
     (batch, _) = task.evaluations[0].batches
-    assert labels.links is not None
+    assert labels.gold_alignments is not None
     relational = 0
-    for number, links in enumerate(labels.links[SITE]):
+    for number, links in enumerate(labels.gold_alignments[SITE]):
         first, last = batch["cells"][number].tolist()
         relational += first != last
         found: dict[int, set[bool]] = {}
@@ -215,7 +215,7 @@ def test_gold_links_are_the_places_of_the_cells_to_look_at(task: VisualQuestionA
     assert labels.images["grid"].shape == (3, 24, 24, 3)
     np.testing.assert_allclose(labels.images["grid"] / 127.5 - 1, batch["image"][:3], atol=1e-6)
     labels.with_axis_names(view.model.sites)
-    assert task.axis_labels(()).links is None  # a model that looks at nothing has no site
+    assert task.axis_labels(()).gold_alignments is None  # a model that looks at nothing has no site
 
 
 def test_a_run_answers_questions_about_numbered_images(task: VisualQuestionAnswering, view: StateView) -> None:

@@ -42,7 +42,7 @@ class AlignedPair(NamedTuple):
 
     source: str
     target: str
-    links: WordAlignment
+    word_alignment: WordAlignment
 
 
 @functools.cache

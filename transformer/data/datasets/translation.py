@@ -49,14 +49,14 @@ class SentencePair(NamedTuple):
         target: The target sentence.
         language: The code of the target language.
         kind: The kind of sentence, if the data set has kinds.
-        links: The word alignment, if it is known.
+        word_alignment: The word alignment, if it is known.
     """
 
     source: str
     target: str
     language: str
     kind: str | None = None
-    links: WordAlignment | None = None
+    word_alignment: WordAlignment | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +258,7 @@ def _open_phrases(name: str, options: str, languages: tuple[str, str] | None) ->
         raise UserError(f"languages={languages}: the second must be some of {', '.join(PHRASE_LANGUAGES)}")
     drawn = {
         split: [
-            SentencePair(phrase.source, phrase.target, language, kind, phrase.links)
+            SentencePair(phrase.source, phrase.target, language, kind, phrase.word_alignment)
             for kind, language, phrase in written
         ]
         for split, written in generate_phrases(options, targets).items()
@@ -271,7 +271,10 @@ def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str]
     _check_direction(name, direction, languages)
     target = direction[1]
     drawn = {
-        split: [SentencePair(phrase.source, phrase.target, target, links=phrase.links) for phrase in phrases]
+        split: [
+            SentencePair(phrase.source, phrase.target, target, word_alignment=phrase.word_alignment)
+            for phrase in phrases
+        ]
         for split, phrases in generate_symbol_pairs(kind, options).items()
     }
     return TranslationDataset(name, direction, tuple(drawn), drawn.__getitem__)

@@ -281,7 +281,7 @@ def _site_facts(store: MapStore, number: int, entry: Mapping[str, Any]) -> dict[
         "heads": site.heads,
         "causal": site.causal,
         "values": site.values.value,
-        "goldAlignments": (store.labels.links or {}).get(site.name),
+        "goldAlignments": (store.labels.gold_alignments or {}).get(site.name),
         **entry,
     }
 

@@ -102,22 +102,30 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
 def initial_view(store: MapStore) -> dict[str, Any]:
     """Choose the module, example, layer and head that the page opens with, at the store's last step.
 
-    The module is the first with gold links whose whole maps are stored, else the first between two sequences. Its head
-    is the one with the most weight on gold links, else with the sharpest rows; its example the one in which the
-    strongest weights of that head, those on gold links if the module has some, cross most often. Long modules are
-    assessed by their coarsest level.
+    The module is the first with gold alignments whose whole maps are stored, else the first between two sequences. Its
+    head is the one with the most weight on gold alignments, else with the sharpest rows; its example the one in which
+    the strongest weights of that head, those on gold alignments if the module has some, cross most often. Long modules
+    are assessed by their coarsest level.
 
     Returns:
         The indices "site", "example", "layer" and "head".
     """
-    linked = [site for site in store.sites if site.name in (store.labels.links or {}) and _coarsest(store, site).whole]
+    linked = [
+        site
+        for site in store.sites
+        if site.name in (store.labels.gold_alignments or {}) and _coarsest(store, site).whole
+    ]
     between = [site for site in store.sites if site.query.name != site.key.name and not site.causal]
     site = (linked or between or list(store.sites))[0]
     view = _coarsest(store, site)
     weights = store.read(site.name, store.steps[-1], view.level)
     scores = gold_alignment_mass(weights, site, store.labels) if linked else sharpness(weights)
     layer, head = np.unravel_index(np.argmax(scores), scores.shape)
-    links = store.labels.links[site.name] if linked and store.labels.links else [None] * len(store.labels.titles)
+    links = (
+        store.labels.gold_alignments[site.name]
+        if linked and store.labels.gold_alignments
+        else [None] * len(store.labels.titles)
+    )
     crossings = [
         count_crossings(_pairs(weights[example, layer, head], of_example)) for example, of_example in enumerate(links)
     ]
@@ -168,19 +176,19 @@ def _coarsest(store: MapStore, site: Site) -> _View:
 def gold_alignment_mass(
     weights: Float[np.ndarray, "B L H Q K"], site: Site, labels: AxisLabels
 ) -> Float[np.ndarray, "L H"]:
-    """Compute the weight that each head puts on gold links, averaged over all queries that have one.
+    """Compute the weight that each head puts on gold alignments, averaged over all queries that have one.
 
     Args:
         weights: The weights [example, layer, head, query, key].
         site: The attention module.
-        labels: The labels, which must have gold links for the module.
+        labels: The labels, which must have gold alignments for the module.
 
     Returns:
         The mean weight [layer, head].
     """
-    assert labels.links is not None
+    assert labels.gold_alignments is not None
     total, rows = np.zeros(weights.shape[1:3]), 0
-    for example, links in enumerate(labels.links[site.name]):
+    for example, links in enumerate(labels.gold_alignments[site.name]):
         total += sum(weights[example, :, :, query, key] for query, key, _ in links)
         rows += len({query for query, _, _ in links})
     return total / max(rows, 1)
@@ -206,7 +214,7 @@ def count_crossings(pairs: list[tuple[int, int]]) -> int:
 
 
 def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[GoldAlignment] | None) -> list[tuple[int, int]]:
-    """Return each query with its strongest key; if gold links are known, only the pairs among them."""
+    """Return each query with its strongest key; if gold alignments are known, only the pairs among them."""
     attending = np.flatnonzero(weights_QxK.max(axis=-1, initial=0.0))
     strongest = [(int(query), int(weights_QxK[query].argmax())) for query in attending]
     if links is None:

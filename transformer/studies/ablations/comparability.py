@@ -160,7 +160,7 @@ def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Tas
 def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config that determines the batches: the task, and the run whose tokenizer is taken."""
     begun = resolve_config(config).initialize_from
-    return {"task": config["task"]} | ({"initialize_from": {"run": begun.run}} if begun.tokenizer else {})
+    return {"task": config["task"]} | ({"initialize_from": {"run": begun.run}} if begun.copy_tokenizer else {})
 
 
 def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
