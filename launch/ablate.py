@@ -73,9 +73,9 @@ def main(arguments: Arguments) -> None:
     _checks_on_cpu()
     from transformer.studies.ablations.initial_gradients import check_depth_sweeps
     from transformer.studies.ablations.run_plan import plan_runs
-    from transformer.training.writers.trackers import requested_trackers
+    from transformer.training.writers.trackers import parse_trackers
 
-    requested_trackers(arguments.trackers)
+    parse_trackers(arguments.trackers)
     planned = plan_runs(spec, arguments.config)
     if not arguments.report_only:
         check_depth_sweeps(arguments.config, spec)
@@ -90,7 +90,7 @@ def _work(arguments: Arguments) -> None:
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded_trial
-    from transformer.training.writers.trackers import requested_trackers
+    from transformer.training.writers.trackers import parse_trackers
     from transformer.trust import named_resources
 
     trial_store = TrialStore.open_existing(parse_path(arguments.workdir))
@@ -105,7 +105,7 @@ def _work(arguments: Arguments) -> None:
         vectorize=arguments.vmap,
         data_dir=arguments.data_dir,
         trusted_names=trusted_names,
-        trackers=requested_trackers(arguments.trackers),
+        trackers=parse_trackers(arguments.trackers),
     )
 
 

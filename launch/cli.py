@@ -93,14 +93,14 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
 
 def _failed(error: Exception, words: Sequence[str]) -> int:
     """Report an unexpected error: in one line if the disk or the memory is to blame, else with its traceback."""
-    from transformer.storage.disk_errors import disk_failure, error_chain, explain_disk_failure
+    from transformer.storage.disk_errors import error_chain, explain_disk_error, find_disk_error
 
     run = next((word for word in words if word.startswith("--workdir=")), None)
     go_on = "" if run is None else f" to go on with {run}"
-    failure = disk_failure(error)
+    failure = find_disk_error(error)
     unstarted = next((each for each in error_chain(error) if "can't start new thread" in str(each)), None)
     if failure is not None:
-        print(f"error: {to_one_line(explain_disk_failure(failure, go_on))}", file=sys.stderr)
+        print(f"error: {to_one_line(explain_disk_error(failure, go_on))}", file=sys.stderr)
     elif unstarted is not None:
         print(
             f"error: out of memory or of threads ({unstarted}): allow the process more (ulimit -v, ulimit -u), then "

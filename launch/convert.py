@@ -50,11 +50,15 @@ def main(arguments: Arguments) -> None:
         if source is not None and getattr(arguments, name) is not None:
             raise UserError(f"--{name} needs --save_pretrained")
     from transformer.storage.paths import parse_path
-    from transformer.training.huggingface_conversion import FineTuning, export_to_huggingface, import_from_huggingface
+    from transformer.training.huggingface_conversion import (
+        FineTuningOptions,
+        export_to_huggingface,
+        import_from_huggingface,
+    )
 
     workdir = parse_path(arguments.workdir)
     if source is not None:
-        made = import_from_huggingface(Path(source), workdir, FineTuning(**given))
+        made = import_from_huggingface(Path(source), workdir, FineTuningOptions(**given))
         print(f"{workdir}: {made.num_parameters:,} parameters of {source} at step 0, task {made.kind}")
         print(f"Fine-tune it with {shlex.join([*shell_command('train'), f'--workdir={workdir}'])}")
     else:

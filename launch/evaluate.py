@@ -42,7 +42,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Load the run, evaluate it and print the metrics."""
     from transformer.training.compiled_evaluation import compile_evaluations
-    from transformer.training.run_loading import add_language_model, load_ensemble
+    from transformer.training.run_loading import add_shallow_fusion, load_ensemble
 
     changes = {
         "data_dir": arguments.data_dir,
@@ -56,7 +56,7 @@ def main(arguments: Arguments) -> None:
     given = {name: value for name, value in changes.items() if value is not None}
     runs = [arguments.workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, given, arguments.trusted)
-    _, components, state = add_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
+    _, components, state = add_shallow_fusion(loaded, *arguments.language_model_and_weight, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in components.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; choose one of: {', '.join(splits)}")

@@ -63,7 +63,7 @@ def main(arguments: Arguments) -> None:
     from transformer.tasks.task import PredictionRequest
     from transformer.training.compiled_evaluation import evaluation_view
     from transformer.training.config import config_hash
-    from transformer.training.run_loading import add_language_model, load_ensemble
+    from transformer.training.run_loading import add_shallow_fusion, load_ensemble
 
     workdir = parse_path(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
@@ -72,7 +72,7 @@ def main(arguments: Arguments) -> None:
     decoding["score_words"] = tuple(arguments.score_words.split(",")) if arguments.score_words else None
     runs: list[str | Path] = [workdir, *arguments.ensembled]
     loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
-    experiment, components, state = add_language_model(loaded, *arguments.language_model_and_weight, arguments.trusted)
+    experiment, components, state = add_shallow_fusion(loaded, *arguments.language_model_and_weight, arguments.trusted)
     view = evaluation_view(components.model, state, experiment.eval_parameters)
     # An empty line has no answer; a text that was given as one has what the task makes of it.
     by_line = arguments.text is None and arguments.prompt_file is None

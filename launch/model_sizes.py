@@ -11,7 +11,7 @@ from launch.command import TRUST, Arguments, Command, Flag
 from transformer.config import UserError, lookup_by_name
 
 if TYPE_CHECKING:
-    from transformer.training.run_loading import RunSizes
+    from transformer.training.run_loading import TrainedModelSize
 
 COMMAND = Command(
     name="model_sizes",
@@ -80,9 +80,9 @@ def main(arguments: Arguments) -> None:
             raise UserError(
                 f"--name={arguments.name} names a published model, and --workdir a run: pass only one of them"
             )
-        from transformer.training.run_loading import run_sizes
+        from transformer.training.run_loading import measure_trained_model_size
 
-        trained = run_sizes(arguments.workdir, arguments.trusted)
+        trained = measure_trained_model_size(arguments.workdir, arguments.trusted)
         print(json.dumps(run_size_entry(trained), indent=2) if arguments.json else format_run_sizes(trained))
         return
     if (
@@ -262,7 +262,7 @@ def format_size_table(entries: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def run_size_entry(sizes: "RunSizes") -> dict[str, Any]:
+def run_size_entry(sizes: "TrainedModelSize") -> dict[str, Any]:
     """Return the sizes of a run as plain values."""
     return {
         "family": sizes.family_name,
@@ -276,7 +276,7 @@ def run_size_entry(sizes: "RunSizes") -> dict[str, Any]:
     }
 
 
-def format_run_sizes(sizes: "RunSizes") -> str:
+def format_run_sizes(sizes: "TrainedModelSize") -> str:
     """Return the parts of a run's model as aligned columns, the total, and the FLOPs of a step."""
     parts = {**sizes.num_parameters_by_part, "total": sizes.num_parameters}
     name, count = max(map(len, ("part", *parts))), max(len("parameters"), len(f"{sizes.num_parameters:,}"))

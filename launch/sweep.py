@@ -67,10 +67,10 @@ def main(arguments: Arguments) -> None:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
     from transformer.runs.jsonl_records import parse_metric_name
     from transformer.studies.sweeps.sweep_progress import best_finished, read_trial_statuses, summarize_sweep, write_csv
-    from transformer.training.writers.trackers import requested_trackers
+    from transformer.training.writers.trackers import parse_trackers
 
     metric = parse_metric_name(arguments.metric)
-    trackers = requested_trackers(arguments.trackers)
+    trackers = parse_trackers(arguments.trackers)
     sweep = _sweep(arguments)
     trial_store, total = sweep.trial_store, sweep.total
     if arguments.worker:

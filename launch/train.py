@@ -76,10 +76,10 @@ def main(arguments: Arguments) -> None:
         given = arguments.overrides if arguments.data_dir is None else (*arguments.overrides, "task.data_dir")
         print(format_as_flags(values, given))
         return
-    from transformer.runs.distributed import announce
+    from transformer.runs.distributed import print_and_log
     from transformer.runs.lifecycle import run_lifecycle
     from transformer.storage.paths import parse_path
-    from transformer.training.writers.trackers import open_trackers, requested_trackers
+    from transformer.training.writers.trackers import open_trackers, parse_trackers
 
     if arguments.watchdog_timeout is not None and not arguments.watchdog_timeout >= 0:
         raise UserError(f"--watchdog_timeout={arguments.watchdog_timeout} must be a number of seconds, or 0 for none")
@@ -91,7 +91,7 @@ def main(arguments: Arguments) -> None:
         heartbeat=arguments.heartbeat_timeout,
         watchdog=arguments.watchdog_timeout,
     )
-    trackers = open_trackers(requested_trackers(arguments.trackers), workdir, announce)
+    trackers = open_trackers(parse_trackers(arguments.trackers), workdir, print_and_log)
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.
     with trackers as writers, lifecycle as monitor:
         from transformer.data.datasets.tfds_preparation import restrict_downloads

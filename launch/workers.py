@@ -200,7 +200,7 @@ def run_as_worker(
     Raises:
         UserError: If no trial reports the metric.
     """
-    from transformer.storage.disk_errors import disk_failure, explain_disk_failure
+    from transformer.storage.disk_errors import explain_disk_error, find_disk_error
     from transformer.studies.sweeps.model_trainer import ModelTrainer
     from transformer.studies.sweeps.worker import TooManyFailures, run_worker
 
@@ -220,10 +220,10 @@ def run_as_worker(
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(UNFIT_EXIT_CODE) from None
     except Exception as error:
-        failure = disk_failure(error)
+        failure = find_disk_error(error)
         if failure is None:
             raise
-        print(f"error: {explain_disk_failure(failure)}", file=sys.stderr)
+        print(f"error: {explain_disk_error(failure)}", file=sys.stderr)
         raise SystemExit(UNFIT_EXIT_CODE) from None
 
 

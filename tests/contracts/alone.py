@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from tests.contracts.cases import Case
-from transformer.training.build import compile_once, hyperparameters_of
+from transformer.training.build import hyperparameters_by_objective, jit_for_one_call
 from transformer.training.config import ExperimentConfig
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerAlgorithm, make_optimizer
@@ -28,7 +28,7 @@ class Alone:
         self.optimizers = {o.name: make_optimizer(sections(o.name), case.steps) for o in self.setting.task.objectives}
         self.averages = self.experiment.parameter_averages
         make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimizers, self.averages)
-        self.initialize = compile_once(make, self.setting.placement)
+        self.initialize = jit_for_one_call(make, self.setting.placement)
         self.step = jax.jit(self.made(), donate_argnums=0)
 
     def made(self, num_microbatches: int = 1) -> Any:
@@ -42,6 +42,6 @@ class Alone:
         drawn = jax.random.key(key)
         variables = self.case.variables(self.setting, drawn)
         given = () if variables is None else (variables,)
-        state = self.initialize(hyperparameters_of(experiment, self.setting.task), drawn, *given)
+        state = self.initialize(hyperparameters_by_objective(experiment, self.setting.task), drawn, *given)
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return jax.device_put(state, jax.devices()[0])

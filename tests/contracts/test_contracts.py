@@ -29,7 +29,7 @@ from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.registry import TASKS, build_synthetic_task, task_config
 from transformer.tasks.task import StateView
-from transformer.training.build import TrainingComponents, check_before_compiling
+from transformer.training.build import TrainingComponents, run_startup_checks
 from transformer.training.checked_batches import CheckedBatches
 from transformer.training.compiled_evaluation import compile_evaluations
 from transformer.training.compiled_probe import compile_probe
@@ -70,7 +70,7 @@ class Trial:
     def __init__(self, alone: Alone, folder: Path, *, watched: bool):
         self.alone, self.case, self.setting, self.folder = alone, alone.case, alone.setting, folder
         experiment = alone.experiment
-        check_before_compiling(
+        run_startup_checks(
             dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=1)),
             self.setting,
         )

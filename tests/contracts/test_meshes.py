@@ -17,7 +17,7 @@ from transformer.logical_axes import Placement, SequenceParallel
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES
 from transformer.tasks.task import Task
-from transformer.training.build import TrainingComponents, compile_once, hyperparameters_of
+from transformer.training.build import TrainingComponents, hyperparameters_by_objective, jit_for_one_call
 from transformer.training.config import ExperimentConfig
 from transformer.training.initial_state import init_state
 from transformer.training.partitioning import (
@@ -25,7 +25,7 @@ from transformer.training.partitioning import (
     make_placement,
     shard_host_batches,
     state_shardings,
-    with_placement,
+    trace_with_placement,
 )
 from transformer.training.state import TrainState
 from transformer.training.step import make_train_step
@@ -100,12 +100,12 @@ class Run:
         self.setting: TrainingComponents = case.assemble(experiment, folder, placement)
         model, task, made = self.setting.model, self.setting.task, self.setting.optimizers
         make = functools.partial(
-            init_state, model, task, made, experiment.parameter_averages, hyperparameters_of(experiment, task)
+            init_state, model, task, made, experiment.parameter_averages, hyperparameters_by_objective(experiment, task)
         )
         placement = self.setting.placement
         self.shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
-        self.initialize = compile_once(make, placement, self.shardings)
-        step = with_placement(placement, make_train_step(model, task, made, experiment.parameter_averages))
+        self.initialize = jit_for_one_call(make, placement, self.shardings)
+        step = trace_with_placement(placement, make_train_step(model, task, made, experiment.parameter_averages))
         self.step = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings, None))
 
     def begin(self) -> TrainState:

@@ -27,7 +27,7 @@ from transformer.training.partitioning import (
     batch_sharding,
     make_placement,
     state_shardings,
-    with_placement,
+    trace_with_placement,
 )
 from transformer.training.state import TrainState
 from transformer.training.step import make_train_step
@@ -89,13 +89,13 @@ def training(
     placed = jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), abstract, shardings
     )
-    step = with_placement(placement, make_train_step(model, task, optimizers, {}))  # type: ignore[arg-type]
+    step = trace_with_placement(placement, make_train_step(model, task, optimizers, {}))  # type: ignore[arg-type]
     batch = {"tokens": tokens, "labels": tokens}
     return Training(
         placement,
         placed,
         batch,
-        jax.jit(with_placement(placement, make), out_shardings=shardings),
+        jax.jit(trace_with_placement(placement, make), out_shardings=shardings),
         jax.jit(step, donate_argnums=0, out_shardings=(shardings, None)),
         training_flops(model, batch),
     )

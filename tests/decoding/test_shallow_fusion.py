@@ -126,7 +126,7 @@ def test_what_cannot_read_along_is_refused(
     monkeypatch.setattr(run_loading, "load_run", lambda *_, **__: (None, words, None))
     heard = SimpleNamespace(task=Transcription(SpokenDigitRecognitionConfig(output_units=spelling)), model=None)
     with pytest.raises(UserError, match=said):
-        run_loading.add_language_model((None, heard, None), "words", weight)
+        run_loading.add_shallow_fusion((None, heard, None), "words", weight)
 
 
 @pytest.mark.slow

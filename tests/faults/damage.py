@@ -23,7 +23,7 @@ from transformer.studies.sweeps.trial_store import TrialStore
 from transformer.studies.sweeps.trials import trial_from_config
 from transformer.training import config as experiment
 from transformer.training.restore import resume_run
-from transformer.training.run_setup import open_runs
+from transformer.training.run_setup import set_up_runs
 
 KINDS = ("deleted", "halved", "emptied")
 STEPS = 10
@@ -164,7 +164,7 @@ def _looked_at(run: Path, values: dict[str, Any]) -> Found:
 def _resumed(run: Path, values: dict[str, Any]) -> tuple[int, Any]:
     recorded = RunDirectory.open(run).config()
     with _data_of(run, Path(values["task"]["dataset"])):
-        with open_runs([experiment.resolve_config(recorded)], [run]) as (components, (opened_run,)):
+        with set_up_runs([experiment.resolve_config(recorded)], [run]) as (components, (opened_run,)):
             resumed = resume_run(opened_run, components)
             assert resumed is not None
         manifest = json.loads((run / "checkpoints" / str(resumed.step) / "manifest" / "metadata").read_bytes())

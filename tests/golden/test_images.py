@@ -21,7 +21,11 @@ from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import build, model_config
 from transformer.tasks.registry import task_config
-from transformer.training.huggingface_conversion import FineTuning, export_to_huggingface, import_from_huggingface
+from transformer.training.huggingface_conversion import (
+    FineTuningOptions,
+    export_to_huggingface,
+    import_from_huggingface,
+)
 
 CASES = ("vit", "deit")
 
@@ -97,8 +101,8 @@ def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) 
             pixels = np.full((12, 12, 3), 90 if label == "cat" else 160, np.uint8)
             image.fromarray(pixels).save(tmp_path / "pets" / split / label / "0.png")
     with pytest.raises(UserError, match="give --dataset=FOLDER"):
-        import_from_huggingface(tmp_path / "in", tmp_path / "run", FineTuning())
-    fine_tuning = FineTuning(dataset="pets", data_dir=str(tmp_path), batch_size=2, steps=1)
+        import_from_huggingface(tmp_path / "in", tmp_path / "run", FineTuningOptions())
+    fine_tuning = FineTuningOptions(dataset="pets", data_dir=str(tmp_path), batch_size=2, steps=1)
     converted = import_from_huggingface(tmp_path / "in", tmp_path / "run", fine_tuning)
     assert converted.notes == (
         "no preprocessor_config.json: images are resized and normalized as its defaults would have it",

@@ -14,7 +14,7 @@ from transformer.layers.batch_and_spectral_norm import BatchNorm
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder
 from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
-from transformer.training.partitioning import ShardingConfig, make_placement, with_placement
+from transformer.training.partitioning import ShardingConfig, make_placement, trace_with_placement
 
 B, T, INPUTS, WIDTH = 8, 6, 3, 8
 LENGTHS = np.int32([6, 4, 1, 0, 6, 5, 2, 3])
@@ -92,7 +92,7 @@ def test_a_mesh_computes_what_one_device_does(config: ShardingConfig, alone: Any
     shardings = jax.tree.map(lies, FUNCTIONAL.axes(), params, is_leaf=lambda leaf: isinstance(leaf, tuple))
     assert any(sharding.spec != PartitionSpec() for sharding in jax.tree.leaves(shardings))
     rows = NamedSharding(placement.mesh, placement.partition_spec(("batch", "length", None)))
-    run = jax.jit(with_placement(placement, gradients), in_shardings=(shardings, rows), out_shardings=None)
+    run = jax.jit(trace_with_placement(placement, gradients), in_shardings=(shardings, rows), out_shardings=None)
     found = jax.device_get(run(jax.device_put(params, shardings), jax.device_put(x, rows)))
     jax.tree.map(
         lambda ours, of_one: np.testing.assert_allclose(ours, of_one, rtol=0, atol=2e-5 * max(1, np.abs(of_one).max())),

@@ -185,7 +185,9 @@ def check_maps(folder: Path) -> None:
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     writers = jax.process_index(), jax.process_count()
-    store = distributed.primary_first(lambda: MapStore.open(folder / "maps", (SITE,), LABELS, "", writers=writers))
+    store = distributed.run_on_primary_first(
+        lambda: MapStore.open(folder / "maps", (SITE,), LABELS, "", writers=writers)
+    )
     for step in (1, 2):
         store.write(step, jax.tree.map(divided, some_maps()))
 

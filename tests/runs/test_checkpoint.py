@@ -397,7 +397,7 @@ def test_what_is_older_stays_until_the_new_one_is_read_back(
         return "leaf 'a' in state/ is not what was saved"
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "find_damage", lambda *_: spoilt(directory))
+        patch.setattr(checkpoint, "describe_damaged_array", lambda *_: spoilt(directory))
         checkpoints.save(2, {"a": jnp.ones(3)}, {})
         assert checkpoints.steps() == [1]
     checkpoints.save(3, {"a": jnp.ones(3)}, {})
@@ -434,7 +434,9 @@ def test_a_run_whose_last_checkpoint_was_not_written_as_it_was_saved_fails_at_it
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ):
     spoilt = "leaf 'a' in state/ is not what was saved"
-    monkeypatch.setattr(checkpoint, "find_damage", lambda folder, _: spoilt if folder.parent.name == "2" else None)
+    monkeypatch.setattr(
+        checkpoint, "describe_damaged_array", lambda folder, _: spoilt if folder.parent.name == "2" else None
+    )
 
     def train(*steps: int, fails: bool = False) -> None:
         with Checkpoints(directory, max_to_keep=2) as checkpoints:

@@ -466,7 +466,7 @@ def test_all_meet_before_the_first_waits_for_a_directory(monkeypatch: pytest.Mon
 def test_one_process_decides_for_itself() -> None:
     assert distributed.is_primary()
     assert distributed.run_on_primary(lambda: [1, 2]) == [1, 2]
-    assert distributed.primary_first(lambda: {"a"}) == {"a"}
+    assert distributed.run_on_primary_first(lambda: {"a"}) == {"a"}
     with pytest.raises(UserError, match="no"):
         distributed.run_on_primary(lambda: (_ for _ in ()).throw(UserError("no")))
 

@@ -14,7 +14,7 @@ import pytest
 
 from transformer.runs import lifecycle, watchdog
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunStopped
-from transformer.runs.lifecycle import RunMessages
+from transformer.runs.lifecycle import ProcessMessages
 from transformer.runs.preemption import PausePoint, ProgressMonitor
 
 
@@ -85,7 +85,7 @@ def test_processes_that_are_at_different_units_end_behind_the_furthest(monkeypat
 
         def agree(number: int = number, monitor: ProgressMonitor = monitor) -> None:
             index.value = number
-            one = RunMessages(monitor)
+            one = ProcessMessages(monitor)
             one._client = service
             if number == 1:
                 one.stop("SIGTERM")
@@ -139,20 +139,21 @@ HEEDING = """
 import signal, sys, threading, time
 if sys.argv[1] == "background":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-from transformer.runs.lifecycle import RunMessages
-from transformer.runs.preemption import ProgressMonitor, begin_save, end_save, handle_stop_signals, write_stderr
+from transformer.runs.lifecycle import ProcessMessages
+from transformer.runs.preemption import ProgressMonitor, mark_save_start, mark_save_end
+from transformer.runs.preemption import handle_stop_signals, write_stderr
 monitor = ProgressMonitor()
-with handle_stop_signals(RunMessages(monitor).stop):
+with handle_stop_signals(ProcessMessages(monitor).stop):
     if sys.argv[1] != "compiling":
         for unit in ("step 1", "step 2"):
             monitor.begin_unit(unit, makes=True)
     if sys.argv[1] == "saving":
-        begin_save()
+        mark_save_start()
     write_stderr("ready")
     if sys.argv[1] == "saving":
         sys.stdin.readline()
         write_stderr("saved")
-        end_save()
+        mark_save_end()
     if sys.argv[1] in ("stuck", "saving", "compiling"):
         threading.Lock().acquire() and threading.Event().wait()
     while True:

@@ -17,7 +17,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.runs.run_directory import RunDirectory
-from transformer.storage.disk import AppendedFile, DiskStorage
+from transformer.storage.disk import AppendOnlyDiskFile, DiskStorage
 
 CONFIG = {
     "seed": 0,
@@ -299,7 +299,7 @@ def test_a_log_that_cannot_be_written_is_said_once_and_goes_on_where_it_can(
     with directory.log_to_file():
         ours.info("before")
         with monkeypatch.context() as patch:
-            patch.setattr(AppendedFile, "append", full)
+            patch.setattr(AppendOnlyDiskFile, "append", full)
             for _ in range(3):
                 ours.info("lost")
         ours.info("after")

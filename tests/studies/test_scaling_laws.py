@@ -14,7 +14,7 @@ from transformer.studies.scaling_laws import (
     fit_power_law,
     fit_saturating_power_law,
     fit_scaling_laws,
-    huber_loss,
+    huber_loss_and_gradient,
     loss_falls_with_size,
 )
 
@@ -114,7 +114,7 @@ def test_the_search_minimizes_hubers_loss_by_its_gradient() -> None:
 
     target[:10] = said(values)[:10]
     target[:10] += random.uniform(-0.5e-3, 0.5e-3, 10)
-    found, gradient = huber_loss(values, centered, target)
+    found, gradient = huber_loss_and_gradient(values, centered, target)
     assert found == pytest.approx(by_hand(values), rel=1e-9)
     for number in range(5):
         step = 1e-7 * np.eye(5)[number]

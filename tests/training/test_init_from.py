@@ -371,7 +371,7 @@ def test_a_mistake_is_told_in_one_line_before_anything_compiles(
     def compiled(*arguments: Any, **named: Any) -> None:
         raise AssertionError("compiled")
 
-    monkeypatch.setattr(build, "compile_once", lambda *arguments: compiled)
+    monkeypatch.setattr(build, "jit_for_one_call", lambda *arguments: compiled)
     folder = tmp_path / "new"
     with pytest.raises(
         UserError, match=r"config\.initialize_from.*" + says.replace("RUNS", re.escape(str(tmp_path)))

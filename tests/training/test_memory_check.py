@@ -60,7 +60,7 @@ def test_moments_averages_and_summed_gradients_of_bfloat16_parameters_are_counte
         config = resolve_config(
             {**CONFIG, "num_microbatches": num_microbatches, "precision": {"parameters": "bfloat16"}}
         )
-        build.check_before_compiling(config, build.build_components(config, tmp_path, single_device_placement()))
+        build.run_startup_checks(config, build.build_components(config, tmp_path, single_device_placement()))
     (state, alone, _), (_, summed, _) = given
     moments = [leaf for leaf in jax.tree.leaves(state.optimizers) if leaf.ndim]
     kinds = [{leaf.dtype.name for leaf in jax.tree.leaves(tree)} for tree in (moments, state.averages, summed)]

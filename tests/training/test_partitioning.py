@@ -24,7 +24,7 @@ from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import LossAux, Objective, StateView
-from transformer.training.build import compile_once
+from transformer.training.build import jit_for_one_call
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import (
     LearningRateSchedule,
@@ -42,7 +42,7 @@ from transformer.training.partitioning import (
     make_placement,
     shard_batch,
     state_shardings,
-    with_placement,
+    trace_with_placement,
 )
 from transformer.training.step import StepMetrics, make_train_step
 
@@ -126,8 +126,8 @@ def two_steps(model: Model, placement: Placement) -> tuple[Any, list[Any], Any]:
     made = optimizers(OptimizerAlgorithm.SGD)
     make = first_state(model, OptimizerAlgorithm.SGD)
     shardings = state_shardings(model, jax.eval_shape(make, jax.random.key(0)), placement)
-    state = compile_once(make, placement, shardings)(jax.random.key(0))
-    step = with_placement(placement, make_train_step(model, Reading(), made, AVERAGES))
+    state = jit_for_one_call(make, placement, shardings)(jax.random.key(0))
+    step = trace_with_placement(placement, make_train_step(model, Reading(), made, AVERAGES))
     step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
     found = []
     for seed in range(2):
@@ -200,7 +200,7 @@ def test_the_state_begins_divided() -> None:
     model, placement = decoder.build(config, interface, Precision()), on(FSDP, 8)
     make = first_state(model, OptimizerAlgorithm.ADAM)
     shardings = state_shardings(model, abstract_state(model), placement)
-    state = compile_once(make, placement, shardings)(jax.random.key(0))
+    state = jit_for_one_call(make, placement, shardings)(jax.random.key(0))
     table = state.variables.params["embedding"]["table"]
     assert {shard.data.shape for shard in table.addressable_shards} == {(VOCABULARY, 16 // 4)}
     alone = jax.jit(make)(jax.random.key(0))

@@ -20,7 +20,7 @@ from transformer.training import rollback, vmapped
 from transformer.training.checked_batches import InvalidBatch
 from transformer.training.rollback import (
     RollbackRequest,
-    describe_missing_skips,
+    describe_no_longer_skipped,
     explain_bad_batch,
     explain_divergence,
     explain_not_finite,
@@ -157,11 +157,11 @@ def test_a_changed_bit_of_what_was_passed_by_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_knows_which_batches_it_was_trained_without() -> None:
     saved = {"skipped_batches": [[500, 10]]}
-    assert describe_missing_skips(saved, [[500, 10]], 600) is None
-    assert describe_missing_skips(saved, [[500, 30], [700, 1]], 600) is None
-    assert describe_missing_skips({}, [[500, 30]], 600) is None
+    assert describe_no_longer_skipped(saved, [[500, 10]], 600) is None
+    assert describe_no_longer_skipped(saved, [[500, 30], [700, 1]], 600) is None
+    assert describe_no_longer_skipped({}, [[500, 30]], 600) is None
     for passed in ([], [[500, 9]], [[501, 10]], [[400, 50]]):
-        assert "left out" in (describe_missing_skips(saved, passed, 600) or "")
+        assert "left out" in (describe_no_longer_skipped(saved, passed, 600) or "")
 
 
 def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.task import Evaluation, EvaluationReport, LossAux
 from transformer.training.initial_state import init_state
 from transformer.training.optimizer import OptimizerConfig, hyperparameters, make_optimizer
-from transformer.training.startup_checks import check_task_fits_model, skipped_evaluations
+from transformer.training.startup_checks import check_task_fits_model, describe_skipped_evaluations
 
 SITE = memory.SITE
 
@@ -252,7 +252,7 @@ def test_an_evaluation_of_maps_that_the_model_lacks_is_left_out_and_said_so() ->
     read = evaluation(required_axes=("target", "source"))
     assert not read.applies(toy_model().sites)
     assert evaluation(required_axes=("symbols", "memory")).applies(toy_model().sites)
-    assert skipped_evaluations(toy_model(), [read, evaluation()]) == [
+    assert describe_skipped_evaluations(toy_model(), [read, evaluation()]) == [
         "evaluation validation/seen is skipped: the model has no attention map of target over source"
     ]
 

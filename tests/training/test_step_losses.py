@@ -14,7 +14,7 @@ from tests.contracts.cases import toy
 from transformer.config import UserError
 from transformer.models.model import leaves_by_path
 from transformer.tasks.task import StateView
-from transformer.training.build import TrainingComponents, build_components, hyperparameters_of
+from transformer.training.build import TrainingComponents, build_components, hyperparameters_by_objective
 from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.initial_state import init_state
 from transformer.training.partitioning import single_device_placement
@@ -30,7 +30,7 @@ def experiment_of(config: dict[str, Any], **optimizers: dict[str, Any]) -> Exper
 
 
 def first_state(experiment: ExperimentConfig, setting: TrainingComponents) -> TrainState:
-    numbers = hyperparameters_of(experiment, setting.task)
+    numbers = hyperparameters_by_objective(experiment, setting.task)
     make = functools.partial(init_state, setting.model, setting.task, setting.optimizers, {}, numbers)
     return jax.jit(make)(jax.random.key(3))
 

@@ -391,7 +391,7 @@ def test_a_write_that_is_held_up_overwrites_nothing_of_the_next_holder(
 ):
     """As long as another process needs to take the lease, and to write; where none has, it is written after all."""
     run = run / str(taken)
-    confirm, held_up = bucket.confirm_lease, []
+    confirm, held_up = bucket.check_lease_in_bucket, []
 
     def confirm_and_wait(path: Path) -> None:
         confirm(path)
@@ -401,7 +401,7 @@ def test_a_write_that_is_held_up_overwrites_nothing_of_the_next_holder(
             if taken:
                 server.put("bucket", f"{_key(run)}/lock", b'{"holder": "other", "token": "x", "seconds": 60}')
 
-    monkeypatch.setattr(bucket, "confirm_lease", confirm_and_wait)
+    monkeypatch.setattr(bucket, "check_lease_in_bucket", confirm_and_wait)
     ended = pytest.raises(DirectoryLost) if taken else contextlib.nullcontext()
     with ended, hold_lease(run, "lock"):
         storage_of(run).replace(run / "config.json", b"mine")

@@ -16,7 +16,7 @@ from tests.training.small_run import CONFIG
 from transformer.runs.jsonl_records import read_records
 from transformer.training.config import resolve_config
 from transformer.training.train import train
-from transformer.training.writers.trackers import MlflowTracker, TrackedRun, open_trackers
+from transformer.training.writers.trackers import MlflowTracker, RunDescription, open_trackers
 from transformer.training.writers.writer import MultiWriter
 
 Curves = dict[str, list[tuple[int, float]]]
@@ -82,7 +82,7 @@ def test_mlflow_holds_the_numbers_the_config_and_the_page(folder: Path, monkeypa
         "samples",
     }
     # A run that was killed reports again what lies behind its checkpoint: nothing of it is there twice.
-    again = MlflowTracker(TrackedRun(run.data.tags["headwise.id"], "run", "sweep", {}, resumed=True))
+    again = MlflowTracker(RunDescription(run.data.tags["headwise.id"], "run", "sweep", {}, resumed=True))
     for step in (6, 8, 10):
         again.write_scalars(step, "train", {"loss": 1.0})
     steps = [each.step for each in client.get_metric_history(run.info.run_id, "train/loss")]

@@ -22,11 +22,11 @@ from transformer.studies.sweeps.model_trainer import ModelTrainer
 from transformer.training.writers import trackers as tracking
 from transformer.training.writers.trackers import (
     ReportThread,
-    TrackedRun,
+    RunDescription,
     TrackerLibrary,
     TrackersWriter,
     any_tracker_hangs,
-    requested_trackers,
+    parse_trackers,
 )
 
 # The folder of compiled programs stays that of the tests.
@@ -45,7 +45,7 @@ def get_config():
 class Recorder:
     """A tracker that keeps what it is told."""
 
-    def __init__(self, run: TrackedRun, kept: list[Any]):
+    def __init__(self, run: RunDescription, kept: list[Any]):
         self._kept = kept
         kept.append(("open", run.id, run.name, run.group, run.config, run.resumed))
 
@@ -210,11 +210,11 @@ def test_an_unknown_tracker_and_an_absent_library_are_one_line(
         table["absent"] = TrackerLibrary("no_such_module", "absent-client", Recorder)  # type: ignore[arg-type]
     monkeypatch.setattr(tracking, "TRACKERS", table)
     with pytest.raises(UserError) as told:
-        requested_trackers(flag)
+        parse_trackers(flag)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
-    assert requested_trackers(" mlflow,wandb,mlflow,") == ("mlflow", "wandb")
-    assert requested_trackers(None) == ()
+    assert parse_trackers(" mlflow,wandb,mlflow,") == ("mlflow", "wandb")
+    assert parse_trackers(None) == ()
 
 
 class Raises(ModuleType):

@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from transformer.config import UserError, convert_value
 from transformer.json_reading import open_regular_file, read_json_object
-from transformer.storage.disk_errors import disk_failure
+from transformer.storage.disk_errors import find_disk_error
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LENGTH, _LONGEST_HEADER = 8, 100_000_000
@@ -96,7 +96,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     try:
         safetensors.numpy.save_file(dict(tensors), path, {"format": "pt"})
     except safetensors.SafetensorError as error:
-        failure = disk_failure(error)
+        failure = find_disk_error(error)
         if failure is None:
             raise
         raise OSError(failure.errno, failure.strerror, str(path)) from error

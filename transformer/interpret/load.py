@@ -31,7 +31,7 @@ from transformer.tasks import registry as tasks
 from transformer.tasks.base_task import make_capture_function
 from transformer.tasks.task import EncodedInputs, InputReader, InputTexts, StateView
 from transformer.training.config import ExperimentConfig, resolve_config
-from transformer.training.huggingface_conversion import FineTuning, fine_tuning_config, load_preprocessing
+from transformer.training.huggingface_conversion import FineTuningOptions, fine_tuning_config, load_preprocessing
 from transformer.training.run_loading import open_run
 
 Texts = str | Sequence[str]
@@ -233,7 +233,7 @@ def _as_tuple(texts: Texts) -> tuple[str, ...]:
 def _of_published(folder: Path) -> LoadedModel:
     imported = read_model_folder(folder)
     kept = load_preprocessing(folder, imported)
-    experiment = resolve_config(fine_tuning_config(imported, kept, FineTuning(), name=folder.resolve().name))
+    experiment = resolve_config(fine_tuning_config(imported, kept, FineTuningOptions(), name=folder.resolve().name))
     model = _model(experiment, kept)
     params = jax.tree.map(jax.numpy.asarray, imported.params)
     state = model.functional.bind(params).initial_state(jax.random.key(0))

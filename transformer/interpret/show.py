@@ -15,7 +15,7 @@ from transformer.maps.report.page import DEFAULT_BUDGET, write_page, write_repor
 from transformer.maps.report.single_text import store_single_text
 from transformer.models.model import Variables
 from transformer.runs.run_directory import RunDirectory
-from transformer.storage.disk_errors import disk_failure
+from transformer.storage.disk_errors import find_disk_error
 from transformer.storage.paths import parse_path
 from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.config import config_hash
@@ -54,7 +54,7 @@ class AttentionPage:
         try:
             write_page(file.absolute(), self.html)
         except OSError as error:
-            if disk_failure(error) is not None:
+            if find_disk_error(error) is not None:
                 raise
             raise UserError(f"page={file} cannot be written: {error.strerror or error}") from error
         print(f"Open this page in a browser: {file.resolve()}")

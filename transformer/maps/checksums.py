@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer.config import UserError
-from transformer.runs.checksums import combine_digests, part_digest
+from transformer.runs.checksums import combine_digests, compute_part_digest
 
 # Of every step, of every array by name.
 Digests = dict[int, dict[str, str]]
@@ -45,12 +45,12 @@ def digest_shards(
         The digest.
     """
     counted = [(where, values) for where, values in pieces if first or any(part != slice(None) for part in where)]
-    return combine_digests(*(part_digest(_whole(where, shape), values, shape) for where, values in counted))
+    return combine_digests(*(compute_part_digest(_whole(where, shape), values, shape) for where, values in counted))
 
 
 def digest_array(array: np.ndarray) -> str:
     """Return the digest of a whole array."""
-    return part_digest(_whole((), array.shape), array, array.shape)
+    return compute_part_digest(_whole((), array.shape), array, array.shape)
 
 
 def digests_by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:

@@ -23,16 +23,16 @@ import orbax.checkpoint as ocp
 from transformer.config import UserError
 from transformer.json_reading import read_dataclass, read_regular_file
 from transformer.runs.checkpoint_files import (
-    StoredLeaf,
+    LeafShape,
     UnreadableArray,
-    describe_leaf,
+    describe_damaged_array,
     digest_mismatch_message,
-    find_damage,
     from_stored_array,
     is_jax_array,
+    leaf_shape,
     leaf_sharding,
-    leaves_in_manifest,
     make_manifest,
+    manifest_leaf_shapes,
     named_leaves,
     read_arrays,
     read_manifest,
@@ -40,10 +40,10 @@ from transformer.runs.checkpoint_files import (
     to_stored_array,
 )
 from transformer.runs.checksums import find_mismatched_arrays
-from transformer.runs.distributed import announce, first_process_message, is_primary, run_on_primary
+from transformer.runs.distributed import first_message_across_processes, is_primary, print_and_log, run_on_primary
 from transformer.runs.exceptions import RunFailed
 from transformer.runs.jsonl_records import StepNumber
-from transformer.runs.preemption import begin_save, end_save
+from transformer.runs.preemption import mark_save_end, mark_save_start
 from transformer.storage.disk import REMOVED_SUFFIX
 from transformer.storage.paths import parse_path, storage_of
 
@@ -61,7 +61,7 @@ class MissingStep(UserError):
     """There is no checkpoint of the step."""
 
 
-class ValidCheckpoint[T](NamedTuple):
+class RestoredCheckpoint[T](NamedTuple):
     """The newest valid checkpoint.
 
     Attributes:
@@ -131,7 +131,7 @@ class Checkpoints:
 
     def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
         self._directory = parse_path(directory).resolve()  # orbax refuses relative paths
-        self._verifying: CheckpointVerification | None = None
+        self._verifying: CheckpointVerifier | None = None
         self._unverified: str | None = None  # what is wrong with the last save, not announced yet
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
         with self._listable():
@@ -162,7 +162,7 @@ class Checkpoints:
         stored = {name: to_stored_array(name, leaf) for name, leaf in leaves.items()}
         manifest = make_manifest(leaves, stored, metadata)
         filled = {name: array for name, array in stored.items() if array.size}  # orbax refuses empty arrays
-        begin_save()
+        mark_save_start()
         try:
             self._manager.save(
                 step,
@@ -170,9 +170,9 @@ class Checkpoints:
                 force=True,
             )
         except BaseException:
-            end_save()
+            mark_save_end()
             raise
-        self._verifying = CheckpointVerification(self._manager, self._directory / str(step), step, manifest, end_save)
+        self._verifying = CheckpointVerifier(self._manager, self._directory / str(step), step, manifest, mark_save_end)
 
     def steps(self) -> list[int]:
         """Return the steps whose checkpoints are complete, in ascending order."""
@@ -228,14 +228,14 @@ class Checkpoints:
         """
         return self._restore(step, self._load_manifest(step), abstract_part, tuple(prefix))
 
-    def leaves(self, step: int) -> dict[str, StoredLeaf]:
+    def leaves(self, step: int) -> dict[str, LeafShape]:
         """Return the shape and type of every leaf of a state by path, without reading an array.
 
         Raises:
             UserError: If there is no checkpoint of the step.
             DamagedCheckpoint: If its manifest is damaged.
         """
-        return leaves_in_manifest(self._load_manifest(step)["leaves"])
+        return manifest_leaf_shapes(self._load_manifest(step)["leaves"])
 
     def metadata(self, step: int) -> dict[str, Any]:
         """Return the metadata of a checkpoint.
@@ -258,11 +258,11 @@ class Checkpoints:
             DamagedCheckpoint: If bytes changed.
         """
         manifest = self._load_manifest(step)
-        saved = leaves_in_manifest(manifest["leaves"])
+        saved = manifest_leaf_shapes(manifest["leaves"])
         self._compare(step, {name: saved[name] for name in abstract if name in saved}, abstract)
         return self._verified(step, manifest, abstract)
 
-    def restore_newest_valid[T](self, read: Callable[[int], T]) -> ValidCheckpoint[T] | None:
+    def restore_newest_valid[T](self, read: Callable[[int], T]) -> RestoredCheckpoint[T] | None:
         """Restore the newest checkpoint that is valid.
 
         A checkpoint that the run removes while it is read does not count as damaged: the list is read again.
@@ -281,7 +281,7 @@ class Checkpoints:
         vanished = 0
         while left := [step for step in self.steps() if step not in damaged]:
             try:
-                return ValidCheckpoint(left[-1], read(left[-1]), damaged)
+                return RestoredCheckpoint(left[-1], read(left[-1]), damaged)
             except (DamagedCheckpoint, MissingStep) as error:
                 if left[-1] not in self.steps():
                     vanished += 1
@@ -297,7 +297,7 @@ class Checkpoints:
             f"{newest}; {whole}: put back a copy of one, or choose another --workdir; nothing was changed"
         )
 
-    def announce_damage(self, sound: ValidCheckpoint[Any], *, set_aside: bool) -> None:
+    def announce_damage(self, sound: RestoredCheckpoint[Any], *, set_aside: bool) -> None:
         """Announce, in a line each, what is wrong with checkpoints that are newer than the valid one.
 
         Args:
@@ -307,7 +307,7 @@ class Checkpoints:
         for step, error in sorted(sound.damaged.items(), reverse=True):
             kept = f"; it is kept as {run_on_primary(functools.partial(self._set_aside, step))}" if set_aside else ""
             if is_primary():
-                announce(f"{error}{kept}; step {sound.step} is used instead")
+                print_and_log(f"{error}{kept}; step {sound.step} is used instead")
         if sound.damaged and set_aside:
             run_on_primary(lambda: self._note(sound.step))
             self._reload()
@@ -340,7 +340,7 @@ class Checkpoints:
         done, self._verifying = self._verifying, None
         if done is None:
             return
-        said = first_process_message(done.result())
+        said = first_message_across_processes(done.result())
         if said is None:
             self._unverified = None
             run_on_primary(lambda: self._prune(done.step))
@@ -352,7 +352,7 @@ class Checkpoints:
 
     def _tell_unverified(self, what_follows: str = "") -> None:
         if self._unverified is not None and is_primary():
-            announce(f"{self._unverified}{what_follows}")
+            print_and_log(f"{self._unverified}{what_follows}")
         self._unverified = None
 
     def _prune(self, newest: int) -> None:
@@ -362,7 +362,7 @@ class Checkpoints:
             self._remove([step for step in steps if step not in {*kept, *steps[-self._max_to_keep :]}], newest)
         except OSError as error:  # not a reason to end a run whose newest checkpoint is valid
             what = f"old checkpoints in {self._directory} could not be removed yet"
-            announce(f"{what}: {error}; training continues")
+            print_and_log(f"{what}: {error}; training continues")
 
     def _remove(self, steps: list[int], newest: int) -> None:
         if newest in self._listed():
@@ -439,7 +439,7 @@ class Checkpoints:
     def _restore(self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]) -> PyTree:
         expected = named_leaves(abstract, prefix)
         inside = "".join(f"{name}/" for name in prefix)
-        saved = leaves_in_manifest(manifest["leaves"])
+        saved = manifest_leaf_shapes(manifest["leaves"])
         self._compare(step, {name: leaf for name, leaf in saved.items() if f"{name}/".startswith(inside)}, expected)
         restored = self._verified(step, manifest, expected)
         return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
@@ -465,8 +465,8 @@ class Checkpoints:
                 raise self._damaged(step, f"leaf {name!r} is not as its manifest says") from error
         return restored
 
-    def _compare(self, step: int, saved: Mapping[str, StoredLeaf], expected: Mapping[str, Any]) -> None:
-        wanted = {name: describe_leaf(leaf) for name, leaf in expected.items()}
+    def _compare(self, step: int, saved: Mapping[str, LeafShape], expected: Mapping[str, Any]) -> None:
+        wanted = {name: leaf_shape(leaf) for name, leaf in expected.items()}
         for name in wanted | dict(saved):
             if saved.get(name) != wanted.get(name):
                 raise UserError(
@@ -483,13 +483,13 @@ class Checkpoints:
             arrays = read_arrays(self._directory / str(step) / "state", leaves)
         except UnreadableArray as error:
             wrong = str(error)
-        wrong = first_process_message(wrong)
+        wrong = first_message_across_processes(wrong)
         if wrong is not None:
             raise self._damaged(step, wrong)
         return arrays
 
 
-class CheckpointVerification:
+class CheckpointVerifier:
     """A thread that reads a checkpoint back once it is committed; with several processes each reads its share.
 
     Args:
@@ -533,7 +533,7 @@ class CheckpointVerification:
                 self._wrong = "manifest/metadata is not what was saved"
                 return
             mine = list(self._manifest["leaves"].items())[jax.process_index() :: jax.process_count()]
-            self._wrong = find_damage(self.path / "state", dict(mine))
+            self._wrong = describe_damaged_array(self.path / "state", dict(mine))
         except Exception as error:
             self._wrong = " ".join(str(error).split())[:300]
 

@@ -74,7 +74,7 @@ class Manifest:
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredLeaf:
+class LeafShape:
     """The shape and type of a stored leaf."""
 
     shape: tuple[int, ...]
@@ -84,9 +84,9 @@ class StoredLeaf:
         return f"shape {self.shape} of {self.dtype}"
 
 
-def leaves_in_manifest(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredLeaf]:
+def manifest_leaf_shapes(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, LeafShape]:
     """Return the leaves of a manifest by path."""
-    return {name: StoredLeaf(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
+    return {name: LeafShape(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
 
 
 def is_key(leaf: Any) -> bool:
@@ -113,17 +113,17 @@ def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     return named
 
 
-def describe_leaf(leaf: Any) -> StoredLeaf:
+def leaf_shape(leaf: Any) -> LeafShape:
     """Return the shape and type of a leaf.
 
     Raises:
         TypeError: If it is neither an array nor a number.
     """
     if type(leaf) in SCALAR_TYPES:
-        return StoredLeaf((), SCALAR_TYPES[type(leaf)])
+        return LeafShape((), SCALAR_TYPES[type(leaf)])
     if not hasattr(leaf, "dtype"):
         raise TypeError(f"a {type(leaf).__name__} cannot be a leaf of a checkpoint; it must be an array or a number")
-    return StoredLeaf(tuple(leaf.shape), str(leaf.dtype))
+    return LeafShape(tuple(leaf.shape), str(leaf.dtype))
 
 
 def to_stored_array(name: str, leaf: Any) -> Any:
@@ -150,7 +150,7 @@ def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata:
     sums = compute_digests(stored)
     leaves: dict[str, Any] = {}
     for name, leaf in state.items():
-        leaves[name] = {**dataclasses.asdict(describe_leaf(leaf)), "digest": sums[name]}
+        leaves[name] = {**dataclasses.asdict(leaf_shape(leaf)), "digest": sums[name]}
         if is_key(leaf):
             leaves[name]["implementation"] = str(jax.random.key_impl(leaf))
     # As JSON returns it: a tuple or an integer key must not change the digest.
@@ -204,7 +204,7 @@ def _sha256(leaves: Any, metadata: Any) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredArray:
+class ZarrMetadata:
     """The metadata of a stored array in zarr v2, as orbax writes it."""
 
     zarr_format: Annotated[int, Range(2, 2)]
@@ -224,20 +224,20 @@ class StoredArray:
             raise ValueError(f"chunks={self.chunks} must lie within shape={self.shape}")
 
 
-class LiteralPath(gpath.PosixGPath):
+class LiteralGlobPath(gpath.PosixGPath):
     """A path on a disk for orbax, whose `glob` does not interpret characters of the path itself.
 
     That of etils takes `[`, `*` and `?` in the path as a pattern, and finds nothing, or files elsewhere.
     """
 
-    def glob(self, pattern: str) -> Iterator["LiteralPath"]:
+    def glob(self, pattern: str) -> Iterator["LiteralGlobPath"]:
         """Yield what matches the pattern under this path."""
-        return (LiteralPath(found) for found in Path(os.fspath(self)).glob(pattern))
+        return (LiteralGlobPath(found) for found in Path(os.fspath(self)).glob(pattern))
 
 
 def to_orbax_path(path: Path) -> Any:
     """Return a path in the class that orbax needs; a path in a bucket has it already."""
-    return LiteralPath(path) if isinstance(path, Path) else path
+    return LiteralGlobPath(path) if isinstance(path, Path) else path
 
 
 def is_jax_array(leaf: Any) -> bool:
@@ -273,7 +273,7 @@ def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
         raise UnreadableArray(f"{folder.name}/ cannot be read") from error
 
 
-def find_damage(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str | None:
+def describe_damaged_array(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Describe the first array that is not what a manifest says; None if there is none.
 
     Arrays are read whole, a few at a time, into the memory of this process.
@@ -356,7 +356,7 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
     found = {name: store.read(f"{name}/.zarray") for name in leaves}
     for name, leaf in leaves.items():
         what = f"{folder.name}/: {name}/.zarray"
-        stored = parse_dataclass(StoredArray, parse_json(found[name].result().value, what), what)
+        stored = parse_dataclass(ZarrMetadata, parse_json(found[name].result().value, what), what)
         if leaf is _NUMPY_LEAF:
             continue  # of this process's own save; the shape is compared after reading
         shape = np.shape(leaf)

@@ -126,7 +126,7 @@ def run_on_primary[T](decide: Callable[[], T]) -> T:
     return message["value"]
 
 
-def primary_first[T](make: Callable[[], T]) -> T:
+def run_on_primary_first[T](make: Callable[[], T]) -> T:
     """Call a function on the first process, then on the others, so that it can write files that they read.
 
     Raises:
@@ -165,7 +165,7 @@ def claim_run_directory(
         run_on_primary(lambda: None)
 
 
-def first_process_message(said: str | None) -> str | None:
+def first_message_across_processes(said: str | None) -> str | None:
     """Return the message of the first process that has one, on all processes; None if none has.
 
     All processes call it together.
@@ -182,7 +182,7 @@ def first_process_message(said: str | None) -> str | None:
     return bytes(heard).rstrip(b"\0").decode(errors="replace")
 
 
-def announce(line: str) -> None:
+def print_and_log(line: str) -> None:
     """Print a line to stderr and write it to the run's log."""
     with contextlib.suppress(OSError):  # stderr may be a file on a disk that is full
         print(line, file=sys.stderr, flush=True)
@@ -199,7 +199,7 @@ def _broadcast(message: bytes) -> bytes:
     return np.asarray(multihost_utils.broadcast_one_to_all(block), np.uint8)[:length].tobytes()
 
 
-class Launcher(NamedTuple):
+class UnsupportedLauncher(NamedTuple):
     """A launcher that jax cannot join by itself.
 
     Attributes:
@@ -214,13 +214,13 @@ class Launcher(NamedTuple):
 
 
 UNSUPPORTED_LAUNCHERS = (
-    Launcher("MPICH, Intel MPI or another launcher with PMI", "PMI_SIZE", "PMI_RANK"),
-    Launcher("MVAPICH2", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-    Launcher("IBM's jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
-    Launcher("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
-    Launcher("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-    Launcher("torchrun", "WORLD_SIZE", "RANK"),
-    Launcher("Kubeflow", "NUM_PROCESSES", "PROCESS_ID"),
+    UnsupportedLauncher("MPICH, Intel MPI or another launcher with PMI", "PMI_SIZE", "PMI_RANK"),
+    UnsupportedLauncher("MVAPICH2", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    UnsupportedLauncher("IBM's jsrun", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    UnsupportedLauncher("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+    UnsupportedLauncher("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    UnsupportedLauncher("torchrun", "WORLD_SIZE", "RANK"),
+    UnsupportedLauncher("Kubeflow", "NUM_PROCESSES", "PROCESS_ID"),
 )
 
 # Launchers that set the index of this process, but not always the number of processes.

@@ -42,7 +42,7 @@ def run_lifecycle(
         UserError: If the settings of the processes are incomplete or invalid.
     """
     monitor = ProgressMonitor()
-    messages = RunMessages(monitor)
+    messages = ProcessMessages(monitor)
 
     def end() -> None:
         if is_primary():
@@ -60,7 +60,7 @@ def run_lifecycle(
             yield monitor
 
 
-class RunMessages:
+class ProcessMessages:
     """The messages between the processes of a run, and a thread that receives them; a single process has none."""
 
     def __init__(self, monitor: ProgressMonitor):

@@ -187,14 +187,14 @@ _saves_changed = threading.Condition()
 _saves_under_way = 0
 
 
-def begin_save() -> None:
-    """Mark the start of a checkpoint save; call `end_save` once it is committed or has failed."""
+def mark_save_start() -> None:
+    """Mark the start of a checkpoint save; call `mark_save_end` once it is committed or has failed."""
     global _saves_under_way
     with _saves_changed:
         _saves_under_way += 1
 
 
-def end_save() -> None:
+def mark_save_end() -> None:
     """Mark the end of a checkpoint save."""
     global _saves_under_way
     with _saves_changed:

@@ -24,7 +24,7 @@ from transformer.config import NonNegativeInt, Range, UserError, flatten_config
 from transformer.json_reading import parse_dataclass, read_json, read_regular_file
 from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
-from transformer.storage.disk_errors import disk_failure
+from transformer.storage.disk_errors import find_disk_error
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import AppendOnlyFile, DirectoryLost
 from transformer.trust import remember_config
@@ -166,7 +166,7 @@ class RunDirectory:
             UserError: If the path does not exist, is not a run, or cannot be read.
         """
         directory = cls(parse_path(path))
-        with refuse_unusable(directory.path):
+        with refuse_unusable_storage(directory.path):
             storage_of(directory.path).reach(directory.path)
             check_regular_files(directory.path)
         why = _why_no_run(directory.path)
@@ -198,7 +198,7 @@ class RunDirectory:
         storage = storage_of(directory.path)
         plain = json.loads(json.dumps(config, allow_nan=False))
         with contextlib.ExitStack() as stack:
-            with refuse_unusable(directory.path):
+            with refuse_unusable_storage(directory.path):
                 storage.reach(directory.path)
                 check_regular_files(directory.path)
                 # Before the lock, so that a refused directory gets no lock file.
@@ -415,12 +415,12 @@ class _LogLines:
 
 
 @contextlib.contextmanager
-def refuse_unusable(path: Path) -> Iterator[None]:
+def refuse_unusable_storage(path: Path) -> Iterator[None]:
     """Raise a UserError if storage cannot be reached or written, but not if a disk is full or fails."""
     try:
         yield
     except OSError as error:
-        if disk_failure(error) is not None and error.errno != errno.EROFS:  # the path is right, but the disk fails
+        if find_disk_error(error) is not None and error.errno != errno.EROFS:  # the path is right, but the disk fails
             raise
         raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
 

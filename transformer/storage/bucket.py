@@ -17,17 +17,17 @@ import fsspec
 from etils.epath import gpath
 
 from transformer.private_folders import private_folder
-from transformer.storage.disk import AppendedFile, DiskStorage
+from transformer.storage.disk import AppendOnlyDiskFile, DiskStorage
 from transformer.storage.gcs_objects import (
     ABSENT_GENERATION,
     blob_at,
     bucket_name,
     bucket_of,
-    check_bucket,
+    check_bucket_access,
     object_key,
     translate_gcs_errors,
 )
-from transformer.storage.lease import check_lease, confirm_lease, hold_lease, lease_of
+from transformer.storage.lease import check_lease, check_lease_in_bucket, find_lease, hold_lease
 from transformer.storage.storage import DirectoryLost, FileVersion
 
 SYNC_SECONDS = 10.0  # seconds between two looks for what has changed
@@ -67,7 +67,7 @@ class BucketPath(gpath.PosixGPath):
         with contextlib.suppress(FileNotFoundError), translate_gcs_errors(self):
             there = blob_at(self)
             there.reload()
-            confirm_lease(self)
+            check_lease_in_bucket(self)
             there.delete()  # of this generation
 
     def read_text(self, encoding: str | None = None) -> str:
@@ -97,7 +97,7 @@ class BucketStorage:
 
     def remove_tree(self, path: Path) -> None:
         """Remove the mark of a committed checkpoint first: without it there is none."""
-        confirm_lease(path)
+        check_lease_in_bucket(path)
         bucket = bucket_of(path)
         with translate_gcs_errors(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
             blobs = list(bucket.list_blobs(prefix=f"{object_key(path)}/"))
@@ -111,7 +111,7 @@ class BucketStorage:
         """Copy every object, then remove the old ones: a bucket knows no renaming."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        confirm_lease(path)
+        check_lease_in_bucket(path)
         bucket = bucket_of(path)
         with translate_gcs_errors(path), concurrent.futures.ThreadPoolExecutor(8) as pool:
             blobs = bucket.list_blobs(prefix=f"{object_key(path)}/")
@@ -131,7 +131,7 @@ class BucketStorage:
             DirectoryInUse: If a live process holds the directory.
             DirectoryLost: If another process may have taken the directory.
         """
-        check_bucket(path)
+        check_bucket_access(path)
         return hold_lease(path, name)
 
     @contextlib.contextmanager
@@ -183,13 +183,13 @@ def _write(path: Path, send: Callable[..., None]) -> None:
     """
     from google.api_core.exceptions import PreconditionFailed
 
-    if lease_of(path) is None:
+    if find_lease(path) is None:
         with translate_gcs_errors(path):
             send(blob_at(path))
         return
     for _ in range(_ATTEMPTS):
         generation = _generation(path)
-        confirm_lease(path)
+        check_lease_in_bucket(path)
         with contextlib.suppress(PreconditionFailed), translate_gcs_errors(path):
             send(blob_at(path), if_generation_match=generation)
             return
@@ -266,7 +266,7 @@ class BucketMirror:
             pause = max(SYNC_SECONDS, (time.monotonic() - began) / SYNC_TIME_FRACTION)
 
 
-class MirroredFile(AppendedFile):
+class MirroredFile(AppendOnlyDiskFile):
     """A file that grows in a bucket: a temporary file of this machine, begun with the object's content and mirrored."""
 
     def __init__(self, path: Path):

@@ -73,8 +73,8 @@ class DiskStorage:
                     "trains in it"
                 )
 
-    def append_to(self, path: Path) -> "AppendedFile":
-        return AppendedFile(self, path)
+    def append_to(self, path: Path) -> "AppendOnlyDiskFile":
+        return AppendOnlyDiskFile(self, path)
 
     def remove_tree(self, path: Path) -> None:
         """Rename it, then remove it: a kill in between leaves a folder NAME.removed, which no reader takes for it."""
@@ -144,7 +144,7 @@ class DiskStorage:
         return {"driver": "file", "path": f"{path}/"}
 
 
-class AppendedFile:
+class AppendOnlyDiskFile:
     """A file open at its end, without a buffer."""
 
     def __init__(self, disk: DiskStorage, path: Path):

@@ -24,7 +24,7 @@ def add_filename(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
-def disk_failure(error: BaseException) -> OSError | None:
+def find_disk_error(error: BaseException) -> OSError | None:
     """Return the disk error that an exception is or was caused by; None if there is none.
 
     If there are several, the one that names a file.
@@ -33,7 +33,7 @@ def disk_failure(error: BaseException) -> OSError | None:
     return next((each for each in failures if each.filename is not None), failures[0] if failures else None)
 
 
-def explain_disk_failure(failure: OSError, what_for: str = "") -> str:
+def explain_disk_error(failure: OSError, what_for: str = "") -> str:
     """Describe a disk failure and its remedy in a line; `what_for` says why to start the command again."""
     file = os.fsdecode(failure.filename) if failure.filename is not None else "a disk"
     todo = "free space there" if failure.errno in _FULL else "see what the system's log says of that disk"

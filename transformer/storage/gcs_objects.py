@@ -34,7 +34,7 @@ def blob_at(path: Path) -> Any:
     return bucket_of(path).blob(object_key(path))
 
 
-def check_bucket(path: Path) -> None:
+def check_bucket_access(path: Path) -> None:
     """Ask for the bucket itself, by a client that wants a project, as orbax does before it lists checkpoints.
 
     Without that permission or project the run would end where it first saves, after all that compiles before.

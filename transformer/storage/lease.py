@@ -242,7 +242,7 @@ def monotonic_seconds() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def lease_of(path: Path) -> Lease | None:
+def find_lease(path: Path) -> Lease | None:
     """Return the lease, held or lost, of this process on the directory of `path`, or None."""
     key = object_key(path)
     return next((lease for directory, lease in list(_held.items()) if key.startswith(f"{directory}/")), None)
@@ -254,19 +254,19 @@ def check_lease(path: Path) -> None:
     Raises:
         DirectoryLost: If another process may have taken the directory.
     """
-    lease = lease_of(path)
+    lease = find_lease(path)
     if lease is not None:
         lease.check()
 
 
-def confirm_lease(path: Path) -> None:
+def check_lease_in_bucket(path: Path) -> None:
     """As `check_lease`, asking the bucket itself.
 
     Raises:
         DirectoryLost: If another process may have taken the directory.
         OSError: If the storage cannot be reached or written.
     """
-    lease = lease_of(path)
+    lease = find_lease(path)
     if lease is not None:
         lease.confirm()
 

@@ -203,7 +203,13 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
     def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
         options = {"maxiter": steps, "ftol": 1e-14, "gtol": 1e-9}
         return optimize.minimize(
-            huber_loss, begin, (centered_KxR, target), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+            huber_loss_and_gradient,
+            begin,
+            (centered_KxR, target),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options=options,
         )
 
     # All a little way, the best of them to its end.
@@ -214,7 +220,9 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
     return np.concatenate([[np.exp(best[0])], np.column_stack([a_K, alpha_K]).ravel()])
 
 
-def huber_loss(values: Array, centered_KxR: Float[np.ndarray, "K R"], target: Array) -> tuple[float, Array]:
+def huber_loss_and_gradient(
+    values: Array, centered_KxR: Float[np.ndarray, "K R"], target: Array
+) -> tuple[float, Array]:
     """Compute the sum of Huber losses, divided by their threshold, and its gradient.
 
     Args:

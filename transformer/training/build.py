@@ -35,9 +35,9 @@ from transformer.training.partitioning import (
     check_sequence_divides,
     make_placement,
     state_shardings,
-    with_placement,
+    trace_with_placement,
 )
-from transformer.training.startup_checks import array_shapes, check_memory, check_task_fits_model, device_memory
+from transformer.training.startup_checks import check_memory, check_task_fits_model, device_array_shapes, device_memory
 from transformer.training.state import TrainState, accumulation_dtype, derive_key
 from transformer.training.step import TrainStep, make_train_step
 from transformer.training.update_guard import init_gradient_norms
@@ -110,7 +110,7 @@ def build_components(
         first = init_state(model, task, optimizers, experiment.parameter_averages, *given)
         return first._replace(gradient_norms=init_gradient_norms(experiment.update_guard, optimizers))
 
-    hyper = hyperparameters_of(experiment, task)
+    hyper = hyperparameters_by_objective(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
     shardings = state_shardings(model, abstract, placement, experiment.sharding.max_replicated_mb)
     placed = jax.tree.map(
@@ -119,7 +119,7 @@ def build_components(
         shardings,
     )
     # Hyperparameters are arguments of this program too, so that runs that differ only in them share it.
-    initialize = functools.partial(compile_once(make, placement, shardings), hyper)
+    initialize = functools.partial(jit_for_one_call(make, placement, shardings), hyper)
     return TrainingComponents(task, model, optimizers, placement, initialize, placed)
 
 
@@ -138,7 +138,7 @@ def _make_objective_optimizer(
     return make_optimizer(config, experiment.run.steps, above)
 
 
-def check_before_compiling(experiment: ExperimentConfig, components: TrainingComponents) -> None:
+def run_startup_checks(experiment: ExperimentConfig, components: TrainingComponents) -> None:
     """Check on abstract shapes that task, model and device memory fit each other.
 
     Args:
@@ -163,7 +163,7 @@ def check_before_compiling(experiment: ExperimentConfig, components: TrainingCom
     device = components.placement.mesh.local_devices[0]
     check_memory(components.abstract_state, gradients, device_memory(device))
     batch = components.task.training_batches(experiment.run.seed)[0]
-    with_placement(components.placement, check_task_fits_model)(
+    trace_with_placement(components.placement, check_task_fits_model)(
         components.model,
         components.task,
         components.abstract_state,
@@ -172,12 +172,12 @@ def check_before_compiling(experiment: ExperimentConfig, components: TrainingCom
     )
 
 
-def hyperparameters_of(experiment: ExperimentConfig, task: Task) -> dict[str, dict[str, np.float32]]:
+def hyperparameters_by_objective(experiment: ExperimentConfig, task: Task) -> dict[str, dict[str, np.float32]]:
     """Return the numbers of every objective's optimizer, as the training state holds them."""
     return {objective.name: hyperparameters(experiment.optimizer_of(objective.name)) for objective in task.objectives}
 
 
-def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
+def jit_for_one_call(make: Callable[..., Any], placement: Placement, shardings: Any = None) -> Callable[..., Any]:
     """Jit a function that runs once, such as the initialization of a state.
 
     On CPUs it is compiled without optimization: optimizing the many small random draws of an initialization takes
@@ -190,7 +190,7 @@ def compile_once(make: Callable[..., Any], placement: Placement, shardings: Any 
     """
     on_cpu = placement.mesh.devices.flat[0].platform == "cpu"
     return jax.jit(
-        with_placement(placement, make),
+        trace_with_placement(placement, make),
         out_shardings=shardings,
         compiler_options={"xla_backend_optimization_level": 0} if on_cpu else None,
     )
@@ -225,7 +225,7 @@ def build_train_step(
     )
 
 
-def compile_train_step(
+def jit_train_step(
     experiment: ExperimentConfig, components: TrainingComponents, capture: Capture | None = None
 ) -> TrainStep:
     """Jit the train step; it donates its state.
@@ -239,7 +239,7 @@ def compile_train_step(
     # Explicit shardings: if the compiler placed the new state differently, the next step would recompile.
     placed = jax.tree.map(lambda leaf: leaf.sharding, components.abstract_state)
     whole = NamedSharding(components.placement.mesh, PartitionSpec())  # every process reads the metrics
-    return jax.jit(with_placement(components.placement, step), donate_argnums=0, out_shardings=(placed, whole))
+    return jax.jit(trace_with_placement(components.placement, step), donate_argnums=0, out_shardings=(placed, whole))
 
 
 def abstract_model_inputs(components: TrainingComponents, batch: Batch) -> Mapping[str, Any]:
@@ -254,7 +254,7 @@ def abstract_model_inputs(components: TrainingComponents, batch: Batch) -> Mappi
         key = derive_key(state.key, state.step, "prepare")
         return components.task.prepare_batch(evaluation_view(components.model, state, "raw"), batch, key)[0]
 
-    return jax.eval_shape(prepare, components.abstract_state, array_shapes(batch))
+    return jax.eval_shape(prepare, components.abstract_state, device_array_shapes(batch))
 
 
 def flops_counter(components: TrainingComponents) -> Callable[[Batch], float | None]:

@@ -28,7 +28,7 @@ _AGAIN = "put it back as it was, or choose another --workdir"
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchFingerprint:
+class FirstBatchesFingerprint:
     """A fingerprint of the first batches.
 
     Attributes:
@@ -58,7 +58,7 @@ class MetricWindow:
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedProgress:
+class PendingReports:
     """What was pending when a run that was told to stop saved its state (transformer.training.loop.train_loop).
 
     Attributes:
@@ -88,11 +88,11 @@ class CheckpointMetadata:
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tokenizer: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    batches: BatchFingerprint | None = None
+    batches: FirstBatchesFingerprint | None = None
     commit: str | None = None
     skipped_batches: tuple[BatchRange, ...] = ()
     records: Mapping[RecordsName, FileExtent] = dataclasses.field(default_factory=dict)
-    progress: SavedProgress = SavedProgress()
+    progress: PendingReports = PendingReports()
 
 
 def check_metadata(recorded: Mapping[str, Any], path: Path, step: int) -> None:

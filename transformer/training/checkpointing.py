@@ -67,7 +67,7 @@ class CheckpointSaver:
         return next((name for name, fine in zip(sorted(leaves), sound, strict=True) if not fine), None)
 
 
-class SaveBarrier(NullWriter):
+class SaveWaitingWriter(NullWriter):
     """A writer that waits for a pending save one step before the next save is due, N steps later.
 
     A kill at any moment then costs at most 2 N - 1 steps.

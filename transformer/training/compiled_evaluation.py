@@ -13,7 +13,7 @@ from transformer.models.model import Model, replace_with_averaged
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView
 from transformer.training.background_compile import Program, distinct_batch_shapes
-from transformer.training.partitioning import shard_batch, with_placement
+from transformer.training.partitioning import shard_batch, trace_with_placement
 from transformer.training.state import TrainState, derive_key
 
 CompiledStep = Callable[[TrainState, Batch, jax.Array], tuple[Any, Any]]
@@ -115,4 +115,6 @@ def _compile_evaluation(model: Model, placement: Placement, step: EvaluationStep
         return step(evaluation_view(model, state, parameters), batch, key)
 
     # Every process reads the complete results.
-    return jax.jit(with_placement(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec()))
+    return jax.jit(
+        trace_with_placement(placement, measure), out_shardings=NamedSharding(placement.mesh, PartitionSpec())
+    )

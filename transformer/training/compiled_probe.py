@@ -12,7 +12,7 @@ from transformer.maps.capture_plan import CapturePlan, MapsConfig, StoredMaps, T
 from transformer.models.model import Model
 from transformer.tasks.task import Task
 from transformer.training.compiled_evaluation import evaluation_view
-from transformer.training.partitioning import example_parallel_placement, with_placement
+from transformer.training.partitioning import example_parallel_placement, trace_with_placement
 from transformer.training.state import TrainState, derive_key
 
 
@@ -77,5 +77,5 @@ def compile_probe(
         # The first process plots the statistics, for which it needs all examples.
         whole = NamedSharding(placed.mesh, PartitionSpec())
         lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
-    probe = jax.jit(with_placement(placed, seen), out_shardings=lying)
+    probe = jax.jit(trace_with_placement(placed, seen), out_shardings=lying)
     return Probe(plan, lambda state: probe(state.without_optimizers()))

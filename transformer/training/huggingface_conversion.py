@@ -50,7 +50,7 @@ _SPECIAL = {
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuning:
+class FineTuningOptions:
     """How an imported model is fine-tuned. Fields that are None take the task's own defaults.
 
     Attributes:
@@ -98,7 +98,7 @@ class ConversionResult:
     notes: tuple[str, ...] = ()
 
 
-def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning) -> ConversionResult:
+def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuningOptions) -> ConversionResult:
     """Make a run directory from a model folder in Hugging Face format.
 
     The run has the model's config and tokenizer, and a checkpoint at step 0 to train further.
@@ -176,7 +176,7 @@ def _save_start(
 
 
 def fine_tuning_config(
-    imported: ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuning, *, name: str
+    imported: ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuningOptions, *, name: str
 ) -> dict[str, Any]:
     """Return the config of a run that trains an imported model further.
 
@@ -213,14 +213,14 @@ def fine_tuning_config(
     }
 
 
-def _given(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, Any]:
+def _given(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
     return {"name": TASK_OF_FAMILY[imported.model["family"]]} | {
         key: value for key, value in given.items() if value is not None
     }
 
 
-def _image_task(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, Any]:
+def _image_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     """Return the config of a task over images, which are resized and normalized as preprocessor_config.json says."""
     return {
         "dataset": "images",
@@ -230,7 +230,7 @@ def _image_task(imported: ImportedModel, fine_tuning: FineTuning) -> dict[str, A
     }
 
 
-def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuning) -> dict[str, Any]:
+def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     model, task = imported.model, _given(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
     if tokenizer.vocab_size > rows:

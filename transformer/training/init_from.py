@@ -23,7 +23,7 @@ from transformer.huggingface.convert import OpenedModel, open_model_folder
 from transformer.json_reading import read_json_object
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, leaves_by_path
-from transformer.runs.checkpoint import Checkpoints, StoredLeaf
+from transformer.runs.checkpoint import Checkpoints, LeafShape
 from transformer.runs.distributed import is_primary
 from transformer.runs.run_directory import RunDirectory, check_regular_files
 from transformer.storage.paths import parse_path, storage_of
@@ -184,7 +184,7 @@ class InitTarget(Protocol):
         """The function that makes the state from a key and, if given, variables."""
 
 
-class PlannedInit(NamedTuple):
+class InitPlanWithSource(NamedTuple):
     """The plan of an initialization, before any array is read, and its source."""
 
     source: InitSource
@@ -275,7 +275,7 @@ def load_variables_from_source(
 
 def plan_initialization(
     config: InitializeFromConfig, model: Model, abstract: Variables, workdir: Path | None
-) -> PlannedInit:
+) -> InitPlanWithSource:
     """Open the source, and plan from shapes alone what is taken from it. All processes call it together.
 
     Args:
@@ -292,12 +292,12 @@ def plan_initialization(
         _targets(model, abstract), source.leaves, [parse_init_rule(rule) for rule in config.rules]
     )
     averaged = sum(taken.source_path in source.averaged_paths for taken in planned.matched_sources.values())
-    return PlannedInit(
+    return InitPlanWithSource(
         source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
     )
 
 
-def check_lora_scale(prepared: PlannedInit, lora: LoraConfig | None) -> None:
+def check_lora_scale(prepared: InitPlanWithSource, lora: LoraConfig | None) -> None:
     """Check that a source's LoRA parameters have the scale of this run's config.
 
     Args:
@@ -327,7 +327,7 @@ def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
     """
     if not (config.run and config.copy_tokenizer) or has_tokenizer(workdir):
         return
-    tokenizer_of_source(config.run, workdir).save(workdir)
+    load_source_tokenizer(config.run, workdir).save(workdir)
 
 
 def open_init_source(run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
@@ -343,7 +343,7 @@ def open_init_source(run: str, step: int | None, average: str, workdir: Path | N
         UserError: If the source is missing, unreadable or `workdir` itself, or lacks the step or the average.
     """
     path = find_source(run, workdir)
-    if not is_published_model(path):
+    if not is_huggingface_folder(path):
         return _source_of_run(path, run, step, average, workdir)
     for key, given in (("step", step), ("average", average)):
         if given not in (None, ""):
@@ -380,20 +380,20 @@ def find_source(run: str, workdir: Path | None) -> Path:
     return path
 
 
-def is_published_model(path: Path) -> bool:
+def is_huggingface_folder(path: Path) -> bool:
     """Whether this is a folder in Hugging Face format: its config.json has a model_type, that of a run does not."""
     file = RunDirectory(path).config_file
     return file.exists() and "model_type" in read_json_object(file)  # a run may lack its config.json
 
 
-def tokenizer_of_source(run: str, workdir: Path) -> AnyTokenizer:
+def load_source_tokenizer(run: str, workdir: Path) -> AnyTokenizer:
     """Load the tokenizer of a source.
 
     Raises:
         UserError: If the source is missing or has no tokenizer.
     """
     path = find_source(run, workdir)
-    if is_published_model(path):
+    if is_huggingface_folder(path):
         return load_huggingface_tokenizer(path)
     if not has_tokenizer(path):
         raise UserError(f"config.initialize_from.copy_tokenizer=True, but {run} holds no tokenizer")
@@ -436,7 +436,7 @@ def _reading_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
         yield reader
 
 
-def _leaf_names(leaves: Mapping[str, StoredLeaf], run: str, average: str) -> dict[str, str]:
+def _leaf_names(leaves: Mapping[str, LeafShape], run: str, average: str) -> dict[str, str]:
     """Return the names of the checkpoint's leaves that can be taken, by their paths in rules."""
     names = {name.removeprefix(PARAMS): name for name in leaves if name.startswith(PARAMS)}
     if average:

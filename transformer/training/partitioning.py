@@ -250,7 +250,7 @@ def is_axis_names(leaf: Any) -> bool:
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 
 
-def with_placement[**P, R](placement: Placement, function: Callable[P, R]) -> Callable[P, R]:
+def trace_with_placement[**P, R](placement: Placement, function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function so that it is traced for a placement whenever it is compiled."""
 
     @functools.wraps(function)

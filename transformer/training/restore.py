@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from transformer.config import UserError
 from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
-from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, ValidCheckpoint, last_saved_step
-from transformer.runs.distributed import announce, first_process_message, is_primary, run_on_primary
+from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, RestoredCheckpoint, last_saved_step
+from transformer.runs.distributed import first_message_across_processes, is_primary, print_and_log, run_on_primary
 from transformer.runs.jsonl_records import FileExtent, describe_change
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
@@ -21,7 +21,7 @@ from transformer.training.checkpoint_metadata import (
     describe_tokenizer_change,
     refuse_change,
 )
-from transformer.training.rollback import describe_missing_skips, skipped_batches
+from transformer.training.rollback import describe_no_longer_skipped, skipped_batches
 from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 
@@ -109,14 +109,14 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
     for each, (_, metadata) in zip(runs, restored, strict=True):
         _check_unchanged(each, metadata, step)
     for each, wrong in zip(runs, damaged, strict=True):
-        each.checkpoints.announce_damage(ValidCheckpoint(step, None, wrong), set_aside=True)
+        each.checkpoints.announce_damage(RestoredCheckpoint(step, None, wrong), set_aside=True)
         each.checkpoints.delete_after(step)
         _set_aside_damaged_maps(each.directory)
     pairs = zip(runs, restored, strict=True)
     return step, [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
 
 
-def record_reported(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
+def record_reported_checkpoint(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
     """Record that the metrics due at the checkpoint of `step` are logged.
 
     All processes call it together, once their own part is on the disk.
@@ -126,7 +126,7 @@ def record_reported(directory: RunDirectory, step: int, records: Mapping[str, Fi
         step: The step.
         records: The extent of each record file after these metrics.
     """
-    first_process_message(None)  # a barrier
+    first_message_across_processes(None)  # a barrier
     if is_primary():
         directory.record(**{_REPORTED: {"step": step, "records": records}})
 
@@ -153,20 +153,20 @@ def _check_unchanged(run: TrainingRun, metadata: Mapping[str, Any], step: int) -
         describe_config_change(metadata, run.experiment.to_config(), step)
         or describe_tokenizer_change(metadata, path, step)
         or describe_data_change(metadata, now, step)
-        or describe_missing_skips(metadata, passed, step)
+        or describe_no_longer_skipped(metadata, passed, step)
     )
-    refuse_change(path, first_process_message(what))
+    refuse_change(path, first_message_across_processes(what))
     for change in describe_allowed_changes(metadata, run.experiment.to_config()) if is_primary() else ():
-        announce(f"{path}: {change}")
+        print_and_log(f"{path}: {change}")
     before = metadata.get("commit")
     if is_primary() and before is not None and before != now["commit"]:
-        announce(f"{path}: was trained with commit {before} up to step {step} and resumes with {now['commit']}")
+        print_and_log(f"{path}: was trained with commit {before} up to step {step} and resumes with {now['commit']}")
 
 
-def _announce_missing_checkpoint(directory: RunDirectory, sound: ValidCheckpoint[Any]) -> None:
+def _announce_missing_checkpoint(directory: RunDirectory, sound: RestoredCheckpoint[Any]) -> None:
     last = run_on_primary(lambda: last_saved_step(directory.checkpoints_dir))
     if is_primary() and last is not None and last > max([sound.step, *sound.damaged]):
-        announce(
+        print_and_log(
             f"{directory.checkpoints_dir}: the checkpoint of step {last} is missing; step {sound.step} is used instead"
         )
 
@@ -184,7 +184,7 @@ def _set_aside_damaged_maps(directory: RunDirectory) -> None:
     if what is not None:
         name = next(name for name in _damaged_names() if not path.with_name(name).exists())
         storage_of(path).move_tree(path, path.with_name(name))
-        announce(f"{path}: {what}; it is kept as {name}, and a new map store is started")
+        print_and_log(f"{path}: {what}; it is kept as {name}, and a new map store is started")
 
 
 def _damaged_names() -> Iterator[str]:
@@ -202,7 +202,7 @@ def _resume_point(run: TrainingRun, step: int, state: TrainState, metadata: Mapp
         for name, extent in records.items():
             what = describe_change(directory.path / name, extent)
             if what is not None:
-                announce(f"{directory.path / name} is not as step {step} left it: {what}")
+                print_and_log(f"{directory.path / name} is not as step {step} left it: {what}")
     return ResumePoint(step, state, records, progress, reported or later_extents is not None)
 
 

@@ -102,7 +102,7 @@ def _ranges(recorded: RollbackRecord | None) -> list[list[int]]:
     return [] if recorded is None else [list(each) for each in recorded.skipped_batches]
 
 
-def describe_missing_skips(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
+def describe_no_longer_skipped(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
     """Describe that batches which a checkpoint was trained without are no longer skipped; None if all still are.
 
     Args:

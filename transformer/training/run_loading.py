@@ -223,7 +223,7 @@ def load_ensemble(
     return experiment, components._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
-def add_language_model(
+def add_shallow_fusion(
     loaded: LoadedRun, workdir: str | Path | None, weight: float, trusted: Collection[str] = ()
 ) -> LoadedRun:
     """Let the language model of another run score the hypotheses of a run (transformer.decoding.shallow_fusion).
@@ -300,7 +300,7 @@ def _tokenizer_file(workdir: str | Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-class RunSizes(NamedTuple):
+class TrainedModelSize(NamedTuple):
     """The parameters of a run's checkpoint, and the FLOPs of a training step.
 
     Attributes:
@@ -329,7 +329,7 @@ class RunSizes(NamedTuple):
         return sum(self.num_parameters_by_part.values())
 
 
-def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
+def measure_trained_model_size(workdir: str | Path, trusted: Collection[str] = ()) -> TrainedModelSize:
     """Count the parameters of a run's newest checkpoint; neither its arrays nor its data are read.
 
     Args:
@@ -345,7 +345,7 @@ def run_sizes(workdir: str | Path, trusted: Collection[str] = ()) -> RunSizes:
     step, leaves = run.read_checkpoint(None, lambda checkpoints, at: checkpoints.leaves(at))
     sizes = {path: math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(PARAMS)}
     components = build_components(experiment, Path(), single_device_placement(), synthetic=True)
-    return RunSizes(
+    return TrainedModelSize(
         family_name=models.name_of(experiment.model),
         task_name=tasks.task_name(experiment.task),
         step=step,

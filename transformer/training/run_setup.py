@@ -15,13 +15,13 @@ from transformer.data.batches import BatchSource
 from transformer.maps.store import MapStore
 from transformer.models.model import count_parameters, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
-from transformer.runs.distributed import claim_run_directory, is_primary, primary_first, run_on_primary
+from transformer.runs.distributed import claim_run_directory, is_primary, run_on_primary, run_on_primary_first
 from transformer.runs.jsonl_records import last_step, read_records
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks import registry as tasks
 from transformer.training.background_compile import Program, distinct_batch_shapes
-from transformer.training.build import TrainingComponents, build_components, check_before_compiling
+from transformer.training.build import TrainingComponents, build_components, run_startup_checks
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
 from transformer.training.compiled_probe import Probe, compile_probe
@@ -29,7 +29,7 @@ from transformer.training.config import ExperimentConfig, changeable_keys
 from transformer.training.init_from import check_lora_scale, copy_source_tokenizer, plan_initialization
 from transformer.training.loop import Cadence, LoopEvaluation
 from transformer.training.optimizer import describe_trainable
-from transformer.training.startup_checks import skipped_evaluations
+from transformer.training.startup_checks import describe_skipped_evaluations
 from transformer.training.step import TrainStep
 
 _logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class TrainingRun(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_runs(
+def set_up_runs(
     experiments: Sequence[ExperimentConfig],
     workdirs: Sequence[Path],
     *,
@@ -100,9 +100,9 @@ def open_runs(
                 claim = claim_run_directory(workdir, experiment.to_config(), may_change=changeable_keys(experiment))
                 directories.append(stack.enter_context(claim))
             # The first process prepares a tokenizer or a data set, which the others read.
-            components = primary_first(lambda: _assemble_runs(experiments, directories))
+            components = run_on_primary_first(lambda: _assemble_runs(experiments, directories))
             check(components)
-            check_before_compiling(experiments[0], components)
+            run_startup_checks(experiments[0], components)
             for experiment, directory in zip(experiments, directories, strict=True):
                 if directory.is_new and experiment.initialize_from.run:
                     variables = components.abstract_state.variables
@@ -211,7 +211,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     for objective in task.objectives:
         lines += describe_trainable(experiment.optimizer_of(objective.name), objective, sizes)
     lines += _warmup_notes(experiment, components)
-    lines += skipped_evaluations(components.model, task.evaluations)
+    lines += describe_skipped_evaluations(components.model, task.evaluations)
     if not complete:
         # Compilation is the longest wait of a run, so announce it.
         lines.append("compiling the train step; metrics follow after compilation")

@@ -91,7 +91,7 @@ def device_memory(device: Any, files: Path = Path("/")) -> float | None:
     return told.get("bytes_limit") or (None if chip is None else chip.memory_bytes)
 
 
-def skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
+def describe_skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a line for each evaluation that is skipped because the model lacks the maps that it reads."""
     return [
         f"evaluation {each.split}/{each.name} is skipped: the model has no attention map of "
@@ -243,7 +243,7 @@ def _traced(
         return prepared, value, aux
 
     with _note_traced_pass(f"the loss of the objective {objective.name!r}"):
-        return jax.eval_shape(run, abstract, array_shapes(batch))
+        return jax.eval_shape(run, abstract, device_array_shapes(batch))
 
 
 def _check_inputs(interface: TaskInterface, batch: Mapping[str, Any]) -> None:
@@ -306,10 +306,10 @@ def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
             return evaluation.step(view, batch, derive_key(state.key, state.step, evaluation.name))
 
         with _note_traced_pass(f"the evaluation {evaluation.split}/{evaluation.name}"):
-            jax.eval_shape(measure, abstract.without_optimizers(), array_shapes(evaluation.batches[0]))
+            jax.eval_shape(measure, abstract.without_optimizers(), device_array_shapes(evaluation.batches[0]))
 
 
-def array_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
+def device_array_shapes(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the shapes and types of arrays on a device, where 64 bits become 32 unless jax_enable_x64 is set."""
     return {
         name: jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))

@@ -14,15 +14,15 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.tasks.task import Batch
 from transformer.training.background_compile import compile_in_background
-from transformer.training.build import TrainingComponents, compile_train_step, flops_counter
+from transformer.training.build import TrainingComponents, flops_counter, jit_train_step
 from transformer.training.checked_batches import InvalidBatch
-from transformer.training.checkpointing import CheckpointSaver, SaveBarrier
+from transformer.training.checkpointing import CheckpointSaver, SaveWaitingWriter
 from transformer.training.config import ExperimentConfig, config_hash
 from transformer.training.init_from import initialize_run
 from transformer.training.loop import Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.partitioning import shard_host_batches
-from transformer.training.restore import ResumePoint, record_reported, resume_run
+from transformer.training.restore import ResumePoint, record_reported_checkpoint, resume_run
 from transformer.training.rollback import (
     RollbackRequest,
     check_parameters_finite,
@@ -37,9 +37,9 @@ from transformer.training.run_setup import (
     compile_loop_evaluations,
     compile_run_probe,
     make_cadence,
-    open_runs,
     print_run_summary,
     programs_to_compile,
+    set_up_runs,
 )
 from transformer.training.state import TrainState
 from transformer.training.step import StepMetrics, TrainStep
@@ -97,7 +97,7 @@ def train(
         directory.metrics_file  # runs/small/metrics.jsonl
         ```
     """
-    with open_runs([experiment], [workdir]) as (components, (run,)):
+    with set_up_runs([experiment], [workdir]) as (components, (run,)):
         roll_back(run, rewind)
         resumed = resume_run(run, components)
         if resumed is None:
@@ -142,7 +142,7 @@ def _train_from(
         console = ConsoleWriter(config.steps, sys.stdout)
         writer = MultiWriter(records, console, *(() if extra_writer is None else (extra_writer,)))
 
-    jitted_step = compile_train_step(experiment, components)
+    jitted_step = jit_train_step(experiment, components)
     step = shard_host_batches(jitted_step, components.placement)
     evaluations = compile_loop_evaluations(components, monitor)
     batches = training_batches(run, components)
@@ -158,18 +158,18 @@ def _train_from(
     if profile:
         # The profiler can only write to a local disk.
         folder = directory.path / "profile"
-        step = Profiled(step, traces.enter_context(storage_of(folder).stage(folder)))
+        step = ProfiledTrainStep(step, traces.enter_context(storage_of(folder).stage(folder)))
 
     # A separate source: a source caches the plan of its epoch, which two threads must not share.
     batches_ahead = training_batches(run, components)
     programs = programs_to_compile(experiment, components, jitted_step, evaluations, start, batches_ahead)
-    waits_for_saves = SaveBarrier(save, config.checkpoint_every)
+    waits_for_saves = SaveWaitingWriter(save, config.checkpoint_every)
     reporter = Reporter(make_cadence(config), evaluations, probe, MultiWriter(writer, waits_for_saves), monitor)
     with close_with_run(traces), close_with_run(writer), compile_in_background(programs):
         if not resumed.reported:
             reporter(start, resumed.state, last=start == config.steps)
             writer.flush()
-            record_reported(directory, start, records.extents())
+            record_reported_checkpoint(directory, start, records.extents())
         try:
             train_loop(
                 resumed.state, step, batches, steps=config.steps, reporter=reporter, save=save, accumulator=accumulator
@@ -182,7 +182,7 @@ def _train_from(
             raise explain_not_finite(found, run) from found
 
 
-class Profiled:
+class ProfiledTrainStep:
     """A train step that records a profiler trace of a few of its calls, for Perfetto or XProf.
 
     Args:

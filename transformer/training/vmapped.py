@@ -30,9 +30,9 @@ from transformer.training.build import (
     TrainingComponents,
     build_components,
     build_train_step,
-    compile_train_step,
     flops_counter,
-    hyperparameters_of,
+    hyperparameters_by_objective,
+    jit_train_step,
 )
 from transformer.training.checkpointing import CheckpointSaver
 from transformer.training.config import ExperimentConfig, config_hash
@@ -40,7 +40,7 @@ from transformer.training.init_from import copy_source_tokenizer, initialize_run
 from transformer.training.loop import LoopEvaluation, Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.optimizer import OptimizerConfig, hyperparameters
-from transformer.training.partitioning import make_placement, shard_host_batches, with_placement
+from transformer.training.partitioning import make_placement, shard_host_batches, trace_with_placement
 from transformer.training.restore import resume_runs_together
 from transformer.training.rollback import explain_divergence, explain_not_finite, training_batches
 from transformer.training.run_setup import (
@@ -48,7 +48,7 @@ from transformer.training.run_setup import (
     compile_loop_evaluations,
     compile_run_probe,
     make_cadence,
-    open_runs,
+    set_up_runs,
 )
 from transformer.training.state import TrainState
 from transformer.training.step import StepMetrics, TrainStep
@@ -94,7 +94,7 @@ def train_vmapped(
     _check_one_program(experiments, workdirs)
     # With two checkpoints each, all have one of the same step whenever the process is killed.
     check = functools.partial(_check_batches, experiments)
-    with open_runs(experiments, workdirs, min_checkpoints=2, check=check) as (components, runs):
+    with set_up_runs(experiments, workdirs, min_checkpoints=2, check=check) as (components, runs):
         ends = [RunOutcome(each.directory.facts().get("diverged_at")) for each in runs]
         left = [each.latest != each.experiment.run.steps for each in runs]
         going = [n for n, end in enumerate(ends) if end.diverged_step is None and left[n]]
@@ -126,7 +126,7 @@ def measure_vmap_speedup(
     copy_source_tokenizer(experiments[0].initialize_from, folder)
     components = build_components(experiments[0], folder)
     _check_batches(experiments, components)
-    compiled = compile_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
+    compiled = jit_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
     alone, together = (shard_host_batches(each, components.placement) for each in compiled)
     sources = [components.task.training_batches(each.run.seed) for each in experiments]
     stacked = StackedBatches(sources)
@@ -292,14 +292,14 @@ def _with_hyperparameters(
     state: TrainState, experiment: ExperimentConfig, components: TrainingComponents
 ) -> TrainState:
     """Return the state with the run's own hyperparameters; those of the components are the first run's."""
-    numbers = jax.device_put(hyperparameters_of(experiment, components.task), state.step.sharding)
+    numbers = jax.device_put(hyperparameters_by_objective(experiment, components.task), state.step.sharding)
     return state._replace(hyperparameters=numbers)
 
 
 def _compile_vmapped_step(experiment: ExperimentConfig, components: TrainingComponents) -> TrainStep:
     step = vmap_step(build_train_step(experiment, components))
     return jax.jit(
-        with_placement(components.placement, step),
+        trace_with_placement(components.placement, step),
         donate_argnums=0,
         out_shardings=stacked_sharding(components.placement),
     )

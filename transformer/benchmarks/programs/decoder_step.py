@@ -24,7 +24,7 @@ from transformer.training.optimizer import (
     hyperparameters,
     make_optimizer,
 )
-from transformer.training.partitioning import single_device_placement, with_placement
+from transformer.training.partitioning import single_device_placement, trace_with_placement
 from transformer.training.state import TrainState
 from transformer.training.step import make_train_step
 
@@ -72,7 +72,7 @@ def compile_training_step(
     )
     begin = jax.jit(lambda key: init_state(model, task, optimizers, {}, hyper, key))
     step = jax.jit(
-        with_placement(single_device_placement(), make_train_step(model, task, optimizers, {})), donate_argnums=0
+        trace_with_placement(single_device_placement(), make_train_step(model, task, optimizers, {})), donate_argnums=0
     )
     return CompiledTrainingStep(begin, step, task.training_batches(settings["seed"]))
 

@@ -15,7 +15,7 @@ from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_plan import PlannedRun, equal_as_json
 from transformer.tasks import registry as tasks
 from transformer.tasks.task import Task
-from transformer.training.build import compile_once
+from transformer.training.build import jit_for_one_call
 from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.init_from import copy_source_tokenizer, load_variables_from_source
 from transformer.training.partitioning import single_device_placement
@@ -139,7 +139,7 @@ def compute_initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
     """
     model = models.build(experiment.model, task.interface, experiment.precision)
     key = jax.random.key(experiment.run.seed)
-    make = compile_once(lambda key: model.init(derive_key(key, 0, "init")), single_device_placement())
+    make = jit_for_one_call(lambda key: model.init(derive_key(key, 0, "init")), single_device_placement())
     if not experiment.initialize_from.run:
         return make(key).params
     taken, _ = load_variables_from_source(

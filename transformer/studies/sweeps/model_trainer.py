@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.data.datasets.tfds_preparation import restrict_downloads
-from transformer.runs.distributed import announce
+from transformer.runs.distributed import print_and_log
 from transformer.studies.sweeps.trials import Trial
 from transformer.studies.sweeps.worker import Report
 from transformer.training.config import ExperimentConfig, resolve_config
@@ -58,7 +58,7 @@ class ModelTrainer:
 
     def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Writer, ...]]:
         """Open the trackers' writers for a trial, grouped by the name of the sweep's directory."""
-        return open_trackers(self._trackers, directory, announce, group=directory.parent.parent.name)
+        return open_trackers(self._trackers, directory, print_and_log, group=directory.parent.parent.name)
 
     def _experiment(self, trial: Trial) -> ExperimentConfig:
         check_trusted(trial.config, self._vouched, training=True)

@@ -32,7 +32,7 @@ from typing import Annotated, Any, NamedTuple
 from transformer.config import MatchesPattern, Range, UserError
 from transformer.json_reading import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
 from transformer.runs.jsonl_records import StepNumber
-from transformer.runs.run_directory import check_regular_files, refuse_unusable
+from transformer.runs.run_directory import check_regular_files, refuse_unusable_storage
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse
@@ -164,7 +164,7 @@ class TrialStore:
         """
         path, facts = parse_path(path), to_json_values(sweep)
         trial_store = cls(path)
-        with refuse_unusable(path):
+        with refuse_unusable_storage(path):
             storage_of(path).reach(path)
             check_regular_files(path)
             _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
@@ -187,7 +187,7 @@ class TrialStore:
             UserError: If there is none.
         """
         path = parse_path(path)
-        with refuse_unusable(path):
+        with refuse_unusable_storage(path):
             storage_of(path).reach(path)
             check_regular_files(path)
             if not (path / _FACTS).is_file():

@@ -36,7 +36,7 @@ from transformer.runs.jsonl_records import (
     read_records,
 )
 from transformer.runs.run_directory import RunDirectory
-from transformer.storage.disk_errors import disk_failure
+from transformer.storage.disk_errors import find_disk_error
 from transformer.storage.paths import storage_of
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.search_algorithm import SearchAlgorithm
@@ -249,7 +249,7 @@ def _outcome(setting: _WorkerSettings, trial: Trial, directory: Path) -> TrialOu
     except UserError as error:
         return TrialOutcome(TrialState.FAILED, None, _step(directory), _one_line(error))
     except Exception as error:
-        if disk_failure(error) is not None:
+        if find_disk_error(error) is not None:
             raise  # no fault of the trial's, which goes on once the disk is mended
         traceback.print_exc()
         step = _step(directory)
@@ -312,7 +312,7 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
         except (DirectoryInUse, DirectoryLost, _Unknown):
             raise
         except Exception as error:
-            if disk_failure(error) is not None:
+            if find_disk_error(error) is not None:
                 raise
             # One at a time they may well fit, and whose mistake it is shows then.
             _note_gain(_gain_file(setting, first.trial, 1 + len(companions)), 0.0, _one_line(error))
@@ -364,7 +364,7 @@ def _gain(setting: _WorkerSettings, trial: Trial, others: Sequence[Trial]) -> fl
                     gain = setting.trainer.measure_vmap_speedup([trial, *others], scratch)
                 message = f"{gain:.2f} times as fast as one by one"
             except BaseException as error:
-                if not isinstance(error, Exception) or disk_failure(error) is not None:
+                if not isinstance(error, Exception) or find_disk_error(error) is not None:
                     file.unlink()  # the worker was stopped, or its disk is to blame: nothing is known
                     raise
                 gain, message = 0.0, _one_line(error)

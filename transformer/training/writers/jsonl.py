@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.runs.distributed import announce
+from transformer.runs.distributed import print_and_log
 from transformer.runs.jsonl_records import FileExtent, complete_lines, describe_change, truncate_records
 from transformer.storage.paths import parse_path, storage_of
 from transformer.training.writers.writer import NullWriter, Sample, Scalar
@@ -61,7 +61,7 @@ class JsonLinesFile:
         if what is not None:
             copy = self.path.with_name(f"{self.path.name}.damaged-{after_step}")
             self._storage.replace(copy, self.path.read_bytes())
-            announce(
+            print_and_log(
                 f"{self.path} is not as the checkpoint of step {after_step} left it: {what}; the lines that can "
                 f"be read are kept, and a copy of it as {copy.name}"
             )

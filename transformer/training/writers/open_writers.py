@@ -10,7 +10,7 @@ import jax
 
 from transformer.maps.capture_plan import CapturePlan
 from transformer.maps.store import MapStore
-from transformer.runs.distributed import is_primary, primary_first
+from transformer.runs.distributed import is_primary, run_on_primary_first
 from transformer.runs.jsonl_records import FileExtent
 from transformer.runs.run_directory import RunDirectory
 from transformer.training.writers.console import LogWriter
@@ -65,7 +65,7 @@ def open_writers(
         extents: The extents of the files at that step, from its checkpoint.
         reported: Whether the metrics due at that step had been written. If not, its maps are dropped as well.
     """
-    maps = primary_first(
+    maps = run_on_primary_first(
         lambda: MapStore.open(
             directory.maps_dir,
             plan.sites,

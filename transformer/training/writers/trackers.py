@@ -36,7 +36,7 @@ _VALUE, _AT_ONCE = 500, 100  # characters of a parameter, and parameters in a re
 
 
 @dataclasses.dataclass(frozen=True)
-class TrackedRun:
+class RunDescription:
     """The description of a run that trackers get.
 
     Attributes:
@@ -85,7 +85,7 @@ class WandbTracker:
         RuntimeError: If nobody is logged in. Errors of the library are raised unchanged.
     """
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, run: RunDescription):
         import wandb
 
         mode = os.environ.get("WANDB_MODE", "online")
@@ -135,7 +135,7 @@ class MlflowTracker:
     unchanged.
     """
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, run: RunDescription):
         # A user who names a file store has chosen it; the library would ask for a second confirmation.
         if os.environ.get(_URI, "").startswith("file:"):
             os.environ.setdefault(_FILES, "true")
@@ -206,7 +206,7 @@ class TrackioTracker:
     Errors of the library are raised unchanged.
     """
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, run: RunDescription):
         import trackio
 
         self._library: Any = trackio
@@ -244,7 +244,7 @@ class TrackerLibrary(NamedTuple):
 
     module: str
     package: str
-    open: Callable[[TrackedRun], Tracker]
+    open: Callable[[RunDescription], Tracker]
 
 
 TRACKERS: Mapping[str, TrackerLibrary] = {
@@ -254,7 +254,7 @@ TRACKERS: Mapping[str, TrackerLibrary] = {
 }
 
 
-def requested_trackers(flag: str | None) -> tuple[str, ...]:
+def parse_trackers(flag: str | None) -> tuple[str, ...]:
     """Parse the value of --trackers=A,B.
 
     Raises:
@@ -363,7 +363,7 @@ class TrackersWriter(NullWriter):
         for thread in self._threads:
             thread.enqueue(report)
 
-    def _tracked(self) -> TrackedRun:
+    def _tracked(self) -> RunDescription:
         """Return the description of the run, with the id that it got when it was first tracked."""
         directory, made = RunDirectory(parse_path(self._workdir)), uuid.uuid4().hex[:12]
         known, config = None, {}
@@ -372,7 +372,7 @@ class TrackersWriter(NullWriter):
             config, known = directory.config(), directory.facts().get(_TRACKED_AS)
             if known is None:
                 directory.record(**{_TRACKED_AS: made})
-        return TrackedRun(known or made, directory.path.name, self._group, config, known is not None)
+        return RunDescription(known or made, directory.path.name, self._group, config, known is not None)
 
 
 class ReportThread:

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from transformer.maps.capture_plan import StoredMaps
-from transformer.runs.distributed import announce
+from transformer.runs.distributed import print_and_log
 from transformer.storage.storage import DirectoryLost
 
 Scalar = float | int | np.number
@@ -171,6 +171,6 @@ class BestEffortWriter:
             raise
         except Exception as error:
             broken, self._writer = self._writer, None
-            announce(f"{self._name}: {' '.join(str(error).split())[:300]}; training continues without it")
+            print_and_log(f"{self._name}: {' '.join(str(error).split())[:300]}; training continues without it")
             with contextlib.suppress(Exception):
                 broken.close()
