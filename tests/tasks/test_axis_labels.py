@@ -84,7 +84,7 @@ def test_a_probe_batch_takes_turns_among_languages_and_kinds() -> None:
 def test_parts_that_disagree_are_refused() -> None:
     with pytest.raises(ValueError, match=r"tokens\['source'\] has 2 examples but titles has 1"):
         AxisLabels(tokens={"source": (("a",), ("b",))}, titles=("one",))
-    with pytest.raises(ValueError, match=r"links\['site'\] has 0 examples but titles has 1"):
+    with pytest.raises(ValueError, match=r"gold_alignments\['site'\] has 0 examples but titles has 1"):
         AxisLabels(tokens={"source": (("a",),)}, titles=("one",), gold_alignments={"site": ()})
 
 

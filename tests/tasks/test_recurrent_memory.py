@@ -70,7 +70,7 @@ def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
 @pytest.mark.slow
 def test_long_rows_are_read_behind_what_stands_before() -> None:
     """The loss over segments with a memory is that of a model that sees as far back; without one it is another."""
-    task = task_of(num_eval_segments=3)
+    task = task_of(segments=3)
     view = view_of("transformer_xl")
     random = np.random.default_rng(1)
     tokens, labels = random.integers(0, 11, (2, 2, 6))
