@@ -56,7 +56,7 @@ class CaptionerConfig(Config, path="config.model"):
         positions: The position embeddings of the grid; none, as in the paper, leaves only the edges that convolutions
             see.
         width: Features of the LSTM.
-        embedding: Features of the word embeddings, and of the input of the output layer.
+        embedding_width: Features of the word embeddings, and of the input of the output layer.
         attention: How the image is attended to.
         gated: Whether z_t is multiplied by beta_t (section 4.2.1).
         doubly_stochastic_weight: Weight of the penalty of equation 14 on grid positions that soft attention neglects or
@@ -72,7 +72,7 @@ class CaptionerConfig(Config, path="config.model"):
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     positions: GridPositions = GridPositions.LEARNED
     width: PositiveInt = 256
-    embedding: PositiveInt = 128
+    embedding_width: PositiveInt = 128
     attention: AttentionKind = AttentionKind.SOFT
     gated: bool = True
     doubly_stochastic_weight: NonNegativeFloat = 0.0
@@ -136,7 +136,7 @@ class Captioner(RecurrentAttentionDecoder):
     def __init__(self, config: CaptionerConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
-        seen, width, embedding = config.encoder.width, config.width, config.embedding
+        seen, width, embedding = config.encoder.width, config.width, config.embedding_width
         vocabulary = interface.vocabularies["target"]
         self.places = GridFeatures(
             config.encoder, config.positions, interface.inputs["image"].shape[1:], builder=builder

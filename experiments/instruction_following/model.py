@@ -54,14 +54,14 @@ class ListenAttendWalkConfig(Config, path="config.model"):
 
     Attributes:
         width: Features of each LSTM.
-        embedding: Features of the word embeddings and of the output layer's input.
+        embedding_width: Features of the word embeddings and of the output layer's input.
         aligner: How actions read the instruction.
         direction: The direction of the encoder.
         vocab_size: Rows of the embedding table, by default as many as there are words.
     """
 
     width: PositiveInt = 128
-    embedding: PositiveInt = 64
+    embedding_width: PositiveInt = 64
     aligner: AlignerKind = AlignerKind.MULTI_LEVEL
     direction: Direction = Direction.BIDIRECTIONAL
     vocab_size: int | None = None
@@ -79,7 +79,7 @@ class ListenAttendWalkConfig(Config, path="config.model"):
     @property
     def context_width(self) -> int:
         """The number of features of z_t."""
-        return self.encoder.output_width + self.embedding * self.aligner.reads_words
+        return self.encoder.output_width + self.embedding_width * self.aligner.reads_words
 
 
 class EncodedInputs(NamedTuple):
@@ -141,7 +141,7 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
     def __init__(self, config: ListenAttendWalkConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
-        width, embedding = config.width, config.embedding
+        width, embedding = config.width, config.embedding_width
 
         def linear(inputs: int, outputs: int, name: str = "embed") -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=False, builder=builder)

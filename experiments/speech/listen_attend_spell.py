@@ -37,7 +37,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
             concatenates; (1, 1, 1) keeps every frame.
         speller_width: Features of the decoder's LSTMs.
         speller_layers: Number of the decoder's LSTMs.
-        embedding: Features of the character embeddings.
+        embedding_width: Features of the character embeddings.
         attention_width: The dimension of the space in which states and frames are compared.
         scheduled_sampling: The probability that training feeds the speller its own sample instead of the true
             character.
@@ -49,7 +49,7 @@ class ListenAttendSpellConfig(Config, path="config.model"):
     pyramid: tuple[PositiveInt, ...] = (2, 2, 2)
     speller_width: PositiveInt = 512
     speller_layers: NumLayers = 2
-    embedding: PositiveInt = 64
+    embedding_width: PositiveInt = 64
     attention_width: PositiveInt = 128
     scheduled_sampling: Rate = 0.1
     vocab_size: int | None = None
@@ -123,8 +123,8 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         annotations = config.listener_layer.output_width
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         self.listener = Pyramid(config, config.audio_frontend.num_mel_bins, builder=builder)
-        self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
-        self.speller = RecurrentStack(config.speller_stack, config.embedding + annotations, builder=builder)
+        self.embedding = Embedding(vocabulary, config.embedding_width, builder=builder)
+        self.speller = RecurrentStack(config.speller_stack, config.embedding_width + annotations, builder=builder)
 
         def layer(inputs: int, name: str, outputs: int) -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=True, builder=builder)

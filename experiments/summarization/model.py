@@ -78,14 +78,14 @@ class PointerGeneratorConfig(Config, path="config.model"):
 
     Attributes:
         width: Features of the decoder's state and of each direction of the encoder.
-        embedding: Features of the word embeddings.
+        embedding_width: Features of the word embeddings.
         coverage_loss_weight: Weight of the coverage loss sum_i min(a_i, c_i) (equation 13); None for attention without
             coverage (equation 11).
         dropout: The rate of dropout on embeddings and on the input of the output layer.
     """
 
     width: PositiveInt = 256
-    embedding: PositiveInt = 128
+    embedding_width: PositiveInt = 128
     coverage_loss_weight: NonNegativeFloat | None = None
     dropout: Rate = 0.0
 
@@ -170,7 +170,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         self.extended = interface.vocabularies["joint"]
         self.vocabulary = interface.vocabularies.get("source", self.extended)
         self.copies = "copied" in interface.inputs
-        width, embedding, annotations = config.width, config.embedding, config.encoder.output_width
+        width, embedding, annotations = config.width, config.embedding_width, config.encoder.output_width
         self.embedding = Embedding(self.vocabulary, embedding, builder=builder)
         self.encoder = RecurrentLayer(config.encoder, embedding, builder=builder)
 

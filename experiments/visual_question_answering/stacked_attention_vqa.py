@@ -31,7 +31,7 @@ class StackedAttentionConfig(Config, path="config.model"):
     """The configuration of a question encoder, glimpses at an image grid, and a classifier.
 
     Attributes:
-        embedding: Features of the word embeddings.
+        embedding_width: Features of the word embeddings.
         encoder: The recurrent layers over words.
         num_glimpses: The number of glimpses.
         hidden: Features of the first convolution, and of the classifier's first layer.
@@ -42,7 +42,7 @@ class StackedAttentionConfig(Config, path="config.model"):
         vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
     """
 
-    embedding: PositiveInt = 64
+    embedding_width: PositiveInt = 64
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=128))
     num_glimpses: NumHops = 2
     hidden: PositiveInt = 128
@@ -76,8 +76,8 @@ class StackedAttention(StatelessModule):
     def __init__(self, config: StackedAttentionConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype, hidden = config, builder.dtype, config.hidden
         rows = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
-        self.embedding = Embedding(rows, config.embedding, builder=builder)
-        self.encoder = RecurrentStack(config.encoder, config.embedding, builder=builder)
+        self.embedding = Embedding(rows, config.embedding_width, builder=builder)
+        self.encoder = RecurrentStack(config.encoder, config.embedding_width, builder=builder)
         state = config.encoder.output_width
         if config.readout is not ImageReadout.NOTHING:
             self.places = GridFeatures(

@@ -143,7 +143,7 @@ CLASSIFICATION = {
     },
     "model": {
         "family": "recurrent_classifier",
-        "embedding": 8,
+        "embedding_width": 8,
         "encoder": {"width": 8, "direction": "bidirectional"},
         "vocab_size": 288,
         # The gradient of the additive score's query is a difference of nearly equal terms while outputs are small: on
@@ -190,7 +190,7 @@ CAPTIONS = {
         "family": "experiments.captioning.model",
         "encoder": {"channels": (8,), "strides": (2,)},
         "width": 8,
-        "embedding": 8,
+        "embedding_width": 8,
         "doubly_stochastic_weight": 0.01,
     },
 }
@@ -217,7 +217,7 @@ SPOKEN_DIGITS = {
         "pyramid": (2,),
         "speller_width": 8,
         "speller_layers": 1,
-        "embedding": 8,
+        "embedding_width": 8,
         "attention_width": 8,
         "scheduled_sampling": 0.0,
         "vocab_size": 16,
@@ -439,7 +439,7 @@ CASES = (
             "model": {
                 "family": "recurrent_encoder_decoder",
                 "width": 16,
-                "embedding": 8,
+                "embedding_width": 8,
                 "vocab_size": 24,
                 "dropout": 0.1,
             }
@@ -455,7 +455,7 @@ CASES = (
         | {
             "model": {
                 "family": "convs2s",
-                "embedding": 8,
+                "embedding_width": 8,
                 "width": 16,
                 "encoder_layers": 1,
                 "decoder_layers": 2,
@@ -508,7 +508,7 @@ CASES = (
                 "family": "recurrent_decoder",
                 "memory": "state_history",
                 "width": 16,
-                "embedding": 8,
+                "embedding_width": 8,
                 "vocab_size": 128,
             },
         },
@@ -652,7 +652,7 @@ CASES = (
         FINE_TUNING
         | {
             "task": FINE_TUNING["task"] | {"dataset": "grammar/similarity/train=32,validation=8,test=8"},
-            "model": {"family": "recurrent_decoder", "width": 8, "embedding": 8, "vocab_size": 288},
+            "model": {"family": "recurrent_decoder", "width": 8, "embedding_width": 8, "vocab_size": 288},
         },
         steps=24,
         learning_rate=0.01,
@@ -742,7 +742,7 @@ CASES = (
             "model": {
                 "family": "experiments.summarization.model",
                 "width": 8,
-                "embedding": 8,
+                "embedding_width": 8,
                 "coverage_loss_weight": 1.0,
             },
         },
@@ -824,7 +824,7 @@ CASES = (
             },
             "model": {
                 "family": "snail",
-                "embedding": 8,
+                "embedding_width": 8,
                 "channels": (4, 8),
                 "key_sizes": (4, 4, 4),
                 "value_sizes": (4, 4, 4),
@@ -851,7 +851,7 @@ CASES = (
             },
             "model": {
                 "family": "snail",
-                "embedding": 4,
+                "embedding_width": 4,
                 "blocks": ("convolutions", "attention"),
                 "key_sizes": (4,),
                 "value_sizes": (4,),
@@ -936,7 +936,7 @@ CASES = (
         | {
             "model": {
                 "family": "experiments.visual_question_answering.stacked_attention_vqa",
-                "embedding": 8,
+                "embedding_width": 8,
                 "encoder": {"width": 8},
                 "hidden": 16,
                 "image_encoder": PLACES,
@@ -1184,7 +1184,7 @@ CASES = (
             "model": {
                 "family": "experiments.instruction_following.model",
                 "width": 8,
-                "embedding": 8,
+                "embedding_width": 8,
                 "vocab_size": 64,
             },
         },

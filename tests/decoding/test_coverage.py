@@ -65,7 +65,7 @@ def made(**changes: Any) -> tuple[Any, Variables]:
         END,
         "target tokens",
     )
-    model = build(RecurrentEncoderDecoderConfig(width=4, embedding=3, **changes), interface, Precision())
+    model = build(RecurrentEncoderDecoderConfig(width=4, embedding_width=3, **changes), interface, Precision())
     shapes, rng = model.functional.shapes(), np.random.default_rng(3)
     return model, Variables(jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), shapes), {})
 

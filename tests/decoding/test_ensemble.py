@@ -80,13 +80,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         patch.setattr(train, "compile_loop_evaluations", lambda components, monitor: [])
         patch.setattr(train, "compile_run_probe", nothing_seen)
         for name, symbols, model in (
-            ("recurrent", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8}),
+            ("recurrent", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding_width": 8}),
             (
                 "luong",
                 6,
-                {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8, "attention_query": "current"},
+                {"family": "recurrent_encoder_decoder", "width": 8, "embedding_width": 8, "attention_query": "current"},
             ),
-            ("others", 7, {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 8}),
+            ("others", 7, {"family": "recurrent_encoder_decoder", "width": 8, "embedding_width": 8}),
         ):
             task = {
                 "name": "translation",

@@ -144,7 +144,7 @@ def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytes
         "pyramid": (8,),
         "speller_width": 4,
         "speller_layers": 1,
-        "embedding": 2,
+        "embedding_width": 2,
         "attention": 3,
     }
     runs = {

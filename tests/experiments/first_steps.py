@@ -52,7 +52,7 @@ SMALL: Mapping[str, Any] = {
     "model.head_dim": 16,
     "model.feed_forward": 128,
     "model.vocab_size": None,
-    "model.embedding": 32,
+    "model.embedding_width": 32,
     "model.channels": (8, 8, 8, 8),
     "task.context_length": 32,
     "task.batch_size": 8,

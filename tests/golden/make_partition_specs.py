@@ -35,7 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "decoder_layers": 2,
         "positions": "t5",
     },
-    "convs2s": {"family": "convs2s", "embedding": 8, "width": 16, "encoder_layers": 2, "decoder_layers": 2},
+    "convs2s": {"family": "convs2s", "embedding_width": 8, "width": 16, "encoder_layers": 2, "decoder_layers": 2},
     "bytenet": {"family": "bytenet", "width": 8, "encoder_sets": 2, "decoder_sets": 2, "max_dilation": 2},
 }
 MESHES = {

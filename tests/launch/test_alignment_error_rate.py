@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "num_probe_examples": 2,
             "num_beams": 1,
         },
-        "model": {"family": "recurrent_encoder_decoder", "width": 8, "embedding": 4},
+        "model": {"family": "recurrent_encoder_decoder", "width": 8, "embedding_width": 4},
         "optimizer": {"learning_rate": 0.01},
     }
     folder = tmp_path_factory.mktemp("align") / "run"

@@ -60,7 +60,7 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         config = self.config
-        return f"{config.score.value}-{config.normalizer.value}-{config.projection.value}-{config.heads}"
+        return f"{config.score.value}-{config.normalizer.value}-{config.key_value_projection.value}-{config.heads}"
 
 
 CASES = [
@@ -73,8 +73,8 @@ CASES = [
     Case(AttentionCellConfig(Score.CONCAT, heads=2, head_dim=3)),
     Case(AttentionCellConfig(Score.MLP, head_dim=7)),
     Case(AttentionCellConfig(Score.LOCATION, max_length=8)),
-    Case(AttentionCellConfig(Score.SCALED_DOT, projection=KeyValueProjection.SPLIT, heads=2)),
-    Case(AttentionCellConfig(Score.ADDITIVE, projection=KeyValueProjection.SPLIT, heads=3, head_dim=2), 5),
+    Case(AttentionCellConfig(Score.SCALED_DOT, key_value_projection=KeyValueProjection.SPLIT, heads=2)),
+    Case(AttentionCellConfig(Score.ADDITIVE, key_value_projection=KeyValueProjection.SPLIT, heads=3, head_dim=2), 5),
 ]
 
 
@@ -99,7 +99,7 @@ def expected(
     config, of_score = case.config, weights.get("score", {})
 
     def in_heads(x: np.ndarray, name: str) -> np.ndarray:
-        if config.projection is KeyValueProjection.SPLIT:
+        if config.key_value_projection is KeyValueProjection.SPLIT:
             return np.einsum("bne,ehd->bnhd", x, weights[name]["kernel"].astype(np.float64))
         return np.stack(np.split(x, config.heads, axis=-1), axis=2)
 

@@ -32,7 +32,7 @@ class Everything(Module):
         both = RecurrentConfig(Cell.LSTM, WIDTH, direction=Direction.BIDIRECTIONAL)
         self.encoder = RecurrentStack(both, WIDTH, builder=builder)
         self.decoder = RecurrentStack(RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH), 3 * WIDTH, builder=builder)
-        config = AttentionCellConfig(projection=KeyValueProjection.SPLIT, heads=1, head_dim=2 * WIDTH)
+        config = AttentionCellConfig(key_value_projection=KeyValueProjection.SPLIT, heads=1, head_dim=2 * WIDTH)
         self.attention = AttentionCell(config, WIDTH, 2 * WIDTH, builder=builder)
 
     def __call__(self, x: Any) -> Any:

@@ -34,7 +34,7 @@ INTERFACE = TaskInterface(
     {"source": InputSpec((3, 5)), "target": InputSpec((3, 7))}, {"joint": VOCABULARY}, PAD, BEGIN, 2
 )
 Config = ConvS2SConfig | ByteNetConfig
-CONVS2S = ConvS2SConfig(embedding=3, width=4, encoder_layers=2, decoder_layers=3, max_length=8, dropout=0.25)
+CONVS2S = ConvS2SConfig(embedding_width=3, width=4, encoder_layers=2, decoder_layers=3, max_length=8, dropout=0.25)
 BYTENET = ByteNetConfig(width=3, encoder_sets=1, decoder_sets=2, max_dilation=2, dropout=0.25)
 CONFIGS: dict[str, Config] = {
     "convs2s": CONVS2S,
@@ -207,7 +207,7 @@ def test_bytenet_reads_as_far_as_its_dilations_reach() -> None:
 
 def test_convs2s_reads_no_later_word_and_every_word_of_the_source() -> None:
     """Three layers of kernel 3 read six words back; their attention reaches all of the source at once."""
-    target, source = reads("convs2s", embedding=8, width=8, max_length=24)
+    target, source = reads("convs2s", embedding_width=8, width=8, max_length=24)
     np.testing.assert_array_equal(target, (AHEAD <= 0) & (AHEAD >= -6))
     assert source.all()
 
@@ -225,7 +225,9 @@ def test_flops_are_those_of_its_formula(name: str) -> None:
 @pytest.mark.slow
 def test_a_fresh_convs2s_begins_as_its_paper_says() -> None:
     """N(0, sqrt(4p/n)) before gates and N(0, sqrt(p/n)) behind dropout, else N(0, sqrt(1/n)); tables N(0, 0.1)."""
-    config = ConvS2SConfig(embedding=24, width=40, encoder_layers=2, decoder_layers=2, max_length=64, dropout=0.25)
+    config = ConvS2SConfig(
+        embedding_width=24, width=40, encoder_layers=2, decoder_layers=2, max_length=64, dropout=0.25
+    )
     interface = dataclasses.replace(INTERFACE, vocabularies={"joint": 80})
     params = programs.initial(build(config, interface, Precision()).init).params
     kept, k = 0.75, 3

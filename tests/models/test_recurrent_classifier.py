@@ -243,7 +243,7 @@ def test_flops_are_counted_by_hand() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"embedding": 0}, "config.model.embedding=0 must be at least 1"),
+        ({"embedding_width": 0}, "config.model.embedding_width=0 must be at least 1"),
         ({"hops": 0}, "config.model.hops=0 must be at least 1"),
         ({"attention_hidden_width": -1}, "config.model.attention_hidden_width=-1 must be at least 0"),
     ],

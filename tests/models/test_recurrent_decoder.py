@@ -25,7 +25,7 @@ VOCABULARY = 7
 TOKENS = np.array([[3, 4, 5, 6, 2], [1, 2, 5, 0, 0]], np.int32)
 LENGTHS = np.array([5, 3], np.int32)
 INTERFACE = TaskInterface({"tokens": InputSpec((2, 5))}, {"tokens": VOCABULARY}, 0, 1, 2)
-TINY = RecurrentDecoderConfig(width=4, embedding=3, layers=2)
+TINY = RecurrentDecoderConfig(width=4, embedding_width=3, layers=2)
 CONFIGS = {
     "state": TINY,
     "gru": dataclasses.replace(TINY, cell=Cell.GRU_RESET_BEFORE),

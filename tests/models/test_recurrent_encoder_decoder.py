@@ -39,7 +39,7 @@ TARGET = np.array([[1, 5, 6, 7], [1, 9, 0, 0], [1, 0, 0, 0]], np.int32)
 INTERFACE = TaskInterface(
     {"source": InputSpec((3, 5)), "target": InputSpec((3, 4))}, {"joint": VOCABULARY}, PAD, BEGIN, 2
 )
-TINY = RecurrentEncoderDecoderConfig(width=4, embedding=3)
+TINY = RecurrentEncoderDecoderConfig(width=4, embedding_width=3)
 
 
 def tiny(**changes: Any) -> RecurrentEncoderDecoderConfig:
@@ -85,7 +85,7 @@ CONFIGS = {
     "mlp": tiny(score=Score.MLP),
     "concat": tiny(score=Score.CONCAT, attention_query=AttentionQuery.INPUT_FEEDING),
     "cosine": tiny(**LUONG, score=Score.COSINE),
-    "split heads": tiny(projection=KeyValueProjection.SPLIT, heads=2, head_dim=3, score=Score.SCALED_DOT),
+    "split heads": tiny(key_value_projection=KeyValueProjection.SPLIT, heads=2, head_dim=3, score=Score.SCALED_DOT),
     "hard": tiny(normalizer=Normalizer.HARD),
     "deep": tiny(cell=Cell.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, skip_connections=SkipConnections.GNMT),
     "fast forward": tiny(
@@ -189,7 +189,7 @@ def attended(
     attention, heads = weights.get("attention", {}), config.heads
 
     def in_heads(x: np.ndarray, name: str) -> np.ndarray:
-        if config.projection is KeyValueProjection.SPLIT:
+        if config.key_value_projection is KeyValueProjection.SPLIT:
             return np.einsum("ne,ehd->nhd", x, attention[name]["kernel"].astype(np.float64))
         return x.reshape(len(x), heads, -1)
 
@@ -279,7 +279,7 @@ def test_gradients_are_right(name: str) -> None:
 def test_identity_projections_are_the_plain_score() -> None:
     """Keys, values and queries by matrices that change nothing read as the annotations themselves do."""
     plain = tiny(direction=Direction.FORWARD, score=Score.SCALED_DOT)
-    split = dataclasses.replace(plain, projection=KeyValueProjection.SPLIT)
+    split = dataclasses.replace(plain, key_value_projection=KeyValueProjection.SPLIT)
     models = [build(config, INTERFACE, Precision()) for config in (plain, split)]
     weights = random_weights(models[1])
     identity = np.eye(plain.width, dtype=np.float32)[:, None]

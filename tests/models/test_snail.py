@@ -31,7 +31,7 @@ IMAGES = RANDOM.random((2, STEPS, 9, 8, 1)).astype(np.float32)
 SHOWN = np.array([[1, 3, 2, 2, 1, 0], [3, 1, 1, 2, 3, 0]], np.int32)
 VECTORS = RANDOM.standard_normal((2, STEPS, 4)).astype(np.float32)
 SMALL: dict[str, Any] = {
-    "embedding": 5,
+    "embedding_width": 5,
     "channels": (2, 3),
     "key_sizes": (4, 3, 2),
     "value_sizes": (2, 4, 3),
@@ -180,7 +180,7 @@ def test_flops_count_every_product() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"embedding": 0},
+        {"embedding_width": 0},
         {"key_sizes": (4, 3)},
         {"value_sizes": (2, 4, 0)},
         {"filters": ()},

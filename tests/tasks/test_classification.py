@@ -42,7 +42,7 @@ def task_of(folder: Path, **values: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def view(task: Classification) -> StateView:
-    config = model_config({"family": "recurrent_classifier", "embedding": 4, "encoder": {"width": 3}})
+    config = model_config({"family": "recurrent_classifier", "embedding_width": 4, "encoder": {"width": 3}})
     model = build_model(config, task.interface, Precision())
     return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
 

@@ -119,7 +119,7 @@ def task_of(expectation: SequenceObjective) -> tuple[Translation, StateView]:
     }
     config = dataclasses.replace(CONFIG, objective=expectation, num_samples=3, nll_weight=0.25, mrt_alpha=0.4)
     task = Translation(config, tokenizer, splits)
-    model = build(RecurrentEncoderDecoderConfig(width=8, embedding=4), task.interface, Precision())
+    model = build(RecurrentEncoderDecoderConfig(width=8, embedding_width=4), task.interface, Precision())
     return task, StateView(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
 
 
@@ -190,7 +190,9 @@ def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
 def test_a_model_whose_attention_draws_is_refused() -> None:
     task, _ = task_of(SequenceObjective.REINFORCE)
     model = build(
-        RecurrentEncoderDecoderConfig(width=8, embedding=4, normalizer=Normalizer.HARD), task.interface, Precision()
+        RecurrentEncoderDecoderConfig(width=8, embedding_width=4, normalizer=Normalizer.HARD),
+        task.interface,
+        Precision(),
     )
     view = StateView(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
     with pytest.raises(UserError, match=r"config\.task\.objective=reinforce draws translations"):

@@ -66,7 +66,7 @@ class AttentionCellConfig(Config):
         normalizer: How logits become weights.
         reweighting: `gaussian` multiplies the weights by a Gaussian around the center of the attention span, or of the
             mask.
-        projection: How keys and values are made from the memory.
+        key_value_projection: How keys and values are made from the memory.
         heads: Number of heads.
         head_dim: Features of a projected head, and of the hidden layer of additive, concat and mlp; 0 means as many as
             each head has of the query.
@@ -82,7 +82,7 @@ class AttentionCellConfig(Config):
     score: Score = Score.ADDITIVE
     normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
-    projection: KeyValueProjection = KeyValueProjection.SHARED
+    key_value_projection: KeyValueProjection = KeyValueProjection.SHARED
     heads: NumHeads = 1
     head_dim: NonNegativeInt = 0
     max_length: int = 0
@@ -109,7 +109,7 @@ class AttentionCellConfig(Config):
         Raises:
             ValueError: If `heads` does not divide the features.
         """
-        split = self.projection is KeyValueProjection.SPLIT
+        split = self.key_value_projection is KeyValueProjection.SPLIT
         for name, size in (("query", width), ("memory", memory_width)):
             if size % self.heads and not (split and self.head_dim):
                 raise ValueError(f"heads={self.heads} do not divide the {size} features of the {name}")
@@ -196,7 +196,7 @@ class AttentionCell(Module):
         builder: ParameterBuilder,
     ):
         self.config, heads = config, config.heads
-        split = config.projection is KeyValueProjection.SPLIT
+        split = config.key_value_projection is KeyValueProjection.SPLIT
         depth, key_depth = config.depths(width, memory_width)
 
         # One head is common, and no mesh divides it: as "groups" heads that are too few lie whole.

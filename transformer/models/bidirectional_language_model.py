@@ -43,7 +43,7 @@ class BidirectionalLanguageModelConfig(Config, path="config.model"):
         """The config of the forward language model."""
         return RecurrentDecoderConfig(
             width=self.width,
-            embedding=self.width,
+            embedding_width=self.width,
             layers=self.layers,
             dropout=self.dropout,
             vocab_size=self.vocab_size,

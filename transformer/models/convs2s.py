@@ -46,7 +46,7 @@ class ConvS2SConfig(Config, path="config.model"):
     """The configuration of ConvS2S; the defaults are the paper's for English-Romanian (section 4.3).
 
     Attributes:
-        embedding: Features of words, positions, queries, keys and values, and of the output layer's input.
+        embedding_width: Features of words, positions, queries, keys and values, and of the output layer's input.
         width: Input and output features of every block.
         encoder_layers: Blocks of the encoder.
         decoder_layers: Blocks of the decoder.
@@ -60,7 +60,7 @@ class ConvS2SConfig(Config, path="config.model"):
         UserError: If a size is below 1, or `dropout` is outside [0, 1).
     """
 
-    embedding: PositiveInt = 512
+    embedding_width: PositiveInt = 512
     width: PositiveInt = 512
     encoder_layers: NumLayers = 20
     decoder_layers: NumLayers = 20
@@ -146,8 +146,8 @@ class DecoderBlock(Module):
 
     def __init__(self, config: ConvS2SConfig, of_dropped: ParameterBuilder, builder: ParameterBuilder):
         self.convolution = GatedConvolution(config, Padding.CAUSAL, of_dropped)
-        self.query = _linear(config.width, ("embed", config.embedding), builder)
-        self.context = _linear(config.embedding, ("embed", config.width), builder)
+        self.query = _linear(config.width, ("embed", config.embedding_width), builder)
+        self.context = _linear(config.embedding_width, ("embed", config.width), builder)
 
     def __call__(
         self,
@@ -229,22 +229,22 @@ class ConvS2S(StatelessModule):
         builder = builder.with_rule(Initialize(config.initialization))
         of_dropped = builder.with_rule(Initialize(config.initialization, retained=1 - config.dropout))
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
-        width, embedding = ("embed", config.width), ("embed", config.embedding)
-        self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
-        self.source_positions = LearnedPositions(config.max_length, config.embedding, builder=builder)
-        self.target_positions = LearnedPositions(config.max_length, config.embedding, builder=builder)
-        self.enter_encoder = _linear(config.embedding, width, of_dropped)
+        width, embedding = ("embed", config.width), ("embed", config.embedding_width)
+        self.embedding = Embedding(vocabulary, config.embedding_width, builder=builder)
+        self.source_positions = LearnedPositions(config.max_length, config.embedding_width, builder=builder)
+        self.target_positions = LearnedPositions(config.max_length, config.embedding_width, builder=builder)
+        self.enter_encoder = _linear(config.embedding_width, width, of_dropped)
         self.encoder = of_dropped.stack(
             lambda builder: GatedConvolution(config, Padding.SAME, builder), config.encoder_layers
         )
         self.leave_encoder = _linear(config.width, embedding, builder)
-        self.enter_decoder = _linear(config.embedding, width, of_dropped)
+        self.enter_decoder = _linear(config.embedding_width, width, of_dropped)
         plain = builder.rule
         self.decoder = of_dropped.stack(
             lambda builder: DecoderBlock(config, builder, builder.with_rule(plain)), config.decoder_layers
         )
         self.leave_decoder = _linear(config.width, embedding, builder)
-        self.output = _linear(config.embedding, ("vocabulary", vocabulary), of_dropped)
+        self.output = _linear(config.embedding_width, ("vocabulary", vocabulary), of_dropped)
 
     def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> EncodedSource:
         """Encode the source: the blocks' outputs are the keys z, and z + e the values.

@@ -57,7 +57,7 @@ class RecurrentClassifierConfig(Config, path="config.model"):
     """Word vectors, recurrent layers, pooling, and a linear map to the classes.
 
     Attributes:
-        embedding: Features of a word vector.
+        embedding_width: Features of a word vector.
         encoder: The recurrent layers.
         pooling: How their outputs are pooled.
         score: The score of pooling by attention.
@@ -71,7 +71,7 @@ class RecurrentClassifierConfig(Config, path="config.model"):
         UserError: If a value is out of range.
     """
 
-    embedding: PositiveInt = 128
+    embedding_width: PositiveInt = 128
     encoder: RecurrentConfig = dataclasses.field(
         default_factory=lambda: RecurrentConfig(width=128, direction=Direction.BIDIRECTIONAL)
     )
@@ -86,7 +86,7 @@ class RecurrentClassifierConfig(Config, path="config.model"):
     @property
     def read_width(self) -> int:
         """The input features of the recurrent layers."""
-        return self.embedding + self.elmo.output_width
+        return self.embedding_width + self.elmo.output_width
 
     @property
     def pooled_width(self) -> int:
@@ -109,7 +109,7 @@ class RecurrentClassifier(StatelessModule):
     def __init__(self, config: RecurrentClassifierConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype = config, builder.dtype
         vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
-        self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
+        self.embedding = Embedding(vocabulary, config.embedding_width, builder=builder)
         self.elmo = Elmo(config.elmo, vocabulary, builder=builder) if config.elmo.layers else None
         self.encoder = RecurrentStack(config.encoder, config.read_width, builder=builder)
         if config.pooling is Pooling.ATTENTION:

@@ -58,7 +58,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
         cell: The equations of a cell.
         memory: What a layer stores of the past.
         width: Features of a state.
-        embedding: Features of a word vector.
+        embedding_width: Features of a word vector.
         layers: Number of layers.
         attention_hidden_width: Units of the hidden layer of the score over the state history; 0 means `width`.
         vocab_size: Rows of the embedding table; None means as many as the task's tokens.
@@ -73,7 +73,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     cell: Cell = Cell.LSTM
     memory: RecurrentMemory = RecurrentMemory.STATE
     width: PositiveInt = 256
-    embedding: PositiveInt = 256
+    embedding_width: PositiveInt = 256
     layers: NumLayers = 1
     attention_hidden_width: NonNegativeInt = 0
     vocab_size: int | None = None
@@ -109,9 +109,9 @@ class RecurrentDecoder(StatelessModule):
         builder = builder.with_rule(Initialize(config.initialization))
         self.config, self.dtype = config, builder.dtype
         vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
-        self.embedding = Embedding(vocabulary, config.embedding, builder=builder)
+        self.embedding = Embedding(vocabulary, config.embedding_width, builder=builder)
         for number in range(config.layers):
-            inputs = config.width if number else config.embedding
+            inputs = config.width if number else config.embedding_width
             match config.memory:
                 case RecurrentMemory.STATE:
                     layer: Module = RecurrentLayer(config.layer_config(), inputs, builder=builder)

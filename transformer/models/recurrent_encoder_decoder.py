@@ -119,7 +119,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     Attributes:
         cell: The equations of a cell.
         width: Features of the states of both sides and of the output layer.
-        embedding: Features of a word vector.
+        embedding_width: Features of a word vector.
         encoder_layers: Layers of the encoder.
         decoder_layers: Layers of the decoder.
         direction: The encoder's direction; backward reads the source reversed (Sutskever et al. 2014).
@@ -130,7 +130,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         output_layer: The layer from which the logits are computed.
         score: The attention's score function.
         normalizer: How logits become weights.
-        projection: How keys and values are made from the annotations.
+        key_value_projection: How keys and values are made from the annotations.
         heads: Number of heads.
         head_dim: Features of a projected head; 0 as in `AttentionCellConfig`.
         attention_span: Which annotations a query sees.
@@ -151,7 +151,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
 
     cell: Cell = Cell.GRU_RESET_BEFORE
     width: PositiveInt = 256
-    embedding: PositiveInt = 256
+    embedding_width: PositiveInt = 256
     encoder_layers: NumLayers = 1
     decoder_layers: NumLayers = 1
     direction: Direction = Direction.BIDIRECTIONAL
@@ -162,7 +162,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     output_layer: OutputLayer = OutputLayer.MAXOUT
     score: Score = AttentionCellConfig.score
     normalizer: Normalizer = AttentionCellConfig.normalizer
-    projection: KeyValueProjection = AttentionCellConfig.projection
+    key_value_projection: KeyValueProjection = AttentionCellConfig.key_value_projection
     heads: NumHeads = AttentionCellConfig.heads
     head_dim: NonNegativeInt = AttentionCellConfig.head_dim
     attention_span: AttentionSpan = AttentionCellConfig.attention_span
@@ -212,14 +212,14 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 f"config.model.normalizer={self.normalizer.value} leaves one: say attention_span=monotonic, or "
                 "normalizer=softmax"
             )
-        memory, split = self.encoder().output_width, self.projection is KeyValueProjection.SPLIT
+        memory, split = self.encoder().output_width, self.key_value_projection is KeyValueProjection.SPLIT
         for name, size in (("width", self.width), ("the encoder's output", memory)):
             if size % self.heads and not (split and self.head_dim):
                 raise UserError(f"config.model.heads={self.heads} do not divide the {size} features of {name}")
         if SCORES[self.score].is_product and not split and self.width != memory:
             raise UserError(
                 f"config.model.score={self.score.value} multiplies states of {self.width} features with annotations "
-                f"of {memory}: say projection=split, direction=forward, or the score general"
+                f"of {memory}: say key_value_projection=split, direction=forward, or the score general"
             )
 
     def encoder(self) -> RecurrentConfig:
@@ -258,7 +258,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         """The input and output features of the output layer's matrix; maxout also reads the word and has pairs."""
         both = self.width + self.context_width
         if self.output_layer is OutputLayer.MAXOUT:
-            return both + self.embedding, 2 * self.width
+            return both + self.embedding_width, 2 * self.width
         return both, self.width
 
     def attention(self) -> AttentionCellConfig:
@@ -268,7 +268,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
             self.score,
             self.normalizer,
             Reweighting.GAUSSIAN if self.attention_span is AttentionSpan.PREDICTIVE else Reweighting.NONE,
-            self.projection,
+            self.key_value_projection,
             self.heads,
             self.head_dim,
             self.max_length,
@@ -333,7 +333,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         self.config = config
         builder = builder.with_rule(Initialize(config.initialization))
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
-        width, embedding = config.width, config.embedding
+        width, embedding = config.width, config.embedding_width
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder(), embedding, builder=builder)
         annotations = config.encoder().output_width

@@ -56,7 +56,7 @@ class SnailConfig(Config, path="config.model"):
     """An embedding of every step, a stack of blocks, and a linear output layer; by default the paper's for Omniglot.
 
     Attributes:
-        embedding: Features of a step's embedding, by convolutions for an image, by a linear map for a vector.
+        embedding_width: Features of a step's embedding, by convolutions for an image, by a linear map for a vector.
         channels: Features of each convolution of an image.
         blocks: The kinds of the blocks, in order.
         key_sizes: Features of queries and keys of each attention block.
@@ -68,7 +68,7 @@ class SnailConfig(Config, path="config.model"):
         UserError: If a size is below 1, or if the numbers of sizes and blocks differ.
     """
 
-    embedding: PositiveInt = 64
+    embedding_width: PositiveInt = 64
     channels: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1)] = (64, 64, 64, 64)
     blocks: tuple[Block, ...] = _OMNIGLOT
     key_sizes: tuple[PositiveInt, ...] = (64, 256, 512)
@@ -232,7 +232,7 @@ class ImageEmbedding(Module):
             setattr(self, f"convolution_{number}", convolution)
             setattr(self, f"norm_{number}", BatchNorm(channels, builder=builder))
         flat = math.prod(config.grid(height, width)) * config.channels[-1]
-        embedded = (("embed", config.embedding),)
+        embedded = (("embed", config.embedding_width),)
         self.output = Linear((("features", flat),), embedded, bias=True, builder=builder)
 
     def initial_state(self) -> dict[str, BatchStatistics]:
@@ -289,13 +289,13 @@ class Snail(Module):
             _, length, *image = interface.inputs["images"].shape
             self.outputs = interface.vocabularies["classes"]
             self.embedding: Any = ImageEmbedding(config, tuple(image), builder=builder)
-            width = config.embedding + self.outputs
+            width = config.embedding_width + self.outputs
         else:
             _, length, features = interface.inputs["vectors"].shape
             self.outputs = interface.vocabularies["numbers"]
-            embedded = (("embed", config.embedding),)
+            embedded = (("embed", config.embedding_width),)
             self.embedding = Linear((("features", features),), embedded, bias=True, builder=builder)
-            width = config.embedding
+            width = config.embedding_width
         for number, (block, sizes) in enumerate(config.enabled_block_sizes):
             match block:
                 case Block.ATTENTION:

@@ -85,7 +85,13 @@ def recurrent_config() -> ConfigDict:
     config.name = "recurrent"
     config.steps = 600
     config.model = ConfigDict(
-        {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 64, "projection": "split", "head_dim": 64}
+        {
+            "family": "recurrent_encoder_decoder",
+            "width": 64,
+            "embedding_width": 64,
+            "key_value_projection": "split",
+            "head_dim": 64,
+        }
     )
     config.optimizer.schedule = "cosine"
     return config

@@ -21,7 +21,7 @@ from experiments.attention_probes.configs import single_probe
 
 # All that a model which reads the past alone can answer.
 DATASETS = ("coreference", "agreement", "two_offset_copy", "retrieval", "sorting", "brackets", "motifs")
-LSTM = {"family": "recurrent_decoder", "width": 64, "embedding": 64, "layers": 2}
+LSTM = {"family": "recurrent_decoder", "width": 64, "embedding_width": 64, "layers": 2}
 CONVOLUTION = {"family": "bytenet_decoder", "width": 32, "sets": 2, "max_dilation": 8}
 
 

@@ -34,7 +34,7 @@ def get_config(attention: Literal["soft", "hard", "none"] = "soft") -> ConfigDic
                 "family": "experiments.captioning.model",
                 "encoder": {"channels": (16, 32, 64)},
                 "width": 96,
-                "embedding": 48,
+                "embedding_width": 48,
             },
             "optimizer": {
                 "learning_rate": 3e-3,

@@ -47,7 +47,9 @@ def get_config(family: Literal["encoder_decoder", "recurrent"] = "encoder_decode
         }
     )
     if family == "recurrent":
-        config.model = ConfigDict({"family": "recurrent_encoder_decoder", "width": 96, "embedding": 64, "dropout": 0.1})
+        config.model = ConfigDict(
+            {"family": "recurrent_encoder_decoder", "width": 96, "embedding_width": 64, "dropout": 0.1}
+        )
     else:
         config.model = ConfigDict(
             {

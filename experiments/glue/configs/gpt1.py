@@ -42,7 +42,7 @@ MODEL = {
     "scan_unroll": 4,
 }
 # Half a million numbers in the cell, where the Transformer's blocks have 0.8 million.
-LSTM = {"family": "recurrent_decoder", "width": 256, "embedding": 256, "layers": 1, "dropout": 0.1}
+LSTM = {"family": "recurrent_decoder", "width": 256, "embedding_width": 256, "layers": 1, "dropout": 0.1}
 # The table has three tokens more than the tokenizer: start, delimiter, extract.
 RESIZED = {
     "decoder": ("resize embedding/table",),

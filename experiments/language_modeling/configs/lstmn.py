@@ -30,7 +30,7 @@ def get_config(cell: Literal["lstmn", "lstm"] = "lstmn") -> ConfigDict:
             "family": "recurrent_decoder",
             "memory": memory,
             "width": width,
-            "embedding": 128,
+            "embedding_width": 128,
             "attention_hidden_width": 64,
         }
     )

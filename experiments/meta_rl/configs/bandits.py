@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 SNAIL = {
     "family": "snail",
-    "embedding": 32,
+    "embedding_width": 32,
     "blocks": ("convolutions", "convolutions", "attention"),
     "key_sizes": (32,),
     "value_sizes": (32,),

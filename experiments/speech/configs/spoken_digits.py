@@ -41,7 +41,7 @@ def get_config(case: Literal["fsdd", "transformer", "synthetic", "held_out", "si
                 "listener_width": 48,
                 "speller_width": 96,
                 "speller_layers": 1,
-                "embedding": 16,
+                "embedding_width": 16,
                 "attention_width": 48,
                 "audio_frontend": {
                     "spec_augment": {

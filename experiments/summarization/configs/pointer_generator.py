@@ -36,7 +36,7 @@ def get_config(arm: Literal["pointer", "coverage", "plain"] = "pointer") -> Conf
             "maps_every": 50,
             "checkpoint_every": 250,
             "task": {"name": "experiments.summarization.task"},
-            "model": {"family": "experiments.summarization.model", "width": 80, "embedding": 40},
+            "model": {"family": "experiments.summarization.model", "width": 80, "embedding_width": 40},
             "optimizer": {
                 "learning_rate": 3e-3,
                 "schedule": "cosine",

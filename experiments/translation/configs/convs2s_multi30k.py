@@ -19,7 +19,7 @@ def get_config() -> ConfigDict:
     config.model = ConfigDict(
         {
             "family": "convs2s",
-            "embedding": 192,
+            "embedding_width": 192,
             "width": 192,
             "encoder_layers": 4,
             "decoder_layers": 4,

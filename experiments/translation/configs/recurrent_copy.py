@@ -34,7 +34,7 @@ def get_config(
                 "num_beams": 1,
                 "length_bounds": (4, 8, 12, 16, 20),
             },
-            "model": {"family": "recurrent_encoder_decoder", "width": 64, "embedding": 32},
+            "model": {"family": "recurrent_encoder_decoder", "width": 64, "embedding_width": 32},
             "optimizer": {"learning_rate": 2e-3, "schedule": "constant", "warmup_steps": 0, "clip_norm": 1.0},
             "topology": "cpu:1",
         }

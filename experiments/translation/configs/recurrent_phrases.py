@@ -16,5 +16,7 @@ def get_config() -> ConfigDict:
     config = demo.get_config()
     config.name = "recurrent_phrases"
     config.steps = 2000
-    config.model = ConfigDict({"family": "recurrent_encoder_decoder", "width": 128, "embedding": 128, "dropout": 0.1})
+    config.model = ConfigDict(
+        {"family": "recurrent_encoder_decoder", "width": 128, "embedding_width": 128, "dropout": 0.1}
+    )
     return config

@@ -39,7 +39,7 @@ INTERFACE = TaskInterface(
     2,
 )
 SOFT = CaptionerConfig(
-    GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, embedding=3, doubly_stochastic_weight=0.3
+    GridEncoderConfig(channels=(3, 4), strides=(2, 1)), width=5, embedding_width=3, doubly_stochastic_weight=0.3
 )
 CASES = {
     "soft": SOFT,

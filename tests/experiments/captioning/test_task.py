@@ -43,7 +43,7 @@ def task() -> Captioning:
 def view_of(task: Captioning, attention: AttentionKind = AttentionKind.SOFT, *, train: bool = False) -> StateView:
     """A model that has learned nothing, over 3 x 3 or 6 x 6 places."""
     stride = PIXELS if attention is AttentionKind.HARD else PIXELS // 2
-    config = CaptionerConfig(GridEncoderConfig((4,), (stride,)), width=6, embedding=4, attention=attention)
+    config = CaptionerConfig(GridEncoderConfig((4,), (stride,)), width=6, embedding_width=4, attention=attention)
     model = FAMILY.build(config, task.interface, Precision())
     extra = task.init_task_state(StateView(model, Variables({}, {}), {}, {}, np.int32(0), train), jax.random.key(0))
     return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, extra, np.int32(0), train)

@@ -43,7 +43,7 @@ INTERFACE = TaskInterface(
     BEGIN,
     2,
 )
-FULL = ListenAttendWalkConfig(width=5, embedding=3, vocab_size=11)
+FULL = ListenAttendWalkConfig(width=5, embedding_width=3, vocab_size=11)
 CASES = {
     "full": FULL,
     **{
@@ -158,5 +158,5 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
 
 
 def test_sizes_below_one_are_refused() -> None:
-    with pytest.raises(UserError, match=r"config\.model\.embedding=0 must be at least 1"):
-        dataclasses.replace(FULL, embedding=0)
+    with pytest.raises(UserError, match=r"config\.model\.embedding_width=0 must be at least 1"):
+        dataclasses.replace(FULL, embedding_width=0)

@@ -45,7 +45,7 @@ def task() -> InstructionFollowing:
 
 def view_of(task: InstructionFollowing) -> StateView:
     """A model without parameters: for what its sites alone decide."""
-    model = FAMILY.build(ListenAttendWalkConfig(width=4, embedding=3), task.interface, Precision())
+    model = FAMILY.build(ListenAttendWalkConfig(width=4, embedding_width=3), task.interface, Precision())
     return StateView(model, Variables({}, {}), {}, {}, jnp.int32(0), train=False)
 
 

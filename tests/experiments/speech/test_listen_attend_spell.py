@@ -43,7 +43,7 @@ CONFIG = ListenAttendSpellConfig(
     pyramid=(2,),
     speller_width=4,
     speller_layers=2,
-    embedding=3,
+    embedding_width=3,
     attention_width=5,
 )
 

@@ -60,7 +60,7 @@ def view_of(task: SpokenDigitRecognition) -> StateView:
         "pyramid": (8,),
         "speller_width": 4,
         "speller_layers": 1,
-        "embedding": 2,
+        "embedding_width": 2,
         "attention_width": 3,
     }
     model = FAMILY.build(ListenAttendSpellConfig(**small), task.interface, Precision())

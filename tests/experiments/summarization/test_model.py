@@ -26,7 +26,7 @@ SOURCE = np.int32([[3, 5, 3, 3, 6], [4, 5, 4, 0, 0]])
 COPIED = np.int32([[7, 5, 8, 7, 6], [4, 5, 4, 0, 0]])
 TARGET = np.int32([[1, 8, 4, 7], [1, 4, 0, 0]])
 STEPS, LENGTHS = (4, 2), (5, 3)
-COVERING = PointerGeneratorConfig(width=4, embedding=3, coverage_loss_weight=0.7)
+COVERING = PointerGeneratorConfig(width=4, embedding_width=3, coverage_loss_weight=0.7)
 POINTING = dataclasses.replace(COVERING, coverage_loss_weight=None)
 
 

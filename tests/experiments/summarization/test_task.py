@@ -39,7 +39,7 @@ def view_of(task: Summarization) -> StateView:
     """A model that has learned nothing."""
     family = FAMILIES["experiments.summarization.model"]
     model = family.build(
-        family.config_class(width=4, embedding=3, coverage_loss_weight=1.0), task.interface, Precision()
+        family.config_class(width=4, embedding_width=3, coverage_loss_weight=1.0), task.interface, Precision()
     )
     return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, np.int32(0), False)
 
@@ -98,7 +98,9 @@ def test_each_name_is_linked_to_its_place_and_origins_have_names() -> None:
     sites = (
         FAMILIES["experiments.summarization.model"]
         .build(
-            FAMILIES["experiments.summarization.model"].config_class(width=2, embedding=2), task.interface, Precision()
+            FAMILIES["experiments.summarization.model"].config_class(width=2, embedding_width=2),
+            task.interface,
+            Precision(),
         )
         .sites
     )
