@@ -217,6 +217,12 @@ def use_placement(placement: Placement) -> Iterator[None]:
         _placement.reset(token)
 
 
+def target_platform() -> str:
+    """Return the platform that is compiled for, such as "cpu", "gpu" or "tpu", which a mesh in context may set."""
+    target = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if target is None else target.platform
+
+
 def current_placement() -> Placement | None:
     """Return the placement that is being traced for; None outside of one, where all is on one device."""
     return _placement.get()

@@ -1,10 +1,16 @@
 """Losses of token predictions against NumPy in float64."""
 
+from typing import Any
+
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer.layers import linear
+from transformer.layers.linear import logits_product
+from transformer.tasks import losses
 from transformer.tasks.losses import chunked_token_loss, token_loss
 
 BATCH, LENGTH, VOCABULARY = 3, 5, 7
@@ -136,3 +142,103 @@ def test_the_whole_logits_never_exist_in_chunks() -> None:
     assert "[2,8,4096]" in text
     assert "[2,64,4096]" not in text
     assert "[8,2,8,4096]" not in text
+
+
+HEAD_ROWS, HEAD_LENGTH, HEAD_WIDTH, HEAD_VOCABULARY = 2, 9, 16, 37
+
+
+def drawn_head() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Hidden states and a table that bfloat16 holds exactly, labels, and which of them count."""
+    random = np.random.default_rng(2)
+    hidden = random.normal(size=(HEAD_ROWS, HEAD_LENGTH, HEAD_WIDTH))
+    table = random.normal(size=(HEAD_VOCABULARY, HEAD_WIDTH)) / 2
+    labels = random.integers(0, HEAD_VOCABULARY, (HEAD_ROWS, HEAD_LENGTH)).astype(np.int32)
+    rounded = (np.asarray(jnp.asarray(x, jnp.bfloat16), np.float32) for x in (hidden, table))
+    return *rounded, labels, np.arange(HEAD_LENGTH) < np.array([9, 4])[:, None]
+
+
+def head_by_hand(
+    hidden: np.ndarray, table: np.ndarray, labels: np.ndarray, counts: np.ndarray, smoothing: float, weights: tuple
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """The weighted sum of both losses of x W^T in float64, and its gradients of x and W."""
+    hidden, table = hidden.astype(np.float64), table.astype(np.float64)
+    logits = hidden @ table.T
+    normalizer = np.log(np.exp(logits).sum(-1, keepdims=True))
+    one_hot = np.eye(table.shape[0])[labels]
+    loss, of_logits = 0.0, np.zeros_like(logits)
+    for weight, e in zip(weights, (smoothing, 0.0), strict=True):
+        target = (1 - e) * one_hot + e / table.shape[0]
+        loss += weight * float((target * (normalizer - logits) * counts[..., None]).sum())
+        of_logits += weight * (np.exp(logits - normalizer) - target) * counts[..., None]
+    return loss, of_logits @ table, np.einsum("btv,bte->ve", of_logits, hidden)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("at_once", [2 * 4 * HEAD_VOCABULARY, 10**9], ids=["chunks", "whole"])
+@pytest.mark.parametrize(("dtype", "smoothing"), [(jnp.bfloat16, 0.0), (jnp.bfloat16, 0.1), (jnp.float32, 0.1)])
+def test_the_head_of_a_compute_type_is_numpys(
+    dtype: type, smoothing: float, at_once: int, platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Value, and gradients of hidden states and table, of both losses at once; on a GPU the table is padded inside."""
+    monkeypatch.setattr(linear, "target_platform", lambda: platform)
+    hidden, table, labels, counts = drawn_head()
+    weights = (0.25, 0.5)
+
+    def loss(hidden: jax.Array, table: jax.Array) -> jax.Array:
+        score = lambda x: logits_product(x, table.astype(dtype).T)  # noqa: E731
+        sums = chunked_token_loss(
+            score, hidden, jnp.asarray(labels), jnp.asarray(counts), smoothing, logits_at_once=at_once
+        )
+        return weights[0] * sums.smoothed + weights[1] * sums.cross_entropy
+
+    value, (of_hidden, of_table) = jax.value_and_grad(loss, (0, 1))(jnp.asarray(hidden, dtype), jnp.asarray(table))
+    expected, expected_hidden, expected_table = head_by_hand(hidden, table, labels, counts, smoothing, weights)
+    assert value.dtype == of_table.dtype == jnp.float32
+    assert float(value) == pytest.approx(expected, rel=2e-6)
+    tolerance = 2e-6 if dtype == jnp.float32 else 1e-2
+    for found, wanted in ((of_hidden, expected_hidden), (of_table, expected_table)):
+        error = np.linalg.norm(np.asarray(found, np.float64) - wanted) / np.linalg.norm(wanted)
+        assert error < tolerance
+
+
+def products_of(jaxpr: Any) -> list[Any]:
+    """Every matrix product of a program."""
+    found = []
+    for equation in jaxpr.eqns:
+        found += [equation] if equation.primitive.name == "dot_general" else []
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            found += products_of(inner)
+    return found
+
+
+@pytest.mark.parametrize("at_once", [2 * 4 * HEAD_VOCABULARY, 10**9], ids=["chunks", "whole"])
+def test_the_products_of_a_bfloat16_head_have_bfloat16_operands_and_sum_in_float32(at_once: int) -> None:
+    """Forward and backward; no gradient is scattered into the logits, and without smoothing none has a mean."""
+    hidden, table, labels, counts = drawn_head()
+
+    def loss(hidden: jax.Array, table: jax.Array) -> jax.Array:
+        score = lambda x: logits_product(x, table.astype(x.dtype).T)  # noqa: E731
+        sums = chunked_token_loss(score, hidden, jnp.asarray(labels), jnp.asarray(counts), 0.0, logits_at_once=at_once)
+        return sums.smoothed
+
+    program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(jnp.asarray(hidden, jnp.bfloat16), jnp.asarray(table))
+    products = products_of(program.jaxpr)
+    assert len(products) == (4 if at_once < 10**9 else 3)
+    assert {operand.aval.dtype for each in products for operand in each.invars} == {jnp.dtype(jnp.bfloat16)}
+    # That of the hidden states is rounded anyway.
+    assert [each.outvars[0].aval.dtype for each in products].count(jnp.float32) == len(products) - 1
+    assert "scatter" not in str(program)
+
+
+@pytest.mark.parametrize(("platform", "whole"), [("gpu", True), ("cpu", False), ("tpu", False)])
+def test_a_gpu_holds_the_logits_of_16_rows_of_gpt2_at_once(
+    platform: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "target_platform", lambda: platform)
+    labels = jnp.zeros((16, 1024), jnp.int32)
+
+    def loss(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
+        return chunked_token_loss(lambda part: part @ kernel, hidden, labels, labels == 0, 0.0).smoothed
+
+    shapes = (jax.ShapeDtypeStruct((16, 1024, 4), jnp.float32), jax.ShapeDtypeStruct((4, 50257), jnp.float32))
+    assert ("[16,1024,50257]" in str(jax.make_jaxpr(loss)(*shapes))) is whole

@@ -18,7 +18,7 @@ from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, 
 from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sharded_attention import AttentionSharding
-from transformer.logical_axes import SequenceParallel
+from transformer.logical_axes import SequenceParallel, target_platform
 
 _logger = logging.getLogger(__name__)
 
@@ -97,9 +97,8 @@ class CallShape:
         )
         crosses = None if shards is None else shards.sequence_parallel
         mesh = jax.sharding.get_abstract_mesh()
-        target = mesh.abstract_device
         return cls(
-            platform=jax.default_backend() if target is None else target.platform,
+            platform=target_platform(),
             dtype=jnp.result_type(q, k, v).name,
             batch=q.shape[0] // batch,
             heads=q.shape[2] // heads,

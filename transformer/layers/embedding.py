@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config import UserError
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
-from transformer.layers.linear import product
+from transformer.layers.linear import logits_product
 
 
 def padded_vocab_size(tokens: int, rows: int | None) -> int:
@@ -44,8 +44,7 @@ class Embedding(Module):
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logit of every token with the same table, in float32 or wider."""
-        at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
-        return product(x, self.output_matrix(x.dtype), dtype=at_least_float32)
+        return logits_product(x, self.output_matrix(x.dtype))
 
     def output_matrix(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
         """The transposed table, the matrix that computes logits, in `dtype`."""

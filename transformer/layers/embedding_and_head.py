@@ -9,7 +9,7 @@ from transformer.attention.rng import dropout
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
-from transformer.layers.linear import Linear, product
+from transformer.layers.linear import Linear, logits_product
 from transformer.layers.transformer_config import PositionJoin, Positions, TransformerConfig
 from transformer.logical_axes import with_logical_constraint
 
@@ -135,7 +135,7 @@ class EmbeddingAndHead(Module):
         """Compute the same logits with the matrix from `output_matrix`."""
         if (scale := self.config.logit_scale.factor_for(self.config.width)) != 1:
             x = x * jnp.asarray(scale, x.dtype)
-        logits = product(x, scoring_ExV.astype(x.dtype), dtype=jnp.promote_types(x.dtype, jnp.float32))
+        logits = logits_product(x, scoring_ExV.astype(x.dtype))
         logits = logits if self.output_bias is None else self.output_bias(logits)
         return with_logical_constraint(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
 

@@ -9,14 +9,12 @@ from jaxtyping import Array, Float
 
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Role
-from transformer.logical_axes import is_sharded
+from transformer.logical_axes import is_sharded, target_platform
 
 Axes = tuple[tuple[str, int], ...]
 
 
-def product(
-    x: Float[Array, "..."], weights: Float[Array, "..."], contracted: int = 1, dtype: jax.typing.DTypeLike | None = None
-) -> Float[Array, "..."]:
+def product(x: Float[Array, "..."], weights: Float[Array, "..."], contracted: int = 1) -> Float[Array, "..."]:
     """Compute x W over the last `contracted` axes of x and the first of W.
 
     On one device it is a matrix product: XLA on CPUs copies arrays with more axes into other layouts, especially
@@ -26,17 +24,69 @@ def product(
         x: The inputs.
         weights: W.
         contracted: Number of axes to contract.
-        dtype: Type of the result; None means the type of x.
 
     Returns:
         The product.
     """
     if is_sharded():
-        return jnp.tensordot(x, weights, axes=contracted, preferred_element_type=dtype)
+        return jnp.tensordot(x, weights, axes=contracted)
     kept, new = x.shape[: x.ndim - contracted], weights.shape[contracted:]
     size = math.prod(weights.shape[:contracted])
-    y = jnp.matmul(x.reshape(-1, size), weights.reshape(size, -1), preferred_element_type=dtype)
-    return y.reshape(*kept, *new)
+    return jnp.matmul(x.reshape(-1, size), weights.reshape(size, -1)).reshape(*kept, *new)
+
+
+def logits_product(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Float[Array, "*B V"]:
+    """Compute x W over a vocabulary, with a result in float32 or wider.
+
+    For bfloat16, the products of the backward pass take the result's gradient in bfloat16 and sum in float32. Those of
+    autodiff have float32 operands, which accelerators multiply at half the rate or less. float16 keeps them, because
+    gradients of a mean over many tokens are below its range.
+
+    Args:
+        x: The inputs.
+        weights: W, in the type of x.
+
+    Returns:
+        The product.
+    """
+    return _bfloat16_product(x, weights) if x.dtype == jnp.bfloat16 else _accumulate_in_float32(x, weights)
+
+
+def _accumulate_in_float32(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Float[Array, "*B V"]:
+    at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
+    if is_sharded():
+        return jnp.tensordot(x, weights, axes=1, preferred_element_type=at_least_float32)
+    y = jnp.matmul(x.reshape(-1, x.shape[-1]), weights, preferred_element_type=at_least_float32)
+    return y.reshape(*x.shape[:-1], weights.shape[1])
+
+
+@jax.custom_vjp
+def _bfloat16_product(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Float[Array, "*B V"]:
+    return _bfloat16_forward(x, weights)[0]
+
+
+def _bfloat16_forward(x: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _accumulate_in_float32(x, _align(weights))[..., : weights.shape[1]], (x, weights)
+
+
+def _bfloat16_backward(saved: tuple[Array, Array], gradient: Float[Array, "*B V"]) -> tuple[Array, Array]:
+    x, weights = saved
+    aligned_BxW = _align(gradient.astype(x.dtype))
+    positions = tuple(range(x.ndim - 1))
+    of_weights_ExW = jnp.tensordot(x, aligned_BxW, axes=(positions, positions), preferred_element_type=jnp.float32)
+    return product(aligned_BxW, _align(weights).T), of_weights_ExW[:, : weights.shape[1]].astype(weights.dtype)
+
+
+_bfloat16_product.defvjp(_bfloat16_forward, _bfloat16_backward)
+
+
+def _align(x: Float[Array, "*B V"]) -> Float[Array, "*B W"]:
+    """Pad the last axis with zeros to a multiple of 64 on a GPU, whose fast loads take rows of 16-byte multiples.
+
+    The compiler fuses the padding, and the slice of the result, into the programs that write and read these arrays.
+    """
+    missing = -x.shape[-1] % 64 if target_platform() == "gpu" else 0
+    return jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, missing),)) if missing else x
 
 
 class Linear(Module):

@@ -1,5 +1,6 @@
 """Losses of token predictions."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -7,10 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.logical_axes import current_placement
+from transformer.logical_axes import current_placement, target_platform
 
-# The default number of logits held at once: half a GiB of float32.
+# The default number of logits held at once: half a GiB of float32, and on a GPU 4 GiB. Chunks cost a GPU much: the
+# backward pass computes all logits again, and adds to the gradient of the whole table once a chunk.
 LOGITS_AT_ONCE = 2**27
+LOGITS_AT_ONCE_ON_GPUS = 2**30
 
 
 class TokenLoss(NamedTuple):
@@ -58,22 +61,79 @@ def token_loss(
         ```
     """
     logits_BxTxV = logits_BxTxV.astype(jnp.promote_types(logits_BxTxV.dtype, jnp.float32))
+    cross_entropy_BxT, normalizer_BxT, largest_BxT = _cross_entropies(logits_BxTxV, labels_BxT)
+    uniform_BxT = normalizer_BxT - jnp.mean(logits_BxTxV, axis=-1)
+    smoothed_BxT = (1 - label_smoothing) * cross_entropy_BxT + label_smoothing * uniform_BxT
+    correct_BxT = _are_most_probable(logits_BxTxV, largest_BxT, labels_BxT)
+    return _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
+
+
+def _cross_entropies(logits_BxTxV: Array, labels_BxT: Array) -> tuple[Array, Array, Array]:
+    """Return each token's cross-entropy, the logarithm of its softmax's denominator, and its largest logit."""
     largest_BxT = jax.lax.stop_gradient(jnp.max(logits_BxTxV, axis=-1))
     exponentials_BxTxV = jnp.exp(logits_BxTxV - largest_BxT[..., None])
     normalizer_BxT = largest_BxT + jnp.log(jnp.sum(exponentials_BxTxV, axis=-1))
     label_logit_BxT = jnp.take_along_axis(logits_BxTxV, labels_BxT[..., None], axis=-1)[..., 0]
-    plain_BxT = normalizer_BxT - label_logit_BxT
-    uniform_BxT = normalizer_BxT - jnp.mean(logits_BxTxV, axis=-1)
-    smoothed_BxT = (1 - label_smoothing) * plain_BxT + label_smoothing * uniform_BxT
+    return normalizer_BxT - label_logit_BxT, normalizer_BxT, largest_BxT
+
+
+def _are_most_probable(logits_BxTxV: Array, largest_BxT: Array, labels_BxT: Array) -> Array:
     # The argmax, derived from the maximum: argmax itself over the vocabulary is slow on CPUs.
     token_V = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype)
     among_largest_BxTxV = logits_BxTxV >= largest_BxT[..., None]
     first_BxT = jnp.min(jnp.where(among_largest_BxTxV, token_V, token_V.size), axis=-1)
-    correct_BxT = labels_BxT == first_BxT
+    return labels_BxT == first_BxT
+
+
+def _sum_of_counted(smoothed_BxT: Array, cross_entropy_BxT: Array, correct_BxT: Array, counts_BxT: Array) -> TokenLoss:
     smoothed, plain, correct = (
-        jnp.sum(jnp.where(counts_BxT, value, 0)) for value in (smoothed_BxT, plain_BxT, correct_BxT)
+        jnp.sum(jnp.where(counts_BxT, value, 0)) for value in (smoothed_BxT, cross_entropy_BxT, correct_BxT)
     )
     return TokenLoss(smoothed, plain, correct.astype(plain.dtype))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _token_loss_in_few_passes(
+    logits_BxTxV: Float[Array, "B T V"],
+    labels_BxT: Int[Array, "B T"],
+    counts_BxT: Bool[Array, "B T"],
+    label_smoothing: float,
+) -> TokenLoss:
+    """Compute `token_loss` of float32 logits, reading and writing arrays of their size as rarely as possible.
+
+    The gradient is softmax minus target, written out, where autodiff scatters the labels' part into an array of zeros.
+    Without label smoothing there is no mean over the vocabulary.
+    """
+    return _few_passes_forward(logits_BxTxV, labels_BxT, counts_BxT, label_smoothing)[0]
+
+
+def _few_passes_forward(
+    logits_BxTxV: Array, labels_BxT: Array, counts_BxT: Array, label_smoothing: float
+) -> tuple[TokenLoss, tuple[Array, ...]]:
+    cross_entropy_BxT, normalizer_BxT, largest_BxT = _cross_entropies(logits_BxTxV, labels_BxT)
+    smoothed_BxT = cross_entropy_BxT
+    if label_smoothing:
+        uniform_BxT = normalizer_BxT - jnp.mean(logits_BxTxV, axis=-1)
+        smoothed_BxT = (1 - label_smoothing) * cross_entropy_BxT + label_smoothing * uniform_BxT
+    correct_BxT = _are_most_probable(logits_BxTxV, largest_BxT, labels_BxT)
+    sums = _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
+    return sums, (logits_BxTxV, labels_BxT, counts_BxT, normalizer_BxT)
+
+
+def _few_passes_backward(
+    label_smoothing: float, saved: tuple[Array, ...], gradient: TokenLoss
+) -> tuple[Array, None, None]:
+    logits_BxTxV, labels_BxT, counts_BxT, normalizer_BxT = saved
+    softmax_BxTxV = jnp.exp(logits_BxTxV - normalizer_BxT[..., None])
+    at_label = (1 - label_smoothing) * gradient.smoothed + gradient.cross_entropy
+    everywhere = label_smoothing * gradient.smoothed / logits_BxTxV.shape[-1]
+    is_label_BxTxV = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype) == labels_BxT[..., None]
+    target_BxTxV = jnp.where(is_label_BxTxV, at_label, 0) + everywhere
+    of_logits_BxTxV = (gradient.smoothed + gradient.cross_entropy) * softmax_BxTxV - target_BxTxV
+    return jnp.where(counts_BxT[..., None], of_logits_BxTxV, 0), None, None
+
+
+_token_loss_in_few_passes.defvjp(_few_passes_forward, _few_passes_backward)
 
 
 def class_loss(logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], counts_B: Bool[Array, " B"]) -> TokenLoss:
@@ -94,11 +154,13 @@ def chunked_token_loss(
     counts_BxT: Bool[Array, "B T"],
     label_smoothing: float,
     *,
-    logits_at_once: int = LOGITS_AT_ONCE,
+    logits_at_once: int | None = None,
 ) -> TokenLoss:
-    """Compute `token_loss` of score(hidden) without ever holding all logits.
+    """Compute `token_loss` of score(hidden) without ever holding more logits than `logits_at_once`.
 
-    Positions are processed in chunks, one after another; the backward pass recomputes the logits of each chunk.
+    If there are more, positions are processed in chunks, one after another; the backward pass recomputes the logits of
+    each chunk. For hidden states in bfloat16 the gradient is written out. In float32 it stays autodiff's, to the last
+    bit, so that recorded runs can be reproduced.
 
     Args:
         score: The map from hidden states to logits.
@@ -106,8 +168,16 @@ def chunked_token_loss(
         labels_BxT: The true tokens.
         counts_BxT: Which tokens count.
         label_smoothing: The smoothing e, from 0 to below 1.
-        logits_at_once: About how many logits exist at one time on one device.
+        logits_at_once: About how many logits exist at one time on one device; None means 2^30 on GPUs, else 2^27.
     """
+    if logits_at_once is None:
+        logits_at_once = LOGITS_AT_ONCE_ON_GPUS if target_platform() == "gpu" else LOGITS_AT_ONCE
+
+    def loss_of(hidden: Array, labels: Array, counts: Array) -> TokenLoss:
+        if hidden.dtype == jnp.bfloat16:
+            return _token_loss_in_few_passes(score(hidden).astype(jnp.float32), labels, counts, label_smoothing)
+        return token_loss(score(hidden), labels, counts, label_smoothing)
+
     batch, length, _ = hidden_BxTxE.shape
     vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]
     placed = current_placement()
@@ -117,7 +187,7 @@ def chunked_token_loss(
     # A multiple of the devices between which positions are sharded.
     chunk = max(logits_at_once * divided // (batch * vocabulary), 1) * along
     if chunk >= length:
-        return token_loss(score(hidden_BxTxE), labels_BxT, counts_BxT, label_smoothing)
+        return loss_of(hidden_BxTxE, labels_BxT, counts_BxT)
 
     def cut(x: Array) -> Array:
         padded = jnp.pad(x, ((0, 0), (0, -length % chunk), *((0, 0),) * (x.ndim - 2)))
@@ -126,8 +196,7 @@ def chunked_token_loss(
 
     @jax.checkpoint
     def add(sums: TokenLoss, part: tuple[Array, Array, Array]) -> tuple[TokenLoss, None]:
-        hidden, labels, counts = part
-        return jax.tree.map(jnp.add, sums, token_loss(score(hidden), labels, counts, label_smoothing)), None
+        return jax.tree.map(jnp.add, sums, loss_of(*part)), None
 
     parts = tuple(map(cut, (hidden_BxTxE, labels_BxT, counts_BxT)))
     zero = jnp.zeros((), jnp.promote_types(hidden_BxTxE.dtype, jnp.float32))

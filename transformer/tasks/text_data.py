@@ -27,7 +27,6 @@ from transformer.data.tokenizers.tokenizer import has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.losses import LOGITS_AT_ONCE
 
 
 class TokenizerKind(enum.Enum):
@@ -67,7 +66,8 @@ class TextConfig(Config, path="config.task"):
         test_split: The name of the split that is evaluated at the end; may be empty.
         num_probe_examples: The number of excerpts of the validation text whose maps are stored.
         probe_length: Tokens of such an excerpt, at most `context_length`.
-        logits_at_once: About how many logits the loss holds at one time on one device.
+        logits_at_once: About how many logits the loss holds at one time on one device; None means 2^30 on GPUs, else
+            2^27.
         eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
     """
 
@@ -83,7 +83,7 @@ class TextConfig(Config, path="config.task"):
     test_split: str = "test"
     num_probe_examples: NumDisplayedExamples = 4
     probe_length: Annotated[int, Range(2)] = 48
-    logits_at_once: PositiveInt = LOGITS_AT_ONCE
+    logits_at_once: PositiveInt | None = None
     eval_parameters: str = "raw"
 
     @property
