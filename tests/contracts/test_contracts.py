@@ -90,7 +90,7 @@ class Trial:
                 times=3,
                 parameters="raw",
             )
-            maps = MapWriter(MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes))
+            maps = MapWriter(MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.resolutions, plan.sizes))
         self.final, self.records = self.train(
             alone.step, alone.initial(experiment), steps, half=half, maps=maps, save=self.save
         )

@@ -19,8 +19,8 @@ from tests.faults.sandbox import Case, Sandbox
 from tests.faults.wrong_values import Wrong, some, wrong
 from transformer.config import RunConfig, hash_config
 from transformer.data.tokenizers.tokenizer import RolesFile
-from transformer.maps.store import StoreFile, WrittenFile
-from transformer.maps.zarr_files import ArrayFile
+from transformer.maps.store import StoreAttributes, WrittenSteps
+from transformer.maps.zarr_files import ArrayMetadata
 from transformer.runs.checkpoint import LastSavedStep
 from transformer.runs.checkpoint_files import Manifest
 from transformer.runs.run_directory import RunStart
@@ -135,11 +135,11 @@ KINDS = (
         _manifest,
         ("train", "evaluate"),
     ),
-    Kind("translation", "maps/zarr.json", StoreFile, ("attributes",), _sealed_attributes, ("maps", "train")),
-    Kind("translation", "maps/written-1.json", WrittenFile, (), _sealed, ("maps", "train")),
-    Kind("translation", "maps/encoder/self/full/codes/zarr.json", ArrayFile, (), _same, ("maps", "train")),
-    Kind("translation", "maps/labels/*/image/zarr.json", ArrayFile, (), _same, ("maps", "train")),
-    Kind("translation", "maps/decoder/cross/statistics/zarr.json", ArrayFile, (), _same, ("maps", "train")),
+    Kind("translation", "maps/zarr.json", StoreAttributes, ("attributes",), _sealed_attributes, ("maps", "train")),
+    Kind("translation", "maps/written-1.json", WrittenSteps, (), _sealed, ("maps", "train")),
+    Kind("translation", "maps/encoder/self/full/codes/zarr.json", ArrayMetadata, (), _same, ("maps", "train")),
+    Kind("translation", "maps/labels/*/image/zarr.json", ArrayMetadata, (), _same, ("maps", "train")),
+    Kind("translation", "maps/decoder/cross/statistics/zarr.json", ArrayMetadata, (), _same, ("maps", "train")),
     Kind("translation", "metrics.jsonl", None, (), _same, ("maps", "scaling", "train"), lines=True),
     Kind("translation", "samples.jsonl", None, (), _same, ("maps", "train"), lines=True),
     Kind("translation", "heads.jsonl", None, (), _same, ("maps", "train"), lines=True),

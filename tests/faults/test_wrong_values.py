@@ -117,7 +117,7 @@ ABOUT = {
 
 
 def _read_maps(folder: Path) -> None:
-    for open_maps in (MapStore.open_existing, MapStore.tiers_at, MapStore.check):
+    for open_maps in (MapStore.open_existing, MapStore.resolutions_at, MapStore.check):
         open_maps(folder / "maps")
     store = MapStore.open_existing(folder / "maps")
     for site in store.sites:
@@ -212,7 +212,7 @@ def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], t
 
 def test_each_schema_that_is_read_is_attacked(root: Path) -> None:
     # Of an array's metadata, which its own kinds attack; and of a bucket, whose tests have a server.
-    inside = {"NamedConfiguration", "Chunks", "ZarrMetadata", "LeaseFile"}
+    inside = {"NamedConfiguration", "RegularChunkGrid", "ZarrMetadata", "LeaseFile"}
     attacked = {kind.schema.__name__ for kind in KINDS if kind.schema is not None} | inside
     for file in (root / "transformer").rglob("*.py"):
         text = file.read_text()

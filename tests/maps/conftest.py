@@ -11,7 +11,7 @@ from transformer.attention.capture import TopWeights, evenly_spaced_positions, m
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.wav import encode_wav
 from transformer.layers.log_mel import SAMPLE_RATE
-from transformer.maps.capture_plan import StoredMaps, Tiers, quantize_maps, statistic_names
+from transformer.maps.capture_plan import StoredMaps, StoredResolutions, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
@@ -175,7 +175,7 @@ def make_kept(store: MapStore, maps: dict[str, np.ndarray]) -> dict[str, StoredM
             )
             continue
         pooled = max_pool_map(weights, level.query_block, level.key_block)
-        rows, k = list(evenly_spaced_positions(weights.shape[-2], store.tiers.num_rows)), store.tiers.top_k
+        rows, k = list(evenly_spaced_positions(weights.shape[-2], store.resolutions.num_rows)), store.resolutions.top_k
         order = np.argsort(-weights, axis=-1, kind="stable")[..., :k].astype(np.int32)
         top = TopWeights(order, np.take_along_axis(weights, order, axis=-1))
         kept[site.name] = quantize_maps(pooled, store.levels(site.name), statistics, weights[..., rows, :], top)
@@ -325,7 +325,7 @@ def write_long_run(directory: Path, positions: int = 500, cells: tuple[int, ...]
     axis = Axis("text")
     site = Site("decoder/self", axis, axis, ("0", "1"), ("0", "1", "2"), causal=True)
     labels = AxisLabels({"text": (tuple(f"▁word{n}" for n in range(positions)),)}, ("long",))
-    store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32, Tiers(cells, num_rows=4, top_k=5))
+    store = MapStore.open(directory / "maps", (site,), labels, "0f" * 32, StoredResolutions(cells, num_rows=4, top_k=5))
     rows, columns = np.mgrid[:positions, :positions]
     maps = {}
     for step in (10, 40):

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from transformer.attention.capture import TopWeights
 from transformer.attention.sites import Axis, Site
-from transformer.maps.capture_plan import Tiers, quantize_maps
+from transformer.maps.capture_plan import StoredResolutions, quantize_maps
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
@@ -68,7 +68,7 @@ def long_run(folder: Path, *, layers: int, heads: int, positions: int, cells: in
     site = Site("decoder/self", Axis("tokens"), Axis("tokens"), names[:layers], names[:heads], causal=True)
     labels = AxisLabels({"tokens": (tuple(f"token{n}" for n in range(positions)),)}, ("a long text",))
     sides = tuple(64 << power for power in range(8) if 64 << power <= cells)
-    store = MapStore.open(folder / "maps", (site,), labels, "abc", Tiers(sides, num_rows=8, top_k=8))
+    store = MapStore.open(folder / "maps", (site,), labels, "abc", StoredResolutions(sides, num_rows=8, top_k=8))
     rng = np.random.default_rng(1)
     block = positions // cells
     # The largest of each block of a softmax row over so many positions, drawn directly: nobody holds the whole map.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.attention_distance import PIXELS, distances, distances_in_pixels, uniform_distance
+from transformer.maps.attention_distance import PIXELS, distances_in_pixels, page_attention_distances, uniform_distance
 from transformer.maps.report.head_history import probe_tables
 from transformer.maps.store import MapStore, Statistics
 
@@ -40,7 +40,7 @@ def test_the_page_has_the_mean_attention_distance_in_pixels(store):
     measured = np.moveaxis(table.values_NxLxHxS[table.names.index(PIXELS)], -1, 0)
     # The statistic was taken before the maps were rounded to eight bits.
     np.testing.assert_allclose(measured, expected, atol=0.03)
-    (summed,) = distances(store)
+    (summed,) = page_attention_distances(store)
     np.testing.assert_allclose(summed["heads"], expected[-1], atol=0.04)
     # The second head looks nearby, the first at the disc.
     assert expected[-1, 0, 1] < 0.6 * expected[-1, 0, 0]
@@ -72,5 +72,5 @@ def test_a_head_that_reads_no_patch_has_no_distance(store, monkeypatch):
     values = np.array(values)
     values[..., 1, 2, names.index("distance")] = np.nan
     monkeypatch.setattr(store, "statistics", lambda _: Statistics(names, values))
-    (summed,) = distances(store)
+    (summed,) = page_attention_distances(store)
     assert [[far is None for far in layer] for layer in summed["heads"]] == [[False] * 3, [False, False, True]]

@@ -15,11 +15,11 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import (
     MapsConfig,
-    Tiers,
+    StoredResolutions,
     alignment_error,
-    choose_tiers,
-    map_levels,
+    choose_resolutions,
     plan_capture,
+    resolution_levels,
     statistic_names,
 )
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
@@ -129,47 +129,51 @@ def test_padding_of_a_whole_map_is_cut_and_of_a_pooled_one_kept():
     assert kept.levels["full"].codes.shape == (2, 2, 1, 60, 60)
     little = plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05))
     assert little.sizes == {"here": (100, 100)}
-    assert little.tiers.level_sizes == (64,)
+    assert little.resolutions.level_sizes == (64,)
     kept = jax.eval_shape(lambda: little.stored_maps(look(little.request())))["here"]
     assert kept.levels["pooled-64"].codes.shape == (2, 2, 1, 50, 50)
     assert kept.rows.codes.shape == (2, 2, 1, 8, 100)
     assert kept.top_weights[0].shape == (2, 2, 1, 100, 8)
-    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.02)).tiers == Tiers(
+    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.02)).resolutions == StoredResolutions(
         (64,), num_rows=8, top_k=1
     )
-    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05), tiers=whole.tiers) == whole
+    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05), resolutions=whole.resolutions) == whole
 
 
-def bytes_of_a_step(shape: tuple[int, ...], tiers: Tiers) -> int:
+def bytes_of_a_step(shape: tuple[int, ...], resolutions: StoredResolutions) -> int:
     """Counted array by array: a byte a code and a root, four a scale and a key."""
     *heads, queries, keys = shape
-    levels = map_levels(queries, keys, tiers.level_sizes)
+    levels = resolution_levels(queries, keys, resolutions.level_sizes)
     rows = [(level.num_queries, level.num_keys) for level in levels]
     found = sum(q * k + 5 * q for q, k in rows)
     if levels[-1].name != "full":
-        found += tiers.num_rows * (keys + 5) + (queries * (tiers.top_k * 5 + 5) if tiers.top_k else 0)
+        found += resolutions.num_rows * (keys + 5) + (queries * (resolutions.top_k * 5 + 5) if resolutions.top_k else 0)
     return math.prod(heads) * found
 
 
 @pytest.mark.parametrize("megabytes", [2_000, 5_000, 20_000])
 @pytest.mark.parametrize("shape", [(12, 4, 12, 1024, 1024), (24, 1, 16, 8192, 8192)])
 def test_the_finest_level_that_fits_is_kept(shape, megabytes):
-    tiers = choose_tiers(MapsConfig(max_megabytes=megabytes), [shape], steps=10)
-    assert bytes_of_a_step(shape, tiers) * 10 <= megabytes * 1e6
-    finer = Tiers((*tiers.level_sizes, 2 * tiers.level_sizes[-1]), tiers.num_rows, tiers.top_k)
+    resolutions = choose_resolutions(MapsConfig(max_megabytes=megabytes), [shape], steps=10)
+    assert bytes_of_a_step(shape, resolutions) * 10 <= megabytes * 1e6
+    finer = StoredResolutions(
+        (*resolutions.level_sizes, 2 * resolutions.level_sizes[-1]), resolutions.num_rows, resolutions.top_k
+    )
     assert (
-        map_levels(*shape[-2:], tiers.level_sizes)[-1].name == "full"
+        resolution_levels(*shape[-2:], resolutions.level_sizes)[-1].name == "full"
         or bytes_of_a_step(shape, finer) * 10 > megabytes * 1e6
     )
 
 
 def test_whole_maps_are_kept_where_they_fit_and_thumbnails_anyhow():
     shape = (12, 4, 12, 1024, 1024)
-    everything = choose_tiers(MapsConfig(max_megabytes=1e6), [shape], steps=10)
+    everything = choose_resolutions(MapsConfig(max_megabytes=1e6), [shape], steps=10)
     assert everything.level_sizes == (64, 128, 256, 512, 1024)
-    assert map_levels(1024, 1024, everything.level_sizes)[-1].name == "full"
-    assert choose_tiers(MapsConfig(max_megabytes=1e-6), [shape], steps=10) == Tiers((64,), num_rows=1, top_k=0)
-    assert choose_tiers(MapsConfig(), [(1, 1, 1, 9, 9)], steps=10).level_sizes == (64,)
+    assert resolution_levels(1024, 1024, everything.level_sizes)[-1].name == "full"
+    assert choose_resolutions(MapsConfig(max_megabytes=1e-6), [shape], steps=10) == StoredResolutions(
+        (64,), num_rows=1, top_k=0
+    )
+    assert choose_resolutions(MapsConfig(), [(1, 1, 1, 9, 9)], steps=10).level_sizes == (64,)
 
 
 def test_a_budget_of_nothing_is_refused():

@@ -6,7 +6,13 @@ import pytest
 from transformer.attention.sites import Axis, Site
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.head_roles import Role
-from transformer.maps.report.head_history import chance, change_points, describe_role, find_roles, head_roles
+from transformer.maps.report.head_history import (
+    chance_scores,
+    change_points,
+    describe_role,
+    find_site_roles,
+    last_step_roles,
+)
 from transformer.maps.store import MapStore, Statistics
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
@@ -173,7 +179,7 @@ def test_change_points_refuses_steps_without_values():
 @pytest.mark.parametrize("site", [DECODER, ENCODER])
 @pytest.mark.parametrize("spread", [0.2, 1.0])
 def test_planted_heads_are_named_with_their_onset_and_no_others(site, spread):
-    roles = find_roles(STEPS, site, LABELS, statistics(site, PLANTED, spread))
+    roles = find_site_roles(STEPS, site, LABELS, statistics(site, PLANTED, spread))
     found = {(role.layer, role.head): (role.role, role.onset_step) for role in roles}
     assert len(roles) == len(found)
     assert found == {place: (ROLES[habit], STEPS[since]) for place, (habit, since) in PLANTED.items()}
@@ -183,23 +189,23 @@ def test_planted_heads_are_named_with_their_onset_and_no_others(site, spread):
 @pytest.mark.parametrize("site", [DECODER, ENCODER])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 3.0])
 def test_uniform_and_random_heads_are_not_named(site, spread):
-    assert find_roles(STEPS, site, LABELS, statistics(site, {}, spread)) == ()
+    assert find_site_roles(STEPS, site, LABELS, statistics(site, {}, spread)) == ()
 
 
 def test_a_role_played_from_the_beginning_begins_at_the_first_step():
-    (role,) = find_roles(STEPS, DECODER, LABELS, statistics(DECODER, {(0, 1): ("previous_token", 0)}, 0.5))
+    (role,) = find_site_roles(STEPS, DECODER, LABELS, statistics(DECODER, {(0, 1): ("previous_token", 0)}, 0.5))
     assert (role.layer, role.head, role.onset_step) == (0, 1, STEPS[0])
 
 
 @pytest.mark.parametrize(("since", "onset"), [(len(STEPS) - 1, -1), (1, 1)])
 def test_a_role_seen_at_few_steps_begins_with_them(since, onset):
-    (role,) = find_roles(STEPS, DECODER, LABELS, statistics(DECODER, {(0, 1): ("diagonal", since)}, 0.5))
+    (role,) = find_site_roles(STEPS, DECODER, LABELS, statistics(DECODER, {(0, 1): ("diagonal", since)}, 0.5))
     assert role.onset_step == STEPS[onset]
 
 
 def test_two_stored_steps_are_enough_for_an_onset():
     names, values = statistics(DECODER, {(0, 1): ("diagonal", 1)}, 0.5)
-    (role,) = find_roles(STEPS[:2], DECODER, LABELS, Statistics(names, values[:2]))
+    (role,) = find_site_roles(STEPS[:2], DECODER, LABELS, Statistics(names, values[:2]))
     assert role.onset_step == STEPS[1]
 
 
@@ -207,9 +213,9 @@ def test_a_role_given_up_is_not_named_and_one_taken_again_begins_again():
     names, values = statistics(DECODER, {(0, 1): ("first_token", 0)}, 0.5)
     apart = statistics(DECODER, {}, 0.5).values
     given_up = np.concatenate([values[:10], apart[10:]])
-    assert find_roles(STEPS, DECODER, LABELS, Statistics(names, given_up)) == ()
+    assert find_site_roles(STEPS, DECODER, LABELS, Statistics(names, given_up)) == ()
     again = np.concatenate([apart[:3], values[3:12], apart[12:15], values[15:]])
-    (role,) = find_roles(STEPS, DECODER, LABELS, Statistics(names, again))
+    (role,) = find_site_roles(STEPS, DECODER, LABELS, Statistics(names, again))
     assert role.onset_step == STEPS[15]
 
 
@@ -219,13 +225,13 @@ def test_short_causal_rows_name_nobody():
     uniform = np.array([np.mean([1, 1 / 2, 1 / 3]), np.mean([1, 1 / 2])])
     values = np.broadcast_to(uniform[:, None, None, None], (len(STEPS), 2, 2, 4, 1))
     for name in ("first_token", "diagonal"):
-        assert find_roles(STEPS, DECODER, labels, Statistics((name,), values)) == ()
+        assert find_site_roles(STEPS, DECODER, labels, Statistics((name,), values)) == ()
 
 
 def test_one_head_may_play_two_roles():
     names, values = statistics(DECODER, {(0, 1): ("diagonal", 4)}, 0.2)
     values[10:, :, 0, 1, names.index("first_token")] = 0.95
-    roles = find_roles(STEPS, DECODER, LABELS, Statistics(names, values))
+    roles = find_site_roles(STEPS, DECODER, LABELS, Statistics(names, values))
     assert {(role.role, role.onset_step) for role in roles} == {
         (Role.DIAGONAL, STEPS[4]),
         (Role.FIRST_TOKEN, STEPS[10]),
@@ -236,7 +242,7 @@ def test_one_head_may_play_two_roles():
 @pytest.mark.parametrize("name", NAMES)
 def test_chance_is_what_a_uniform_head_scores(site, name):
     expected = measure(make_weights(site, STEPS[0], {}, 0.0))[0, :, 0, NAMES.index(name)]
-    np.testing.assert_allclose(chance(ROLES[name], site, LABELS), expected, rtol=1e-12)
+    np.testing.assert_allclose(chance_scores(ROLES[name], site, LABELS), expected, rtol=1e-12)
 
 
 def cross_labels() -> tuple[Site, AxisLabels]:
@@ -269,7 +275,7 @@ def test_an_alignment_head_is_named_and_a_diagonal_one_is_not():
         )
         values[:, example, 0, :, 0] = error_rate(links, straight)
         values[9:, example, 0, 1, 0] = error_rate(links, reverse)
-    (role,) = find_roles(STEPS, site, labels, Statistics(("alignment_error",), values))
+    (role,) = find_site_roles(STEPS, site, labels, Statistics(("alignment_error",), values))
     assert (role.head, role.role, role.score, role.onset_step) == (1, Role.ALIGNMENT, 1.0, STEPS[9])
 
 
@@ -277,22 +283,22 @@ def test_chance_alignment_is_the_better_of_the_diagonal_and_a_random_link():
     site, labels = cross_labels()
     trials = np.random.default_rng(5).integers(0, 6, size=(4000, 6))
     random = np.mean([1 - error_rate(labels.gold_alignments[site.name][0], dict(enumerate(row))) for row in trials])
-    assert chance(Role.ALIGNMENT, site, labels)[0] == pytest.approx(random, abs=0.01)
+    assert chance_scores(Role.ALIGNMENT, site, labels)[0] == pytest.approx(random, abs=0.01)
     straight = tuple(GoldAlignment(i, i, True) for i in range(4))
     labels = AxisLabels(labels.tokens, labels.titles, {site.name: ((), straight, ())})
-    np.testing.assert_equal(chance(Role.ALIGNMENT, site, labels), [np.nan, 1.0, np.nan])
+    np.testing.assert_equal(chance_scores(Role.ALIGNMENT, site, labels), [np.nan, 1.0, np.nan])
 
 
 def test_cross_attention_has_no_previous_token():
     site = Site("decoder/cross", TOKENS, Axis("source"), ("1", "3"), ("0", "1", "2", "3"))
     labels = AxisLabels({"tokens": LABELS.tokens["tokens"], "source": LABELS.tokens["tokens"]}, LABELS.titles)
-    roles = find_roles(STEPS, site, labels, statistics(ENCODER, PLANTED, 0.2))
+    roles = find_site_roles(STEPS, site, labels, statistics(ENCODER, PLANTED, 0.2))
     assert {role.role for role in roles} == {Role.DIAGONAL, Role.FIRST_TOKEN}
 
 
 def test_a_store_names_its_heads_in_words(tmp_path):
     store = MapStore.open(tmp_path / "maps", (DECODER,), LABELS, "abc")
-    assert head_roles(store) == ()
+    assert last_step_roles(store) == ()
     planted = {**PLANTED, (0, 3): ("diagonal", 0)}
     names = store.statistics(DECODER.name).names
     for step in STEPS:
@@ -300,7 +306,7 @@ def test_a_store_names_its_heads_in_words(tmp_path):
         found = dict(zip(NAMES, np.moveaxis(measure(weights), -1, 0), strict=True))
         given = {name: found.get(name, np.zeros((2, 3, 4))) for name in names}
         store.write(step, {DECODER.name: quantize_maps(weights, store.levels(DECODER.name), given)})
-    roles = head_roles(MapStore.open_existing(tmp_path / "maps"))
+    roles = last_step_roles(MapStore.open_existing(tmp_path / "maps"))
     assert [role.score for role in roles] == sorted((role.score for role in roles), reverse=True)
     said = {describe_role(role, store).rpartition(" (score 0.8")[0] for role in roles}
     assert said == {

@@ -16,10 +16,10 @@ from transformer.maps.head_roles import (
     RoleAssessment,
     Rows,
     classify_heads,
-    is_mark,
+    is_special_or_punctuation,
 )
-from transformer.maps.report.head_history import HeadRole, describe_role, head_roles
-from transformer.maps.report.role_descriptions import ROLE_TEXTS, role_texts, roles_data, sample_rows
+from transformer.maps.report.head_history import HeadRole, describe_role, last_step_roles
+from transformer.maps.report.role_descriptions import ROLE_TEXTS, describe_all_roles, read_sample_rows, roles_data
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
@@ -218,7 +218,7 @@ def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(
     ):
         MapStore.open(tmp_path / str(linked), (site,), dataclasses.replace(labels, gold_key_description=linked), "abc")
         kept = MapStore.open_existing(tmp_path / str(linked)).labels
-        words = role_texts(kept)
+        words = describe_all_roles(kept)
         assert (words[Role.ALIGNMENT].name, words[Role.ALIGNMENT].does) == (name, does)
         assert {role: each for role, each in words.items() if role is not Role.ALIGNMENT}.items() <= ROLE_TEXTS.items()
         store = SimpleNamespace(steps=(1,), site=lambda _: site, labels=kept)
@@ -262,12 +262,12 @@ def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
 
 @pytest.mark.parametrize("token", ["</s>", "<|endoftext|>", "[SEP]", ",", "▁-", "▁", " ", "", "\n", "…"])
 def test_marks_are_special_tokens_punctuation_and_spaces(token):
-    assert is_mark(token)
+    assert is_special_or_punctuation(token)
 
 
 @pytest.mark.parametrize("token", ["the", "▁a", "<0xE8>", "7", "$", "<", "don't"])
 def test_text_is_no_mark(token):
-    assert not is_mark(token)
+    assert not is_special_or_punctuation(token)
 
 
 def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
@@ -287,7 +287,7 @@ def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
             assert (role, roles[nearest]) == (nearest if reading.plays else -1, reading.nearest)
             assert [share, even, score] == pytest.approx([100 * each for each in reading[5:8]], abs=1)
     # Where the timelines judge a role by its statistics, a head that plays it here plays it there.
-    known = {(role.site, role.layer, role.head, role.role): role.score for role in head_roles(store)}
+    known = {(role.site, role.layer, role.head, role.role): role.score for role in last_step_roles(store)}
     timed = [Role.PREVIOUS_TOKEN, Role.FIRST_TOKEN, Role.DIAGONAL]
     shares = {
         (run.sites[s].name, layer, head, roles[role]): share
@@ -301,7 +301,7 @@ def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
 def test_of_maps_that_are_not_whole_the_whole_rows_are_read(tmp_path):
     run = write_long_run(tmp_path)
     store = MapStore.open_existing(tmp_path / "maps")
-    rows = sample_rows(store, run.sites[0], 40)
+    rows = read_sample_rows(store, run.sites[0], 40)
     assert len(rows.positions) == 4
     np.testing.assert_allclose(
         rows.weights[0, 1, 2], run.maps[40]["decoder/self"][1, 0, 2, list(rows.positions)], atol=0.01

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from transformer.attention.sites import Axis, Site
-from transformer.maps.head_roles import Role, RoleAssessment, Rows, Rule, SimplerRule, classify_heads, heads_with_role
+from transformer.maps.head_roles import (
+    Role,
+    RoleAssessment,
+    SimplerRule,
+    SimplerRuleKind,
+    WholeRows,
+    classify_heads,
+    heads_with_role,
+)
 from transformer.tasks.axis_labels import AxisLabels
 
 LENGTH = 48
@@ -75,7 +83,7 @@ def by_position(seed: int) -> Habit:
     return lambda text, query: [int(keys[query])]
 
 
-def planted(habit: Habit, labels: AxisLabels) -> Rows:
+def planted(habit: Habit, labels: AxisLabels) -> WholeRows:
     """Nearly all of each row's weight on the habit's keys, the rest and rows without any spread evenly."""
     texts = labels.tokens["text"]
     weights = np.zeros((len(texts), 1, 1, LENGTH, LENGTH))
@@ -85,7 +93,7 @@ def planted(habit: Habit, labels: AxisLabels) -> Rows:
             weights[example, 0, 0, query, : query + 1] = (1 - STRENGTH if keys else 1) / (query + 1)
             for key in keys:
                 weights[example, 0, 0, query, key] += STRENGTH / len(keys)
-    return Rows(tuple(range(LENGTH)), weights)
+    return WholeRows(tuple(range(LENGTH)), weights)
 
 
 def reading_of(habit: Habit, labels: AxisLabels) -> RoleAssessment:
@@ -127,7 +135,10 @@ def test_what_cannot_be_told_is_named_with_what_it_may_be() -> None:
     for habit in (at(11), last(induction)):
         reading = reading_of(habit, labels)
         assert (reading.nearest, reading.plays) == (Role.INDUCTION, False)
-        assert set(reading.ambiguous_with) == {SimplerRule(Rule.DISTANCE, -11), SimplerRule(Rule.POSITION)}
+        assert set(reading.ambiguous_with) == {
+            SimplerRule(SimplerRuleKind.DISTANCE, -11),
+            SimplerRule(SimplerRuleKind.POSITION),
+        }
         assert reading.weight > 0.9
         assert heads_with_role(Role.INDUCTION, planted(habit, labels), SITE, labels) == set()
     varied = PROBES["several periods"]
@@ -143,7 +154,7 @@ def test_on_one_text_marks_are_told_from_one_place() -> None:
     assert (reading.nearest, reading.plays, reading.ambiguous_with) == (
         Role.MARK,
         False,
-        (SimplerRule(Rule.ONE_PLACE, 5),),
+        (SimplerRule(SimplerRuleKind.ONE_PLACE, 5),),
     )
     moved = labels_of([(text, None), ((*text[1:10], *text[:1], *text[10:]), None)])
     reading = reading_of(lambda text, query: [key for key in range(query + 1) if text[key] == ","], moved)

@@ -6,7 +6,7 @@ import pytest
 
 from launch.config_files import load_config
 from transformer.maps.head_roles import Role
-from transformer.maps.report.head_history import describe_role, head_roles
+from transformer.maps.report.head_history import describe_role, last_step_roles
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_records import read_records
 from transformer.training.config import resolve_config
@@ -24,7 +24,7 @@ def test_the_run_names_its_induction_heads_and_their_onset(tmp_path: Path) -> No
         tmp_path / "run",
     )
     store = MapStore.open_existing(tmp_path / "run" / "maps")
-    found = [role for role in head_roles(store) if role.role is Role.INDUCTION]
+    found = [role for role in last_step_roles(store) if role.role is Role.INDUCTION]
     assert found
     # It takes two layers: one finds what stood before, the next looks for it.
     assert {role.layer for role in found} == {1}

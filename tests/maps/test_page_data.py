@@ -16,7 +16,7 @@ from transformer.data.png import encode_png
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.quantize import Quantized, quantize
 from transformer.maps.report.page import write_report
-from transformer.maps.report.payload import COARSE_LEVELS, recode, shrink, spread_order
+from transformer.maps.report.payload import COARSE_LEVELS, downsample_image, requantize, spread_order
 from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin_curve
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
@@ -128,11 +128,11 @@ def test_fewer_bits_stay_within_a_hundredth_of_what_is_stored():
     # Whatever root a store chose, at the largest scale that a probability has.
     hardest = Quantized(every_code, np.ones(5, np.float32), np.arange(2, 7, dtype=np.uint8))
     for stored in (quantize(weights.astype(np.float32)), hardest):
-        fewer = recode(stored, COARSE_LEVELS)
+        fewer = requantize(stored, COARSE_LEVELS)
         assert fewer.codes.max() <= COARSE_LEVELS
         drawn = fewer.scale[:, None].astype(np.float64) * (fewer.codes / COARSE_LEVELS) ** fewer.root[:, None]
         assert np.abs(drawn - stored.weights()).max() < 0.01
-        same = recode(stored, 255)
+        same = requantize(stored, 255)
         assert np.abs(same.weights() - stored.weights()).max() <= 2.0**-12
 
 
@@ -163,7 +163,7 @@ def test_images_and_spectrograms_are_packed(image_run, speech_run):
     packed = gzip.decompress(base64.b64decode(blocks_of(page)["image-0-1"]))
     assert packed == image_run.labels.images["patches"][1].tobytes()
     large = np.arange(500 * 300 * 3, dtype=np.uint32).astype(np.uint8).reshape(500, 300, 3)
-    small = shrink(large, 320)
+    small = downsample_image(large, 320)
     assert small.shape == (250, 150, 3)
     assert small[10, 20].tolist() == np.rint(large[20:22, 40:42].mean(axis=(0, 1))).tolist()
     page = Page(write_report(speech_run.directory).read_text())

@@ -10,7 +10,7 @@ from tests.maps.test_page import address, browser, visit, wait_for  # noqa: F401
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, Site
 from transformer.maps.capture_plan import quantize_maps
-from transformer.maps.report.head_history import change_points, head_roles
+from transformer.maps.report.head_history import change_points, last_step_roles
 from transformer.maps.report.page import write_report
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
@@ -138,7 +138,7 @@ def test_the_keyboard_goes_over_heads_and_steps(report, visit):  # noqa: F811
 
 def test_roles_are_told_marked_and_doors(store, report, visit):  # noqa: F811
     page = visit(report, f"{SITE}&statistic=previous_token")
-    roles = [role for role in head_roles(store) if role.site == "encoder/self"]
+    roles = [role for role in last_step_roles(store) if role.site == "encoder/self"]
     assert page.locator(".role-mark").count() == len(roles)
     page.locator("#roles summary").click()
     said = page.locator("#roles .role").all_inner_texts()

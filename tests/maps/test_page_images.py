@@ -12,7 +12,7 @@ from tests.maps.test_page import browser, corner_of, gray_of, visit, wait_for  #
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.png import encode_png
-from transformer.maps.capture_plan import Tiers
+from transformer.maps.capture_plan import StoredResolutions
 from transformer.maps.report.page import write_report
 from transformer.maps.rollout import read_rollout
 from transformer.maps.store import MapStore
@@ -264,7 +264,7 @@ def test_a_pooled_map_over_a_image_is_called_one(visit, tmp_path):  # noqa: F811
     site = Site("encoder/self", grid, grid, ("0",), ("0", "1"))
     images = {"patches": np.zeros((1, 32, 32, 3), np.uint8)}
     labels = AxisLabels({"patches": (grid.names(),)}, ("dark",), images=images)
-    store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32, Tiers((8,), num_rows=4, top_k=5))
+    store = MapStore.open(tmp_path / "maps", (site,), labels, "0f" * 32, StoredResolutions((8,), num_rows=4, top_k=5))
     weights = softmax(np.random.default_rng(0).normal(size=(1, 1, 2, 17, 17)))
     store.write(10, make_kept(store, {site.name: weights}))
     write_record(tmp_path, "pooled")

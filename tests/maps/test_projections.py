@@ -12,12 +12,12 @@ from tests.interpret.conftest import folders  # noqa: F401  fixture
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.maps.report import projections as module
-from transformer.maps.report.payload import Block
+from transformer.maps.report.payload import DataBlock
 from transformer.maps.report.projections import encode_projections
 from transformer.tasks.base_task import make_capture_function
 
 
-def numbers(blocks: list[Block], name: str) -> np.ndarray:
+def numbers(blocks: list[DataBlock], name: str) -> np.ndarray:
     (text,) = (block.text for block in blocks if block.name == name)
     return np.frombuffer(gzip.decompress(base64.b64decode(text)), "<f2").astype(np.float64)
 

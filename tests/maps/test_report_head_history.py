@@ -13,8 +13,8 @@ from transformer.maps.report.head_history import (
     StatisticsTable,
     change_points,
     encode_table,
-    head_roles,
     history_payload,
+    last_step_roles,
     probe_tables,
     read_head_statistics,
     training_table,
@@ -76,7 +76,7 @@ def test_the_page_is_told_the_statistics_of_the_store(run, store):
 
 def test_roles_and_changes_are_those_of_the_analysis(run, store):
     facts, _ = history_payload(store, RunDirectory(run.directory), 25_000_000)
-    roles = head_roles(store)
+    roles = last_step_roles(store)
     assert len(roles) > 3
     told = [(store.sites[r["site"]].name, r["layer"], r["head"], r["role"], r["onset"]) for r in facts["roles"]]
     assert told == [(r.site, r.layer, r.head, r.role.value, r.onset_step) for r in roles]

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.report import report_server as serve
 from transformer.maps.report.page import render
-from transformer.maps.report.report_server import PageServer, ServedPage, file_versions, missing_files
+from transformer.maps.report.report_server import PageServer, ServedPage, describe_missing_files, file_versions
 from transformer.maps.store import MapStore
 
 
@@ -246,7 +246,7 @@ def test_the_signature_is_that_of_all_that_a_page_is_made_from(run, tmp_path):
     (tmp_path / "run" / "maps" / "written-1.json").write_text("{}")
     seen.add(file_versions([tmp_path / "run"]))
     assert len(seen) == 5
-    assert missing_files(tmp_path / "run") is None
+    assert describe_missing_files(tmp_path / "run") is None
 
 
 @pytest.mark.browser

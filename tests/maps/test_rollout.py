@@ -7,7 +7,7 @@ import pytest
 
 from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import UserError
-from transformer.maps.capture_plan import Tiers, quantize_maps
+from transformer.maps.capture_plan import StoredResolutions, quantize_maps
 from transformer.maps.rollout import is_self_attention, read_rollout, rollout, rollout_across, rollout_stacks
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
@@ -101,8 +101,8 @@ def test_a_causal_decoder_is_self_attention_though_its_keys_are_the_shifted_inpu
     assert not is_self_attention(CROSS, LABELS)
 
 
-def write_store(path, tiers: Tiers) -> MapStore:
-    store = MapStore.open(path, (ENCODER, DECODER, CROSS), LABELS, "abc", tiers)
+def write_store(path, resolutions: StoredResolutions) -> MapStore:
+    store = MapStore.open(path, (ENCODER, DECODER, CROSS), LABELS, "abc", resolutions)
     given = {}
     for site in store.sites:
         levels = store.levels(site.name)
@@ -115,7 +115,7 @@ def write_store(path, tiers: Tiers) -> MapStore:
 
 
 def test_rollout_of_a_store_is_that_of_its_maps(tmp_path):
-    store = write_store(tmp_path / "maps", Tiers())
+    store = write_store(tmp_path / "maps", StoredResolutions())
     for site in (ENCODER, DECODER):
         found = read_rollout(store, site.name, 10)
         np.testing.assert_allclose(found, by_hand(make_weights(site.causal)), atol=0.02)
@@ -154,7 +154,7 @@ def test_rollout_across_is_its_definition(with_encoder):
 
 
 def test_cross_attention_is_rolled_out_with_the_self_attention_beside_it(tmp_path):
-    store = write_store(tmp_path / "maps", Tiers())
+    store = write_store(tmp_path / "maps", StoredResolutions())
     assert rollout_stacks(CROSS, store.sites, LABELS) == (DECODER, ENCODER)
     whole = [make_weights(causal) for causal in (False, True, False)]
     np.testing.assert_allclose(read_rollout(store, "decoder/cross", 10), across_by_hand(*whole), atol=0.02)
@@ -164,7 +164,7 @@ def test_cross_attention_is_rolled_out_with_the_self_attention_beside_it(tmp_pat
 
 
 def test_rollout_without_self_attention_or_of_pooled_maps_is_refused(tmp_path):
-    whole = write_store(tmp_path / "maps", Tiers())
+    whole = write_store(tmp_path / "maps", StoredResolutions())
     sites, whole.sites = whole.sites, (ENCODER, CROSS)
     with pytest.raises(UserError, match=r"decoder/cross.*from target to source"):
         read_rollout(whole, "decoder/cross", 10)
@@ -172,6 +172,6 @@ def test_rollout_without_self_attention_or_of_pooled_maps_is_refused(tmp_path):
     whole.sites = tuple(dataclasses.replace(site, values=MapValues.REWEIGHTED) for site in whole.sites)
     with pytest.raises(UserError, match=r"site='encoder/self' has maps of values=reweighted: .* sum to one"):
         read_rollout(whole, "encoder/self", 10)
-    pooled = write_store(tmp_path / "pooled", Tiers(level_sizes=(4,), num_rows=1, top_k=0))
+    pooled = write_store(tmp_path / "pooled", StoredResolutions(level_sizes=(4,), num_rows=1, top_k=0))
     with pytest.raises(UserError, match="level='full'"):
         read_rollout(pooled, "encoder/self", 10)

@@ -19,7 +19,7 @@ from transformer.data.wav import encode_wav
 from transformer.json_reading import parse_dataclass
 from transformer.maps import store as module
 from transformer.maps import store as store_module
-from transformer.maps.capture_plan import StoredMaps, Tiers, map_levels, quantize_maps
+from transformer.maps.capture_plan import StoredMaps, StoredResolutions, quantize_maps, resolution_levels
 from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
 from transformer.maps.store_metadata import site_metadata
@@ -195,7 +195,7 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
         ({"sites": (SITES[0], dataclasses.replace(SITES[1], heads=("0", "1", "2")))}, "sites"),
         ({"labels": dataclasses.replace(LABELS, titles=("first", "other"))}, "labels"),
         ({"labels": dataclasses.replace(LABELS, gold_alignments=None)}, "labels"),
-        ({"tiers": Tiers(level_sizes=(64,))}, "tiers"),
+        ({"resolutions": StoredResolutions(level_sizes=(64,))}, "resolutions"),
         ({"sizes": {"encoder/self": (7, 7)}}, "sizes"),
     ],
 )
@@ -305,7 +305,7 @@ def long_store(path, positions: int, cells: tuple[int, ...], **changes) -> MapSt
     site = Site("decoder/self", Axis("tokens"), Axis("tokens"), ("0", "1"), ("0", "1", "2"), causal=True)
     words = tuple(f"w{n}" for n in range(positions))
     labels = AxisLabels({"tokens": (words, words[: positions - 9])}, ("whole", "shorter"))
-    return MapStore.open(path, (site,), labels, "abc", Tiers(cells, num_rows=3, top_k=4), **changes)
+    return MapStore.open(path, (site,), labels, "abc", StoredResolutions(cells, num_rows=3, top_k=4), **changes)
 
 
 def long_maps(positions: int) -> np.ndarray:
@@ -369,7 +369,7 @@ def test_divided_arrays_are_written_where_they_lie(tmp_path, monkeypatch):
     divided = jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), kept)
     seen = []
     monkeypatch.setattr(
-        module, "zero_padding", lambda values, where, name, *of: seen.append((name, values.shape)) or values
+        module, "set_padding_to_zero", lambda values, where, name, *of: seen.append((name, values.shape)) or values
     )
     store.write(1, {"decoder/self": divided})
     assert [shape for name, shape in seen if name == "full/codes"] == [(1, 1, 3, 40, 40)] * 4
@@ -409,7 +409,7 @@ def test_two_writers_make_one_store_whichever_is_ahead(tmp_path):
 def test_a_run_goes_on_with_another_number_of_writers(tmp_path):
     """Each start holds what was complete, whoever wrote it, and no list of an earlier start is believed again."""
     kept = quantize_maps(
-        long_maps(40), (levels := map_levels(40, 40, (64,))), {"entropy": np.ones((2, 2, 3), np.float32)}
+        long_maps(40), (levels := resolution_levels(40, 40, (64,))), {"entropy": np.ones((2, 2, 3), np.float32)}
     )
     assert levels[-1].name == "full"
 
@@ -474,8 +474,8 @@ def test_writers_of_one_file_do_not_undo_each_other(tmp_path):
 
 
 def test_tiers_are_asked_for_before_the_store_is_opened(tmp_path):
-    assert MapStore.tiers_at(tmp_path / "maps") is None
-    assert long_store(tmp_path / "maps", 40, (64,)).tiers == MapStore.tiers_at(tmp_path / "maps")
+    assert MapStore.resolutions_at(tmp_path / "maps") is None
+    assert long_store(tmp_path / "maps", 40, (64,)).resolutions == MapStore.resolutions_at(tmp_path / "maps")
 
 
 def half(array, writer: int):

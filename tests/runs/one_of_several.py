@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from launch.platform import exit_process
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
-from transformer.maps.capture_plan import StoredMaps, map_levels, quantize_maps
+from transformer.maps.capture_plan import StoredMaps, quantize_maps, resolution_levels
 from transformer.maps.store import MapStore
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
@@ -94,7 +94,7 @@ def same(state: dict[str, Any], seed: int) -> bool:
 def some_maps() -> dict[str, StoredMaps]:
     """What is kept of the maps of one step, in NumPy."""
     weights = np.random.default_rng(5).dirichlet(np.ones(5), (2, 4, 2, 5)).astype(np.float32)
-    return {SITE.name: quantize_maps(weights, map_levels(5, 5, (64,)), {"entropy": weights[..., 0, 0]})}
+    return {SITE.name: quantize_maps(weights, resolution_levels(5, 5, (64,)), {"entropy": weights[..., 0, 0]})}
 
 
 def check_refusal(folder: Path) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.maps.capture_plan import Tiers
+from transformer.maps.capture_plan import StoredResolutions
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
@@ -274,7 +274,7 @@ def test_who_has_lost_the_lock_changes_nothing_of_what_the_next_one_writes(tmp_p
             lambda: DiskStorage().remove_tree(run / "checkpoints"),
             lambda: DiskStorage().move_tree(run / "checkpoints", run / "moved"),
             lambda: Checkpoints(run / "checkpoints", max_to_keep=1).save(2, {"a": np.ones(3)}, {}),
-            lambda: MapStore(run / "maps", (), AxisLabels({}, ()), "", Tiers(), {}).write(1, {}),
+            lambda: MapStore(run / "maps", (), AxisLabels({}, ()), "", StoredResolutions(), {}).write(1, {}),
         ]
         for write in writes:
             with pytest.raises(DirectoryLost, match=r"run is no longer held by this run: its lock file was removed"):

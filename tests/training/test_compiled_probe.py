@@ -66,7 +66,7 @@ def look_on(
     state = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, setting.abstract_state))
     compiled = jax.jit(probe).lower(state).compile()
     kept = compiled(state)
-    store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.tiers, plan.sizes)
+    store = MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.resolutions, plan.sizes)
     store.write(0, kept)
     return Looked(state, store, kept, analyze_program(compiled, placement.mesh).collectives)
 

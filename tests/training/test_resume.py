@@ -399,7 +399,7 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     group = json.loads(file.read_text())
     group["attributes"] = add_checksum(
         {name: value for name, value in group["attributes"].items() if name != "sha256"}
-        | {"tiers": {"level_sizes": [64], "num_rows": 3, "top_k": 0}}
+        | {"resolutions": {"level_sizes": [64], "num_rows": 3, "top_k": 0}}
     )
     file.write_text(json.dumps(group))
 
@@ -410,7 +410,7 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     with pytest.raises(Killed):
         train.train(experiment.resolve_config(config(maps_every=1)), folder)
     store = MapStore.open_existing(folder / "maps")
-    assert (store.tiers.num_rows, store.tiers.top_k, store.steps) == (3, 0, (0, 2, 4))
+    assert (store.resolutions.num_rows, store.resolutions.top_k, store.steps) == (3, 0, (0, 2, 4))
 
 
 def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(

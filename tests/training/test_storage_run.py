@@ -17,7 +17,7 @@ from tests.training.bucket_server import BucketServer, running
 from tests.training.small_run import Killed, console_killed_at, without_clock
 from transformer.config import UserError
 from transformer.maps.report.page import write_report
-from transformer.maps.report.report_server import file_versions, missing_files
+from transformer.maps.report.report_server import describe_missing_files, file_versions
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.runs.jsonl_records import read_records
@@ -132,7 +132,7 @@ def test_what_reads_a_run_reads_it_in_a_bucket(run: Path, server: BucketServer) 
     recorded = recorded_config(str(run))
     assert recorded is not None
     assert recorded["name"] == "bucket"
-    assert missing_files(run) is None
+    assert describe_missing_files(run) is None
     seen = file_versions([run])
     assert seen == file_versions([run])
     page = write_report(run)

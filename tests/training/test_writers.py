@@ -19,7 +19,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.png import encode_png
-from transformer.maps.capture_plan import map_levels, quantize_maps
+from transformer.maps.capture_plan import quantize_maps, resolution_levels
 from transformer.maps.head_grid_image import render_head_grid
 from transformer.runs.jsonl_records import read_records
 from transformer.storage.storage import DirectoryLost
@@ -395,7 +395,9 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     board.write_scalars(7, "train", {"loss": 2.5})
     board.write_samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}])
     entropy = np.stack([np.arange(8.0).reshape(2, 4), np.full((2, 4), np.nan), np.full((2, 4), 1.0)], axis=1)
-    board.write_maps(7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, map_levels(5, 6, (64,)), {"entropy": entropy})})
+    board.write_maps(
+        7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, resolution_levels(5, 6, (64,)), {"entropy": entropy})}
+    )
     board.report_progress(7, 9)
     board.close()
     events = _events(tmp_path)
@@ -437,8 +439,8 @@ from transformer.training.writers.tensorboard import TensorBoardWriter
 board = TensorBoardWriter({str(tmp_path / "events")!r})
 board.write_scalars(1, "train", {{"loss": 1.0}})
 board.write_samples(1, "train", [{{"source": "a"}}])
-from transformer.maps.capture_plan import map_levels, quantize_maps
-board.write_maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), map_levels(2, 2, (64,)))}})
+from transformer.maps.capture_plan import resolution_levels, quantize_maps
+board.write_maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), resolution_levels(2, 2, (64,)))}})
 board.close()
 import json
 print(json.dumps([name for name in ("torch", "tensorflow") if name in sys.modules]))

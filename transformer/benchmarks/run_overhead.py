@@ -142,7 +142,7 @@ def _seconds_of_loop(
     shown: Writer = TensorBoardWriter(files.tensorboard_dir)
     if probe is not None:
         plan = probe.capture_plan
-        store = MapStore.open(files.maps_dir, plan.sites, plan.labels, "", plan.tiers, plan.sizes)
+        store = MapStore.open(files.maps_dir, plan.sites, plan.labels, "", plan.resolutions, plan.sizes)
         shown = BackgroundMapWriter(MultiWriter(MapWriter(store), shown))
     numbers = (MetricsWriter(files.metrics_file), SamplesWriter(files.samples_file), LogWriter(steps))
     writer = MultiWriter(*numbers, ConsoleWriter(steps, io.StringIO()), shown)

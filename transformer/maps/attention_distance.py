@@ -48,7 +48,7 @@ def uniform_distance(grid: Axis) -> float:
     return float(np.hypot(*(centers[:, :, None] - centers[:, None])).mean())
 
 
-def distances(store: MapStore) -> list[dict[str, Any] | None]:
+def page_attention_distances(store: MapStore) -> list[dict[str, Any] | None]:
     """Return the attention distances at the last stored step, for the page.
 
     Returns:

@@ -42,7 +42,7 @@ class MapsConfig(Config, path="config.maps"):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tiers:
+class StoredResolutions:
     """The resolutions at which maps are stored.
 
     Attributes:
@@ -57,7 +57,7 @@ class Tiers:
 
 
 @dataclasses.dataclass(frozen=True)
-class Level:
+class ResolutionLevel:
     """One resolution of a module's maps.
 
     Attributes:
@@ -98,13 +98,13 @@ class CapturePlan:
     Attributes:
         sites: The attention modules.
         labels: The labels of the batch's positions.
-        tiers: The resolutions.
+        resolutions: The resolutions.
         sizes: The numbers of queries and keys by the name of a module.
     """
 
     sites: tuple[Site, ...]
     labels: AxisLabels
-    tiers: Tiers
+    resolutions: StoredResolutions
     sizes: Sizes
 
     def request(self) -> Capture:
@@ -112,9 +112,9 @@ class CapturePlan:
         statistics = {each.name: each for site in self.sites for each in site_statistics(site, self.labels).values()}
         return Capture(
             tuple(site.name for site in self.sites),
-            rows=self.tiers.num_rows,
-            max_map_size=self.tiers.level_sizes[-1],
-            top_k=self.tiers.top_k,
+            rows=self.resolutions.num_rows,
+            max_map_size=self.resolutions.level_sizes[-1],
+            top_k=self.resolutions.top_k,
             statistics=tuple(statistics.values()),
             by_example=True,
         )
@@ -130,7 +130,7 @@ class CapturePlan:
         """
         stored = {}
         for site in self.sites:
-            levels = map_levels(*self.sizes[site.name], self.tiers.level_sizes)
+            levels = resolution_levels(*self.sizes[site.name], self.resolutions.level_sizes)
             stored[site.name] = _quantize_site(maps[site.name], site, self.labels, levels)
         return stored
 
@@ -141,7 +141,7 @@ def plan_capture(
     labels: AxisLabels,
     config: MapsConfig,
     times: int = 1,
-    tiers: Tiers | None = None,
+    resolutions: StoredResolutions | None = None,
 ) -> CapturePlan:
     """Plan the capture so that the maps of all steps fit the budget.
 
@@ -153,23 +153,23 @@ def plan_capture(
         labels: The labels of the batch's positions.
         config: The budget.
         times: The number of steps whose maps are stored.
-        tiers: The resolutions of an existing store, which is continued; by default the finest that fit.
+        resolutions: The resolutions of an existing store, which is continued; by default the finest that fit.
 
     Returns:
         The plan.
     """
     shapes = {site: captured.weights.shape for site, captured in traced.items() if captured.weights is not None}
-    tiers = tiers or choose_tiers(config, list(shapes.values()), times)
+    resolutions = resolutions or choose_resolutions(config, list(shapes.values()), times)
     sizes = {}
     for site in sites:
         queries, keys = shapes[site.name][-2:]
-        if map_levels(queries, keys, tiers.level_sizes)[-1].name == "full":
+        if resolution_levels(queries, keys, resolutions.level_sizes)[-1].name == "full":
             queries, keys = (int(_lengths(axis.name, labels).max()) for axis in (site.query, site.key))
         sizes[site.name] = (queries, keys)
-    return CapturePlan(tuple(sites), labels, tiers, sizes)
+    return CapturePlan(tuple(sites), labels, resolutions, sizes)
 
 
-def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: int) -> Tiers:
+def choose_resolutions(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: int) -> StoredResolutions:
     """Choose the finest levels that fit the budget.
 
     Each level has twice the cells a side of the one before.
@@ -183,37 +183,41 @@ def choose_tiers(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: i
         The levels, and the numbers of whole rows and of largest weights that fit.
     """
     budget = config.max_megabytes * 1e6 / max(steps, 1)
-    tiers = Tiers((THUMBNAIL,), config.max_full_rows, config.top_k)
+    resolutions = StoredResolutions((THUMBNAIL,), config.max_full_rows, config.top_k)
     # Beside the thumbnails, the larger part is reduced first.
-    while sum(_bytes(shape, tiers) for shape in shapes) > budget and (tiers.top_k or tiers.num_rows > 1):
-        if tiers.top_k:
-            tiers = dataclasses.replace(tiers, top_k=tiers.top_k // 2)
+    while sum(_bytes(shape, resolutions) for shape in shapes) > budget and (
+        resolutions.top_k or resolutions.num_rows > 1
+    ):
+        if resolutions.top_k:
+            resolutions = dataclasses.replace(resolutions, top_k=resolutions.top_k // 2)
         else:
-            tiers = dataclasses.replace(tiers, num_rows=tiers.num_rows // 2)
+            resolutions = dataclasses.replace(resolutions, num_rows=resolutions.num_rows // 2)
     # A model without attention has no maps.
-    while tiers.level_sizes[-1] < min(FINEST, max((max(shape[-2:]) for shape in shapes), default=0)):
-        finer = dataclasses.replace(tiers, level_sizes=(*tiers.level_sizes, 2 * tiers.level_sizes[-1]))
+    while resolutions.level_sizes[-1] < min(FINEST, max((max(shape[-2:]) for shape in shapes), default=0)):
+        finer = dataclasses.replace(
+            resolutions, level_sizes=(*resolutions.level_sizes, 2 * resolutions.level_sizes[-1])
+        )
         if sum(_bytes(shape, finer) for shape in shapes) > budget:
             break
-        tiers = finer
-    return tiers
+        resolutions = finer
+    return resolutions
 
 
-def _bytes(shape: tuple[int, ...], tiers: Tiers) -> int:
+def _bytes(shape: tuple[int, ...], resolutions: StoredResolutions) -> int:
     """Return the bytes of one step before compression.
 
     A row takes a byte a code, 4 for its scale and 1 for its root; each of its largest weights 4 more for the key.
     """
     *heads, queries, keys = shape
-    levels = map_levels(queries, keys, tiers.level_sizes)
+    levels = resolution_levels(queries, keys, resolutions.level_sizes)
     size = sum(level.num_queries * (level.num_keys + 5) for level in levels)
     if levels[-1].name != "full":
-        size += min(tiers.num_rows, queries) * (keys + 5)
-        size += queries * (5 * min(tiers.top_k, keys) + 5) if tiers.top_k else 0
+        size += min(resolutions.num_rows, queries) * (keys + 5)
+        size += queries * (5 * min(resolutions.top_k, keys) + 5) if resolutions.top_k else 0
     return math.prod(heads) * size
 
 
-def map_levels(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ...]:
+def resolution_levels(queries: int, keys: int, cells: Sequence[int]) -> tuple[ResolutionLevel, ...]:
     """Return the levels of a map, coarse to fine, up to the first that is the whole map.
 
     Args:
@@ -224,12 +228,12 @@ def map_levels(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ..
     Returns:
         The levels; the last one is named "full" if it is the whole map.
     """
-    levels: list[Level] = []
+    levels: list[ResolutionLevel] = []
     for side in cells:
         blocks = pooling_block_size(queries, side), pooling_block_size(keys, side)
         whole = blocks == (1, 1)
         name = "full" if whole else f"pooled-{side}"
-        levels.append(Level(name, -(-queries // blocks[0]), -(-keys // blocks[1]), *blocks))
+        levels.append(ResolutionLevel(name, -(-queries // blocks[0]), -(-keys // blocks[1]), *blocks))
         if whole:
             break
     return tuple(levels)
@@ -237,7 +241,7 @@ def map_levels(queries: int, keys: int, cells: Sequence[int]) -> tuple[Level, ..
 
 def quantize_maps(
     weights: Float[AnyArray, "L B H q k"],
-    levels: Sequence[Level],
+    levels: Sequence[ResolutionLevel],
     statistics: Mapping[str, Float[AnyArray, "L B H"]] | None = None,
     rows: Float[AnyArray, "L B H R K"] | None = None,
     top: TopWeights | None = None,
@@ -316,7 +320,9 @@ def statistic_names(site: Site, labels: AxisLabels) -> tuple[str, ...]:
     return (*site_statistics(site, labels), *((ALIGNMENT_ERROR,) if linked else ()))
 
 
-def _quantize_site(captured: CapturedAttention, site: Site, labels: AxisLabels, levels: Sequence[Level]) -> StoredMaps:
+def _quantize_site(
+    captured: CapturedAttention, site: Site, labels: AxisLabels, levels: Sequence[ResolutionLevel]
+) -> StoredMaps:
     means, counts = captured.means(), captured.counts
     statistics = {
         name: jnp.where(counts[statistic.name] > 0, means[statistic.name], jnp.nan)

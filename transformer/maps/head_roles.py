@@ -52,7 +52,7 @@ FALLBACK_ROLES = (Role.ONE_PLACE, Role.BROAD)
 _AT_A_DISTANCE = (Role.PREVIOUS_TOKEN, Role.NEXT_TOKEN, Role.DIAGONAL, Role.DISTANCE)
 
 
-class Rows(NamedTuple):
+class WholeRows(NamedTuple):
     """Whole rows of the maps of one attention module.
 
     Attributes:
@@ -68,7 +68,7 @@ class Rows(NamedTuple):
 TOKEN_ROLES = (Role.INDUCTION, Role.SAME_TOKEN, Role.RARE_TOKEN, Role.MARK)
 
 
-class Rule(enum.Enum):
+class SimplerRuleKind(enum.Enum):
     """Rules that are simpler than the token-based roles (`TOKEN_ROLES`) and may produce the same maps."""
 
     DISTANCE = "a fixed distance"
@@ -86,7 +86,7 @@ class SimplerRule(NamedTuple):
             position; else 0.
     """
 
-    rule: Rule
+    rule: SimplerRuleKind
     offset_or_position: int = 0
 
 
@@ -153,7 +153,7 @@ class _Example(NamedTuple):
         return self.query_R[:, None]
 
 
-def classify_heads(rows: Rows, site: Site, labels: AxisLabels) -> tuple[RoleAssessment, ...]:
+def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[RoleAssessment, ...]:
     """Classify every head of one attention module from whole rows of its maps at one step.
 
     For a set of keys S(q) that defines a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
@@ -189,7 +189,7 @@ def classify_heads(rows: Rows, site: Site, labels: AxisLabels) -> tuple[RoleAsse
     return tuple(reading for reading, _ in _judged_heads(rows, site, labels))
 
 
-def heads_with_role(role: Role, rows: Rows, site: Site, labels: AxisLabels) -> set[tuple[int, int]]:
+def heads_with_role(role: Role, rows: WholeRows, site: Site, labels: AxisLabels) -> set[tuple[int, int]]:
     """Return the heads that play a role which no simpler rule explains, even if another role describes them better.
 
     Args:
@@ -205,7 +205,7 @@ def heads_with_role(role: Role, rows: Rows, site: Site, labels: AxisLabels) -> s
     return {(reading.layer, reading.head) for reading, played in judged if role in played}
 
 
-def _judged_heads(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
+def _judged_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
     """Yield every head's assessment, and all the roles that it plays."""
     examples = list(_examples(rows, site, labels))
     habits = _habits(examples, site, labels)
@@ -246,7 +246,12 @@ def _judge(
 
     standing = [verdict for verdict in verdicts.values() if not verdict.explained and not verdict.ambiguous_with]
     # A distance that a role by tokens was told from, and lost to, is no habit of its own.
-    beaten = {rule.offset_or_position for verdict in standing for rule in verdict.beaten if rule.rule is Rule.DISTANCE}
+    beaten = {
+        rule.offset_or_position
+        for verdict in standing
+        for rule in verdict.beaten
+        if rule.rule is SimplerRuleKind.DISTANCE
+    }
     open_ = [each for each in measured if each.role in verdicts and verdicts[each.role].ambiguous_with]
     left = [
         each
@@ -266,11 +271,13 @@ def _judge(
 
 def _says_it_all(best: _Measured, plays: bool, verdict: "_Verdict") -> bool:
     """Return whether a role that is played is specific enough to disregard one that simpler rules may explain."""
-    same = best.role in _AT_A_DISTANCE and SimplerRule(Rule.DISTANCE, best.distance) in verdict.ambiguous_with
+    same = (
+        best.role in _AT_A_DISTANCE and SimplerRule(SimplerRuleKind.DISTANCE, best.distance) in verdict.ambiguous_with
+    )
     return plays and best.role not in FALLBACK_ROLES and not same
 
 
-def _examples(rows: Rows, site: Site, labels: AxisLabels) -> Iterator[_Example]:
+def _examples(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[_Example]:
     queries_of, keys_of = (labels.tokens[axis.name] for axis in (site.query, site.key))
     counts = Counter(_plain(token) for tokens in keys_of for token in tokens)
     periods = labels.periods or (None,) * len(labels.titles)
@@ -328,7 +335,11 @@ def _targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callab
         yield Role.PREVIOUS_TOKEN, -1, _at(-1)
         yield Role.NEXT_TOKEN, 1, _at(1)
     if words:
-        yield Role.MARK, 0, lambda example: np.array([is_mark(token) for token in example.asked])[None]
+        yield (
+            Role.MARK,
+            0,
+            lambda example: np.array([is_special_or_punctuation(token) for token in example.asked])[None],
+        )
         yield Role.RARE_TOKEN, 0, lambda example: _rare(example, one_sequence)
         yield Role.SAME_TOKEN, 0, lambda example: _same(example, one_sequence)
         if one_sequence:
@@ -537,7 +548,7 @@ def _evidence(
         ]
         return _Foretold(simpler, habit * on(inside), of_rows(own))
 
-    def spread(rule: Rule, parts: Sequence[np.ndarray]) -> _Foretold:
+    def spread(rule: SimplerRuleKind, parts: Sequence[np.ndarray]) -> _Foretold:
         on_role = on(parts)
         return _Foretold(SimplerRule(rule), on_role, np.full_like(on_role, np.nan))
 
@@ -546,17 +557,17 @@ def _evidence(
         habit = _mean_share(shown)[layer, head]
         if habit >= MIN_EXPLAINED * MIN_ROLE_SCORE:  # of less no role comes
             keys = [_at(distance)(example) for example in examples]
-            foretold.append(by_key(SimplerRule(Rule.DISTANCE, distance), habit, keys))
+            foretold.append(by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), habit, keys))
     if len(examples) > 1:
-        foretold.append(spread(Rule.POSITION, _of_others(examples, weights)))
+        foretold.append(spread(SimplerRuleKind.POSITION, _of_others(examples, weights)))
     else:
         sees_K = np.maximum(examples[0].seen_RxK.sum(axis=0), 1)
         for place, habit in enumerate(weights[0].sum(axis=0) / sees_K):
             if habit >= MIN_EXPLAINED * MIN_ROLE_SCORE and sees_K[place] >= MIN_ROWS:
                 keys = [np.broadcast_to(examples[0].keys == place, examples[0].seen_RxK.shape)]
-                foretold.append(by_key(SimplerRule(Rule.ONE_PLACE, place), habit, keys))
+                foretold.append(by_key(SimplerRule(SimplerRuleKind.ONE_PLACE, place), habit, keys))
     if role in (Role.INDUCTION, Role.SAME_TOKEN):
-        foretold.append(spread(Rule.KEY_TOKEN, _of_key_tokens(examples, weights)))
+        foretold.append(spread(SimplerRuleKind.KEY_TOKEN, _of_key_tokens(examples, weights)))
     judged = [np.full(len(rows), each) for rows, each in zip(shows, _judged_by(role, examples), strict=True)]
     even = of_rows([target.sum(axis=-1) / np.maximum(count, 1) for target, count in zip(targets, seen, strict=True)])
     return _Evidence(on(weights), even, of_rows(seen), of_rows(judged), foretold)
@@ -624,7 +635,7 @@ def _of_key_tokens(examples: Sequence[_Example], weights: Sequence[np.ndarray]) 
     return foretold
 
 
-def _alignment(rows: Rows, site: Site, labels: AxisLabels) -> list[_Measured]:
+def _alignment(rows: WholeRows, site: Site, labels: AxisLabels) -> list[_Measured]:
     """Measure 1 - alignment error of the largest weights, against the better of two heads that ignore the sentence."""
     assert labels.gold_alignments is not None
     found = [
@@ -681,7 +692,7 @@ def _plain(token: str) -> str:
     return token.strip("▁ ").casefold()
 
 
-def is_mark(token: str) -> bool:
+def is_special_or_punctuation(token: str) -> bool:
     """Return whether a token is special, such as `</s>` or `[SEP]`, or only punctuation and spaces."""
     bare = token.strip("▁")
     bracketed = len(bare) > 2 and (bare[0], bare[-1]) in {("<", ">"), ("[", "]")}

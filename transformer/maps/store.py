@@ -36,7 +36,14 @@ from transformer.attention.capture import evenly_spaced_positions
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
 from transformer.json_reading import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
-from transformer.maps.capture_plan import Level, Sizes, StoredMaps, Tiers, map_levels, statistic_names
+from transformer.maps.capture_plan import (
+    ResolutionLevel,
+    Sizes,
+    StoredMaps,
+    StoredResolutions,
+    resolution_levels,
+    statistic_names,
+)
 from transformer.maps.checksums import (
     CorruptMapsError,
     Digests,
@@ -51,7 +58,7 @@ from transformer.maps.store_metadata import (
     MOST_POSITIONS,
     LabelsMetadata,
     check_site,
-    label_arrays,
+    label_media_arrays,
     max_lengths,
     parse_labels,
     site_metadata,
@@ -63,12 +70,12 @@ from transformer.maps.zarr_files import (
     array_metadata,
     local_shards,
     open_array,
-    read_whole,
+    read_array,
     replace_file,
-    statistics_pieces,
+    set_padding_to_zero,
+    stack_statistics,
+    write_array,
     write_group,
-    write_whole,
-    zero_padding,
 )
 from transformer.runs.checksums import Digest
 from transformer.runs.exceptions import NonFiniteError
@@ -91,7 +98,7 @@ Positions = Annotated[int, Range(1, MOST_POSITIONS)]
 
 
 @dataclasses.dataclass(frozen=True)
-class WrittenFile:
+class WrittenSteps:
     """The contents of written-N.json: the steps that a process has written, and each array's digests at them."""
 
     steps: tuple[StepNumber, ...]
@@ -107,8 +114,8 @@ class WrittenFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class StoreFile(WrittenFile):
-    """The attributes of the store's zarr.json: `WrittenFile` of the first process, and the description of the store."""
+class StoreAttributes(WrittenSteps):
+    """The attributes of the store's zarr.json: the steps that the first process has written, and what is stored."""
 
     format: str
     version: int
@@ -116,7 +123,7 @@ class StoreFile(WrittenFile):
     writers: Annotated[int, Range(1, _MOST_WRITERS)]
     sites: tuple[Site, ...]
     labels: LabelsMetadata
-    tiers: Tiers
+    resolutions: StoredResolutions
     sizes: Mapping[str, tuple[Positions, Positions]]
 
     def __post_init__(self) -> None:
@@ -126,11 +133,11 @@ class StoreFile(WrittenFile):
         names = [site.name for site in self.sites]
         if len(set(names)) != len(names) or set(self.sizes) != set(names):
             raise ValueError("sizes: there must be one for each site, and no two sites of one name")
-        cells, rows, top = self.tiers.level_sizes, self.tiers.num_rows, self.tiers.top_k
+        cells, rows, top = self.resolutions.level_sizes, self.resolutions.num_rows, self.resolutions.top_k
         if not cells or cells[0] < 1 or any(one >= other for one, other in itertools.pairwise(cells)):
-            raise ValueError(f"tiers: level_sizes={cells} must ascend from at least 1")
+            raise ValueError(f"resolutions: level_sizes={cells} must ascend from at least 1")
         if not (1 <= rows <= MOST_POSITIONS and 0 <= top <= MOST_POSITIONS):
-            raise ValueError(f"tiers: num_rows={rows} and top_k={top} are none")
+            raise ValueError(f"resolutions: num_rows={rows} and top_k={top} are none")
 
 
 class Statistics(NamedTuple):
@@ -155,7 +162,7 @@ class MapStore:
         sites: The attention modules.
         labels: The labels of the probe batch's positions.
         config_hash: The hash of the run's config.
-        tiers: The stored resolutions.
+        resolutions: The stored resolutions.
     """
 
     def __init__(
@@ -164,7 +171,7 @@ class MapStore:
         sites: tuple[Site, ...],
         labels: AxisLabels,
         config_hash: str,
-        tiers: Tiers,
+        resolutions: StoredResolutions,
         sizes: Sizes,
         writers: tuple[int, int] = (0, 1),
     ):
@@ -172,7 +179,7 @@ class MapStore:
         self.sites = sites
         self.labels = labels
         self.config_hash = config_hash
-        self.tiers = tiers
+        self.resolutions = resolutions
         self._sizes = sizes
         self._writer, self._writers = writers
         self._steps: list[int] = []
@@ -187,7 +194,7 @@ class MapStore:
         sites: Sequence[Site],
         labels: AxisLabels,
         config_hash: str,
-        tiers: Tiers | None = None,
+        resolutions: StoredResolutions | None = None,
         sizes: Sizes | None = None,
         writers: tuple[int, int] = (0, 1),
     ) -> "MapStore":
@@ -198,7 +205,7 @@ class MapStore:
             sites: The attention modules.
             labels: The labels of the probe batch's positions.
             config_hash: The hash of the run's config.
-            tiers: The stored resolutions.
+            resolutions: The stored resolutions.
             sizes: The numbers of queries and keys of the modules whose maps are padded beyond the longest example.
             writers: The index of this process and the number of processes; process 0 must open the store first.
 
@@ -206,12 +213,12 @@ class MapStore:
             The store, which continues after the steps that all processes have written.
 
         Raises:
-            UserError: If the existing store has other modules, labels, sizes or tiers, or an unknown version.
+            UserError: If the existing store has other modules, labels, sizes or resolutions, or an unknown version.
             CorruptMapsError: If the existing store is damaged.
         """
         path = parse_path(path).resolve()
         known_sizes = {site.name: (sizes or {}).get(site.name) or max_lengths(site, labels) for site in sites}
-        store = cls(path, tuple(sites), labels, config_hash, tiers or Tiers(), known_sizes, writers)
+        store = cls(path, tuple(sites), labels, config_hash, resolutions or StoredResolutions(), known_sizes, writers)
         if (path / "zarr.json").exists():
             stored, file = _read_attributes(path)
             for part, value in store._described.items():
@@ -224,8 +231,8 @@ class MapStore:
         store._write_site_groups()
         for array, metadata in store._wanted_arrays():
             store._arrays[array] = open_array(path / array, metadata, create=True)
-        for array, values in label_arrays(labels).items() if writers[0] == 0 else ():
-            write_whole(path / "labels" / array, values)
+        for array, values in label_media_arrays(labels).items() if writers[0] == 0 else ():
+            write_array(path / "labels" / array, values)
         if not writers[0]:
             # The lists of an earlier start's writers are dropped: all continue from the complete steps.
             for writer in range(1, writers[1]):
@@ -236,10 +243,10 @@ class MapStore:
         return store
 
     @classmethod
-    def tiers_at(cls, path: Path) -> Tiers | None:
+    def resolutions_at(cls, path: Path) -> StoredResolutions | None:
         """Return the stored resolutions of the store at `path`, None if it does not exist."""
         path = parse_path(path).resolve()
-        return _read_attributes(path)[1].tiers if (path / "zarr.json").exists() else None
+        return _read_attributes(path)[1].resolutions if (path / "zarr.json").exists() else None
 
     @classmethod
     def open_existing(cls, path: Path) -> "MapStore":
@@ -253,7 +260,9 @@ class MapStore:
         if not (path / "zarr.json").exists():
             raise UserError(f"no map store at {path}: train the run with maps_every > 0 first")
         _, file = _read_attributes(path)
-        store = cls(path, file.sites, _labels(path, file), file.config_hash, file.tiers, file.sizes, (0, file.writers))
+        store = cls(
+            path, file.sites, _labels(path, file), file.config_hash, file.resolutions, file.sizes, (0, file.writers)
+        )
         store._list_of(path, file)
         return store
 
@@ -293,13 +302,13 @@ class MapStore:
                 return site
         raise UserError(f"site={name!r} is not in the map store: it has {', '.join(s.name for s in self.sites)}")
 
-    def levels(self, site: str) -> tuple[Level, ...]:
+    def levels(self, site: str) -> tuple[ResolutionLevel, ...]:
         """Return the stored levels of the module called `site`, coarse to fine.
 
         Raises:
             UserError: If the module is unknown.
         """
-        return map_levels(*self._sizes[self.site(site).name], self.tiers.level_sizes)
+        return resolution_levels(*self._sizes[self.site(site).name], self.resolutions.level_sizes)
 
     def write(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Append the maps of every module at `step`; returns once they are on disk and listed.
@@ -337,7 +346,7 @@ class MapStore:
                             f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
                             "has diverged, or this site captured no weights",
                         )
-                    kept = zero_padding(values, where, name, self.labels, site, self.levels(site.name))
+                    kept = set_padding_to_zero(values, where, name, self.labels, site, self.levels(site.name))
                     written.append((where, np.asarray(kept, place.dtype.numpy_dtype)))
                     pending.append(place[where].write(written[-1][1]))
                 digests[f"{site.name}/{name}"] = digest_shards(written, place.shape, first=not self._writer)
@@ -410,7 +419,7 @@ class MapStore:
             Their keys and the weights [example, layer, head, query, rank]; None if whole maps or no largest weights are
             stored.
         """
-        if self._whole(site) or not self.tiers.top_k:
+        if self._whole(site) or not self.resolutions.top_k:
             return None
         keys = self._read_checked(f"{site}/top/keys", step)
         return keys, np.asarray(self._read(f"{site}/top", step).weights())
@@ -487,7 +496,7 @@ class MapStore:
         return self.levels(site)[-1].name == "full"
 
     def _rows(self, site: str) -> tuple[int, ...]:
-        return evenly_spaced_positions(self._sizes[site][0], self.tiers.num_rows)
+        return evenly_spaced_positions(self._sizes[site][0], self.resolutions.num_rows)
 
     def _parts_of(self, site: Site, kept: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
         """Yield every array of a module: its name in the module's group, its shape, and this process's pieces."""
@@ -504,7 +513,7 @@ class MapStore:
         unknown = set(kept.statistics) - set(names)
         if unknown:
             raise ValueError(f"maps[{site.name!r}] has the statistics {sorted(unknown)}; known: {', '.join(names)}")
-        yield "statistics", (*heads, len(names)), statistics_pieces(kept.statistics, names, heads)
+        yield "statistics", (*heads, len(names)), stack_statistics(kept.statistics, names, heads)
 
     def _wanted_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield every array of the store and its metadata."""
@@ -514,7 +523,7 @@ class MapStore:
             groups = {level.name: (level.num_queries, level.num_keys) for level in levels}
             if not self._whole(site.name):
                 groups |= {"rows": (len(self._rows(site.name)), keys)}
-                groups |= {"top": (queries, min(self.tiers.top_k, keys))} if self.tiers.top_k else {}
+                groups |= {"top": (queries, min(self.resolutions.top_k, keys))} if self.resolutions.top_k else {}
             for group, (rows, columns) in groups.items():
                 for part, kind in zip(_PARTS, ("uint8", "float32", "uint8"), strict=True):
                     shape, last = (rows, columns), ("query", "key")
@@ -536,7 +545,7 @@ class MapStore:
 
     @functools.cached_property
     def _described(self) -> dict[str, Any]:
-        return store_metadata(self.sites, self.labels, self.tiers, self._sizes)
+        return store_metadata(self.sites, self.labels, self.resolutions, self._sizes)
 
     def _write_site_groups(self) -> None:
         if self._writer:
@@ -555,7 +564,7 @@ class MapStore:
             for level in self.levels(site.name):
                 blocks = {"query_block": level.query_block, "key_block": level.key_block}
                 write_group(self.path / site.name / level.name, blocks)
-            for group, count in (("rows", self.tiers.num_rows), ("top", self.tiers.top_k)):
+            for group, count in (("rows", self.resolutions.num_rows), ("top", self.resolutions.top_k)):
                 if not self._whole(site.name) and count:
                     write_group(self.path / site.name / group, {})
 
@@ -580,7 +589,7 @@ class MapStore:
         record = add_checksum({"steps": steps, "digests": digests_by_array(digests, steps)})
         replace_file(self.path / f"written-{writer}.json", json.dumps(record))
 
-    def _list_of(self, path: Path, file: StoreFile) -> None:
+    def _list_of(self, path: Path, file: StoreAttributes) -> None:
         """Take over the steps that every process has written, and their digests."""
         lists = [file, *(_read_list(path, writer) for writer in range(1, file.writers))]
         written = set(file.steps).intersection(*(each.steps for each in lists))
@@ -589,10 +598,10 @@ class MapStore:
         self._digests = merge_digests([digests_by_step(each.steps, each.digests) for each in lists], self._steps)
 
 
-def _read_list(path: Path, writer: int) -> WrittenFile:
+def _read_list(path: Path, writer: int) -> WrittenSteps:
     file = path / f"written-{writer}.json"
     if not file.exists():
-        return WrittenFile((), {}, "")
+        return WrittenSteps((), {}, "")
     try:
         record = read_json_object(file)
     except UserError:
@@ -600,12 +609,12 @@ def _read_list(path: Path, writer: int) -> WrittenFile:
     if not has_valid_checksum(record):
         raise CorruptMapsError(path, f"{file.name} is not what was written")
     try:
-        return parse_dataclass(WrittenFile, record, file.name)
+        return parse_dataclass(WrittenSteps, record, file.name)
     except UserError as error:
         raise CorruptMapsError(path, str(error)) from error
 
 
-def _labels(path: Path, file: StoreFile) -> AxisLabels:
+def _labels(path: Path, file: StoreAttributes) -> AxisLabels:
     """Read the labels of a store and check that they name all positions of its modules.
 
     Raises:
@@ -614,7 +623,7 @@ def _labels(path: Path, file: StoreFile) -> AxisLabels:
 
     def read(name: str) -> np.ndarray:
         try:
-            array = read_whole(path / "labels" / name, *_SHOWN[name.rpartition("/")[2]])
+            array = read_array(path / "labels" / name, *_SHOWN[name.rpartition("/")[2]])
         except UserError as error:
             raise CorruptMapsError(path, str(error)) from error
         except Exception as error:  # a flipped byte can surface as any error of any decoder
@@ -636,7 +645,7 @@ def _labels(path: Path, file: StoreFile) -> AxisLabels:
     return labels
 
 
-def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
+def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreAttributes]:
     """Return the attributes of the store's root group, as JSON and parsed."""
     try:
         # A token may be anything that a tokenizer has.
@@ -655,6 +664,6 @@ def _read_attributes(path: Path) -> tuple[dict[str, Any], StoreFile]:
     if not has_valid_checksum(attributes):
         raise CorruptMapsError(path, "its zarr.json is not what was written: move that directory away")
     try:
-        return attributes, parse_dataclass(StoreFile, attributes, "its zarr.json")
+        return attributes, parse_dataclass(StoreAttributes, attributes, "its zarr.json")
     except UserError as error:
         raise CorruptMapsError(path, f"{error}: move that directory away") from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer.attention.sites import Axis, Site
 from transformer.config import MatchesPattern, Range, convert_value
-from transformer.maps.capture_plan import Sizes, Tiers
+from transformer.maps.capture_plan import Sizes, StoredResolutions
 from transformer.runs.jsonl_records import Sha256
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
@@ -71,13 +71,15 @@ def check_site(site: Site) -> None:
             raise ValueError(f"shape: the axis {axis.name!r} of {site.name!r} has too many positions")
 
 
-def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, sizes: Sizes) -> dict[str, Any]:
+def store_metadata(
+    sites: tuple[Site, ...], labels: AxisLabels, resolutions: StoredResolutions, sizes: Sizes
+) -> dict[str, Any]:
     """Return everything that must be unchanged for a map store to be continued.
 
     Args:
         sites: The attention modules.
         labels: The labels of the probe examples; arrays among them are represented by their hashes.
-        tiers: The resolutions at which maps are stored.
+        resolutions: The resolutions at which maps are stored.
         sizes: The numbers of queries and keys by the name of a module.
 
     Returns:
@@ -92,10 +94,15 @@ def store_metadata(sites: tuple[Site, ...], labels: AxisLabels, tiers: Tiers, si
             **({} if labels.gold_key_description is None else {"gold_key_description": labels.gold_key_description}),
             "periods": labels.periods,
             "array_hashes": {
-                name: hashlib.sha256(values.tobytes()).hexdigest() for name, values in label_arrays(labels).items()
+                name: hashlib.sha256(values.tobytes()).hexdigest()
+                for name, values in label_media_arrays(labels).items()
             },
         },
-        "tiers": {"level_sizes": tiers.level_sizes, "num_rows": tiers.num_rows, "top_k": tiers.top_k},
+        "resolutions": {
+            "level_sizes": resolutions.level_sizes,
+            "num_rows": resolutions.num_rows,
+            "top_k": resolutions.top_k,
+        },
         "sizes": dict(sizes),
     }
     return json.loads(json.dumps(described))
@@ -136,7 +143,7 @@ def max_lengths(site: Site, labels: AxisLabels) -> tuple[int, int]:
     return queries, keys
 
 
-def label_arrays(labels: AxisLabels) -> dict[str, np.ndarray]:
+def label_media_arrays(labels: AxisLabels) -> dict[str, np.ndarray]:
     """Return the images, spectrograms and sounds of labels as arrays, by the name they are stored under."""
     images = {f"{axis}/image": np.asarray(values, np.uint8) for axis, values in labels.images.items()}
     sounds = {f"{axis}/sound": _beside(files) for axis, files in labels.sounds.items()}

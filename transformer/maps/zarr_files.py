@@ -14,7 +14,7 @@ import tensorstore
 from transformer.attention.sites import Site
 from transformer.config import MatchesPattern, Range, UserError
 from transformer.json_reading import parse_dataclass, read_json
-from transformer.maps.capture_plan import Level
+from transformer.maps.capture_plan import ResolutionLevel
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -39,14 +39,14 @@ class NamedConfiguration:
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunks:
+class RegularChunkGrid:
     """The configuration of a regular chunk grid."""
 
     chunk_shape: tuple[Size, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class ArrayFile:
+class ArrayMetadata:
     """The contents of an array's zarr.json, as tensorstore writes `array_metadata`."""
 
     zarr_format: Annotated[int, Range(3, 3)]
@@ -61,15 +61,15 @@ class ArrayFile:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def read_array_file(path: Path) -> ArrayFile:
+def read_array_metadata(path: Path) -> ArrayMetadata:
     """Read the metadata of the array at `path`.
 
     Raises:
         UserError: If the file is not metadata that `array_metadata` makes, or a shape is invalid.
     """
     file, value = path / _FILE, read_json(path / _FILE, _LARGEST_FILE)
-    stored = parse_dataclass(ArrayFile, value, str(file))
-    grid = parse_dataclass(Chunks, stored.chunk_grid.configuration, f"{file}: chunk_grid.configuration")
+    stored = parse_dataclass(ArrayMetadata, value, str(file))
+    grid = parse_dataclass(RegularChunkGrid, stored.chunk_grid.configuration, f"{file}: chunk_grid.configuration")
     if len({len(stored.shape), len(stored.dimension_names), len(grid.chunk_shape)}) != 1:
         raise UserError(f"{file} is not usable: shape, dimension_names and chunk_shape differ in their number of axes")
     if stored.chunk_grid.name != "regular" or stored.chunk_key_encoding.name != "default" or stored.attributes:
@@ -83,7 +83,7 @@ def read_array_file(path: Path) -> ArrayFile:
     return stored
 
 
-def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
+def check_array_metadata(path: Path, wanted: Mapping[str, Any]) -> None:
     """Check that the array at `path` has the metadata that `array_metadata` planned; its number of steps may differ.
 
     Every array is checked before tensorstore opens it, because tensorstore ends the process over metadata that it
@@ -97,7 +97,7 @@ def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
     Raises:
         UserError: If a field differs, or the values of one step take too much memory.
     """
-    stored = read_array_file(path)
+    stored = read_array_metadata(path)
     for field in ("data_type", "dimension_names"):
         said, planned = getattr(stored, field), wanted[field]
         if said != (tuple(planned) if isinstance(planned, list) else planned):
@@ -113,10 +113,10 @@ def check_array(path: Path, wanted: Mapping[str, Any]) -> None:
     inner = _inner_chunk(stored.codecs, str(path / _FILE))
     if inner != _inner_chunk(tuple(NamedConfiguration(**codec) for codec in wanted["codecs"]), "it"):
         raise UserError(f"{path / _FILE} is not usable: its inner chunks are {inner}")
-    check_memory(path, stored.shape[1:], stored.data_type)
+    check_fits_memory(path, stored.shape[1:], stored.data_type)
 
 
-def check_memory(path: Path, shape: tuple[int, ...], data_type: str) -> None:
+def check_fits_memory(path: Path, shape: tuple[int, ...], data_type: str) -> None:
     """Check that an array's values fit the memory limit.
 
     Args:
@@ -136,7 +136,7 @@ def _inner_chunk(codecs: tuple[NamedConfiguration, ...], file: str) -> tuple[int
     if len(codecs) != 1 or codecs[0].name != "sharding_indexed":
         raise UserError(f"{file} is not usable: its codecs are not a map store's")
     shape = {"chunk_shape": codecs[0].configuration.get("chunk_shape")}
-    return parse_dataclass(Chunks, shape, f"{file}: the configuration of its codec").chunk_shape
+    return parse_dataclass(RegularChunkGrid, shape, f"{file}: the configuration of its codec").chunk_shape
 
 
 def _normalized(codecs: tuple[NamedConfiguration, ...]) -> list[Any]:
@@ -210,12 +210,12 @@ def open_array(path: Path, metadata: Mapping[str, Any], *, create: bool = False)
     if create and not (path / _FILE).exists():
         spec |= {"open": True, "create": True, "metadata": dict(metadata)}
     else:
-        check_array(path, metadata)
+        check_array_metadata(path, metadata)
     return tensorstore.open(spec).result()
 
 
-def read_whole(path: Path, axes: int, data_type: str) -> np.ndarray:
-    """Read the values of an array that `write_whole` wrote.
+def read_array(path: Path, axes: int, data_type: str) -> np.ndarray:
+    """Read the values of an array that `write_array` wrote.
 
     Args:
         path: The directory of the array.
@@ -228,8 +228,8 @@ def read_whole(path: Path, axes: int, data_type: str) -> np.ndarray:
     Raises:
         UserError: If the array is another one.
     """
-    stored = read_array_file(path)
-    check_memory(path, stored.shape, stored.data_type)
+    stored = read_array_metadata(path)
+    check_fits_memory(path, stored.shape, stored.data_type)
     wanted = _whole_metadata(stored.shape, stored.data_type)
     if stored.data_type != data_type or not axes <= len(stored.shape) <= axes + 1 or not all(stored.shape):
         raise UserError(
@@ -239,7 +239,7 @@ def read_whole(path: Path, axes: int, data_type: str) -> np.ndarray:
     return np.asarray(open_array(path, wanted).read().result())
 
 
-def write_whole(path: Path, values: np.ndarray) -> None:
+def write_array(path: Path, values: np.ndarray) -> None:
     """Write an array of a fixed size, and the groups that contain it.
 
     Args:
@@ -285,7 +285,7 @@ def replace_file(path: Path, text: str) -> None:
     storage_of(path).replace(path, text.encode())
 
 
-def statistics_pieces(
+def stack_statistics(
     statistics: Mapping[str, Any], names: Sequence[str], heads: tuple[int, int, int]
 ) -> Iterator[Piece]:
     """Stack the statistics [example, layer, head] along a last axis, NaN for one that is missing.
@@ -308,8 +308,13 @@ def statistics_pieces(
         yield where, np.stack(values, axis=-1).astype(np.float32)
 
 
-def zero_padding(
-    values: np.ndarray, where: tuple[slice, ...], name: str, labels: AxisLabels, site: Site, levels: Sequence[Level]
+def set_padding_to_zero(
+    values: np.ndarray,
+    where: tuple[slice, ...],
+    name: str,
+    labels: AxisLabels,
+    site: Site,
+    levels: Sequence[ResolutionLevel],
 ) -> np.ndarray:
     """Set values beyond each example's own tokens to zero.
 

@@ -59,7 +59,7 @@ def _add_module(path: str, modules: dict[str, str]) -> None:
     modules[path] = modules.pop(path)  # behind its imports
 
 
-def join_styles(own: str = "") -> str:
+def with_shared_styles(own: str = "") -> str:
     """Return the style sheets that all pages share, followed by a page's own."""
     return f"{SHARED.join(STYLES)}\n{own}"
 

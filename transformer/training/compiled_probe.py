@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.logical_axes import Placement
-from transformer.maps.capture_plan import CapturePlan, MapsConfig, StoredMaps, Tiers, plan_capture
+from transformer.maps.capture_plan import CapturePlan, MapsConfig, StoredMaps, StoredResolutions, plan_capture
 from transformer.models.model import Model
 from transformer.tasks.task import Task
 from transformer.training.compiled_evaluation import evaluation_view
@@ -37,7 +37,7 @@ def compile_probe(
     config: MapsConfig,
     times: int,
     parameters: str,
-    tiers: Tiers | None = None,
+    resolutions: StoredResolutions | None = None,
 ) -> Probe:
     """Compile the capture of the maps and statistics of every head on the probe batch.
 
@@ -51,7 +51,7 @@ def compile_probe(
         config: The size and the budget of stored maps.
         times: How often maps are stored, which share the budget.
         parameters: "raw", or the name of the average by which the run is judged.
-        tiers: The tiers of an existing map store, for a resumed run; None chooses those that `config` affords.
+        resolutions: Those of an existing map store, for a resumed run; None chooses those that `config` affords.
     """
 
     def look(state: TrainState, capture: Capture) -> Mapping[str, CapturedAttention]:
@@ -63,7 +63,7 @@ def compile_probe(
     labels = task.axis_labels(model.sites).with_axis_names(model.sites)
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
-    plan = plan_capture(traced, model.sites, labels, config, times, tiers)
+    plan = plan_capture(traced, model.sites, labels, config, times, resolutions)
     placed = example_parallel_placement(placement)
 
     def seen(state: TrainState) -> dict[str, StoredMaps]:

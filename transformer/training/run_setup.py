@@ -286,7 +286,7 @@ def programs_to_compile(
 def compile_run_probe(components: TrainingComponents, run: TrainingRun) -> Probe:
     """Compile the probe of a run.
 
-    A resumed run keeps the tiers of its map store, even if `maps_every` or `steps` have changed.
+    A resumed run keeps the resolutions of its map store, even if `maps_every` or `steps` have changed.
     """
     return compile_probe(
         components.model,
@@ -296,5 +296,5 @@ def compile_run_probe(components: TrainingComponents, run: TrainingRun) -> Probe
         config=run.experiment.maps,
         times=run.experiment.run.num_probe_steps,
         parameters=run.experiment.eval_parameters,
-        tiers=MapStore.tiers_at(run.directory.maps_dir),
+        resolutions=MapStore.resolutions_at(run.directory.maps_dir),
     )

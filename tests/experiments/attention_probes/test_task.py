@@ -22,7 +22,7 @@ from experiments.attention_probes.task import (
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
-from transformer.maps.head_roles import Role, Rows, classify_heads
+from transformer.maps.head_roles import Role, WholeRows, classify_heads
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.task import InputTexts, PredictionRequest, StateView
@@ -208,7 +208,7 @@ def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_ant
         )
         for head, key in ((0, question.source_positions[0][0]), (1, nearest)):
             weights[example, :, head, question.position] = np.eye(length)[key]
-    reads, baseline_answers = classify_heads(Rows(tuple(range(length)), weights), site, labels)[:2]
+    reads, baseline_answers = classify_heads(WholeRows(tuple(range(length)), weights), site, labels)[:2]
     assert reads.plays
     assert reads.nearest is Role.ALIGNMENT
     assert baseline_answers.nearest is not Role.ALIGNMENT

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from transformer.attention.sites import Axis
-from transformer.maps.report.payload import Block, gray, pack, shrink
+from transformer.maps.report.payload import DataBlock, compress_to_base64, downsample_image, log_magnitudes_to_bytes
 from transformer.maps.store import MapStore
 
 IMAGE_SIDE = 320  # pixels
@@ -40,7 +40,7 @@ def _longest(store: MapStore, axis: Axis) -> int:
 
 def _shrunk(images: np.ndarray) -> np.ndarray:
     """Return an example's one image, or the image of each query, in page size [images, rows, columns, 3]."""
-    return np.stack([shrink(each, IMAGE_SIDE) for each in images.reshape(-1, *images.shape[-3:])])
+    return np.stack([downsample_image(each, IMAGE_SIDE) for each in images.reshape(-1, *images.shape[-3:])])
 
 
 def _thinned(spectrogram: np.ndarray) -> np.ndarray:
@@ -49,23 +49,26 @@ def _thinned(spectrogram: np.ndarray) -> np.ndarray:
     return np.maximum.reduceat(spectrogram, np.arange(0, spectrogram.shape[1], block), axis=1)
 
 
-def label_blocks(store: MapStore) -> list[Block]:
+def axis_media_blocks(store: MapStore) -> list[DataBlock]:
     """Return images, spectrograms and sounds as page blocks, one an example; images of its queries are one strip."""
     names = list(axis_metadata(store))
     images = [
-        Block(f"image-{names.index(name)}-{example}", pack(_shrunk(image).tobytes()))
+        DataBlock(f"image-{names.index(name)}-{example}", compress_to_base64(_shrunk(image).tobytes()))
         for name, examples in store.labels.images.items()
         if name in names
         for example, image in enumerate(examples)
     ]
     spectrograms = [
-        Block(f"spectrogram-{names.index(name)}-{example}", pack(gray(_thinned(spectrogram)).tobytes()))
+        DataBlock(
+            f"spectrogram-{names.index(name)}-{example}",
+            compress_to_base64(log_magnitudes_to_bytes(_thinned(spectrogram)).tobytes()),
+        )
         for name, examples in store.labels.spectrograms.items()
         if name in names
         for example, spectrogram in enumerate(examples)
     ]
     sounds = [
-        Block(f"sound-{names.index(name)}-{example}", base64.b64encode(file).decode("ascii"))
+        DataBlock(f"sound-{names.index(name)}-{example}", base64.b64encode(file).decode("ascii"))
         for name, files in store.labels.sounds.items()
         if name in names
         for example, file in enumerate(files)

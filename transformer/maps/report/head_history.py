@@ -12,8 +12,8 @@ from jaxtyping import Float
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import PIXELS, distances_in_pixels
 from transformer.maps.head_roles import MIN_ROLE_SCORE, Role, alignment_chance, heads_with_role
-from transformer.maps.report.payload import Block, pack
-from transformer.maps.report.role_descriptions import sample_rows
+from transformer.maps.report.payload import DataBlock, compress_to_base64
+from transformer.maps.report.role_descriptions import read_sample_rows
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
@@ -111,7 +111,7 @@ class StatisticsTable(NamedTuple):
 
 def history_payload(
     store: MapStore, run: RunDirectory, budget: int, other: MapStore | None = None
-) -> tuple[dict[str, Any], list[Block]]:
+) -> tuple[dict[str, Any], list[DataBlock]]:
     """Return the page's data of head histories: statistics, roles and change points of every module.
 
     Args:
@@ -126,7 +126,7 @@ def history_payload(
     """
     heads = read_head_statistics(run.heads_file)
     sites: list[dict[str, Any]] = []
-    blocks: list[Block] = []
+    blocks: list[DataBlock] = []
     single: list[tuple[int, StatisticsTable]] = []
     for number, site in enumerate(store.sites):
         mean, *examples = probe_tables(store, site.name)
@@ -140,7 +140,7 @@ def history_payload(
         sites.append({"tables": [], "changes": _changes(mean)})
         for table in tables:
             _add(number, table, sites, blocks)
-    their_blocks: list[Block] = []
+    their_blocks: list[DataBlock] = []
     theirs: list[dict[str, Any]] = [{"tables": []} for _ in sites]
     for number, table in single:
         _add(number, table, theirs, their_blocks)
@@ -151,8 +151,8 @@ def history_payload(
     return {"codes": CODES, "scales": _scales(sites), "sites": sites, "roles": _roles(store)}, blocks
 
 
-def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
-    """Return every role that a head plays at the last stored step, the highest score first; see `find_roles`.
+def last_step_roles(store: MapStore) -> tuple[HeadRole, ...]:
+    """Return every role that a head plays at the last stored step, the highest score first; see `find_site_roles`.
 
     A head counts as an induction head only if no simpler rule explains its maps
     (`transformer.maps.head_roles.heads_with_role`): on a text with a single period a head that attends at a fixed
@@ -165,18 +165,20 @@ def head_roles(store: MapStore) -> tuple[HeadRole, ...]:
 
 
 def _roles_at_last_step(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
-    roles = find_roles(store.steps, site, store.labels, store.statistics(site.name))
+    roles = find_site_roles(store.steps, site, store.labels, store.statistics(site.name))
     if all(each.role is not Role.INDUCTION for each in roles):
         return roles
-    copying = heads_with_role(Role.INDUCTION, sample_rows(store, site, store.steps[-1]), site, store.labels)
+    copying = heads_with_role(Role.INDUCTION, read_sample_rows(store, site, store.steps[-1]), site, store.labels)
     return tuple(each for each in roles if each.role is not Role.INDUCTION or (each.layer, each.head) in copying)
 
 
-def find_roles(steps: Sequence[int], site: Site, labels: AxisLabels, statistics: Statistics) -> tuple[HeadRole, ...]:
+def find_site_roles(
+    steps: Sequence[int], site: Site, labels: AxisLabels, statistics: Statistics
+) -> tuple[HeadRole, ...]:
     """Find every role that a head of one module plays at the last step; a head may play several.
 
     The score m is the mean weight on the key that defines the role (for alignment, 1 - alignment error) over examples,
-    and c that of an untrained head, see `chance`. The head plays the role if (m - c) / (1 - c) is at least
+    and c that of an untrained head, see `chance_scores`. The head plays the role if (m - c) / (1 - c) is at least
     `transformer.maps.head_roles.MIN_ROLE_SCORE`: Cohen's kappa (1960). So short causal rows, whose weight must lie on
     the first tokens or the diagonal, give no head a role.
 
@@ -200,7 +202,7 @@ def find_roles(steps: Sequence[int], site: Site, labels: AxisLabels, statistics:
         values_SxBxLxH = statistics.values[..., statistics.names.index(name)].astype(np.float64)
         if role is Role.ALIGNMENT:
             values_SxBxLxH = 1 - values_SxBxLxH
-        scores_SxLxH, kappa_SxLxH = _beyond_chance(values_SxBxLxH, chance(role, site, labels))
+        scores_SxLxH, kappa_SxLxH = _beyond_chance(values_SxBxLxH, chance_scores(role, site, labels))
         for layer, head in np.argwhere(kappa_SxLxH[-1] >= MIN_ROLE_SCORE).tolist():
             score, onset = float(scores_SxLxH[-1, layer, head]), _onset(steps, kappa_SxLxH[:, layer, head])
             roles.append(HeadRole(site.name, layer, head, role, score, onset))
@@ -219,7 +221,7 @@ def describe_role(role: HeadRole, store: MapStore) -> str:
     return f"{head} became {name} at step {role.onset_step} (score {role.score:.2f})"
 
 
-def chance(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
+def chance_scores(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
     """Return the score of a role that an untrained head has on each example.
 
     It is the score of a head with equal weights on all visible keys: the mean of 1 / keys over the rows that count. For
@@ -458,7 +460,7 @@ def encode_table(table: StatisticsTable) -> tuple[dict[str, Any], str]:
     planes = codes.reshape(-1, 1).view(np.uint8).T
     ranges = [[float(f"{a:.7g}"), float(f"{b:.7g}")] for a, b in zip(low, high, strict=True)]
     facts = {"source": table.source, "names": table.names, "steps": table.steps, "ranges": ranges}
-    return facts, pack(planes.tobytes())
+    return facts, compress_to_base64(planes.tobytes())
 
 
 def _defined(table: StatisticsTable) -> StatisticsTable:
@@ -467,11 +469,11 @@ def _defined(table: StatisticsTable) -> StatisticsTable:
     return table._replace(names=tuple(table.names[row] for row in kept), values_NxLxHxS=table.values_NxLxHxS[kept])
 
 
-def _add(number: int, table: StatisticsTable, sites: Sequence[dict[str, Any]], blocks: list[Block]) -> None:
+def _add(number: int, table: StatisticsTable, sites: Sequence[dict[str, Any]], blocks: list[DataBlock]) -> None:
     if table.names:
         facts, text = encode_table(table)
         sites[number]["tables"].append(facts)
-        blocks.append(Block(f"history-{number}-{table.source}", text))
+        blocks.append(DataBlock(f"history-{number}-{table.source}", text))
 
 
 def _changes(table: StatisticsTable) -> list[tuple[str, int, int, list[int]]]:
@@ -507,5 +509,5 @@ def _roles(store: MapStore) -> list[dict[str, Any]]:
             "onset": int(role.onset_step),
             "said": describe_role(role, store),
         }
-        for role in head_roles(store)
+        for role in last_step_roles(store)
     ]

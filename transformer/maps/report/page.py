@@ -7,13 +7,13 @@ from typing import Any
 from transformer.config import UserError
 from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.head_matching import match_heads
-from transformer.maps.report.axis_metadata import axis_metadata, label_blocks
+from transformer.maps.report.axis_metadata import axis_media_blocks, axis_metadata
 from transformer.maps.report.head_history import history_payload
-from transformer.maps.report.payload import Block, PagePayload, min_page_size, page_payload
+from transformer.maps.report.payload import DataBlock, PagePayload, min_page_size, page_payload
 from transformer.maps.report.role_descriptions import roles_data
 from transformer.maps.report.run_data import config_entries, initial_view, read_curves, read_samples, thin_curve
 from transformer.maps.store import MapStore
-from transformer.pages.template import AssetFolder, join_styles, render_scripted_page
+from transformer.pages.template import AssetFolder, render_scripted_page, with_shared_styles
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path, storage_of
 
@@ -134,7 +134,7 @@ def render_single_text(
     parameters: int,
     budget: int = DEFAULT_BUDGET,
     *,
-    projections: tuple[list[dict[str, Any]], list[Block]] | None = None,
+    projections: tuple[list[dict[str, Any]], list[DataBlock]] | None = None,
 ) -> str:
     """Render the page of texts that a model was given: the maps of a store with one step, without training data.
 
@@ -174,13 +174,13 @@ def render_single_text(
 def _within(
     budget: int,
     facts: dict[str, Any],
-    shown: list[Block],
+    shown: list[DataBlock],
     store: MapStore,
     other: MapStore | None = None,
     version: str | None = None,
 ) -> str:
     """Render the page of these facts and blocks, with as much of the maps as fits the budget."""
-    shown = [*shown, *label_blocks(store)]
+    shown = [*shown, *axis_media_blocks(store)]
     # The size of the page without maps is taken off their budget.
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
     fixed = len(_page(bare, shown, version).encode()) + 1500 * len(store.sites) + 20 * len(store.steps)
@@ -325,13 +325,13 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
     }
 
 
-def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None) -> str:
+def _page(facts: Mapping[str, Any], blocks: Iterable[DataBlock], version: str | None) -> str:
     first, later = _parted(facts, blocks)
     other = f" minus {facts['otherRun']['title']}" if facts["otherRun"] else ""
     return render_scripted_page(
         f"{facts['title']}{other} · attention",
         FOLDER.read("report.html"),
-        join_styles(FOLDER.join(STYLES)),
+        with_shared_styles(FOLDER.join(STYLES)),
         FOLDER.bundle(ENTRY, *([] if version is None else [LIVE_RELOAD])),
         facts,
         before_script=_elements(first),
@@ -340,11 +340,11 @@ def _page(facts: Mapping[str, Any], blocks: Iterable[Block], version: str | None
     )
 
 
-def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Block], list[Block]]:
+def _parted(facts: Mapping[str, Any], blocks: Iterable[DataBlock]) -> tuple[list[DataBlock], list[DataBlock]]:
     """Split the blocks into those that the page opens with, before the script, and all others, after it."""
     view = facts["initialView"]
     place = f"-{len(facts['steps']) - 1}-{view['site']}-{view['example']}-"
-    parts: tuple[list[Block], list[Block]] = ([], [])
+    parts: tuple[list[DataBlock], list[DataBlock]] = ([], [])
     for block in blocks:
         # Of finer levels, which have a block a layer, the layer that is shown.
         layer = block.name.partition(place)[2].rpartition("-")[2]
@@ -353,5 +353,5 @@ def _parted(facts: Mapping[str, Any], blocks: Iterable[Block]) -> tuple[list[Blo
     return parts
 
 
-def _elements(blocks: Iterable[Block]) -> str:
+def _elements(blocks: Iterable[DataBlock]) -> str:
     return "\n".join(f'<script type="text/plain" id="{block.name}">{block.text}</script>' for block in blocks)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from transformer.attention.sites import Site
-from transformer.maps.capture_plan import Level
+from transformer.maps.capture_plan import ResolutionLevel
 from transformer.maps.quantize import LEVELS, Quantized, quantize
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.store import MapStore
@@ -25,7 +25,7 @@ _TEXT_BYTES = 1.2  # expected bytes of text a byte of a whole row or of a key
 _LARGEST_KEYS = 1 << 16  # keys that the page's two bytes can number
 
 
-class Block(NamedTuple):
+class DataBlock(NamedTuple):
     """A named block of the page's data.
 
     Attributes:
@@ -56,7 +56,7 @@ class PagePayload:
     steps: tuple[int, ...]
     num_codes: int
     sites: tuple[dict[str, Any], ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[DataBlock, ...]
 
     @property
     def num_bytes(self) -> int:
@@ -71,7 +71,7 @@ class _Tier:
     key: str  # the key of the facts: "levels", "rows" or "top"
     what: str  # its name in the page's list of missing maps
     facts: dict[str, Any]
-    encode: Callable[[int, int], list[Block]]
+    encode: Callable[[int, int], list[DataBlock]]
     least: int  # the least bytes of one step
     share: int | None = None  # the most bytes of the page
     partly: str | None = None  # the part that is left out at every step
@@ -123,7 +123,7 @@ def min_page_size(store: MapStore) -> int:
     return sum(block.num_bytes for block in last)
 
 
-def recode(maps: Quantized, levels: int) -> Quantized:
+def requantize(maps: Quantized, levels: int) -> Quantized:
     """Requantize weights with codes up to `levels`, and round scales to half precision.
 
     With fewer levels than the store's, code' = round(levels (code / 255)^(root / root')). A code then stands for
@@ -165,10 +165,12 @@ def encode_rows(maps: Quantized, triangular: bool = False) -> str:
     scale = np.ascontiguousarray(maps.scale, dtype="<f4").reshape(-1)
     planes = scale.view(np.uint8).reshape(-1, 4).T
     codes = maps.codes[..., *np.tril_indices(maps.codes.shape[-1])] if triangular else maps.codes
-    return pack(planes.tobytes() + np.ascontiguousarray(maps.root).tobytes() + np.ascontiguousarray(codes).tobytes())
+    return compress_to_base64(
+        planes.tobytes() + np.ascontiguousarray(maps.root).tobytes() + np.ascontiguousarray(codes).tobytes()
+    )
 
 
-def encode_top(keys: Int[np.ndarray, "*rows k"], weights: Quantized) -> str:
+def encode_top_weights(keys: Int[np.ndarray, "*rows k"], weights: Quantized) -> str:
     """Encode the largest weights of rows as text: high bytes of the keys, low bytes, then the weights as rows.
 
     Args:
@@ -181,17 +183,17 @@ def encode_top(keys: Int[np.ndarray, "*rows k"], weights: Quantized) -> str:
     planes = np.ascontiguousarray(keys, dtype=">u2").view(np.uint8).reshape(-1, 2).T
     scale = np.ascontiguousarray(weights.scale, dtype="<f4").reshape(-1).view(np.uint8).reshape(-1, 4).T
     rows = (planes, scale, np.ascontiguousarray(weights.root), np.ascontiguousarray(weights.codes))
-    return pack(b"".join(part.tobytes() for part in rows))
+    return compress_to_base64(b"".join(part.tobytes() for part in rows))
 
 
-def pack(data: bytes) -> str:
+def compress_to_base64(data: bytes) -> str:
     """Compress with gzip and encode as base64, without a time stamp, so that equal runs give equal pages."""
     # Weights look like noise: they pack smaller without a search for chance repeats.
     packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS, 9, zlib.Z_FILTERED)
     return base64.b64encode(packer.compress(data) + packer.flush()).decode("ascii")
 
 
-def shrink(image: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.ndarray, "rows columns 3"]:
+def downsample_image(image: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.ndarray, "rows columns 3"]:
     """Average an image over square blocks, the smallest that bring both sides down to `side` pixels."""
     block = -(-max(image.shape[:2]) // side)
     rows, columns = (-(-size // block) for size in image.shape[:2])
@@ -200,7 +202,7 @@ def shrink(image: UInt8[np.ndarray, "height width 3"], side: int) -> UInt8[np.nd
     return np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
 
 
-def gray(spectrogram: Float[np.ndarray, "bins time"]) -> UInt8[np.ndarray, "bins time"]:
+def log_magnitudes_to_bytes(spectrogram: Float[np.ndarray, "bins time"]) -> UInt8[np.ndarray, "bins time"]:
     """Scale log magnitudes to bytes, from the smallest to the largest finite value."""
     finite = np.isfinite(spectrogram)
     low, high = (spectrogram[finite].min(), spectrogram[finite].max()) if finite.any() else (0.0, 0.0)
@@ -243,18 +245,18 @@ def spread_order(total: int) -> list[int]:
 
 def _coarsest_blocks(
     store: MapStore, run: str, steps: Sequence[int], codes: int, at_most: int | None = None
-) -> list[list[Block]] | None:
+) -> list[list[DataBlock]] | None:
     """Return the blocks of the coarsest levels, a list a step; None as soon as they exceed `at_most` bytes."""
-    walls: list[list[Block]] = []
+    walls: list[list[DataBlock]] = []
     spent = 0
     for index, step in enumerate(steps):
-        blocks: list[Block] = []
+        blocks: list[DataBlock] = []
         for number, site in enumerate(store.sites):
             level = store.levels(site.name)[0]
-            maps = recode(store.read_quantized(site.name, step, level.name), codes)
+            maps = requantize(store.read_quantized(site.name, step, level.name), codes)
             for example, part in enumerate(_each_example(maps)):
                 name = f"{run}-{index}-{number}-{example}-{level.name}"
-                blocks.append(Block(name, encode_rows(part, _triangular(site, level))))
+                blocks.append(DataBlock(name, encode_rows(part, _triangular(site, level))))
         walls.append(blocks)
         spent += sum(block.num_bytes for block in blocks)
         if at_most is not None and spent > at_most:
@@ -262,20 +264,20 @@ def _coarsest_blocks(
     return walls
 
 
-def _renumbered(block: Block, index: int) -> Block:
+def _renumbered(block: DataBlock, index: int) -> DataBlock:
     run, _, rest = block.name.split("-", 2)
-    return Block(f"{run}-{index}-{rest}", block.text)
+    return DataBlock(f"{run}-{index}-{rest}", block.text)
 
 
 def _each_example(maps: Quantized) -> Iterator[Quantized]:
     return (Quantized(*parts) for parts in zip(*maps, strict=True))
 
 
-def _triangular(site: Site, level: Level) -> bool:
+def _triangular(site: Site, level: ResolutionLevel) -> bool:
     return site.causal and (level.num_queries, level.query_block) == (level.num_keys, level.key_block)
 
 
-def _level_facts(site: Site, level: Level, split: bool) -> dict[str, Any]:
+def _level_facts(site: Site, level: ResolutionLevel, split: bool) -> dict[str, Any]:
     return {
         "name": level.name,
         "queries": level.num_queries,
@@ -299,14 +301,14 @@ def _tiers(store: MapStore, codes: int, run: str, share: int) -> Iterator[tuple[
         yield number, _level_tier(store, site, number, level, codes, run)
 
 
-def _level_tier(store: MapStore, site: Site, number: int, level: Level, codes: int, run: str) -> _Tier:
+def _level_tier(store: MapStore, site: Site, number: int, level: ResolutionLevel, codes: int, run: str) -> _Tier:
     triangular = _triangular(site, level)
 
-    def encode(step: int, index: int) -> list[Block]:
-        maps = recode(store.read_quantized(site.name, step, level.name), codes)
+    def encode(step: int, index: int) -> list[DataBlock]:
+        maps = requantize(store.read_quantized(site.name, step, level.name), codes)
         # A block a layer, so that the page unpacks only the shown layer.
         return [
-            Block(f"{run}-{index}-{number}-{example}-{level.name}-{layer}", encode_rows(part, triangular))
+            DataBlock(f"{run}-{index}-{number}-{example}-{level.name}-{layer}", encode_rows(part, triangular))
             for example, whole in enumerate(_each_example(maps))
             for layer, part in enumerate(_each_example(whole))
         ]
@@ -326,11 +328,11 @@ def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int)
     count = min(len(positions), max(1, share * len(positions) // int(_TEXT_BYTES * rows.size)))
     chosen = evenly_spaced_indices(len(positions), count)
 
-    def encode(step: int, index: int) -> list[Block]:
+    def encode(step: int, index: int) -> list[DataBlock]:
         _, rows = store.read_rows(site.name, step) or last
-        maps = recode(quantize(rows[..., chosen, :]), codes)
+        maps = requantize(quantize(rows[..., chosen, :]), codes)
         return [
-            Block(f"rows-{index}-{number}-{example}", encode_rows(part))
+            DataBlock(f"rows-{index}-{number}-{example}", encode_rows(part))
             for example, part in enumerate(_each_example(maps))
         ]
 
@@ -351,11 +353,11 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
     while every < queries and _TEXT_BYTES * heads * -(-queries // every) * (3 * k + 5) > share:
         every *= 2
 
-    def encode(step: int, index: int) -> list[Block]:
+    def encode(step: int, index: int) -> list[DataBlock]:
         keys, weights = (array[..., ::every, :] for array in store.read_top(site.name, step) or last)
-        maps = recode(quantize(weights), codes)
+        maps = requantize(quantize(weights), codes)
         return [
-            Block(f"top-{index}-{number}-{example}-{layer}", encode_top(keys[example, layer], part))
+            DataBlock(f"top-{index}-{number}-{example}-{layer}", encode_top_weights(keys[example, layer], part))
             for example, whole in enumerate(_each_example(maps))
             for layer, part in enumerate(_each_example(whole))
         ]
@@ -366,9 +368,9 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
     yield _Tier("top", what, facts, encode, heads * facts["queries"] * k // 2, share, partly)
 
 
-def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[Block], list[int]]:
+def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[DataBlock], list[int]]:
     """Return the blocks of a tier and the indices of their steps, as many as fit into `room` bytes."""
-    blocks: list[Block] = []
+    blocks: list[DataBlock] = []
     filled: list[int] = []
     for index in spread_order(len(steps)):
         # Maps that cannot fit are not read.

@@ -9,7 +9,7 @@ import numpy as np
 from transformer.attention.capture import CapturedAttention
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.maps.report.payload import Block, pack
+from transformer.maps.report.payload import DataBlock, compress_to_base64
 from transformer.tasks.axis_labels import AxisLabels
 
 LARGEST = 8_000_000  # bytes of all queries and keys of a page
@@ -38,7 +38,7 @@ def check_projection_size(traced: Mapping[str, CapturedAttention]) -> None:
 
 def encode_projections(
     sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, CapturedAttention], query_key_vectors: bool
-) -> tuple[list[dict[str, Any]], list[Block]]:
+) -> tuple[list[dict[str, Any]], list[DataBlock]]:
     """Encode the value norms of each module, and its queries and keys, for the page.
 
     Args:
@@ -52,14 +52,14 @@ def encode_projections(
         and then keys [head, position, component] for each text and layer, cut to the text's own tokens.
     """
     facts: list[dict[str, Any]] = []
-    blocks: list[Block] = []
+    blocks: list[DataBlock] = []
     for number, site in enumerate(sites):
         norms, products = captured[site.name].value_norms, captured[site.name].query_key_vectors
         lengths = [[len(tokens) for tokens in labels.tokens[axis.name]] for axis in (site.query, site.key)]
         facts.append({"valueNorms": norms is not None, "vectorsRequested": query_key_vectors, "queryKeyVectors": None})
         if norms is not None:
             blocks += [
-                Block(f"norms-{number}-{example}", _halves(np.asarray(norms)[:, example, :, :keys]))
+                DataBlock(f"norms-{number}-{example}", _halves(np.asarray(norms)[:, example, :, :keys]))
                 for example, keys in enumerate(lengths[1])
             ]
         if products is None:
@@ -68,7 +68,9 @@ def encode_projections(
         scale, whole = float(np.asarray(products.scale)[0]), bool(np.asarray(products.whole)[0])
         facts[-1]["queryKeyVectors"] = {"depth": q.shape[-1], "groups": k.shape[2], "scale": scale, "whole": whole}
         blocks += [
-            Block(f"vectors-{number}-{example}-{layer}", _halves(q[layer, example, :, :of], k[layer, example, :, :to]))
+            DataBlock(
+                f"vectors-{number}-{example}-{layer}", _halves(q[layer, example, :, :of], k[layer, example, :, :to])
+            )
             for example, (of, to) in enumerate(zip(*lengths, strict=True))
             for layer in range(len(q))
         ]
@@ -78,4 +80,4 @@ def encode_projections(
 def _halves(*arrays: np.ndarray) -> str:
     """Encode numbers as half precision, low byte first; NaN, as beyond a text's end, becomes 0."""
     finite = (np.clip(np.nan_to_num(np.asarray(array, np.float32)), -_HALF, _HALF) for array in arrays)
-    return pack(b"".join(np.ascontiguousarray(each, "<f2").tobytes() for each in finite))
+    return compress_to_base64(b"".join(np.ascontiguousarray(each, "<f2").tobytes() for each in finite))

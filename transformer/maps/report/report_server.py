@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.config import UserError
-from transformer.pages.template import AssetFolder, escape_html, fill_template, join_styles, render_static_page
+from transformer.pages.template import AssetFolder, escape_html, fill_template, render_static_page, with_shared_styles
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import FileVersion
@@ -178,7 +178,7 @@ def _renewals(
             continue
         version = hashlib.sha256(repr((start, current)).encode()).hexdigest()[:16]
         try:
-            missing = missing_files(run_directory)
+            missing = describe_missing_files(run_directory)
             page = None if missing else render(version).encode()
         except (OSError, ValueError):
             # A run may write, or drop steps on a resume, while it is read: read it again; a repeated error is raised.
@@ -196,7 +196,7 @@ def file_versions(directories: Iterable[Path]) -> tuple[FileVersion, ...]:
     return tuple(each for directory in directories for each in storage_of(directory).versions(directory, FILES))
 
 
-def missing_files(run_directory: Path) -> str | None:
+def describe_missing_files(run_directory: Path) -> str | None:
     """Describe the files that a run must still write before it has a page, None if it has all."""
     from transformer.maps.store import MapStore
 
@@ -211,11 +211,11 @@ def missing_files(run_directory: Path) -> str | None:
         return "its first metrics"
 
 
-def _waiting_page(run_directory: Path, missing_files: str) -> ServedPage:
+def _waiting_page(run_directory: Path, describe_missing_files: str) -> ServedPage:
     """Return a page without a script, which the browser reloads by itself."""
     title = run_directory.resolve().name
-    parts = {"title": escape_html(title), "awaited": escape_html(missing_files)}
+    parts = {"title": escape_html(title), "awaited": escape_html(describe_missing_files)}
     body = fill_template(AssetFolder("maps/report/web").read("waiting_for_run.html"), parts)
     return ServedPage(
-        render_static_page(f"{title} · attention", body, join_styles(), refresh_seconds=2).encode(), "waiting"
+        render_static_page(f"{title} · attention", body, with_shared_styles(), refresh_seconds=2).encode(), "waiting"
     )

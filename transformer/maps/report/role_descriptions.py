@@ -5,8 +5,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer.attention.sites import Site
-from transformer.maps.attention_distance import distances
-from transformer.maps.head_roles import MIN_BROAD_FRACTION, MIN_ROLE_SCORE, Role, RoleAssessment, Rows, classify_heads
+from transformer.maps.attention_distance import page_attention_distances
+from transformer.maps.head_roles import (
+    MIN_BROAD_FRACTION,
+    MIN_ROLE_SCORE,
+    Role,
+    RoleAssessment,
+    WholeRows,
+    classify_heads,
+)
 from transformer.maps.quantize import Quantized
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.store import MapStore
@@ -15,7 +22,7 @@ from transformer.tasks.axis_labels import AxisLabels
 MOST_ROWS = 128  # rows of an example that are read: of a longer map every few
 
 
-class RoleText(NamedTuple):
+class RoleDescription(NamedTuple):
     """The description of a role. "{token}" stands for a name of the module's keys, "{away}" for a distance in words.
 
     Attributes:
@@ -32,58 +39,60 @@ class RoleText(NamedTuple):
 
 
 ROLE_TEXTS = {
-    Role.PREVIOUS_TOKEN: RoleText(
+    Role.PREVIOUS_TOKEN: RoleDescription(
         "prev", "previous {token}", "reads the {token} just before", "the one before the query"
     ),
-    Role.NEXT_TOKEN: RoleText("next", "next {token}", "reads the {token} just after", "the one after the query"),
-    Role.DISTANCE: RoleText(
+    Role.NEXT_TOKEN: RoleDescription("next", "next {token}", "reads the {token} just after", "the one after the query"),
+    Role.DISTANCE: RoleDescription(
         "",
         "fixed distance",
         "reads the {token} {away}",
         "the one at a fixed distance of 2 or more, whichever is read most",
     ),
-    Role.DIAGONAL: RoleText(
+    Role.DIAGONAL: RoleDescription(
         "self", "own place", "reads its own place", "the one at the query's own place, the diagonal"
     ),
-    Role.FIRST_TOKEN: RoleText("1st", "first {token}", "rests on the first {token} (a sink)", "the first of all"),
-    Role.NEARBY: RoleText(
+    Role.FIRST_TOKEN: RoleDescription(
+        "1st", "first {token}", "rests on the first {token} (a sink)", "the first of all"
+    ),
+    Role.NEARBY: RoleDescription(
         "near",
         "nearby patches",
         "reads the patches around its own",
         "the query's own patch and the up to eight that touch it",
     ),
-    Role.MARK: RoleText(
+    Role.MARK: RoleDescription(
         "mark",
         "marks",
         "rests on punctuation and special tokens",
         "special tokens such as </s>, punctuation and spaces",
     ),
-    Role.ONE_PLACE: RoleText(
+    Role.ONE_PLACE: RoleDescription(
         "one",
         "one place",
         "rests on one and the same {token}",
         "in each text the one that is read most (named only where nothing above fits)",
     ),
-    Role.SAME_TOKEN: RoleText(
+    Role.SAME_TOKEN: RoleDescription(
         "same", "same token", "reads the same token at other places", "those with the query's token, at another place"
     ),
-    Role.INDUCTION: RoleText(
+    Role.INDUCTION: RoleDescription(
         "copy",
         "repetition (induction)",
         "reads what came after the same token before",
         "those right behind an earlier place with the query's token",
     ),
-    Role.RARE_TOKEN: RoleText(
+    Role.RARE_TOKEN: RoleDescription(
         "rare", "rare tokens", "reads rare tokens", "those whose token stands once in the texts of this page"
     ),
-    Role.ALIGNMENT: RoleText(
+    Role.ALIGNMENT: RoleDescription(
         "link", "alignment", "reads the {token} that belongs to it", "those that the task itself links to the query"
     ),
-    Role.BROAD: RoleText("broad", "broad", "spreads its weight over most visible keys", ""),
+    Role.BROAD: RoleDescription("broad", "broad", "spreads its weight over most visible keys", ""),
 }
 
 
-def role_texts(labels: AxisLabels) -> dict[Role, RoleText]:
+def describe_all_roles(labels: AxisLabels) -> dict[Role, RoleDescription]:
     """Return the description of every role; the task may rename that of alignment (`gold_key_description`)."""
     if labels.gold_key_description is None:
         return ROLE_TEXTS
@@ -104,16 +113,16 @@ def roles_data(store: MapStore) -> dict[str, Any]:
     step, roles = store.steps[-1], list(ROLE_TEXTS)
     heads = []
     for number, site in enumerate(store.sites):
-        for reading in classify_heads(sample_rows(store, site, step), site, store.labels):
+        for reading in classify_heads(read_sample_rows(store, site, step), site, store.labels):
             heads.append([number, *_numbers(reading, roles)])
-    kinds = [{"role": role.value, **words._asdict()} for role, words in role_texts(store.labels).items()]
+    kinds = [{"role": role.value, **words._asdict()} for role, words in describe_all_roles(store.labels).items()]
     return {
         "step": step,
         "minScore": MIN_ROLE_SCORE,
         "minBroadFraction": MIN_BROAD_FRACTION,
         "kinds": kinds,
         "heads": heads,
-        "distances": distances(store),
+        "distances": page_attention_distances(store),
     }
 
 
@@ -125,7 +134,7 @@ def _numbers(reading: RoleAssessment, roles: list[Role]) -> list[Any]:
     return [reading.layer, reading.head, role, nearest, reading.distance, *shares, simpler]
 
 
-def sample_rows(store: MapStore, site: Site, step: int) -> Rows:
+def read_sample_rows(store: MapStore, site: Site, step: int) -> WholeRows:
     """Read at most `MOST_ROWS` whole rows of a module's maps; all that the run stored if it stored no whole maps.
 
     Args:
@@ -138,9 +147,9 @@ def sample_rows(store: MapStore, site: Site, step: int) -> Rows:
     """
     kept = store.read_rows(site.name, step)
     if kept is not None:
-        return Rows(*kept)
+        return WholeRows(*kept)
     codes, scale, root = store.read_quantized(site.name, step, "full")
     queries = codes.shape[-2]
     chosen = evenly_spaced_indices(queries, min(queries, MOST_ROWS))
     part = Quantized(codes[..., chosen, :], scale[..., chosen], root[..., chosen])
-    return Rows(tuple(chosen), np.asarray(part.weights()))
+    return WholeRows(tuple(chosen), np.asarray(part.weights()))

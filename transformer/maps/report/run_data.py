@@ -119,7 +119,7 @@ def initial_view(store: MapStore) -> dict[str, Any]:
     site = (linked or between or list(store.sites))[0]
     view = _coarsest(store, site)
     weights = store.read(site.name, store.steps[-1], view.level)
-    scores = gold_alignment_mass(weights, site, store.labels) if linked else sharpness(weights)
+    scores = gold_alignment_mass(weights, site, store.labels) if linked else mean_largest_weight(weights)
     layer, head = np.unravel_index(np.argmax(scores), scores.shape)
     links = (
         store.labels.gold_alignments[site.name]
@@ -194,7 +194,7 @@ def gold_alignment_mass(
     return total / max(rows, 1)
 
 
-def sharpness(weights: Float[np.ndarray, "B L H Q K"]) -> Float[np.ndarray, "L H"]:
+def mean_largest_weight(weights: Float[np.ndarray, "B L H Q K"]) -> Float[np.ndarray, "L H"]:
     """Compute the largest weight of a row, averaged over the rows of all examples that have any weight.
 
     Args:

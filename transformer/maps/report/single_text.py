@@ -45,7 +45,7 @@ def store_single_text(
         raise UserError("this model has no attention: there are no maps to show")
     whole = jax.eval_shape(lambda: look(Capture(tuple(site.name for site in sites))))
     plan = plan_capture(whole, sites, labels.with_axis_names(sites), config)
-    store = MapStore.open(path, sites, plan.labels, config_hash, plan.tiers, plan.sizes)
+    store = MapStore.open(path, sites, plan.labels, config_hash, plan.resolutions, plan.sizes)
     captured = look(plan.request())
     store.write(step, jax.jit(plan.stored_maps)(captured))
     return store, captured

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.pages.template import AssetFolder, join_styles, render_scripted_page
+from transformer.pages.template import AssetFolder, render_scripted_page, with_shared_styles
 
 FOLDER = AssetFolder("studies/web")
 STYLES = ("study.css", "arms.css")
@@ -18,7 +18,7 @@ def render(result: Mapping[str, Any]) -> str:
     return render_scripted_page(
         f"{result['question'] or result['name']} · ablation",
         FOLDER.read("ablation.html"),
-        join_styles(FOLDER.join(STYLES)),
+        with_shared_styles(FOLDER.join(STYLES)),
         FOLDER.bundle(ENTRY),
         result,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transformer.pages.template import join_styles, render_scripted_page
+from transformer.pages.template import render_scripted_page, with_shared_styles
 from transformer.storage.paths import storage_of
 from transformer.studies.ablations.page import FOLDER
 from transformer.studies.sweeps.sweep_page_data import SweepInfo, TrialCurves, sweep_page_data
@@ -22,7 +22,7 @@ def render(result: Mapping[str, Any]) -> str:
     return render_scripted_page(
         f"{result['name']} · sweep",
         FOLDER.read("sweep.html"),
-        join_styles(FOLDER.join(STYLES)),
+        with_shared_styles(FOLDER.join(STYLES)),
         FOLDER.bundle(ENTRY),
         result,
         refresh_seconds=_REFRESH_SECONDS if result["state"] == "running" else None,

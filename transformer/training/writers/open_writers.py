@@ -71,7 +71,7 @@ def open_writers(
             plan.sites,
             plan.labels,
             config_hash,
-            plan.tiers,
+            plan.resolutions,
             plan.sizes,
             writers=(jax.process_index(), jax.process_count()),
         )
