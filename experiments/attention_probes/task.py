@@ -159,7 +159,7 @@ class AttentionProbes(BaseTask):
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of questions."""
-        return {"marks": jnp.sum(jnp.asarray(batch["labels"]) != PAD).astype(jnp.float32)}
+        return {"questions": jnp.sum(jnp.asarray(batch["labels"]) != PAD).astype(jnp.float32)}
 
     def _logits(
         self, view: StateView, batch: Batch, key: Key[Array, ""] | None, capture: Capture | None
@@ -174,7 +174,10 @@ class AttentionProbes(BaseTask):
         logits_BxTxV, aux = self._logits(view, batch, key, view.capture)
         labels_BxT = jnp.asarray(batch["labels"])
         sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, label_smoothing=0.0)
-        metrics = {"loss": sums.cross_entropy / denominators["marks"], "accuracy": sums.correct / denominators["marks"]}
+        metrics = {
+            "loss": sums.cross_entropy / denominators["questions"],
+            "accuracy": sums.correct / denominators["questions"],
+        }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     @functools.cached_property
@@ -205,9 +208,9 @@ class AttentionProbes(BaseTask):
 
         def finish(sums: Mapping[str, float], rows: object) -> EvaluationReport:
             beside = {f"{name}_accuracy": share for name, share in baselines().items()}
-            shares = {name: sums[name] / sums["marks"] for name in ("loss", "accuracy")}
+            shares = {name: sums[name] / sums["questions"] for name in ("loss", "accuracy")}
             shares["text_accuracy"] = sums["whole"] / len(texts)
-            note = f"{int(sums['marks'])} marks in {len(texts)} texts"
+            note = f"{int(sums['questions'])} questions in {len(texts)} texts"
             return EvaluationReport({**shares, **beside}, note=note)
 
         return Evaluation("marks", split, self._batches(texts), step, finish, at_end=split == "test")
@@ -234,14 +237,14 @@ class AttentionProbes(BaseTask):
                     )
                     for at, name in enumerate(names)
                 }
-                sums[of_split] = {"hits": hits, "marks": jnp.sum(jnp.any(of_rows[:, 0], axis=-1))}
+                sums[of_split] = {"hits": hits, "questions": jnp.sum(jnp.any(of_rows[:, 0], axis=-1))}
             return sums, None
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             scalars, notes = {}, []
             for name, words in self.corpus.source_descriptions.items():
                 hits, site, layer, head = head_with_most_mass(sums[first]["hits"][name], sums[last]["hits"][name])
-                scalars[f"{name}_head_accuracy"] = hits / max(float(sums[last]["marks"]), 1)
+                scalars[f"{name}_head_accuracy"] = hits / max(float(sums[last]["questions"]), 1)
                 notes.append(f"layer {layer}, head {head} of {site} reads {words}")
             return EvaluationReport(scalars, note="; ".join(notes) + f" (chosen on {first} texts)")
 

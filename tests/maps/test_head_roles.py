@@ -14,7 +14,7 @@ from transformer.maps.head_roles import (
     MIN_ROLE_SCORE,
     Role,
     RoleAssessment,
-    Rows,
+    WholeRows,
     classify_heads,
     is_special_or_punctuation,
 )
@@ -42,7 +42,7 @@ def keys_of(habit: str, words: list[str], query: int, seen: int) -> list[int]:
         wanted = [0]
     elif habit == "third":
         wanted = [2]
-    elif habit == "marks":
+    elif habit == "delimiters":
         wanted = [k for k, word in enumerate(words) if word in ("<s>", "</s>", ",", ".")]
     elif habit == "same":
         wanted = [k for k, word in enumerate(words) if word == words[query] and k != query]
@@ -54,7 +54,7 @@ def keys_of(habit: str, words: list[str], query: int, seen: int) -> list[int]:
     return [key for key in wanted if 0 <= key < seen]
 
 
-def planted(habit: str, site: Site, strength: float, texts: tuple[list[str], ...] = TEXTS) -> Rows:
+def planted(habit: str, site: Site, strength: float, texts: tuple[list[str], ...] = TEXTS) -> WholeRows:
     """One head: `strength` of each row on the habit's keys, the rest spread over all that the row sees."""
     longest = max(map(len, texts))
     weights = np.zeros((len(texts), 1, 1, longest, longest))
@@ -65,10 +65,10 @@ def planted(habit: str, site: Site, strength: float, texts: tuple[list[str], ...
             weights[example, 0, 0, query, :seen] = (1 - strength if keys else 1) / seen
             for key in keys:
                 weights[example, 0, 0, query, key] += strength / len(keys)
-    return Rows(tuple(range(longest)), weights)
+    return WholeRows(tuple(range(longest)), weights)
 
 
-def by_hand(habit: str, site: Site, rows: Rows) -> tuple[float, float]:
+def by_hand(habit: str, site: Site, rows: WholeRows) -> tuple[float, float]:
     """The share of weight on the habit's keys and that of an even head, added up one weight at a time."""
     shares, evens = [], []
     for example, words in enumerate(TEXTS):
@@ -95,10 +95,10 @@ HABITS = {
     "by -3": (Role.DISTANCE, -3),
     "by 0": (Role.DIAGONAL, 0),
     "first": (Role.FIRST_TOKEN, 0),
-    "marks": (Role.MARK, 0),
+    "delimiters": (Role.DELIMITER, 0),
     "same": (Role.SAME_TOKEN, 0),
     "behind the same": (Role.INDUCTION, 0),
-    "third": (Role.ONE_PLACE, 0),
+    "third": (Role.SINGLE_KEY, 0),
     "rare": (Role.RARE_TOKEN, 0),
 }
 CASES = [(site, habit, *role) for site in (CAUSAL, BOTH_WAYS) for habit, role in HABITS.items()]
@@ -125,8 +125,8 @@ def test_any_slot_can_be_the_one_place_of_a_head(key):
     weights[..., key] = 0.82
     labels = AxisLabels({}, ("an example",))
     site = Site("memory/read", *axes, layers=("0",), heads=("0",))
-    reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels.with_axis_names((site,))))
-    assert (reading.nearest, reading.plays) == (Role.ONE_PLACE, True)
+    reading = only(classify_heads(WholeRows(tuple(range(6)), weights), site, labels.with_axis_names((site,))))
+    assert (reading.nearest, reading.plays) == (Role.SINGLE_KEY, True)
     assert (reading.weight, reading.uniform) == (pytest.approx(0.82), pytest.approx(0.1))
 
 
@@ -146,7 +146,7 @@ def test_an_even_head_is_broad_and_a_random_sharp_one_is_nothing(site):
         rng = np.random.default_rng(seed)
         weights = planted("", site, 0).weights * np.exp(1.5 * rng.normal(size=(3, 1, 1, 15, 15)))
         weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-12)
-        reading = only(classify_heads(Rows(tuple(range(15)), weights), site, LABELS))
+        reading = only(classify_heads(WholeRows(tuple(range(15)), weights), site, LABELS))
         assert not reading.plays
         assert reading.nearest is not None
         assert reading.score < (MIN_BROAD_FRACTION if reading.nearest is Role.BROAD else MIN_ROLE_SCORE)
@@ -157,7 +157,9 @@ def test_padding_says_nothing():
     padded = np.full((3, 1, 1, 20, 20), 0.7)
     for example, words in enumerate(TEXTS):
         padded[example, ..., : len(words), : len(words)] = rows.weights[example, ..., : len(words), : len(words)]
-    assert classify_heads(Rows(tuple(range(20)), padded), BOTH_WAYS, LABELS) == classify_heads(rows, BOTH_WAYS, LABELS)
+    assert classify_heads(WholeRows(tuple(range(20)), padded), BOTH_WAYS, LABELS) == classify_heads(
+        rows, BOTH_WAYS, LABELS
+    )
 
 
 def test_what_few_rows_could_show_is_not_judged():
@@ -171,7 +173,7 @@ def test_what_few_rows_could_show_is_not_judged():
             Role.SAME_TOKEN,
             Role.INDUCTION,
         )
-    single = classify_heads(Rows((0,), np.ones((1, 1, 1, 1, 1))), CAUSAL, AxisLabels({"text": (("a",),)}, ("",)))
+    single = classify_heads(WholeRows((0,), np.ones((1, 1, 1, 1, 1))), CAUSAL, AxisLabels({"text": (("a",),)}, ("",)))
     assert single == (RoleAssessment(0, 0, None, False),)
 
 
@@ -202,9 +204,9 @@ def cross() -> tuple[Site, AxisLabels, np.ndarray]:
 
 def test_a_head_that_follows_the_links_aligns():
     site, labels, weights = cross()
-    reading = only(classify_heads(Rows(tuple(range(6)), weights), site, labels))
+    reading = only(classify_heads(WholeRows(tuple(range(6)), weights), site, labels))
     assert (reading.nearest, reading.plays, reading.weight) == (Role.ALIGNMENT, True, 1.0)
-    straight = only(classify_heads(Rows(tuple(range(6)), weights[..., ::-1, :]), site, labels))
+    straight = only(classify_heads(WholeRows(tuple(range(6)), weights[..., ::-1, :]), site, labels))
     assert straight.nearest is not Role.ALIGNMENT
     # Nothing between two sequences is a previous token.
     assert {reading.nearest, straight.nearest}.isdisjoint({Role.PREVIOUS_TOKEN, Role.DISTANCE, Role.INDUCTION})
@@ -246,7 +248,7 @@ def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
         weights = np.full((1, 1, 1, 21, 21), 0.1 / 21)
         weights[0, 0, 0, 0] = 1 / 21
         weights[0, 0, 0, 1:, 1:] += 0.9 * near_PxP / near_PxP.sum(axis=-1, keepdims=True)
-        return only(classify_heads(Rows(tuple(range(21)), weights), site, labels))
+        return only(classify_heads(WholeRows(tuple(range(21)), weights), site, labels))
 
     touching = steps <= 1
     reading = reading_of(touching)
@@ -280,7 +282,7 @@ def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
     roles, heads = list(ROLE_TEXTS), iter(told["heads"])
     for number, site in enumerate(run.sites):
         maps = np.moveaxis(run.maps[1600][site.name], 1, 0)
-        for reading in classify_heads(Rows(tuple(range(20)), maps), site, run.labels):
+        for reading in classify_heads(WholeRows(tuple(range(20)), maps), site, run.labels):
             s, layer, head, role, nearest, distance, share, even, score, simpler = next(heads)
             assert simpler == [[rule.value, number] for rule, number in reading.ambiguous_with]
             assert (s, layer, head, distance) == (number, reading.layer, reading.head, reading.distance)

@@ -152,10 +152,10 @@ def test_on_one_text_marks_are_told_from_one_place() -> None:
     one = labels_of([(text, None)])
     reading = reading_of(lambda text, query: [5] if query >= 5 else [], one)
     assert (reading.nearest, reading.plays, reading.ambiguous_with) == (
-        Role.MARK,
+        Role.DELIMITER,
         False,
-        (SimplerRule(SimplerRuleKind.ONE_PLACE, 5),),
+        (SimplerRule(SimplerRuleKind.FIXED_POSITION, 5),),
     )
     moved = labels_of([(text, None), ((*text[1:10], *text[:1], *text[10:]), None)])
     reading = reading_of(lambda text, query: [key for key in range(query + 1) if text[key] == ","], moved)
-    assert (reading.nearest, reading.plays, reading.ambiguous_with) == (Role.MARK, True, ())
+    assert (reading.nearest, reading.plays, reading.ambiguous_with) == (Role.DELIMITER, True, ())

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 
-OVERHEAD = ("-m", "transformer.benchmarks.programs.overhead_of_run")
+OVERHEAD = ("-m", "transformer.benchmarks.programs.run_overhead")
 DECODER_STEP = ("-m", "transformer.benchmarks.programs.decoder_step")
 DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("decode", "beam"))
 ENCODER_DECODER_STEP = ("-m", "transformer.benchmarks.programs.encoder_decoder_step")

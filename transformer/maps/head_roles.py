@@ -42,13 +42,13 @@ class Role(enum.Enum):
     ALIGNMENT = "alignment"
     SAME_TOKEN = "same token"
     RARE_TOKEN = "rare tokens"
-    MARK = "marks"
-    ONE_PLACE = "one place"
+    DELIMITER = "delimiters"
+    SINGLE_KEY = "single key"
     BROAD = "broad"
 
 
 # They hold of almost any head that has no better name, and are given to no other.
-FALLBACK_ROLES = (Role.ONE_PLACE, Role.BROAD)
+FALLBACK_ROLES = (Role.SINGLE_KEY, Role.BROAD)
 _AT_A_DISTANCE = (Role.PREVIOUS_TOKEN, Role.NEXT_TOKEN, Role.DIAGONAL, Role.DISTANCE)
 
 
@@ -65,14 +65,14 @@ class WholeRows(NamedTuple):
 
 
 # Roles that tokens make: of texts that are alike in their positions a simpler rule has the same maps.
-TOKEN_ROLES = (Role.INDUCTION, Role.SAME_TOKEN, Role.RARE_TOKEN, Role.MARK)
+TOKEN_ROLES = (Role.INDUCTION, Role.SAME_TOKEN, Role.RARE_TOKEN, Role.DELIMITER)
 
 
 class SimplerRuleKind(enum.Enum):
     """Rules that are simpler than the token-based roles (`TOKEN_ROLES`) and may produce the same maps."""
 
     DISTANCE = "a fixed distance"
-    ONE_PLACE = "one place"
+    FIXED_POSITION = "a fixed position"
     POSITION = "position alone"
     KEY_TOKEN = "the key's token alone"
 
@@ -82,7 +82,7 @@ class SimplerRule(NamedTuple):
 
     Attributes:
         rule: The rule.
-        offset_or_position: For a fixed distance, key position minus query position; for one place, the key
+        offset_or_position: For a fixed distance, key position minus query position; for a fixed position, the key
             position; else 0.
     """
 
@@ -309,7 +309,7 @@ def _measured(
             yield from _judged(Role.DISTANCE, distance, examples, shown)
     # Where the first key makes a role of its own, it is no other place.
     behind = any(role is Role.FIRST_TOKEN for role, *_ in targets)
-    yield from _judged(Role.ONE_PLACE, 0, examples, [_one_place(example, int(behind)) for example in examples])
+    yield from _judged(Role.SINGLE_KEY, 0, examples, [_single_key(example, int(behind)) for example in examples])
     yield from _broad(examples)
 
 
@@ -336,7 +336,7 @@ def _targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callab
         yield Role.NEXT_TOKEN, 1, _at(1)
     if words:
         yield (
-            Role.MARK,
+            Role.DELIMITER,
             0,
             lambda example: np.array([is_special_or_punctuation(token) for token in example.asked])[None],
         )
@@ -396,7 +396,7 @@ def _judged(role: Role, distance: int, examples: Sequence[_Example], shown: Sequ
             yield _Measured(role, distance, np.mean(shares, axis=0), even_LxH)
 
 
-def _one_place(example: _Example, behind: int) -> _Shown:
+def _single_key(example: _Example, behind: int) -> _Shown:
     """Return the largest mean weight of a key, from index `behind` on, that at least half of all rows see."""
     sees_K, rows = example.seen_RxK.sum(axis=0), example.seen_RxK.any(axis=-1)
     wide = (sees_K >= max(MIN_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= behind)
@@ -565,7 +565,7 @@ def _evidence(
         for place, habit in enumerate(weights[0].sum(axis=0) / sees_K):
             if habit >= MIN_EXPLAINED * MIN_ROLE_SCORE and sees_K[place] >= MIN_ROWS:
                 keys = [np.broadcast_to(examples[0].keys == place, examples[0].seen_RxK.shape)]
-                foretold.append(by_key(SimplerRule(SimplerRuleKind.ONE_PLACE, place), habit, keys))
+                foretold.append(by_key(SimplerRule(SimplerRuleKind.FIXED_POSITION, place), habit, keys))
     if role in (Role.INDUCTION, Role.SAME_TOKEN):
         foretold.append(spread(SimplerRuleKind.KEY_TOKEN, _of_key_tokens(examples, weights)))
     judged = [np.full(len(rows), each) for rows, each in zip(shows, _judged_by(role, examples), strict=True)]

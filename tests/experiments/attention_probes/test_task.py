@@ -70,7 +70,7 @@ def test_batches_are_of_seed_and_step_and_answers_stand_at_their_marks_alone(tas
     assert batch["tokens"].shape == task.interface.inputs["tokens"].shape == (4, 10)
     # "?" is the corpus' first word, behind the padding.
     np.testing.assert_array_equal(batch["labels"] != 0, batch["tokens"] == 1)
-    assert float(task.denominators(batch)["marks"]) == 8
+    assert float(task.denominators(batch)["questions"]) == 8
     assert task.interface.vocabularies == {"tokens": 6}
     for row, length in enumerate(batch["lengths"]):
         assert (batch["tokens"][row, :length] != 0).all()
@@ -161,7 +161,7 @@ def test_the_best_head_is_chosen_on_validation_texts_and_measured_on_test_texts(
                 }
                 for name in ("near", "far")
             },
-            "marks": sum(float(each[split]["marks"]) for each in steps),
+            "questions": sum(float(each[split]["questions"]) for each in steps),
         }
         for split in ("validation", "test")
     }

@@ -61,15 +61,15 @@ ROLE_TEXTS = {
         "reads the patches around its own",
         "the query's own patch and the up to eight that touch it",
     ),
-    Role.MARK: RoleDescription(
-        "mark",
-        "marks",
+    Role.DELIMITER: RoleDescription(
+        "sep",
+        "delimiters",
         "rests on punctuation and special tokens",
         "special tokens such as </s>, punctuation and spaces",
     ),
-    Role.ONE_PLACE: RoleDescription(
+    Role.SINGLE_KEY: RoleDescription(
         "one",
-        "one place",
+        "single key",
         "rests on one and the same {token}",
         "in each text the one that is read most (named only where nothing above fits)",
     ),

@@ -78,7 +78,7 @@ const describeOffset = (distance) => {
  */
 function simplerRuleText([rule, number]) {
   if (rule === "a fixed distance") return number ? `always ${describeOffset(number)}` : "always its own place";
-  return rule === "one place" ? `always place ${number + 1}` : rule;
+  return rule === "a fixed position" ? `always position ${number + 1}` : rule;
 }
 
 /**
@@ -171,7 +171,7 @@ function roleDefinition(kind, entry) {
   const percent = Math.round(100 * data.roles.minScore);
   if (kind === AMBIGUOUS)
     return (
-      "On these examples the nearest role and a simpler rule give the same maps: a fixed distance, one place, position alone, or " +
+      "On these examples the nearest role and a simpler rule give the same maps: a fixed distance, a fixed position, position alone, or " +
       "the key’s token alone. Texts whose repetitions lie at other distances tell them apart."
     );
   if (kind.role === "broad")

@@ -1,11 +1,11 @@
 // What the grid of heads and the large heatmap draw: the weights, or what another file has made of them.
 //
 // `currentView(state)` resolves to
-//   { site, signed, said, gridMap, detail }
+//   { site, signed, titleSuffix, gridMap, detail }
 // for the example, site, step, layer and head that `state` names:
 //   site               the entry of data.sites
 //   signed             false: values are weights in [0, 1]; true: differences in [-1, 1]
-//   said               words behind the title, such as "step 400 minus step 100"; "" where weights are shown
+//   titleSuffix        words behind the title, such as "step 400 minus step 100"; "" where weights are shown
 //   gridMap(layer, head)  a Plane of every head (indices), at most 64 cells a side where the site is long
 //   detail             a Plane of the head that state names, at the finest level that the page carries
 //   heads              optional: what stands in the head's place in the title, where it is not one head alone

@@ -1,4 +1,4 @@
-"""What a run adds to its bare step, measured: `python -m transformer.benchmarks.programs.overhead_of_run SETTINGS`.
+"""What a run adds to its bare step, measured: `python -m transformer.benchmarks.programs.run_overhead SETTINGS`.
 
 SETTINGS: `config`, the values of an experiment, and with `part` (loop, capture or maps) the arguments of the function
 of transformer.benchmarks.run_overhead.
