@@ -149,7 +149,7 @@ def test_a_family_from_outside_has_sizes_of_its_own(families: ModuleRegistry) ->
     assert dataclasses.asdict(config) == {"width": 7, "size": "its-own"}
     tree = config_schema({"task": {"name": "translation"}, "model": {"family": "named_here.sized", "size": "its-own"}})
     assert tree.keys["model"].keys["width"].default == 7
-    departed = registry.depart_from_size({"family": "named_here.sized", "size": "its-own"}, {"width": 8})
+    departed = registry.remove_contradicted_size({"family": "named_here.sized", "size": "its-own"}, {"width": 8})
     assert departed == {"family": "named_here.sized", "size": None, "width": 7}
     with pytest.raises(UserError, match=r"config\.model\.size='its-own' is unknown"):
         registry.model_config({"size": "its-own"})

@@ -15,7 +15,7 @@ from transformer.layers.attention_cell import Alignment, AttentionCell, Attentio
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.grid_positions import GridPositions
+from transformer.layers.grid_positions import GridPositionEncoding
 from transformer.layers.image_grid_attention import GridFeatures
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
@@ -28,9 +28,9 @@ from transformer.models.recurrent_attention_decoder import (
     EncodedSource,
     RecurrentAttentionDecoder,
     StepInput,
-    read_context,
+    compute_context,
     reinforce_extras,
-    sample_soft_examples,
+    sample_soft_attention_examples,
 )
 from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 
@@ -70,7 +70,7 @@ class CaptionerConfig(Config, path="config.model"):
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    positions: GridPositions = GridPositions.LEARNED
+    positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     width: PositiveInt = 256
     embedding_width: PositiveInt = 128
     attention: AttentionKind = AttentionKind.SOFT
@@ -114,13 +114,13 @@ class StepOutput(NamedTuple):
         hidden: h_t.
         context: z_t, after the gate.
         weights: The attention weights; None without attention.
-        draws: The sampling terms of hard attention.
+        reinforce_extras: The sampling terms of hard attention.
     """
 
     hidden: Float[Array, "*B F"]
     context: Float[Array, "*B A"]
     weights: Float[Array, "*B L"] | None
-    draws: dict[str, Array]
+    reinforce_extras: dict[str, Array]
 
 
 class Captioner(RecurrentAttentionDecoder):
@@ -175,15 +175,17 @@ class Captioner(RecurrentAttentionDecoder):
         if key is None or not self.config.soft_attention_probability:
             return given
         return given._replace(
-            soft=sample_soft_examples(key, self.config.soft_attention_probability, jnp.asarray(inputs["target"]))
+            use_soft_attention=sample_soft_attention_examples(
+                key, self.config.soft_attention_probability, jnp.asarray(inputs["target"])
+            )
         )
 
     def advance(
         self, source: EncodedSource, state: CellState, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[CellState, StepOutput, Alignment | None]:
         """Attend with h_{t-1}, then compute h_t from the word and the context."""
-        facts = {"soft_R": given.soft, "key": key, "train": train}
-        context_RxA, alignment = read_context(self.attention, source, state.hidden, **facts)
+        facts = {"soft_R": given.use_soft_attention, "key": key, "train": train}
+        context_RxA, alignment = compute_context(self.attention, source, state.hidden, **facts)
         if self.gate is not None:
             context_RxA *= jax.nn.sigmoid(self.gate(state.hidden))
         state = self.decoder.step(jnp.concatenate([given.word, context_RxA], axis=-1), state)
@@ -201,7 +203,7 @@ class Captioner(RecurrentAttentionDecoder):
         """
         steps, aux = super().unroll(state, inputs, **options)
         if self.config.attention is not AttentionKind.SOFT:
-            return steps, aux._replace(extras=steps.outputs.draws)
+            return steps, aux._replace(extras=steps.outputs.reinforce_extras)
         over_words_BxL = jnp.sum(steps.outputs.weights, axis=1)
         total, count = jnp.sum(jnp.square(1 - over_words_BxL)), float(len(over_words_BxL))
         loss = AuxiliaryLoss(total, count, self.config.doubly_stochastic_weight)

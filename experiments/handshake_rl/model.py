@@ -12,7 +12,13 @@ from transformer.attention.capture import Capture, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt
-from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory, scan_steps
+from transformer.layers.attention_cell import (
+    Alignment,
+    AttentionCell,
+    AttentionCellConfig,
+    AttentionMemory,
+    scan_decoder_steps,
+)
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
@@ -156,7 +162,7 @@ class RecurrentQNetwork(StatelessModule):
         first = self.recurrent.initial(len(lengths_B), self.dtype)
         asked = capture_for_site(SITE, capture) if self.config.region_pooling is RegionPooling.ATTENTION else None
         mask = Mask(query_lengths=lengths_B)
-        _, hidden_BxTxF, captured = scan_steps(self.advance, first, seen, mask=mask, capture=asked)
+        _, hidden_BxTxF, captured = scan_decoder_steps(self.advance, first, seen, mask=mask, capture=asked)
         return self._values(hidden_BxTxF), Aux({} if captured is None else {SITE: captured}, {}, state)
 
     def begin(self, state: dict, inputs: Inputs, **options: Any) -> tuple[CellState, Aux]:

@@ -19,7 +19,12 @@ from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, 
 from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.models.model import Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
-from transformer.models.recurrent_attention_decoder import SITE, EncodedSource, RecurrentAttentionDecoder, read_context
+from transformer.models.recurrent_attention_decoder import (
+    SITE,
+    EncodedSource,
+    RecurrentAttentionDecoder,
+    compute_context,
+)
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, TaskInterface
 
 
@@ -186,7 +191,7 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         self, source: EncodedInputs, carry: Carry, given: StepInputs, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, StepOutput, Alignment | None]:
         """Attend to the instruction with s_{t-1}, then compute s_t from the context and the observation."""
-        context_RxM, alignment = read_context(self.aligner, source.instruction, carry.state.hidden)
+        context_RxM, alignment = compute_context(self.aligner, source.instruction, carry.state.hidden)
         state = self.decoder.step(jnp.concatenate([given.observation, context_RxM], axis=-1), carry.state)
         return Carry(state, given.pose), StepOutput(state.hidden, context_RxM), alignment
 

@@ -10,7 +10,7 @@ from transformer.attention.capture import Capture
 from transformer.config import Config, NumLayers, PositiveInt
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.linear import Linear
-from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentStack
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
@@ -29,7 +29,7 @@ class LSTMControllerConfig(Config, path="config.model"):
         UserError: If the width or the number of layers is below 1.
     """
 
-    cell: Cell = Cell.LSTM
+    cell: CellKind = CellKind.LSTM
     width: PositiveInt = 256
     layers: NumLayers = 3
 

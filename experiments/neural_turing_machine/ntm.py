@@ -20,11 +20,11 @@ from transformer.attention.component import normal
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
-from transformer.layers.attention_cell import Alignment, scan_steps
+from transformer.layers.attention_cell import Alignment, scan_decoder_steps
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
-from transformer.layers.recurrent import Cell, CellState, RecurrentCell
+from transformer.layers.recurrent import CellKind, CellState, RecurrentCell
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
@@ -129,7 +129,12 @@ class NTM(StatelessModule):
         if config.controller is ControllerKind.LSTM:
             orthogonal = RecurrentInitialization.ORTHOGONAL
             self.cell = RecurrentCell(
-                Cell.LSTM, inputs + read, width, recurrent_initialization=orthogonal, forget_bias=1.0, builder=builder
+                CellKind.LSTM,
+                inputs + read,
+                width,
+                recurrent_initialization=orthogonal,
+                forget_bias=1.0,
+                builder=builder,
             )
         else:
             self.hidden = Linear((("features", inputs + read),), (("features", width),), bias=True, builder=builder)
@@ -212,7 +217,9 @@ class NTM(StatelessModule):
         # Kept for the backward pass, a step's intermediates are several memories: to write and read them takes longer
         # than to compute them again.
         step = jax.checkpoint(self.advance, prevent_cse=False)
-        _, (read_BxTxF, weights_BxTxHxN), _ = scan_steps(step, self.begin(len(vectors_BxTxI)), vectors_BxTxI, mask=mask)
+        _, (read_BxTxF, weights_BxTxHxN), _ = scan_decoder_steps(
+            step, self.begin(len(vectors_BxTxI)), vectors_BxTxI, mask=mask
+        )
         weights_BxHxTxN = jnp.moveaxis(weights_BxTxHxN, 2, 1)
         count = self.config.read_heads
         maps: dict[str, CapturedAttention] = {}

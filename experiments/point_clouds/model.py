@@ -17,7 +17,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumHeads, NumLayersOrZero, PositiveInt, Rate
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialization, Initialize, deepnorm
+from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
 from transformer.layers.multi_head_attention import MultiHeadAttention
@@ -27,7 +27,7 @@ from transformer.layers.transformer_config import TransformerConfig, block_confi
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import POINT_CLASSIFICATION, TaskInterface
-from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
+from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack, split_key
 
 STACK, POOLED = "encoder", "classifier/pooling"
 
@@ -89,7 +89,7 @@ class SetTransformer(BlockStacks):
     def __init__(self, config: SetTransformerConfig, interface: TaskInterface, builder: ParameterBuilder):
         blocks, deep = config.blocks, deepnorm(max(config.layers, 1))
         builder = builder.with_rule(
-            Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
+            InitializationRule(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
         )
         self.config, self.count, self.pooling, self.dtype = blocks, config.layers, config.pooling, builder.dtype
         model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
@@ -127,9 +127,9 @@ class SetTransformer(BlockStacks):
                 relative=None,
                 norm=self.norm,
                 key=layers_key,
-                asked=stack_capture(STACK, capture),
+                asked=capture_for_stack(STACK, capture),
             )
-            maps = stack_maps(STACK, aux)
+            maps = maps_of_stack(STACK, aux)
         pooled_BxE, captured = self.pool(x_BxNxE, lengths_B, pooling_key, capture_for_site(POOLED, capture))
         maps |= single_layer_maps(POOLED, captured, capture)
         return self.head(pooled_BxE), Aux(maps, {}, state)
@@ -174,7 +174,9 @@ class SetTransformer(BlockStacks):
 def build(config: SetTransformerConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for sets of any number of points."""
     points = Axis("points", AxisKind.POINTS)
-    sites: tuple[Site, ...] = stack_sites(STACK, config.blocks, config.layers, points, points) if config.layers else ()
+    sites: tuple[Site, ...] = (
+        sites_of_stack(STACK, config.blocks, config.layers, points, points) if config.layers else ()
+    )
     if config.pooling is Pooling.ATTENTION:
         heads = tuple(map(str, range(config.heads)))
         sites += (Site(POOLED, Axis("class", AxisKind.SLOTS, num_positions=1), points, layers=("0",), heads=heads),)

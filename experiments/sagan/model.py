@@ -15,10 +15,10 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt, TupleLimits, UserError
 from transformer.layers.batch_and_spectral_norm import BatchNorm, SpectralNorm
-from transformer.layers.convolution import Convolution2D, Window
+from transformer.layers.convolution import Convolution2D, ConvolutionWindow
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.image_grid_attention import GridAttention
+from transformer.layers.image_grid_attention import GridSelfAttention
 from transformer.layers.linear import Linear
 from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
 from transformer.models.model import Aux, Inputs, Model
@@ -26,7 +26,7 @@ from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import IMAGE_GENERATION, TaskInterface
 
 _SLOPE = 0.1  # of the discriminator's rectifiers below 0 (Miyato et al. 2018, table 3)
-_SAME, _HALF = Window(3), Window(4, stride=2)
+_SAME, _HALF = ConvolutionWindow(3), ConvolutionWindow(4, stride=2)
 Kernels = Mapping[str, Array]
 
 
@@ -73,7 +73,7 @@ class Player(Module):
         self.grids = {height >> level: channels for level, channels in enumerate(config.channels)}
         self.attention, self.normed_layers = config.attention_grids, normed
         for rows in config.attention_grids:
-            block = GridAttention(self.grids[rows], reduction=config.reduction, builder=builder)
+            block = GridSelfAttention(self.grids[rows], reduction=config.reduction, builder=builder)
             setattr(self, f"attention_{rows}", block)
 
     def _own_kernels(self) -> dict[str, tuple[Array, int]]:

@@ -20,7 +20,12 @@ from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, 
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
-from transformer.models.recurrent_attention_decoder import SITE, RecurrentAttentionDecoder, StepInput, sample_own_words
+from transformer.models.recurrent_attention_decoder import (
+    SITE,
+    RecurrentAttentionDecoder,
+    StepInput,
+    sample_scheduled_sampling_mask,
+)
 from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
 
 
@@ -157,23 +162,27 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         given, key = super().step_inputs(state, inputs, source, key), self.random_stream_key(key, "own")
         if key is None or not self.config.scheduled_sampling:
             return given
-        return given._replace(own=sample_own_words(key, self.config.scheduled_sampling, jnp.asarray(inputs["target"])))
+        return given._replace(
+            use_sampled_word=sample_scheduled_sampling_mask(
+                key, self.config.scheduled_sampling, jnp.asarray(inputs["target"])
+            )
+        )
 
     def advance(
         self, source: AttentionMemory, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[Carry, Float[Array, "R V"], Alignment]:
         """Compute s_i from the last character and context, attend, and return the logits as the output."""
         character_RxE = given.word
-        if given.own is not None:
+        if given.use_sampled_word is not None:
             assert carry.last_character is not None
             character_RxE = jnp.where(
-                given.own[:, None], self.embedding(carry.last_character, self.dtype), character_RxE
+                given.use_sampled_word[:, None], self.embedding(carry.last_character, self.dtype), character_RxE
             )
         s_RxF, states = self.speller.step(jnp.concatenate([character_RxE, carry.context], axis=-1), carry.states)
         context_RxC, alignment = self.attention.step(jnp.tanh(self.phi(s_RxF)), source)
         logits_RxV = super().logits(jnp.tanh(self.hidden_layer(jnp.concatenate([s_RxF, context_RxC], axis=-1))))
         said_R = carry.last_character
-        if given.own is not None:
+        if given.use_sampled_word is not None:
             assert key is not None
             said_R = jax.random.categorical(key, jax.lax.stop_gradient(logits_RxV)).astype(jnp.int32)
         return Carry(states, context_RxC, said_R), logits_RxV, alignment

@@ -9,17 +9,17 @@ from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import PositiveInt, UserError
-from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Window
+from transformer.layers.convolution import Convolution1D, ConvolutionActivation, ConvolutionWindow
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialize
+from transformer.layers.initialization import InitializationRule
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.transformer_block import BlockAux
-from transformer.layers.transformer_config import check_ring
+from transformer.layers.transformer_config import check_ring_attention
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
 from transformer.models.model import Inputs, Model
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
 from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
-from transformer.models.transformer_base import split_key, stack_capture, stack_sites
+from transformer.models.transformer_base import capture_for_stack, sites_of_stack, split_key
 
 _STRIDES = (2, 2)
 
@@ -63,10 +63,10 @@ class SpeechTransformer(EncoderDecoder):
 
     def __init__(self, config: SpeechTransformerConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(config, interface, builder)
-        builder = builder.with_rule(Initialize(config.initialization))
+        builder = builder.with_rule(InitializationRule(config.initialization))
 
         def convolution(inputs: int, name: str, outputs: int, stride: int) -> Convolution1D:
-            window = Window(config.kernel_size, stride)
+            window = ConvolutionWindow(config.kernel_size, stride)
             return Convolution1D(inputs, (name, outputs), window, activation=ConvolutionActivation.GLU, builder=builder)
 
         self.first = convolution(config.audio_frontend.num_mel_bins, "features", config.channels, _STRIDES[0])
@@ -87,7 +87,7 @@ class SpeechTransformer(EncoderDecoder):
             relative=self.encoder_relative,
             norm=self.encoder_norm,
             key=layers_key,
-            asked=stack_capture(ENCODER, capture),
+            asked=capture_for_stack(ENCODER, capture),
         )
         return x_BxSxE, lengths_B, aux
 
@@ -121,8 +121,8 @@ def build(config: SpeechTransformerConfig, interface: TaskInterface, precision: 
     )
     target, target_input = Axis("target"), Axis("target_input")
     sites = (
-        *stack_sites(ENCODER, config, config.encoder_layers, frames, frames),
-        *stack_sites(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=frames),
+        *sites_of_stack(ENCODER, config, config.encoder_layers, frames, frames),
+        *sites_of_stack(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=frames),
     )
     functional = FunctionalModule(lambda builder: SpeechTransformer(config, interface, builder), precision)
     return Model(functional, sites, config.max_length)
@@ -132,6 +132,6 @@ FAMILY = ModelFamily(
     SpeechTransformerConfig,
     build,
     frozenset({SPEECH_RECOGNITION}),
-    check_placement=check_ring,
+    check_placement=check_ring_attention,
     embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "first/*", "second/*"),
 )

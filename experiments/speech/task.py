@@ -19,7 +19,7 @@ from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import encode_wav, read_wav
-from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel
+from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_spectrogram
 from transformer.models.task_interface import SPEECH_RECOGNITION, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import attention_mass_sums, capture_weights
 from transformer.tasks.axis_labels import AxisLabels
@@ -356,7 +356,7 @@ def _spectrograms(axis: Axis, batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return log-mel energies [example, band, time] up to the end of the longest example's last frame."""
     ends = num_frames(axis, int(batch["lengths"].max())) * round(axis.stride * SAMPLE_RATE)
     sound = np.pad(batch["sound"], ((0, 0), (0, max(0, ends - batch["sound"].shape[1]))))[:, :ends]
-    frames, _ = log_mel(jnp.asarray(sound), jnp.full(len(sound), ends), _SPECTROGRAM)
+    frames, _ = log_mel_spectrogram(jnp.asarray(sound), jnp.full(len(sound), ends), _SPECTROGRAM)
     return np.moveaxis(np.asarray(frames), 1, 2)
 
 

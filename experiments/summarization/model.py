@@ -22,7 +22,7 @@ from transformer.layers.attention_cell import Alignment, AttentionCell, Attentio
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_lengths, real_positions
@@ -36,7 +36,7 @@ class CoverageScore(Module):
     """Additive attention score with coverage: v' tanh(W1 k_i + W2 q + w_c c_i) (See et al. 2017, equation 11)."""
 
     def __init__(self, heads: int, hidden: int, *, builder: ParameterBuilder):
-        rule = builder.rule(Role.DENSE, 1, hidden)
+        rule = builder.rule(ParameterRole.DENSE, 1, hidden)
         self.weight = builder.parameter(rule, (heads, hidden), ("groups", "head_dim"))
 
     def __call__(self, memory: AttentionMemory, coverage_RxK: Float[Array, "R K"]) -> AttentionMemory:

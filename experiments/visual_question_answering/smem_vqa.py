@@ -12,8 +12,14 @@ from transformer.config import Config, NumHops, PositiveInt, Rate
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.grid_positions import GridPositions
-from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
+from transformer.layers.grid_positions import GridPositionEncoding
+from transformer.layers.image_grid_attention import (
+    GridFeatures,
+    ImageReadout,
+    glimpse_site,
+    grid_softmax,
+    stack_layer_maps,
+)
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
@@ -41,7 +47,7 @@ class SMemVQAConfig(Config, path="config.model"):
     width: PositiveInt = 128
     num_hops: NumHops = 2
     image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    positions: GridPositions = GridPositions.LEARNED
+    positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     word_dropout: Rate = 0.0
@@ -108,7 +114,7 @@ class SMemVQA(StatelessModule):
         known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
         logits_BxC = self.output(known_BxN)
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
-        return logits_BxC, Aux(stack_glimpses(SITE, looks), {}, state)
+        return logits_BxC, Aux(stack_layer_maps(SITE, looks), {}, state)
 
     def run_hops(
         self,
@@ -194,7 +200,7 @@ def image_shape(interface: TaskInterface) -> tuple[int, ...]:
 def build(config: SMemVQAConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task of images, questions and classes; without attention it has no maps."""
     attends = config.readout is ImageReadout.ATTENTION
-    sites = (grid_site(SITE, config.image_encoder, image_shape(interface), config.num_hops),) if attends else ()
+    sites = (glimpse_site(SITE, config.image_encoder, image_shape(interface), config.num_hops),) if attends else ()
     return Model(FunctionalModule(lambda builder: SMemVQA(config, interface, builder), precision), sites)
 
 

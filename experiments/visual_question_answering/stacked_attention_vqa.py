@@ -13,8 +13,14 @@ from transformer.config import Config, NumHops, PositiveInt, Rate
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.grid_positions import GridPositions
-from transformer.layers.image_grid_attention import GridFeatures, ImageReadout, grid_site, grid_softmax, stack_glimpses
+from transformer.layers.grid_positions import GridPositionEncoding
+from transformer.layers.image_grid_attention import (
+    GridFeatures,
+    ImageReadout,
+    glimpse_site,
+    grid_softmax,
+    stack_layer_maps,
+)
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
@@ -47,7 +53,7 @@ class StackedAttentionConfig(Config, path="config.model"):
     num_glimpses: NumHops = 2
     hidden: PositiveInt = 128
     image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    positions: GridPositions = GridPositions.LEARNED
+    positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     vocab_size: int | None = None
@@ -120,7 +126,7 @@ class StackedAttention(StatelessModule):
         read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
         logits_BxC = self.output(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[3]))
         logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
-        return logits_BxC, Aux(stack_glimpses(SITE, looks), {}, state)
+        return logits_BxC, Aux(stack_layer_maps(SITE, looks), {}, state)
 
     def compute_glimpses(
         self,
@@ -152,7 +158,7 @@ def normalize_to_unit_length(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
 def build(config: StackedAttentionConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task of images, questions and classes; without attention it has no maps."""
     attends, image = config.readout is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
-    sites = (grid_site(SITE, config.image_encoder, image, config.num_glimpses),) if attends else ()
+    sites = (glimpse_site(SITE, config.image_encoder, image, config.num_glimpses),) if attends else ()
     return Model(FunctionalModule(lambda builder: StackedAttention(config, interface, builder), precision), sites)
 
 

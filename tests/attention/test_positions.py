@@ -352,13 +352,13 @@ def test_positions_are_added_or_concatenated() -> None:
     generator = np.random.default_rng(10)
     x, p, weight = (generator.integers(-9, 10, size=shape).astype(float) for shape in ((B, Q, 5), (Q, 3), (8, 4)))
     with jax.enable_x64(True):
-        joined = combine_positions(jnp.asarray(x), jnp.asarray(p), PositionCombination.CONCATENATE)
+        joined = combine_positions(jnp.asarray(x), jnp.asarray(p), PositionCombination.CONCATENATED)
         np.testing.assert_array_equal(joined @ jnp.asarray(weight), x @ weight[:5] + p @ weight[5:])
-        added = combine_positions(jnp.asarray(x), jnp.asarray(p @ weight[5:, :1]), PositionCombination.ADD)
+        added = combine_positions(jnp.asarray(x), jnp.asarray(p @ weight[5:, :1]), PositionCombination.ADDED)
         np.testing.assert_array_equal(added, x + p @ weight[5:, :1])
         assert joined.dtype == added.dtype == np.float64
     np.testing.assert_array_equal(joined[1, :, 5:], p)
     narrow = combine_positions(
-        jnp.asarray(x, jnp.bfloat16), jnp.asarray(p, jnp.float32), PositionCombination.CONCATENATE
+        jnp.asarray(x, jnp.bfloat16), jnp.asarray(p, jnp.float32), PositionCombination.CONCATENATED
     )
     assert narrow.dtype == jnp.bfloat16

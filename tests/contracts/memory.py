@@ -8,7 +8,7 @@ from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_for_site, single_layer_maps
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import FunctionalModule
-from transformer.layers.initialization import Initialization, Initialize
+from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.models.model import Aux, AuxiliaryLoss, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, TaskInterface, signature
@@ -21,7 +21,7 @@ SITE, SERVES = "memory/read", signature("symbols", output="classes")
 
 class Memory(StatelessModule):
     def __init__(self, builder):
-        builder = builder.with_rule(Initialize(Initialization.T5))
+        builder = builder.with_rule(InitializationRule(Initialization.T5))
         self.query = Embedding(2 * SYMBOLS, WIDTH, builder=builder)
         self.address = Embedding(SLOTS, WIDTH, builder=builder)
         self.content = Embedding(SLOTS, CLASSES, builder=builder)

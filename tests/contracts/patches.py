@@ -11,10 +11,10 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import FunctionalModule
-from transformer.layers.initialization import Initialization, Initialize
+from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.layers.multi_head_attention import MultiHeadAttention
-from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
+from transformer.layers.transformer_config import Biases, PositionEncoding, TransformerConfig
 from transformer.models.model import Aux, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface, signature
@@ -29,9 +29,9 @@ SERVES = signature("image", output="class")
 class Patches(StatelessModule):
     def __init__(self, builder):
         # A bias of the keys has no gradient but rounding, which on a mesh is another.
-        config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE, biases=Biases.NONE)
+        config = TransformerConfig(width=WIDTH, heads=HEADS, positions=PositionEncoding.NONE, biases=Biases.NONE)
         self.embed = Linear((("features", PATCH * PATCH),), (("embed", WIDTH),), bias=True, builder=builder)
-        self.places = Embedding(2 * SIDE**2, WIDTH, builder=builder.with_rule(Initialize(Initialization.T5)))
+        self.places = Embedding(2 * SIDE**2, WIDTH, builder=builder.with_rule(InitializationRule(Initialization.T5)))
         self.attention = MultiHeadAttention(config, cross=False, builder=builder)
         self.head = Linear((("embed", WIDTH),), (("features", SIDE**2),), bias=True, builder=builder)
 

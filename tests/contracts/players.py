@@ -11,7 +11,7 @@ from transformer.layers.batch_and_spectral_norm import SpectralNorm
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.functional_module import FunctionalModule, Module
 from transformer.layers.multi_head_attention import MultiHeadAttention
-from transformer.layers.transformer_config import Positions, TransformerConfig
+from transformer.layers.transformer_config import PositionEncoding, TransformerConfig
 from transformer.models.model import Aux, Model
 from transformer.models.model_family import ModelFamily
 
@@ -20,7 +20,7 @@ WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
 
 class Players(Module):
     def __init__(self, builder):
-        config = TransformerConfig(width=WIDTH, heads=HEADS, positions=Positions.NONE)
+        config = TransformerConfig(width=WIDTH, heads=HEADS, positions=PositionEncoding.NONE)
         self.generator = MultiHeadAttention(config, cross=False, builder=builder)
         self.critic = FeedForward(WIDTH, HIDDEN, activation=config.activation, bias=True, builder=builder)
         self.norm = SpectralNorm((WIDTH, HIDDEN))

@@ -12,7 +12,7 @@ from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import FunctionalModule
-from transformer.layers.initialization import Initialization, Initialize
+from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.models.model import Aux, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, TaskInterface, signature
@@ -28,7 +28,7 @@ SERVES = signature("asked", "given", output="places")
 
 class Pointer(StatelessModule):
     def __init__(self, builder):
-        builder = builder.with_rule(Initialize(Initialization.T5))
+        builder = builder.with_rule(InitializationRule(Initialization.T5))
         self.query = Embedding(ROWS, WIDTH, builder=builder)
         self.key = Embedding(ROWS, WIDTH, builder=builder)
 

@@ -18,6 +18,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from tests.contracts.cases import CASES
 from transformer.attention.attention_spec import Backend
+from transformer.attention.positions import PositionCombination
 from transformer.attention.scores import Score
 from transformer.costs import flops
 from transformer.costs.flops import (
@@ -30,11 +31,11 @@ from transformer.costs.flops import (
 )
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Precision
-from transformer.layers.norm import Norm
+from transformer.layers.norm import NormKind
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, PositionJoin, Positions, Remat, TransformerConfig
+from transformer.layers.transformer_config import Biases, PositionEncoding, Remat, TransformerConfig
 from transformer.models.decoder import DecoderConfig
-from transformer.models.encoder import EncoderConfig, Head
+from transformer.models.encoder import EncoderConfig, EncoderHead
 from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model
 from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
@@ -209,35 +210,35 @@ MODERN: dict[str, Any] = {
     "kv_heads": 2,
     "head_dim": 6,
     "activation": Activation.SWIGLU,
-    "norm": Norm.RMS,
+    "norm": NormKind.RMS,
     "biases": Biases.NONE,
-    "positions": Positions.ROTARY,
+    "positions": PositionEncoding.ROTARY,
     "tie_embeddings": False,
 }
 CONFIGS: dict[str, TransformerConfig] = {
     "pair": PAIR,
     "pair-pre": dataclasses.replace(PAIR, encoder_layers=1, norm_placement=NormPlacement.PRE, biases=Biases.ALL),
     "pair-modern": dataclasses.replace(PAIR, **MODERN),
-    "pair-transformer-xl": dataclasses.replace(PAIR, positions=Positions.TRANSFORMER_XL, head_dim=3),
+    "pair-transformer-xl": dataclasses.replace(PAIR, positions=PositionEncoding.TRANSFORMER_XL, head_dim=3),
     "pair-general": dataclasses.replace(PAIR, score=Score.GENERAL, head_dim=3),
     "pair-additive": dataclasses.replace(PAIR, score=Score.ADDITIVE, kv_heads=2),
-    "pair-concatenated": dataclasses.replace(PAIR, position_join=PositionJoin.CONCATENATED),
+    "pair-concatenated": dataclasses.replace(PAIR, position_join=PositionCombination.CONCATENATED),
     "decoder": DECODER,
-    "decoder-concatenated": dataclasses.replace(DECODER, position_join=PositionJoin.CONCATENATED),
+    "decoder-concatenated": dataclasses.replace(DECODER, position_join=PositionCombination.CONCATENATED),
     "decoder-modern": dataclasses.replace(DECODER, **MODERN),
     "decoder-windows": dataclasses.replace(DECODER, attention_windows=(0, 3)),
     "decoder-parallel": dataclasses.replace(DECODER, norm_placement=NormPlacement.PARALLEL, kv_heads=1),
     "decoder-shaw": dataclasses.replace(
-        DECODER, positions=Positions.SHAW, relative_attention_max_distance=5, head_dim=3
+        DECODER, positions=PositionEncoding.SHAW, relative_attention_max_distance=5, head_dim=3
     ),
-    "decoder-t5": dataclasses.replace(DECODER, positions=Positions.T5),
-    "decoder-alibi": dataclasses.replace(DECODER, positions=Positions.ALIBI),
+    "decoder-t5": dataclasses.replace(DECODER, positions=PositionEncoding.T5),
+    "decoder-alibi": dataclasses.replace(DECODER, positions=PositionEncoding.ALIBI),
     **{f"decoder-{score.value}": dataclasses.replace(DECODER, score=score, head_dim=3) for score in Score},
     "encoder": ENCODER,
-    "encoder-concatenated": dataclasses.replace(ENCODER, position_join=PositionJoin.CONCATENATED),
-    "encoder-pooled": dataclasses.replace(ENCODER, head=Head.NONE, add_pooling_layer=True),
+    "encoder-concatenated": dataclasses.replace(ENCODER, position_join=PositionCombination.CONCATENATED),
+    "encoder-pooled": dataclasses.replace(ENCODER, head=EncoderHead.NONE, add_pooling_layer=True),
     "encoder-both": dataclasses.replace(
-        ENCODER, head=Head.PRETRAINING, tie_embeddings=False, activation=Activation.GEGLU_TANH
+        ENCODER, head=EncoderHead.PRETRAINING, tie_embeddings=False, activation=Activation.GEGLU_TANH
     ),
 }
 

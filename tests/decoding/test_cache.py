@@ -15,7 +15,7 @@ from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Positions
+from transformer.layers.transformer_config import PositionEncoding
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -55,8 +55,8 @@ def lively(seed: int) -> Callable[[Any, Any], Any]:
 
 
 # Under these seeds some translations end and some do not, and beams change places.
-POST_LEARNED = (NormPlacement.POST, Positions.LEARNED, 7)
-PRE_SINUSOIDAL = (NormPlacement.PRE, Positions.SINUSOIDAL, 1)
+POST_LEARNED = (NormPlacement.POST, PositionEncoding.LEARNED, 7)
+PRE_SINUSOIDAL = (NormPlacement.PRE, PositionEncoding.SINUSOIDAL, 1)
 
 
 @pytest.fixture(scope="module", params=[POST_LEARNED, PRE_SINUSOIDAL], ids=["post_learned", "pre_sinusoidal"])

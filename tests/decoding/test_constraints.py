@@ -8,7 +8,7 @@ import pytest
 from tests.decoding.table_model import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.config import UserError
-from transformer.decoding.beam import BeamSearch, HypothesisEnding
+from transformer.decoding.beam import BeamSearch, FinishedHypothesisRule
 from transformer.decoding.constraints import Constraints, Prompt
 from transformer.decoding.generate import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import GreedySearch
@@ -62,8 +62,8 @@ def test_the_prompt_and_the_rollout_both_count_as_said() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", HypothesisEnding)
-def test_beams_carry_what_each_hypothesis_has_said(ending: HypothesisEnding) -> None:
+@pytest.mark.parametrize("ending", FinishedHypothesisRule)
+def test_beams_carry_what_each_hypothesis_has_said(ending: FinishedHypothesisRule) -> None:
     rollout = decoded(BeamSearch(3, 0.6, ending))
     for example in range(EXAMPLES):
         expected = oracle.beam_search(
@@ -73,7 +73,7 @@ def test_beams_carry_what_each_hypothesis_has_said(ending: HypothesisEnding) -> 
             length=LENGTH,
             exponent=0.6,
             num_beams=3,
-            among_best=ending is HypothesisEnding.AMONG_BEST,
+            among_best=ending is FinishedHypothesisRule.AMONG_BEST,
         )
         assert hypotheses(rollout, example) == [one.tokens for one in expected]
         np.testing.assert_allclose(rollout.scores[example], [one.score for one in expected], rtol=0, atol=1e-4)
@@ -96,7 +96,7 @@ def test_one_beam_is_greedy_under_penalty_prompt_and_stop_strings() -> None:
     constraints = Constraints(THETA, FORBIDDEN, build_stop_table(["dg", "gg", "if"], pieces))
     greedy, beam = (
         rollout_of(TABLE, strategy, LENGTH, prompt=PROMPT, constraints=constraints)
-        for strategy in (GreedySearch(), BeamSearch(1, 0.0, HypothesisEnding.AMONG_BEST))
+        for strategy in (GreedySearch(), BeamSearch(1, 0.0, FinishedHypothesisRule.AMONG_BEST))
     )
     np.testing.assert_array_equal(beam.tokens, greedy.tokens)
     np.testing.assert_array_equal(beam.lengths, greedy.lengths)

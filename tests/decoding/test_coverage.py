@@ -21,7 +21,7 @@ from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder import SITE
-from transformer.models.recurrent_encoder_decoder import ContextVector, RecurrentEncoderDecoderConfig
+from transformer.models.recurrent_encoder_decoder import ContextVectorKind, RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.decoding_config import DecodingConfig
@@ -136,7 +136,7 @@ def test_options_that_do_not_fit_are_refused() -> None:
     assert DecodingConfig.with_request({"temperature": 1.0}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0
     assert DecodingConfig.with_request({"num_beams": 1}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0
     assert DecodingConfig.with_request({"num_beams": 2}, num_beams=4, coverage_penalty=0.2).coverage_penalty == 0.2
-    model, variables = made(context_vector=ContextVector.LAST)
+    model, variables = made(context_vector=ContextVectorKind.LAST)
     view = StateView(model, variables, {}, {}, jnp.int32(0), train=False)
     tokenizer = train_bpe([text for pair in PAIRS for text in (pair.source, pair.target)], CONFIG.vocab_size)
     assert make_coverage_penalty(view, jnp.asarray(SOURCE), tokenizer, 0.0) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.decoding.table_model import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
-from transformer.decoding.beam import BeamSearch, HypothesisEnding
+from transformer.decoding.beam import BeamSearch, FinishedHypothesisRule
 from transformer.decoding.generate import DecodedSequences
 from transformer.decoding.greedy import GreedySearch
 
@@ -173,7 +173,7 @@ def test_one_beam_is_at_least_as_good_as_greedy() -> None:
 def test_a_beam_may_count_only_ends_among_its_best(num_beams: int) -> None:
     for seed in range(4):
         table = random_table(seed, EXAMPLES, 8, more_ends=seed % 3)
-        rollout = rollout_of(table, BeamSearch(num_beams, 0.6, HypothesisEnding.AMONG_BEST), 7)
+        rollout = rollout_of(table, BeamSearch(num_beams, 0.6, FinishedHypothesisRule.AMONG_BEST), 7)
         is_the(rollout, searched(table, 7, num_beams, 0.6, among_best=True))
 
 
@@ -182,7 +182,7 @@ def test_one_beam_that_counts_only_such_ends_is_greedy() -> None:
         table = random_table(seed, EXAMPLES, 8, more_ends=2)
         greedy, beam = (
             rollout_of(table, strategy, 7)
-            for strategy in (GreedySearch(), BeamSearch(1, 0.0, HypothesisEnding.AMONG_BEST))
+            for strategy in (GreedySearch(), BeamSearch(1, 0.0, FinishedHypothesisRule.AMONG_BEST))
         )
         np.testing.assert_array_equal(beam.tokens, greedy.tokens)
         np.testing.assert_allclose(beam.scores, greedy.scores, rtol=0, atol=1e-5)

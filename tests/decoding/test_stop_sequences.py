@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.decoding.table_model import SPECIAL, decode, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.config import UserError
-from transformer.decoding.beam import BeamSearch, HypothesisEnding
+from transformer.decoding.beam import BeamSearch, FinishedHypothesisRule
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
@@ -70,8 +70,8 @@ def constraints() -> Constraints:
 
 
 @pytest.mark.parametrize("num_beams", [pytest.param(1, marks=pytest.mark.slow), 3])
-@pytest.mark.parametrize("ending", HypothesisEnding)
-def test_a_beam_ends_hypotheses_at_stop_strings(num_beams: int, ending: HypothesisEnding) -> None:
+@pytest.mark.parametrize("ending", FinishedHypothesisRule)
+def test_a_beam_ends_hypotheses_at_stop_strings(num_beams: int, ending: FinishedHypothesisRule) -> None:
     by_stop = 0
     for seed in range(6):
         table = random_table(seed, 2, len(PIECES))
@@ -85,7 +85,7 @@ def test_a_beam_ends_hypotheses_at_stop_strings(num_beams: int, ending: Hypothes
                 exponent=0.6,
                 num_beams=num_beams,
                 completes=holds_a_stop,
-                among_best=ending is HypothesisEnding.AMONG_BEST,
+                among_best=ending is FinishedHypothesisRule.AMONG_BEST,
             )
             sizes = rollout.lengths[example].tolist()
             found = [tuple(row[:size]) for row, size in zip(rollout.tokens[example].tolist(), sizes, strict=True)]

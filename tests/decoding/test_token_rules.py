@@ -9,7 +9,7 @@ import pytest
 
 from tests.decoding.table_model import next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
-from transformer.decoding.beam import BeamSearch, HypothesisEnding
+from transformer.decoding.beam import BeamSearch, FinishedHypothesisRule
 from transformer.decoding.constraints import Constraints, NoRepeatedTokens, Prompt
 from transformer.decoding.generate import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import GreedySearch
@@ -64,8 +64,8 @@ def test_greedy_decoding_takes_the_best_of_what_may_follow() -> None:
     assert not all(keeps_the_rule(said(free, example)[0], least) for example, least in enumerate(LEAST))
 
 
-@pytest.mark.parametrize("ending", HypothesisEnding)
-def test_beams_carry_the_state_of_each_hypothesis(ending: HypothesisEnding) -> None:
+@pytest.mark.parametrize("ending", FinishedHypothesisRule)
+def test_beams_carry_the_state_of_each_hypothesis(ending: FinishedHypothesisRule) -> None:
     rollout = decoded(BeamSearch(3, 0.6, ending))
     for example, least in enumerate(LEAST):
         found = oracle.beam_search(
@@ -75,7 +75,7 @@ def test_beams_carry_the_state_of_each_hypothesis(ending: HypothesisEnding) -> N
             length=LENGTH,
             exponent=0.6,
             num_beams=3,
-            among_best=ending is HypothesisEnding.AMONG_BEST,
+            among_best=ending is FinishedHypothesisRule.AMONG_BEST,
         )
         real = [one for one in found if np.isfinite(one.score)]
         assert len(real) == 3

@@ -9,9 +9,9 @@ from transformer.huggingface.conversion_spec import (
     ConversionSpec,
     TensorEntry,
     attention_entries,
+    embedding_entries,
     linear_entries,
     norm_entries,
-    table_entries,
 )
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR
 
@@ -19,7 +19,7 @@ Weights = Mapping[str, np.ndarray]
 
 _GEMMA = "model.layers.{layer}"
 GEMMA2 = (
-    *table_entries("model.embed_tokens", "embedding"),
+    *embedding_entries("model.embed_tokens", "embedding"),
     *norm_entries(f"{_GEMMA}.input_layernorm", "layers/attention_residual/norm"),
     *norm_entries(f"{_GEMMA}.post_attention_layernorm", "layers/attention_residual/output_norm"),
     *attention_entries(f"{_GEMMA}.self_attn", "layers/attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
@@ -33,7 +33,7 @@ GEMMA2 = (
 
 _XLNET = "transformer.layer.{layer}"
 XLNET = (
-    *table_entries("transformer.word_embedding", "embedding"),
+    *embedding_entries("transformer.word_embedding", "embedding"),
     *(
         TensorEntry(f"{_XLNET}.rel_attn.{theirs}", (f"layers/attention/{ours}/kernel",), layout)
         for theirs, ours, layout in (
@@ -74,9 +74,9 @@ def _torch(side: str, stack: str, final: str, last: int) -> tuple[TensorEntry, .
     )
 
 
-TORCH_ENCODER = (*table_entries("embedding", "embedding"), *_torch("encoder", "layers", "norm", 2))
+TORCH_ENCODER = (*embedding_entries("embedding", "embedding"), *_torch("encoder", "layers", "norm", 2))
 TORCH = (
-    *table_entries("embedding", "embedding"),
+    *embedding_entries("embedding", "embedding"),
     *_torch("encoder", "encoder", "encoder_norm", 2),
     *_torch("decoder", "decoder", "decoder_norm", 3),
 )

@@ -59,9 +59,11 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         section = section_of(config) | {"vocab_size": rows}
         bare = TaskInterface({}, {"tokens": rows, "joint": rows}, pad_id=0, bos_id=0, eos_id=0)
         shapes = parameter_shapes(build(model_config(section), bare, Precision()).functional.shapes())
-        slots, weights = plan_tensors(family(entries), shapes), prepared(recorded.weights)
-        assert {slot.tensor_name: slot.shape for slot in slots} == {key: value.shape for key, value in weights.items()}
-        params = tensors_to_params(slots, weights.items())
+        plan, weights = plan_tensors(family(entries), shapes), prepared(recorded.weights)
+        assert {planned.tensor_name: planned.shape for planned in plan} == {
+            key: value.shape for key, value in weights.items()
+        }
+        params = tensors_to_params(plan, weights.items())
     else:
         recorded.write(folder)
         foreign = read_model_folder(folder)

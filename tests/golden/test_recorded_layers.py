@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
-from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
+from transformer.layers.convolution import (
+    Convolution1D,
+    Convolution2D,
+    ConvolutionActivation,
+    ConvolutionWindow,
+    Padding,
+)
 from transformer.layers.functional_module import FunctionalModule
-from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent import CellKind, Direction, RecurrentConfig, RecurrentStack
 
 RENEW = (
     "the values recorded from PyTorch are not reached. Weights and inputs are PyTorch's own, so a change of a layer's "
@@ -74,7 +80,9 @@ def recurrent_weights(case: Recorded, layers: int, orders: tuple[str, ...], gate
 @pytest.mark.parametrize("name", ["vanilla", "gru", "lstm", "gru_deep", "lstm_deep"])
 def test_recurrent_layers_are_pytorchs(recorded: dict[str, Recorded], name: str) -> None:
     case, deep = recorded[name], name.endswith("deep")
-    cell = {"vanilla": Cell.VANILLA, "gru": Cell.GRU_RESET_AFTER, "lstm": Cell.LSTM}[name.removesuffix("_deep")]
+    cell = {"vanilla": CellKind.VANILLA, "gru": CellKind.GRU_RESET_AFTER, "lstm": CellKind.LSTM}[
+        name.removesuffix("_deep")
+    ]
     direction = Direction.BIDIRECTIONAL if deep else Direction.FORWARD
     config = RecurrentConfig(cell, case["hidden"].shape[-1], layers=2 if deep else 1, direction=direction)
     functional = FunctionalModule(lambda builder: RecurrentStack(config, case["x"].shape[-1], builder=builder))
@@ -100,12 +108,15 @@ def test_recurrent_layers_are_pytorchs(recorded: dict[str, Recorded], name: str)
 
 
 WINDOWS = {
-    "line": (Window(3),),
-    "line_strided": (Window(3, stride=2, dilation=2),),
-    "line_valid": (Window(4, stride=2, padding=Padding.VALID),),
-    "line_glu": (Window(3),),
-    "grid": (Window(3, stride=2), Window(5)),
-    "grid_valid": (Window(2, dilation=2, padding=Padding.VALID), Window(3, padding=Padding.VALID)),
+    "line": (ConvolutionWindow(3),),
+    "line_strided": (ConvolutionWindow(3, stride=2, dilation=2),),
+    "line_valid": (ConvolutionWindow(4, stride=2, padding=Padding.VALID),),
+    "line_glu": (ConvolutionWindow(3),),
+    "grid": (ConvolutionWindow(3, stride=2), ConvolutionWindow(5)),
+    "grid_valid": (
+        ConvolutionWindow(2, dilation=2, padding=Padding.VALID),
+        ConvolutionWindow(3, padding=Padding.VALID),
+    ),
 }
 
 

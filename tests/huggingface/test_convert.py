@@ -288,6 +288,6 @@ def test_gpt2_small_has_the_published_tensors() -> None:
         frozenset(),
     )
     shapes = parameter_shapes(build(model_config(section), interface, Precision()).functional.shapes())
-    slots = plan_tensors(CONVERSIONS["gpt2"], shapes)
-    assert len(slots) == 148
-    assert sum(int(np.prod(slot.shape)) for slot in slots) == 124_439_808
+    plan = plan_tensors(CONVERSIONS["gpt2"], shapes)
+    assert len(plan) == 148
+    assert sum(int(np.prod(planned.shape)) for planned in plan) == 124_439_808

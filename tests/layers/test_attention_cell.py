@@ -30,12 +30,12 @@ from transformer.layers.attention_cell import (
     AttentionMemory,
     AttentionSpan,
     KeyValueProjection,
-    scan_steps,
+    scan_decoder_steps,
 )
 from transformer.layers.beam_rows import flatten_beam_axis, repeat_per_beam, unflatten_beam_axis
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder
 from transformer.layers.initialization import RecurrentInitialization
-from transformer.layers.recurrent import Cell, CellState, RecurrentCell
+from transformer.layers.recurrent import CellKind, CellState, RecurrentCell
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
 from transformer.logical_axes import RULES, partition_spec
 
@@ -289,7 +289,7 @@ class Decoder(Module):
             "forget_bias": 1.0,
             "builder": builder,
         }
-        self.cell = RecurrentCell(Cell.GRU_RESET_BEFORE, 2 + MEMORY, WIDTH, **made)
+        self.cell = RecurrentCell(CellKind.GRU_RESET_BEFORE, 2 + MEMORY, WIDTH, **made)
         self.attention = AttentionCell(AttentionCellConfig(heads=2), WIDTH, MEMORY, builder=builder)
 
     def __call__(self, state: CellState, x: Any, key: Any, memory: AttentionMemory) -> tuple[CellState, Any, Alignment]:
@@ -302,7 +302,7 @@ class Decoder(Module):
         prepared = self.attention.prepare(memory, lengths)
         step = functools.partial(self.__call__, memory=prepared)
         mask = Mask(query_lengths=of_queries, key_lengths=lengths)
-        return scan_steps(step, self.cell.initial(len(memory), x.dtype), {"x": x}, mask=mask, **options)
+        return scan_decoder_steps(step, self.cell.initial(len(memory), x.dtype), {"x": x}, mask=mask, **options)
 
 
 DECODER = FunctionalModule(Decoder)

@@ -17,7 +17,7 @@ import pytest
 from transformer.attention import AttentionSpec, Backend, attend
 from transformer.benchmarks.layer_types import LAYER_TYPES
 from transformer.costs.flops import count_matmul_flops
-from transformer.layers.convolution import Convolution1D, Padding, Window
+from transformer.layers.convolution import Convolution1D, ConvolutionWindow, Padding
 from transformer.layers.functional_module import FunctionalModule
 
 Layer = Callable[[int, int], tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -36,7 +36,7 @@ def of_kind(name: str) -> Layer:
 
 
 def dilated(n: int, d: int, dilation: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    window = Window(3, dilation=dilation, padding=Padding.CAUSAL)
+    window = ConvolutionWindow(3, dilation=dilation, padding=Padding.CAUSAL)
     functional = FunctionalModule(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
     return lambda params, x: functional.bind(params)(x), (functional.shapes(), shape(1, n, d))
 

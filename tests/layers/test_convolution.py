@@ -10,7 +10,13 @@ import pytest
 from jax.test_util import check_grads
 
 from tests.oracles import recurrent as oracle
-from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
+from transformer.layers.convolution import (
+    Convolution1D,
+    Convolution2D,
+    ConvolutionActivation,
+    ConvolutionWindow,
+    Padding,
+)
 from transformer.layers.functional_module import FunctionalModule
 from transformer.logical_axes import RULES, partition_spec
 
@@ -19,7 +25,7 @@ LENGTHS = np.int32([7, 4, 0])
 
 
 @functools.cache
-def line_of(window: Window, activation: ConvolutionActivation, bias: bool = True) -> FunctionalModule:
+def line_of(window: ConvolutionWindow, activation: ConvolutionActivation, bias: bool = True) -> FunctionalModule:
     made = {"activation": activation, "bias": bias}
     return FunctionalModule(lambda builder: Convolution1D(INPUTS, ("embed", OUTPUTS), window, builder=builder, **made))
 
@@ -33,23 +39,23 @@ def random(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).normal(size=shape)
 
 
-def line(window: Window) -> oracle.Line:
+def line(window: ConvolutionWindow) -> oracle.Line:
     return oracle.Line(window.size, window.stride, window.dilation, window.padding.value)
 
 
 LINES = [
-    (Window(3), ConvolutionActivation.RELU),
-    (Window(4, stride=2, dilation=2), ConvolutionActivation.GTU),
-    (Window(2, stride=3, padding=Padding.SAME), ConvolutionActivation.NONE),
-    (Window(3, dilation=2, padding=Padding.CAUSAL), ConvolutionActivation.GLU),
-    (Window(2, stride=2, padding=Padding.CAUSAL), ConvolutionActivation.NONE),
-    (Window(3, stride=2, padding=Padding.VALID), ConvolutionActivation.GLU),
+    (ConvolutionWindow(3), ConvolutionActivation.RELU),
+    (ConvolutionWindow(4, stride=2, dilation=2), ConvolutionActivation.GTU),
+    (ConvolutionWindow(2, stride=3, padding=Padding.SAME), ConvolutionActivation.NONE),
+    (ConvolutionWindow(3, dilation=2, padding=Padding.CAUSAL), ConvolutionActivation.GLU),
+    (ConvolutionWindow(2, stride=2, padding=Padding.CAUSAL), ConvolutionActivation.NONE),
+    (ConvolutionWindow(3, stride=2, padding=Padding.VALID), ConvolutionActivation.GLU),
 ]
 
 
 @pytest.mark.parametrize(("window", "activation"), LINES)
 def test_a_convolution_over_rows_of_any_length_is_the_oracles(
-    window: Window, activation: ConvolutionActivation
+    window: ConvolutionWindow, activation: ConvolutionActivation
 ) -> None:
     functional = line_of(window, activation)
     weights, x = random_weights(functional), random(B, T, INPUTS)
@@ -106,14 +112,17 @@ def test_a_causal_convolution_a_position_at_a_time_is_the_whole_one_and_reads_no
 
 
 GRIDS = [
-    ((Window(3, stride=2), Window(2, dilation=2)), ConvolutionActivation.GLU),
-    ((Window(2, padding=Padding.VALID), Window(3, stride=2, padding=Padding.VALID)), ConvolutionActivation.RELU),
+    ((ConvolutionWindow(3, stride=2), ConvolutionWindow(2, dilation=2)), ConvolutionActivation.GLU),
+    (
+        (ConvolutionWindow(2, padding=Padding.VALID), ConvolutionWindow(3, stride=2, padding=Padding.VALID)),
+        ConvolutionActivation.RELU,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("windows", "activation"), GRIDS)
 def test_a_convolution_over_grids_is_the_oracles(
-    windows: tuple[Window, Window], activation: ConvolutionActivation
+    windows: tuple[ConvolutionWindow, ConvolutionWindow], activation: ConvolutionActivation
 ) -> None:
     made = {"activation": activation, "bias": False}
     functional = FunctionalModule(
@@ -130,7 +139,7 @@ def test_a_convolution_over_grids_is_the_oracles(
 
 
 def test_weights_begin_by_the_numbers_that_come_in_and_go_out_of_a_window() -> None:
-    functional = line_of(Window(3), ConvolutionActivation.GLU)
+    functional = line_of(ConvolutionWindow(3), ConvolutionActivation.GLU)
     fresh = functional.init(jax.random.key(0))
     bound = np.sqrt(6 / (3 * INPUTS + 3 * OUTPUTS))
     for name in ("kernel", "gate_kernel"):
@@ -144,14 +153,14 @@ def test_weights_begin_by_the_numbers_that_come_in_and_go_out_of_a_window() -> N
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="dilation=0 of a convolution's window must be at least 1"):
-        Window(3, dilation=0)
+        ConvolutionWindow(3, dilation=0)
     with pytest.raises(ValueError, match="padding=causal is of sequences"):
         FunctionalModule(
             lambda builder: Convolution2D(
-                1, ("embed", 1), (Window(1), Window(1, padding=Padding.CAUSAL)), builder=builder
+                1, ("embed", 1), (ConvolutionWindow(1), ConvolutionWindow(1, padding=Padding.CAUSAL)), builder=builder
             )
         )
-    functional = line_of(Window(3), ConvolutionActivation.RELU)
+    functional = line_of(ConvolutionWindow(3), ConvolutionActivation.RELU)
     convolution = functional.bind(random_weights(functional))
     with pytest.raises(ValueError, match="padding=same with stride=1 has no output for each new position"):
         convolution.step(jnp.ones((B, INPUTS)), convolution.initial(B, jnp.float32))

@@ -9,7 +9,7 @@ import pytest
 
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision, scan_layers
-from transformer.layers.initialization import Initialization, Initialize
+from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
 
@@ -148,6 +148,6 @@ def test_a_parameter_names_every_dimension() -> None:
 
 def test_no_two_parameters_of_a_builder_begin_with_one_key() -> None:
     builder = ParameterBuilder(jax.random.key(0))
-    both = (builder, builder.with_rule(Initialize(Initialization.T5)))
+    both = (builder, builder.with_rule(InitializationRule(Initialization.T5)))
     drawn = [float(each.parameter(jax.nn.initializers.normal(), (), ())[...]) for each in both for _ in range(5)]
     assert len(set(drawn)) == 10

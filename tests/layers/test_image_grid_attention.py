@@ -7,13 +7,13 @@ import numpy as np
 from tests import programs
 from transformer.attention import Capture
 from transformer.layers.functional_module import FunctionalModule
-from transformer.layers.image_grid_attention import GridAttention
+from transformer.layers.image_grid_attention import GridSelfAttention
 
 CHANNELS, ROWS, COLUMNS = 8, 3, 2
 
 
 def block() -> tuple[FunctionalModule, dict, np.ndarray]:
-    functional = FunctionalModule(lambda builder: GridAttention(CHANNELS, reduction=4, builder=builder))
+    functional = FunctionalModule(lambda builder: GridSelfAttention(CHANNELS, reduction=4, builder=builder))
     x = np.random.default_rng(0).normal(size=(2, ROWS, COLUMNS, CHANNELS)).astype(np.float32)
     return functional, programs.initial(functional.init), x
 

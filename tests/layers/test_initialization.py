@@ -5,17 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.layers.initialization import Initialization, Initialize, Role, deepnorm, deepnorm_encoder_decoder
+from transformer.layers.initialization import (
+    Initialization,
+    InitializationRule,
+    ParameterRole,
+    deepnorm,
+    deepnorm_encoder_decoder,
+)
 
 # A role, how large its matrix is, and its published standard deviation: sizes are unlike so that a wrong fan shows.
 WIDE, INNER, HEAD, RESIDUALS, BETA, RETAINED = 96, 384, 24, 24, 0.4, 0.7
-FANS = {role: (WIDE, WIDE) for role in Role} | {
-    Role.EXPAND: (WIDE, INNER),
-    Role.CONTRACT: (INNER, WIDE),
-    Role.EMBEDDING: (500, WIDE),
-    Role.POSITIONS: (500, WIDE),
-    Role.OUTPUT: (192, WIDE),
-    Role.QUERY: (WIDE, 192),
+FANS = {role: (WIDE, WIDE) for role in ParameterRole} | {
+    ParameterRole.EXPAND: (WIDE, INNER),
+    ParameterRole.CONTRACT: (INNER, WIDE),
+    ParameterRole.EMBEDDING: (500, WIDE),
+    ParameterRole.POSITIONS: (500, WIDE),
+    ParameterRole.OUTPUT: (192, WIDE),
+    ParameterRole.QUERY: (WIDE, 192),
 }
 
 
@@ -48,8 +54,8 @@ def published(name: str, role: str, fan_in: int, fan_out: int) -> float:
 
 @pytest.mark.parametrize("name", list(Initialization), ids=lambda name: name.value)
 def test_each_initialization_is_its_published_rule(name: Initialization) -> None:
-    initialize = Initialize(name, RESIDUALS, HEAD, BETA, RETAINED)
-    for number, role in enumerate(Role):
+    initialize = InitializationRule(name, RESIDUALS, HEAD, BETA, RETAINED)
+    for number, role in enumerate(ParameterRole):
         shape = FANS[role]
         drawn = np.asarray(initialize(role, *shape)(jax.random.key(number), shape, jnp.float32), np.float64)
         expected = published(name.value, role.value, *shape)
@@ -59,7 +65,7 @@ def test_each_initialization_is_its_published_rule(name: Initialization) -> None
         largest = np.abs(drawn).max()
         if name is Initialization.BERT:
             assert 0.0395 < largest <= 0.04
-        elif name is Initialization.XAVIER and role not in (Role.EMBEDDING, Role.POSITIONS):
+        elif name is Initialization.XAVIER and role not in (ParameterRole.EMBEDDING, ParameterRole.POSITIONS):
             assert 0.99 * expected * 3**0.5 < largest <= expected * 3**0.5 * (1 + 1e-6)
         else:
             assert largest > 3 * expected

@@ -25,7 +25,7 @@ from transformer.layers.residual import (
     apply_sublayers,
     dropout_and_stochastic_depth,
 )
-from transformer.layers.transformer_config import Biases, Positions, TransformerConfig
+from transformer.layers.transformer_config import Biases, PositionEncoding, TransformerConfig
 from transformer.logical_axes import use_placement
 from transformer.training.partitioning import ShardingConfig, make_placement
 
@@ -206,7 +206,7 @@ def test_learned_positions_are_a_table() -> None:
 
 
 def attention_of(**changes: Any) -> FunctionalModule:
-    config = TransformerConfig(width=12, feed_forward=8, max_length=8, positions=Positions.NONE, **changes)
+    config = TransformerConfig(width=12, feed_forward=8, max_length=8, positions=PositionEncoding.NONE, **changes)
     return FunctionalModule(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
 
 

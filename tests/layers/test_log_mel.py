@@ -12,8 +12,8 @@ from transformer.config import UserError, from_config
 from transformer.layers.log_mel import (
     LogMelConfig,
     SpecAugmentConfig,
-    log_mel,
     log_mel_features,
+    log_mel_spectrogram,
     normalize_per_utterance,
     spec_augment,
 )
@@ -46,7 +46,7 @@ def test_features_are_those_of_another_implementation(case: str, recorded: dict[
     config = LogMelConfig(int(bands), int(window), int(hop), float(lowest), float(highest))
     # What stands behind an end is never read.
     sounds, lengths = together([recorded[f"sound/{name}"] for name in NAMES], np.nan)
-    features, frames = jax.device_get(jax.jit(log_mel, static_argnums=2)(sounds, lengths, config))
+    features, frames = jax.device_get(jax.jit(log_mel_spectrogram, static_argnums=2)(sounds, lengths, config))
     for row, name in enumerate(NAMES):
         expected = recorded[f"{case}/{name}"]
         assert frames[row] == len(expected) == config.num_frames(int(lengths[row]))
@@ -58,7 +58,7 @@ def test_a_tone_is_loudest_in_its_band() -> None:
     """The middles of bands, by hand: 2595 log10(1 + f / 700) of 60 Hz is 93.4, of 4000 Hz 2146.1."""
     config = LogMelConfig(num_mel_bins=19)
     tone = np.sin(2 * np.pi * 1000 * np.arange(2000, dtype=np.float32) / 8000)[None]
-    features = np.asarray(jax.jit(log_mel, static_argnums=2)(tone, np.array([2000]), config)[0])[0, 10]
+    features = np.asarray(jax.jit(log_mel_spectrogram, static_argnums=2)(tone, np.array([2000]), config)[0])[0, 10]
     mels = 2595 * np.log10(1 + np.array([60, 1000, 4000]) / 700)
     assert features.argmax() == round((mels[1] - mels[0]) / (mels[2] - mels[0]) * 20) - 1
 

@@ -14,26 +14,31 @@ from transformer.attention.capture import Capture
 from transformer.layers import mixture_of_experts as layer
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.mixture_of_experts import Experts, ExpertsConfig, route, squared_variation
+from transformer.layers.mixture_of_experts import (
+    MixtureOfExperts,
+    MixtureOfExpertsConfig,
+    route,
+    squared_coefficient_of_variation,
+)
 
 BATCH, LENGTH, WIDTH, HIDDEN, COUNT, CHOSEN = 3, 11, 4, 6, 5, 2
 POSITIONS = BATCH * LENGTH
 SITE = "here"
 
 
-def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> FunctionalModule[Experts]:
-    config = ExpertsConfig(**{"count": COUNT, "top_k": CHOSEN, **settings})
+def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> FunctionalModule[MixtureOfExperts]:
+    config = MixtureOfExpertsConfig(**{"count": COUNT, "top_k": CHOSEN, **settings})
 
     def make(builder: ParameterBuilder) -> FeedForward:
         return FeedForward(WIDTH, HIDDEN, activation=activation, bias=True, builder=builder)
 
     return FunctionalModule(
-        lambda builder: Experts(config, WIDTH, make, builder=builder),
+        lambda builder: MixtureOfExperts(config, WIDTH, make, builder=builder),
         Precision(*2 * ("float64" if jax.config.jax_enable_x64 else "float32",)),
     )
 
 
-def given(experts: FunctionalModule[Experts], favor: float = 0.0, seed: int = 0) -> tuple[Any, np.ndarray]:
+def given(experts: FunctionalModule[MixtureOfExperts], favor: float = 0.0, seed: int = 0) -> tuple[Any, np.ndarray]:
     """Parameters without zeros, of which the router favors expert 0 by so much, and inputs."""
     random = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: random.normal(0, 0.7, leaf.shape), experts.shapes())
@@ -191,7 +196,7 @@ def test_an_overfull_expert_computes_again_and_no_turn_is_taken_for_nothing() ->
 
 
 def test_the_variation_of_zeros_is_zero_and_so_is_its_gradient() -> None:
-    value, gradient = jax.jit(jax.value_and_grad(squared_variation))(jnp.zeros(4))
+    value, gradient = jax.jit(jax.value_and_grad(squared_coefficient_of_variation))(jnp.zeros(4))
     assert float(value) == 0
     assert np.isfinite(gradient).all()
 
@@ -221,4 +226,4 @@ def test_a_vanishing_deviation_leaves_gradients_finite() -> None:
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(ValueError, match=line):
-        ExpertsConfig(**settings)
+        MixtureOfExpertsConfig(**settings)

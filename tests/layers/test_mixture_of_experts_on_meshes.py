@@ -12,12 +12,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder
-from transformer.layers.mixture_of_experts import Experts, ExpertsConfig
+from transformer.layers.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig
 from transformer.logical_axes import Placement, use_placement
 from transformer.training.partitioning import ShardingConfig, example_parallel_placement, make_placement
 
 ROWS, LENGTH, WIDTH, HIDDEN, COUNT = 16, 4, 8, 12, 4
-CONFIG = ExpertsConfig(count=COUNT, capacity_factor=1.0)
+CONFIG = MixtureOfExpertsConfig(count=COUNT, capacity_factor=1.0)
 MESHES = {
     "expert": ShardingConfig(data=2, expert=4),
     "fsdp and tensor": ShardingConfig(data=1, fsdp=2, expert=2, tensor=2, rules="fsdp+tp"),
@@ -29,7 +29,9 @@ def make(builder: ParameterBuilder) -> FeedForward:
     return FeedForward(WIDTH, HIDDEN, activation=Activation.SWIGLU, bias=True, builder=builder)
 
 
-EXPERTS: FunctionalModule[Experts] = FunctionalModule(lambda builder: Experts(CONFIG, WIDTH, make, builder=builder))
+EXPERTS: FunctionalModule[MixtureOfExperts] = FunctionalModule(
+    lambda builder: MixtureOfExperts(CONFIG, WIDTH, make, builder=builder)
+)
 
 
 def given(rows: int = ROWS) -> tuple[Any, ...]:

@@ -12,14 +12,14 @@ from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.multi_head_attention import MultiHeadAttention
-from transformer.layers.transformer_config import Positions, TransformerConfig
+from transformer.layers.transformer_config import PositionEncoding, TransformerConfig
 
 Q, WIDTH, HEADS = 6, 16, 4
 
 
 def captured(**changes: Any) -> tuple[np.ndarray, dict[str, Any], CapturedAttention]:
     """The input, the parameters and what was captured of one layer of causal self-attention."""
-    changes = {"positions": Positions.NONE, "heads": HEADS, **changes}
+    changes = {"positions": PositionEncoding.NONE, "heads": HEADS, **changes}
     config = TransformerConfig(width=WIDTH, feed_forward=8, max_length=8, **changes)
     functional = FunctionalModule(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
     rng = np.random.default_rng(0)
@@ -52,7 +52,7 @@ def test_a_norm_is_that_of_the_value_behind_the_heads_own_part_of_the_output(kv_
         )
 
 
-@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"score": Score.DOT}, {"positions": Positions.ROTARY}])
+@pytest.mark.parametrize("changes", [{}, {"kv_heads": 2}, {"score": Score.DOT}, {"positions": PositionEncoding.ROTARY}])
 def test_the_products_are_the_models_own_logits(changes: dict[str, Any]) -> None:
     x, params, found = captured(**changes)
     assert found.query_key_vectors is not None
@@ -71,9 +71,9 @@ def test_the_products_are_the_models_own_logits(changes: dict[str, Any]) -> None
 
 def test_what_is_no_product_or_not_that_alone_says_so() -> None:
     assert captured(score=Score.ADDITIVE)[2].query_key_vectors is None
-    for positions in (Positions.ALIBI, Positions.SHAW, Positions.TRANSFORMER_XL):
+    for positions in (PositionEncoding.ALIBI, PositionEncoding.SHAW, PositionEncoding.TRANSFORMER_XL):
         vectors = captured(positions=positions)[2].query_key_vectors
         assert vectors is not None
         assert not bool(vectors.whole), positions
     # What Shaw's positions add to the values belongs to a pair, not to a key.
-    assert captured(positions=Positions.SHAW)[2].value_norms is None
+    assert captured(positions=PositionEncoding.SHAW)[2].value_norms is None

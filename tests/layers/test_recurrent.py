@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.recurrent import (
-    Cell,
+    CellKind,
     CellState,
     Direction,
     RecurrentConfig,
@@ -28,11 +28,11 @@ B, T, INPUTS, WIDTH = 4, 5, 3, 4
 # A whole row, a short one, one position, and a row that only fills the batch.
 LENGTHS = np.int32([5, 3, 1, 0])
 
-each_cell = pytest.mark.parametrize("cell", list(Cell), ids=lambda cell: cell.value)
+each_cell = pytest.mark.parametrize("cell", list(CellKind), ids=lambda cell: cell.value)
 
 
 @functools.cache
-def stack_of(cell: Cell, **options: Any) -> FunctionalModule:
+def stack_of(cell: CellKind, **options: Any) -> FunctionalModule:
     config = RecurrentConfig(cell, WIDTH, **options)
     return FunctionalModule(lambda builder: RecurrentStack(config, INPUTS, builder=builder))
 
@@ -67,15 +67,15 @@ def assert_carry(found: tuple[CellState, ...], expected: list[list[oracle.State]
 
 
 DEEP = [
-    (Cell.VANILLA, Direction.BACKWARD, 1, SkipConnections.NONE),
-    (Cell.GRU_RESET_BEFORE, Direction.FORWARD, 1, SkipConnections.NONE),
-    (Cell.GRU_RESET_AFTER, Direction.BIDIRECTIONAL, 2, SkipConnections.NONE),
-    (Cell.GRU_RESET_BEFORE, Direction.BIDIRECTIONAL, 1, SkipConnections.NONE),
-    (Cell.LSTM, Direction.FORWARD, 3, SkipConnections.GNMT),
-    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, SkipConnections.RESIDUAL),
-    (Cell.LSTM, Direction.BIDIRECTIONAL, 3, SkipConnections.FAST_FORWARD),
-    (Cell.LSTM, Direction.BIDIRECTIONAL_BELOW, 3, SkipConnections.GNMT),
-    (Cell.LSTM, Direction.ALTERNATING, 3, SkipConnections.FAST_FORWARD),
+    (CellKind.VANILLA, Direction.BACKWARD, 1, SkipConnections.NONE),
+    (CellKind.GRU_RESET_BEFORE, Direction.FORWARD, 1, SkipConnections.NONE),
+    (CellKind.GRU_RESET_AFTER, Direction.BIDIRECTIONAL, 2, SkipConnections.NONE),
+    (CellKind.GRU_RESET_BEFORE, Direction.BIDIRECTIONAL, 1, SkipConnections.NONE),
+    (CellKind.LSTM, Direction.FORWARD, 3, SkipConnections.GNMT),
+    (CellKind.LSTM, Direction.BIDIRECTIONAL, 3, SkipConnections.RESIDUAL),
+    (CellKind.LSTM, Direction.BIDIRECTIONAL, 3, SkipConnections.FAST_FORWARD),
+    (CellKind.LSTM, Direction.BIDIRECTIONAL_BELOW, 3, SkipConnections.GNMT),
+    (CellKind.LSTM, Direction.ALTERNATING, 3, SkipConnections.FAST_FORWARD),
 ]
 
 
@@ -84,7 +84,7 @@ DEEP = [
     [pytest.param(*each, marks=() if number % 2 == 0 else pytest.mark.slow) for number, each in enumerate(DEEP)],
 )
 def test_a_stack_is_the_oracles_and_padding_has_no_effect(
-    cell: Cell, direction: Direction, layers: int, links: SkipConnections
+    cell: CellKind, direction: Direction, layers: int, links: SkipConnections
 ) -> None:
     functional = stack_of(cell, direction=direction, layers=layers, skip_connections=links)
     weights, x = random_weights(functional), random(B, T, INPUTS)
@@ -111,10 +111,10 @@ def test_a_stack_is_the_oracles_and_padding_has_no_effect(
 
 @pytest.mark.parametrize(
     "cell",
-    [pytest.param(cell, marks=() if number % 2 else pytest.mark.slow) for number, cell in enumerate(Cell)],
+    [pytest.param(cell, marks=() if number % 2 else pytest.mark.slow) for number, cell in enumerate(CellKind)],
     ids=lambda cell: cell.value,
 )
-def test_gradients_are_right(cell: Cell) -> None:
+def test_gradients_are_right(cell: CellKind) -> None:
     functional = stack_of(cell)
     weights = random_weights(functional)
     with jax.enable_x64(True):
@@ -128,13 +128,13 @@ def test_gradients_are_right(cell: Cell) -> None:
     ("cell", "links"),
     [
         *(
-            pytest.param(cell, SkipConnections.RESIDUAL, marks=() if cell is Cell.LSTM else pytest.mark.slow)
-            for cell in Cell
+            pytest.param(cell, SkipConnections.RESIDUAL, marks=() if cell is CellKind.LSTM else pytest.mark.slow)
+            for cell in CellKind
         ),
-        (Cell.GRU_RESET_AFTER, SkipConnections.FAST_FORWARD),
+        (CellKind.GRU_RESET_AFTER, SkipConnections.FAST_FORWARD),
     ],
 )
-def test_step_by_step_is_the_whole_sequence(cell: Cell, links: SkipConnections) -> None:
+def test_step_by_step_is_the_whole_sequence(cell: CellKind, links: SkipConnections) -> None:
     functional = stack_of(cell, layers=2, skip_connections=links)
     weights, x = random_weights(functional), random(B, T, INPUTS)
     kind = oracle.Stack(cell.value, layers=2, links=links.value)
@@ -152,7 +152,7 @@ def test_step_by_step_is_the_whole_sequence(cell: Cell, links: SkipConnections) 
 
 
 def test_no_forward_output_reads_a_later_input() -> None:
-    functional = stack_of(Cell.LSTM, layers=2)
+    functional = stack_of(CellKind.LSTM, layers=2)
     weights = random_weights(functional)
     jacobian = jax.jit(jax.jacrev(lambda x: jnp.sum(functional.bind(weights)(x[None])[0][0], axis=-1)))(
         jnp.asarray(random(T, INPUTS), jnp.float32)
@@ -162,7 +162,7 @@ def test_no_forward_output_reads_a_later_input() -> None:
 
 
 def test_only_a_forward_stack_takes_steps_and_sizes_are_checked() -> None:
-    functional = stack_of(Cell.LSTM, direction=Direction.BIDIRECTIONAL)
+    functional = stack_of(CellKind.LSTM, direction=Direction.BIDIRECTIONAL)
     stack = functional.bind(random_weights(functional))
     with pytest.raises(ValueError, match="direction=bidirectional reads what is to come: only forward"):
         stack.step(jnp.ones((B, INPUTS)), stack.initial(B, jnp.float32))
@@ -179,7 +179,7 @@ def test_only_a_forward_stack_takes_steps_and_sizes_are_checked() -> None:
 
 
 def test_weights_begin_as_they_should() -> None:
-    stack = stack_of(Cell.LSTM, forget_bias=1.5)
+    stack = stack_of(CellKind.LSTM, forget_bias=1.5)
     fresh = jax.jit(stack.init)(jax.random.key(0))["layer_0"]["forward"]
     np.testing.assert_array_equal(fresh["bias"], np.float32([[0] * WIDTH, [1.5] * WIDTH, [0] * WIDTH, [0] * WIDTH]))
     gates = np.moveaxis(np.asarray(fresh["recurrent_kernel"], np.float64), 1, 0)
@@ -188,7 +188,7 @@ def test_weights_begin_as_they_should() -> None:
         assert np.abs(gate - other).max() > 0.1
     # 3 features come in, 4 go out of one gate; of the state 4 and 4.
     assert 0.8 * np.sqrt(6 / 7) < np.abs(fresh["kernel"]).max() <= np.sqrt(6 / 7)
-    xavier = stack_of(Cell.GRU_RESET_AFTER, recurrent_initialization=RecurrentInitialization.XAVIER)
+    xavier = stack_of(CellKind.GRU_RESET_AFTER, recurrent_initialization=RecurrentInitialization.XAVIER)
     cell = jax.jit(xavier.init)(jax.random.key(0))["layer_0"]["forward"]
     assert 0.8 * np.sqrt(6 / 8) < np.abs(cell["recurrent_kernel"]).max() <= np.sqrt(6 / 8)
     assert not np.asarray(cell["bias"]).any()
@@ -196,7 +196,7 @@ def test_weights_begin_as_they_should() -> None:
 
 
 @each_cell
-def test_every_parameter_lies_under_every_set_of_rules(cell: Cell) -> None:
+def test_every_parameter_lies_under_every_set_of_rules(cell: CellKind) -> None:
     functional = stack_of(cell, direction=Direction.BIDIRECTIONAL)
     axes = jax.tree.leaves(functional.axes(), is_leaf=lambda leaf: isinstance(leaf, tuple))
     for names, shape in zip(axes, jax.tree.leaves(functional.shapes()), strict=True):
@@ -206,7 +206,7 @@ def test_every_parameter_lies_under_every_set_of_rules(cell: Cell) -> None:
 
 
 def test_dropout_acts_on_the_inputs_of_upper_layers_alone_and_only_with_a_key() -> None:
-    shallow, deep = stack_of(Cell.VANILLA, dropout=0.5), stack_of(Cell.VANILLA, layers=2, dropout=0.5)
+    shallow, deep = stack_of(CellKind.VANILLA, dropout=0.5), stack_of(CellKind.VANILLA, layers=2, dropout=0.5)
     x = jnp.asarray(random(B, T, INPUTS), jnp.float32)
     for functional, changes in ((shallow, False), (deep, True)):
         weights = random_weights(functional)
@@ -219,7 +219,7 @@ def test_dropout_acts_on_the_inputs_of_upper_layers_alone_and_only_with_a_key() 
 
 
 def test_half_precision_computes_in_the_type_of_its_input() -> None:
-    functional = stack_of(Cell.LSTM)
+    functional = stack_of(CellKind.LSTM)
     stack = functional.bind(random_weights(functional))
     y, after = stack(jnp.ones((B, T, INPUTS), jnp.bfloat16), carry=stack.initial(B, jnp.float32))
     assert {leaf.dtype for leaf in jax.tree.leaves((y, after))} == {jnp.dtype(jnp.bfloat16)}
@@ -229,7 +229,7 @@ def test_one_layer_is_one_loop_over_time() -> None:
     """Both directions ride on one scan, and the inputs' projection is outside of it."""
     functional = FunctionalModule(
         lambda builder: RecurrentLayer(
-            RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH, direction=Direction.BIDIRECTIONAL), INPUTS, builder=builder
+            RecurrentConfig(CellKind.GRU_RESET_AFTER, WIDTH, direction=Direction.BIDIRECTIONAL), INPUTS, builder=builder
         )
     )
     jaxpr = jax.make_jaxpr(lambda x: functional.bind(random_weights(functional))(x))(jnp.ones((B, T, INPUTS)))

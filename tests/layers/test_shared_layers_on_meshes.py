@@ -9,11 +9,11 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.masks import Mask
-from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, KeyValueProjection, scan_steps
+from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, KeyValueProjection, scan_decoder_steps
 from transformer.layers.batch_and_spectral_norm import BatchNorm
-from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
+from transformer.layers.convolution import Convolution1D, ConvolutionActivation, ConvolutionWindow, Padding
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder
-from transformer.layers.recurrent import Cell, Direction, RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent import CellKind, Direction, RecurrentConfig, RecurrentStack
 from transformer.training.partitioning import ShardingConfig, make_placement, trace_with_placement
 
 B, T, INPUTS, WIDTH = 8, 6, 3, 8
@@ -24,14 +24,14 @@ class Everything(Module):
     """A convolution, batch norm over what is real, an encoder in both directions, a decoder that reads it."""
 
     def __init__(self, builder: ParameterBuilder):
-        window = Window(3, padding=Padding.CAUSAL)
+        window = ConvolutionWindow(3, padding=Padding.CAUSAL)
         self.convolution = Convolution1D(
             INPUTS, ("embed", WIDTH), window, activation=ConvolutionActivation.GLU, builder=builder
         )
         self.norm = BatchNorm(WIDTH, builder=builder)
-        both = RecurrentConfig(Cell.LSTM, WIDTH, direction=Direction.BIDIRECTIONAL)
+        both = RecurrentConfig(CellKind.LSTM, WIDTH, direction=Direction.BIDIRECTIONAL)
         self.encoder = RecurrentStack(both, WIDTH, builder=builder)
-        self.decoder = RecurrentStack(RecurrentConfig(Cell.GRU_RESET_AFTER, WIDTH), 3 * WIDTH, builder=builder)
+        self.decoder = RecurrentStack(RecurrentConfig(CellKind.GRU_RESET_AFTER, WIDTH), 3 * WIDTH, builder=builder)
         config = AttentionCellConfig(key_value_projection=KeyValueProjection.SPLIT, heads=1, head_dim=2 * WIDTH)
         self.attention = AttentionCell(config, WIDTH, 2 * WIDTH, builder=builder)
 
@@ -48,7 +48,7 @@ class Everything(Module):
             return carry, y, alignment
 
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
-        _, y, _ = scan_steps(step, self.decoder.initial(B, x.dtype), x, mask=mask)
+        _, y, _ = scan_decoder_steps(step, self.decoder.initial(B, x.dtype), x, mask=mask)
         return y, statistics
 
 

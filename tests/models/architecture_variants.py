@@ -12,9 +12,9 @@ from transformer.attention.scores import Score
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
-from transformer.layers.norm import Norm
+from transformer.layers.norm import NormKind
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, WidthScale
+from transformer.layers.transformer_config import Biases, PositionEncoding, TransformerConfig, WidthScale
 from transformer.models import decoder, encoder, encoder_decoder
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -30,12 +30,12 @@ SMALL: dict[str, Any] = {
     "relative_attention_max_distance": 5,
 }
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "positions": tuple(Positions),
+    "positions": tuple(PositionEncoding),
     "norm_placement": tuple(NormPlacement),
     "activation": tuple(Activation),
     "biases": tuple(Biases),
     "score": (Score.SCALED_DOT, Score.DOT, Score.COSINE),
-    "norm": tuple(Norm),
+    "norm": tuple(NormKind),
     "kv_heads": (None, 2, 1),
     "head_dim": (6, 4),
     "attention_windows": ((), (2,), (0, 3)),
@@ -46,7 +46,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "output_bias": (False, True),
 }
 # Embedded in the product of queries and keys, so that only products have them.
-_WITHIN_PRODUCTS = (Positions.SHAW, Positions.TRANSFORMER_XL)
+_WITHIN_PRODUCTS = (PositionEncoding.SHAW, PositionEncoding.TRANSFORMER_XL)
 
 
 class Arrangement(NamedTuple):

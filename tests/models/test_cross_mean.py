@@ -9,7 +9,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
-from transformer.layers.transformer_config import CrossAttentionKind, Positions
+from transformer.layers.transformer_config import CrossAttentionKind, PositionEncoding
 from transformer.models.encoder_decoder import DECODER, EncoderDecoderConfig, build
 from transformer.models.model import Model
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -46,7 +46,7 @@ def test_what_the_mean_is_of_may_come_in_any_order() -> None:
     gaps = {}
     for cross in CrossAttentionKind:
         # Without positions the encoder's outputs are permuted as its inputs are.
-        model = make(cross=cross, positions=Positions.NONE)
+        model = make(cross=cross, positions=PositionEncoding.NONE)
         variables = lively(model)
         read = jax.jit(lambda v, inputs, model=model: model.apply(v, inputs, train=False)[0])
         here, there, swapped = (

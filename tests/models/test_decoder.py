@@ -16,7 +16,7 @@ from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
-from transformer.layers.transformer_config import Positions, Remat
+from transformer.layers.transformer_config import PositionEncoding, Remat
 from transformer.models.decoder import DecoderConfig
 from transformer.models.decoder import build as build_decoder
 from transformer.models.model import Variables
@@ -41,8 +41,10 @@ def through_table(model: Any, variables: Variables, inputs: dict[str, Any]) -> n
     return np.asarray(derivative(variables.params["embedding"]["table"]))
 
 
-@pytest.mark.parametrize(("windows", "positions"), [((), Positions.ROTARY), ((2,), Positions.LEARNED)])
-def test_no_logit_depends_on_a_later_token_or_on_one_beyond_the_windows(windows: Any, positions: Positions) -> None:
+@pytest.mark.parametrize(("windows", "positions"), [((), PositionEncoding.ROTARY), ((2,), PositionEncoding.LEARNED)])
+def test_no_logit_depends_on_a_later_token_or_on_one_beyond_the_windows(
+    windows: Any, positions: PositionEncoding
+) -> None:
     model, _ = build("decoder", attention_windows=windows, positions=positions, head_dim=4)
     flows_TxV = through_table(model, lively(model), {"tokens": ROW}).any(axis=-1)
     expected_TxV = np.zeros_like(flows_TxV)
@@ -63,10 +65,17 @@ PARTS = ((0, 3), (3, 5), (5, 7))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("positions", "windows"),
-    [(Positions.LEARNED, ()), (Positions.ROTARY, (0, 1)), (Positions.T5, (1,)), (Positions.TRANSFORMER_XL, ())],
+    [
+        (PositionEncoding.LEARNED, ()),
+        (PositionEncoding.ROTARY, (0, 1)),
+        (PositionEncoding.T5, (1,)),
+        (PositionEncoding.TRANSFORMER_XL, ()),
+    ],
     ids=lambda value: str(getattr(value, "value", value)),
 )
-def test_a_packed_row_is_its_segments_one_by_one_in_values_and_gradients(positions: Positions, windows: Any) -> None:
+def test_a_packed_row_is_its_segments_one_by_one_in_values_and_gradients(
+    positions: PositionEncoding, windows: Any
+) -> None:
     model, config = build("decoder", positions=positions, attention_windows=windows, kv_heads=2, head_dim=4)
     variables = lively(model)
     packed = {"tokens": PACKED, "segments": SEGMENTS, "positions": PLACES}
@@ -99,7 +108,7 @@ def test_a_packed_row_is_its_segments_one_by_one_in_values_and_gradients(positio
 
 
 def test_segments_have_no_gradient_by_each_other() -> None:
-    model, _ = build("decoder", positions=Positions.LEARNED)
+    model, _ = build("decoder", positions=PositionEncoding.LEARNED)
     inputs = {"tokens": PACKED, "segments": SEGMENTS, "positions": PLACES}
     flows_TxV = through_table(model, lively(model), inputs).any(axis=-1)
     expected_TxV = np.zeros_like(flows_TxV)
@@ -110,7 +119,7 @@ def test_segments_have_no_gradient_by_each_other() -> None:
 
 
 def test_padding_changes_nothing_before_it() -> None:
-    model, _ = build("decoder", positions=Positions.ALIBI)
+    model, _ = build("decoder", positions=PositionEncoding.ALIBI)
     variables = lively(model)
     forward = jax.jit(lambda v, inputs: model.apply(v, inputs, train=False)[0])
     whole = forward(variables, {"tokens": ROW})
@@ -281,9 +290,9 @@ TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "max_length": 8
         ({"kv_heads": 3}, r"config\.model\.kv_heads=3 does not divide config\.model\.heads=4; kv_heads=2 would do"),
         ({"kv_heads": 0}, r"config\.model\.kv_heads=0 must be at least 1"),
         ({"head_dim": 0}, r"config\.model\.head_dim=0 must be at least 1"),
-        ({"positions": Positions.ROTARY}, r"head depth 3 is odd; config\.model\.positions=rotary"),
-        ({"positions": Positions.ROTARY_HALVES}, "head depth 3 is odd"),
-        ({"positions": Positions.SINUSOIDAL, "width": 9, "heads": 3}, r"config\.model\.width=9 is odd"),
+        ({"positions": PositionEncoding.ROTARY}, r"head depth 3 is odd; config\.model\.positions=rotary"),
+        ({"positions": PositionEncoding.ROTARY_HALVES}, "head depth 3 is odd"),
+        ({"positions": PositionEncoding.SINUSOIDAL, "width": 9, "heads": 3}, r"config\.model\.width=9 is odd"),
         ({"dropout": 1.0}, r"config\.model\.dropout=1\.0 must be at least 0 and below 1"),
         ({"attention_dropout": -0.1}, r"config\.model\.attention_dropout=-0\.1"),
         ({"stochastic_depth": 1.5}, r"config\.model\.stochastic_depth=1\.5"),
@@ -300,20 +309,20 @@ TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "max_length": 8
         ),
         ({"layers": 0}, r"config\.model\.layers=0 must be at least 1"),
         (
-            {"positions": Positions.T5, "relative_attention_max_distance": 16},
+            {"positions": PositionEncoding.T5, "relative_attention_max_distance": 16},
             r"config\.model\.relative_attention_max_distance=16 .* config\.model\.relative_attention_num_buckets=32: "
             "say relative_attention_max_distance=17 or more",
         ),
         (
-            {"positions": Positions.ROTARY, "score": Score.ADDITIVE, "head_dim": 2},
+            {"positions": PositionEncoding.ROTARY, "score": Score.ADDITIVE, "head_dim": 2},
             r"config\.model\.positions=rotary .* config\.model\.score=additive .*; say score=dot or scaled_dot",
         ),
         (
-            {"positions": Positions.SHAW, "score": Score.COSINE},
+            {"positions": PositionEncoding.SHAW, "score": Score.COSINE},
             r"config\.model\.positions=shaw .* config\.model\.score=cosine .*; say score=dot or scaled_dot",
         ),
         (
-            {"positions": Positions.TRANSFORMER_XL, "width": 9, "heads": 3},
+            {"positions": PositionEncoding.TRANSFORMER_XL, "width": 9, "heads": 3},
             r"config\.model\.width=9 is odd; config\.model\.positions=transformer_xl",
         ),
         (
@@ -321,7 +330,7 @@ TINY = {"width": 12, "heads": 4, "feed_forward": 8, "layers": 4, "max_length": 8
             r"config\.model\.backend=blockwise does not take score=additive: say backend=auto or einsum",
         ),
         (
-            {"backend": Backend.XLA, "positions": Positions.SHAW},
+            {"backend": Backend.XLA, "positions": PositionEncoding.SHAW},
             r"config\.model\.backend=xla does not take position=shaw: say backend=auto or einsum",
         ),
         (

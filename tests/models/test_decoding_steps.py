@@ -11,7 +11,7 @@ from tests.models.architecture_variants import BEGIN, PAD, build, lively
 from transformer.attention import STATISTICS, Capture
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
-from transformer.layers.transformer_config import Positions
+from transformer.layers.transformer_config import PositionEncoding
 from transformer.models.model import Aux, Cache, Model, Variables
 
 SOURCE = np.int32([[5, 9, 3, 8, 7, 2], [6, 4, 2, PAD, PAD, PAD]])
@@ -39,10 +39,13 @@ def steps(
 
 @pytest.mark.parametrize(
     "positions",
-    [Positions.SHAW, *(pytest.param(one, marks=pytest.mark.slow) for one in (Positions.SINUSOIDAL, Positions.ALIBI))],
+    [
+        PositionEncoding.SHAW,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (PositionEncoding.SINUSOIDAL, PositionEncoding.ALIBI)),
+    ],
     ids=lambda p: p.value,
 )
-def test_the_maps_of_cached_steps_are_the_rows_of_the_whole_pass(positions: Positions) -> None:
+def test_the_maps_of_cached_steps_are_the_rows_of_the_whole_pass(positions: PositionEncoding) -> None:
     model, _ = build("encoder_decoder", positions=positions)
     variables, capture = lively(model), Capture(SITES["encoder_decoder"])
     # Two beams an example; the second of each reads the other's words in another order.
@@ -60,7 +63,7 @@ def test_the_maps_of_cached_steps_are_the_rows_of_the_whole_pass(positions: Posi
 
 
 def test_statistics_of_a_step_are_those_of_its_queries() -> None:
-    model, _ = build("decoder", positions=Positions.LEARNED)
+    model, _ = build("decoder", positions=PositionEncoding.LEARNED)
     variables = lively(model)
     entropy = STATISTICS["entropy"]
     capture = Capture(SITES["decoder"], statistics=(entropy,), by_example=True)
@@ -73,7 +76,7 @@ def test_statistics_of_a_step_are_those_of_its_queries() -> None:
 
 
 def test_maps_of_layers_that_keep_unlike_numbers_of_keys_are_refused() -> None:
-    model, _ = build("decoder", positions=Positions.LEARNED, attention_windows=(0, 2))
+    model, _ = build("decoder", positions=PositionEncoding.LEARNED, attention_windows=(0, 2))
     inputs = {"tokens": TARGET[:, :1], "lengths": np.int32([1, 1])}
     with pytest.raises(ValueError, match=r"layers of unlike windows keep \[3, 6\] keys"):
         steps(model, lively(model), inputs, TARGET, Capture(SITES["decoder"]), num_beams=1)

@@ -9,8 +9,8 @@ import pytest
 from tests.models.architecture_variants import PAD, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.config import UserError
-from transformer.layers.transformer_config import Positions
-from transformer.models.encoder import Head
+from transformer.layers.transformer_config import PositionEncoding
+from transformer.models.encoder import EncoderHead
 from transformer.models.model import Variables
 
 TOKENS = np.int32([[5, 9, 3, 8, 7], [6, 4, 8, PAD, PAD]])
@@ -41,7 +41,7 @@ def test_the_padding_token_gives_the_lengths_that_are_not_given(case: Any) -> No
 
 
 def test_every_token_sees_every_other() -> None:
-    model, _ = build("encoder", positions=Positions.NONE, head=Head.NONE)
+    model, _ = build("encoder", positions=PositionEncoding.NONE, head=EncoderHead.NONE)
     variables = lively(model)
     tokens = np.int32([[5, 9, 3, PAD]])
 
@@ -75,7 +75,12 @@ def test_the_first_rows_of_the_positions_are_never_read(case: Any) -> None:
 
 def test_without_a_head_the_states_come_out() -> None:
     model, config = build(
-        "encoder", head=Head.NONE, add_pooling_layer=True, num_token_types=0, tie_embeddings=False, output_bias=True
+        "encoder",
+        head=EncoderHead.NONE,
+        add_pooling_layer=True,
+        num_token_types=0,
+        tie_embeddings=False,
+        output_bias=True,
     )
     variables = lively(model)
     assert not {"head", "unembedding", "output_bias", "types"} & set(variables.params)
@@ -104,7 +109,7 @@ def test_counts_below_zero_are_refused(name: str, value: int) -> None:
 
 def test_the_last_bucket_of_t5_begins_behind_those_of_one_distance() -> None:
     """A side has half of the buckets, and half of these hold one distance each."""
-    of_t5 = {"positions": Positions.T5, "relative_attention_num_buckets": 32}
+    of_t5 = {"positions": PositionEncoding.T5, "relative_attention_num_buckets": 32}
     with pytest.raises(
         UserError,
         match=r"config\.model\.relative_attention_max_distance=8 .* say relative_attention_max_distance=9 or more",
@@ -115,7 +120,7 @@ def test_the_last_bucket_of_t5_begins_behind_those_of_one_distance() -> None:
 
 
 def test_the_head_of_pairs_reads_the_pooler_alone() -> None:
-    model, config = build("encoder", head=Head.PRETRAINING, num_token_types=2)
+    model, config = build("encoder", head=EncoderHead.PRETRAINING, num_token_types=2)
     variables = lively(model)
     _, aux = model.apply(variables, {"tokens": TOKENS}, method="hidden", train=False)
     _, _, pooled = oracle.encoder(kind_of(config), exact(variables.params), TOKENS, lengths=LENGTHS)

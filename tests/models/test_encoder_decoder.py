@@ -13,10 +13,11 @@ import pytest
 from tests.models.architecture_variants import lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
+from transformer.attention.positions import PositionCombination
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, PositionJoin, Positions
+from transformer.layers.transformer_config import Biases, PositionEncoding
 from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
 from transformer.models.encoder_decoder import EncoderDecoderConfig, build
 from transformer.models.model import Model, Variables, count_parameters
@@ -87,8 +88,8 @@ under_pre = pytest.mark.parametrize("case", ["pre"], indirect=True)
     [
         (NormPlacement.POST, {}),
         pytest.param(NormPlacement.PRE, {}, marks=pytest.mark.slow),
-        pytest.param(NormPlacement.PRE, {"positions": Positions.LEARNED}, marks=pytest.mark.slow),
-        (NormPlacement.PRE, {"positions": Positions.LEARNED, "position_join": PositionJoin.CONCATENATED}),
+        pytest.param(NormPlacement.PRE, {"positions": PositionEncoding.LEARNED}, marks=pytest.mark.slow),
+        (NormPlacement.PRE, {"positions": PositionEncoding.LEARNED, "position_join": PositionCombination.CONCATENATED}),
     ],
     ids=["post", "pre", "pre_learned", "pre_concatenated"],
 )
@@ -305,7 +306,7 @@ BIG = {"width": 1024, "feed_forward": 4096, "heads": 16}
         (BIG | {"biases": Biases.ALL}, 214_245_376),
         # Two final norms, each a scale and a bias.
         ({"norm_placement": NormPlacement.PRE}, 63_045_632 + 2 * 2 * 512),
-        ({"positions": Positions.LEARNED, "max_length": 100}, 63_045_632 + 100 * 512),
+        ({"positions": PositionEncoding.LEARNED, "max_length": 100}, 63_045_632 + 100 * 512),
     ],
     ids=["base", "base_bias", "big", "big_bias", "pre", "learned"],
 )
@@ -354,7 +355,7 @@ def test_an_input_with_more_positions_than_the_model_is_refused() -> None:
         ({"heads": 0}, "heads=0 must be at least 1"),
         ({"scan_unroll": 0}, "scan_unroll=0 must be at least 1"),
         (
-            {"positions": Positions.ROTARY, "position_join": PositionJoin.CONCATENATED},
+            {"positions": PositionEncoding.ROTARY, "position_join": PositionCombination.CONCATENATED},
             r"position_join=concatenated needs positions in the embeddings, and config\.model\.positions=rotary",
         ),
     ],

@@ -16,9 +16,9 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.costs.model_sizes import count_active_parameters
 from transformer.huggingface.convert import find_conversion
-from transformer.layers.mixture_of_experts import ExpertsConfig
+from transformer.layers.mixture_of_experts import MixtureOfExpertsConfig
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Positions, Remat
+from transformer.layers.transformer_config import PositionEncoding, Remat
 from transformer.models.decoder import DecoderConfig
 from transformer.models.model import count_parameters, leaves_by_path
 
@@ -79,7 +79,7 @@ def test_with_equal_experts_a_model_is_the_dense_one(family: str, every: int) ->
     """The gates sum to one: whatever is chosen, in whichever blocks."""
     dense, _ = build(family, **layers(family, 4))
     sparse, _ = build(
-        family, experts=ExpertsConfig(COUNT, every_n_layers=every, capacity_factor=0.1), **layers(family, 4)
+        family, experts=MixtureOfExpertsConfig(COUNT, every_n_layers=every, capacity_factor=0.1), **layers(family, 4)
     )
     variables, of_sparse = lively(dense), lively(sparse, seed=1)
     same = of_sparse._replace(params=with_equal_experts(variables.params, of_sparse.params))
@@ -103,7 +103,7 @@ def test_with_equal_experts_a_model_is_the_dense_one(family: str, every: int) ->
     "family", [pytest.param(name, marks=() if name == "encoder_decoder" else pytest.mark.slow) for name in FAMILIES]
 )
 def test_the_losses_are_those_of_the_maps_over_what_is_real(family: str) -> None:
-    config = ExpertsConfig(COUNT, importance_loss=0.3, load_loss=0.7)
+    config = MixtureOfExpertsConfig(COUNT, importance_loss=0.3, load_loss=0.7)
     model, _ = build(family, experts=config, **layers(family, 2))
     sites = tuple(f"{stack}/experts" for stack in STACKS[family])
     variables, inputs = lively(model), INPUTS[family]
@@ -132,9 +132,9 @@ def test_the_losses_are_those_of_the_maps_over_what_is_real(family: str) -> None
 )
 def test_cached_steps_are_the_whole_pass_and_return_the_gates(family: str, settings: dict[str, Any]) -> None:
     every, windows = settings["every"], settings.get("attention_windows", ())
-    config = ExpertsConfig(COUNT, every_n_layers=every, capacity_factor=0.1)
+    config = MixtureOfExpertsConfig(COUNT, every_n_layers=every, capacity_factor=0.1)
     model, _ = build(
-        family, experts=config, positions=Positions.LEARNED, attention_windows=windows, **layers(family, 2)
+        family, experts=config, positions=PositionEncoding.LEARNED, attention_windows=windows, **layers(family, 2)
     )
     variables, capture = lively(model), Capture(("decoder/experts",))
     fed = np.repeat(TARGET, 2, axis=0)
@@ -164,7 +164,7 @@ def test_cached_steps_are_the_whole_pass_and_return_the_gates(family: str, setti
 
 @pytest.mark.slow
 def test_prompts_are_routed_as_the_whole_pass_routes_them() -> None:
-    model, _ = build("decoder", experts=ExpertsConfig(COUNT), positions=Positions.LEARNED)
+    model, _ = build("decoder", experts=MixtureOfExpertsConfig(COUNT), positions=PositionEncoding.LEARNED)
     variables = lively(model)
     prompts = {"tokens": TOKENS, "lengths": np.int32([7, 4])}
 
@@ -179,7 +179,7 @@ def test_prompts_are_routed_as_the_whole_pass_routes_them() -> None:
 
 @pytest.mark.slow
 def test_noise_is_drawn_while_training_alone() -> None:
-    model, _ = build("decoder", experts=ExpertsConfig(COUNT))
+    model, _ = build("decoder", experts=MixtureOfExpertsConfig(COUNT))
     variables = lively(model)
 
     @jax.jit
@@ -206,7 +206,7 @@ def test_flops_are_those_that_a_position_uses(every: int, expected: int) -> None
     dense = forward_flops(model_of(SMALL), batch_of(3, 7, 4))
     for room in (1.0, 5.0):
         config = dataclasses.replace(
-            SMALL, experts=ExpertsConfig(5, top_k=2, every_n_layers=every, capacity_factor=room)
+            SMALL, experts=MixtureOfExpertsConfig(5, top_k=2, every_n_layers=every, capacity_factor=room)
         )
         found = forward_flops(model_of(config), batch_of(3, 7, 4))
         assert found == expected == dense + blocks * positions * (of_network + 4 * 16 * 5)
@@ -225,13 +225,13 @@ def test_flops_are_those_that_a_position_uses(every: int, expected: int) -> None
     ],
 )
 def test_what_is_computed_again_is_counted_too(placement: NormPlacement, remat: Remat, expected: int) -> None:
-    experts = ExpertsConfig(5, top_k=2, every_n_layers=2, capacity_factor=5.0)
+    experts = MixtureOfExpertsConfig(5, top_k=2, every_n_layers=2, capacity_factor=5.0)
     config = dataclasses.replace(SMALL, norm_placement=placement, experts=experts, remat=remat)
     assert recomputed_flops(model_of(config), batch_of(3, 20, 20)) == expected
 
 
 def test_all_parameters_and_those_that_a_position_meets() -> None:
-    model, config = build("decoder", experts=ExpertsConfig(6, top_k=2, every_n_layers=2))
+    model, config = build("decoder", experts=MixtureOfExpertsConfig(6, top_k=2, every_n_layers=2))
     dense, _ = build("decoder")
     shapes = model.functional.shapes()
     network = 2 * config.width * config.feed_forward + config.feed_forward + config.width
@@ -244,7 +244,7 @@ def test_all_parameters_and_those_that_a_position_meets() -> None:
 
 
 def test_other_formats_refuse_experts_in_one_line() -> None:
-    model, config = build("decoder", experts=ExpertsConfig(COUNT))
+    model, config = build("decoder", experts=MixtureOfExpertsConfig(COUNT))
     with pytest.raises(UserError, match=r"^Hugging Face has no such model; .*config\.model\.experts\.count=4 is not 0"):
         find_conversion(config, lively(model).params)
 
@@ -260,7 +260,7 @@ def test_other_formats_refuse_experts_in_one_line() -> None:
     ],
 )
 def test_layers_are_whole_periods_of_windows_and_experts(changes: dict[str, Any], line: str | None) -> None:
-    experts = ExpertsConfig(COUNT, every_n_layers=changes.pop("every", 2))
+    experts = MixtureOfExpertsConfig(COUNT, every_n_layers=changes.pop("every", 2))
     if line is None:
         assert len(dataclasses.replace(SMALL, experts=experts, **changes).window_pattern) <= changes["layers"]
         return

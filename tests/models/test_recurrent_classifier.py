@@ -16,7 +16,7 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.elmo import ElmoConfig
 from transformer.layers.functional_module import Precision
-from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
+from transformer.layers.recurrent import CellKind, Direction, RecurrentConfig
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_classifier import FAMILY, SITE, Pooling, RecurrentClassifierConfig
 from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
@@ -39,7 +39,7 @@ class Case(NamedTuple):
     hops: int = 1
     hidden: int = 0
     direction: Direction = Direction.BIDIRECTIONAL
-    cell: Cell = Cell.LSTM
+    cell: CellKind = CellKind.LSTM
     layers: int = 1
 
     @property
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 CASES = (
     Case(Pooling.LAST),
     Case(Pooling.LAST, direction=Direction.BACKWARD, layers=2),
-    Case(Pooling.MEAN, cell=Cell.GRU_RESET_AFTER),
+    Case(Pooling.MEAN, cell=CellKind.GRU_RESET_AFTER),
     Case(Pooling.MAX, layers=2),
     Case(Pooling.ATTENTION),
     Case(Pooling.ATTENTION, hops=3, hidden=5),

@@ -16,7 +16,7 @@ from transformer.attention.statistics import STATISTICS
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
-from transformer.layers.recurrent import Cell
+from transformer.layers.recurrent import CellKind
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_decoder import SITE, RecurrentDecoderConfig, RecurrentMemory, build
 from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
@@ -28,7 +28,7 @@ INTERFACE = TaskInterface({"tokens": InputSpec((2, 5))}, {"tokens": VOCABULARY},
 TINY = RecurrentDecoderConfig(width=4, embedding_width=3, layers=2)
 CONFIGS = {
     "state": TINY,
-    "gru": dataclasses.replace(TINY, cell=Cell.GRU_RESET_BEFORE),
+    "gru": dataclasses.replace(TINY, cell=CellKind.GRU_RESET_BEFORE),
     "tape": dataclasses.replace(TINY, memory=RecurrentMemory.STATE_HISTORY),
     "narrow score": dataclasses.replace(TINY, memory=RecurrentMemory.STATE_HISTORY, attention_hidden_width=2, layers=1),
 }
@@ -218,7 +218,7 @@ def test_what_cannot_be_built_is_refused() -> None:
         ({"width": 0}, "width=0"),
         ({"attention_hidden_width": -1}, "attention_hidden_width=-1"),
         (
-            {"memory": RecurrentMemory.STATE_HISTORY, "cell": Cell.GRU_RESET_AFTER},
+            {"memory": RecurrentMemory.STATE_HISTORY, "cell": CellKind.GRU_RESET_AFTER},
             "memory=state_history keeps the memory cells of an LSTM",
         ),
     ):

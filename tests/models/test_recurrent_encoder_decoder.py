@@ -20,14 +20,14 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.attention_cell import AttentionSpan, KeyValueProjection
 from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
-from transformer.layers.recurrent import Cell, Direction, SkipConnections
+from transformer.layers.recurrent import CellKind, Direction, SkipConnections
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.recurrent_encoder_decoder import (
     AttentionQuery,
-    ContextVector,
+    ContextVectorKind,
     InitialDecoderState,
-    OutputLayer,
+    OutputLayerKind,
     RecurrentEncoderDecoderConfig,
     build,
 )
@@ -48,33 +48,35 @@ def tiny(**changes: Any) -> RecurrentEncoderDecoderConfig:
 
 LUONG: dict[str, Any] = {
     "attention_query": AttentionQuery.CURRENT,
-    "output_layer": OutputLayer.TANH,
+    "output_layer": OutputLayerKind.TANH,
     "direction": Direction.FORWARD,
 }
 CONFIGS = {
     "bahdanau": tiny(),
     "sutskever": tiny(
-        cell=Cell.LSTM,
-        context_vector=ContextVector.NONE,
+        cell=CellKind.LSTM,
+        context_vector=ContextVectorKind.NONE,
         attention_query=AttentionQuery.CURRENT,
-        output_layer=OutputLayer.TANH,
+        output_layer=OutputLayerKind.TANH,
         direction=Direction.BACKWARD,
         initial_decoder_state=InitialDecoderState.COPY,
         encoder_layers=2,
         decoder_layers=2,
     ),
-    "cho": tiny(context_vector=ContextVector.LAST),
-    "mean": tiny(context_vector=ContextVector.MEAN, attention_query=AttentionQuery.CURRENT),
-    "sum": tiny(context_vector=ContextVector.SUM, attention_query=AttentionQuery.INPUT_FEEDING, cell=Cell.VANILLA),
-    "over length": tiny(context_vector=ContextVector.ATTENTION_OVER_LENGTH),
-    "over length at once": tiny(
-        context_vector=ContextVector.ATTENTION_OVER_LENGTH, attention_query=AttentionQuery.CURRENT
+    "cho": tiny(context_vector=ContextVectorKind.LAST),
+    "mean": tiny(context_vector=ContextVectorKind.MEAN, attention_query=AttentionQuery.CURRENT),
+    "sum": tiny(
+        context_vector=ContextVectorKind.SUM, attention_query=AttentionQuery.INPUT_FEEDING, cell=CellKind.VANILLA
     ),
-    "luong": tiny(cell=Cell.LSTM, score=Score.DOT, initial_decoder_state=InitialDecoderState.COPY, **LUONG),
+    "over length": tiny(context_vector=ContextVectorKind.ATTENTION_OVER_LENGTH),
+    "over length at once": tiny(
+        context_vector=ContextVectorKind.ATTENTION_OVER_LENGTH, attention_query=AttentionQuery.CURRENT
+    ),
+    "luong": tiny(cell=CellKind.LSTM, score=Score.DOT, initial_decoder_state=InitialDecoderState.COPY, **LUONG),
     "luong, input feeding": tiny(
         **LUONG | {"attention_query": AttentionQuery.INPUT_FEEDING},
         score=Score.GENERAL,
-        cell=Cell.LSTM,
+        cell=CellKind.LSTM,
         decoder_layers=2,
     ),
     "local-m": tiny(**LUONG, score=Score.GENERAL, attention_span=AttentionSpan.MONOTONIC, half_width=1),
@@ -87,9 +89,11 @@ CONFIGS = {
     "cosine": tiny(**LUONG, score=Score.COSINE),
     "split heads": tiny(key_value_projection=KeyValueProjection.SPLIT, heads=2, head_dim=3, score=Score.SCALED_DOT),
     "hard": tiny(normalizer=Normalizer.HARD),
-    "deep": tiny(cell=Cell.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, skip_connections=SkipConnections.GNMT),
+    "deep": tiny(
+        cell=CellKind.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, skip_connections=SkipConnections.GNMT
+    ),
     "fast forward": tiny(
-        cell=Cell.LSTM, encoder_layers=2, decoder_layers=2, skip_connections=SkipConnections.FAST_FORWARD
+        cell=CellKind.LSTM, encoder_layers=2, decoder_layers=2, skip_connections=SkipConnections.FAST_FORWARD
     ),
 }
 
@@ -131,22 +135,24 @@ def expected_of(
     if config.initial_decoder_state is InitialDecoderState.TANH:
         hidden = np.split(np.tanh(linear(weights["first_hidden"], last[-1].hidden)), config.decoder_layers)
         states = [oracle.State(each) for each in hidden]
-        if config.cell is Cell.LSTM:
+        if config.cell is CellKind.LSTM:
             memory = np.split(linear(weights["first_memory"], last[-1].memory), config.decoder_layers)
             states = [oracle.State(*both) for both in zip(hidden, memory, strict=True)]
 
     def context_of(query: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
         match config.context_vector:
-            case ContextVector.NONE:
+            case ContextVectorKind.NONE:
                 return np.zeros(0), np.zeros((0, len(source)))
-            case ContextVector.LAST:
+            case ContextVectorKind.LAST:
                 return last[-1].hidden, np.zeros((0, len(source)))
-            case ContextVector.SUM | ContextVector.MEAN:
-                return h.sum(0) / (len(source) if config.context_vector is ContextVector.MEAN else 1), np.zeros(
+            case ContextVectorKind.SUM | ContextVectorKind.MEAN:
+                return h.sum(0) / (len(source) if config.context_vector is ContextVectorKind.MEAN else 1), np.zeros(
                     (0, len(source))
                 )
         context, of_heads = attended(config, weights, query, h, step)
-        return context / (len(source) if config.context_vector is ContextVector.ATTENTION_OVER_LENGTH else 1), of_heads
+        return context / (
+            len(source) if config.context_vector is ContextVectorKind.ATTENTION_OVER_LENGTH else 1
+        ), of_heads
 
     kind = oracle.Stack(config.cell.value, layers=config.decoder_layers, links=config.skip_connections.value)
     fed, logits, maps = np.zeros(config.width), [], []
@@ -160,7 +166,7 @@ def expected_of(
         s, states = y[0, 0], [of_layer[0] for of_layer in after]
         if config.attention_query is not AttentionQuery.PREVIOUS:
             context, of_heads = context_of(s, step)
-        if config.output_layer is OutputLayer.TANH:
+        if config.output_layer is OutputLayerKind.TANH:
             fed = np.tanh(linear(weights["readout"], np.concatenate([context, s])))
         else:
             fed = linear(weights["readout"], np.concatenate([s, word, context])).reshape(-1, 2).max(-1)
@@ -441,7 +447,7 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
             "config.model.initial_decoder_state=copy needs as many decoder layers",
         ),
         (
-            {"context_vector": ContextVector.NONE, "attention_query": AttentionQuery.INPUT_FEEDING},
+            {"context_vector": ContextVectorKind.NONE, "attention_query": AttentionQuery.INPUT_FEEDING},
             "config.model.attention_query=input_feeding needs a context vector",
         ),
         ({"score": Score.LOCATION}, "max_length=0 must be at least 1"),

@@ -21,7 +21,7 @@ from transformer.models.task_interface import InputSpec, TaskInterface
 def test_a_config_names_its_family() -> None:
     config = registry.model_config({"family": "encoder_decoder", "width": 64, "norm_placement": "pre"})
     assert config == EncoderDecoderConfig(width=64, norm_placement=NormPlacement.PRE)
-    assert registry.name_of(config) == "encoder_decoder"
+    assert registry.family_name(config) == "encoder_decoder"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_wrong_config_is_refused_in_one_line(values: dict, says: str) -> None:
 
 def test_a_size_fills_what_is_absent() -> None:
     config = registry.model_config({"size": "gpt2-xl", "dropout": 0.1, "width": None, "heads": 25})
-    assert registry.name_of(config) == "decoder"
+    assert registry.family_name(config) == "decoder"
     assert (config.layers, config.width, config.heads, config.feed_forward) == (48, 1600, 25, 6400)
     assert (config.dropout, config.size) == (0.1, "gpt2-xl")
     banded = registry.model_config({"family": "decoder", "size": "gpt3-125m", "attention_windows": [0, 128]})
@@ -54,7 +54,7 @@ def test_a_size_fills_what_is_absent() -> None:
 @pytest.mark.parametrize("name", list(SIZES))
 def test_a_resolved_size_can_be_read_again(name: str) -> None:
     config = registry.model_config({"size": name})
-    written = json.loads(json.dumps({"family": registry.name_of(config), **to_config(config)}))
+    written = json.loads(json.dumps({"family": registry.family_name(config), **to_config(config)}))
     assert written["size"] == name
     assert written["width"] == SIZES[name].config_values["width"]
     assert registry.model_config(written) == config

@@ -8,12 +8,12 @@ import pytest
 
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
-from transformer.models.encoder import Head
+from transformer.models.encoder import EncoderHead
 from transformer.models.model import count_parameters
 from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
 from transformer.models.task_interface import TaskInterface
 
-POOLED: dict[str, Any] = {"head": Head.NONE, "add_pooling_layer": True}
+POOLED: dict[str, Any] = {"head": EncoderHead.NONE, "add_pooling_layer": True}
 UNSCORED: dict[str, Any] = {"output_bias": False}
 
 
@@ -88,18 +88,18 @@ def test_a_size_has_exactly_the_published_models_parameters(name: str, exact: in
 @pytest.mark.parametrize(
     ("name", "vocabulary", "changes", "exact"),
     [
-        ("bert-base", None, {"head": Head.NONE}, 108_891_648),
-        ("bert-large", None, {"head": Head.NONE}, 334_092_288),
+        ("bert-base", None, {"head": EncoderHead.NONE}, 108_891_648),
+        ("bert-large", None, {"head": EncoderHead.NONE}, 334_092_288),
         # The published 110,106,428 and 336,226,108 have the head of sentence pairs, 2 d + 2, besides.
         ("bert-base", None, {"add_pooling_layer": True}, 110_106_428 - 2 * 768 - 2),
         ("bert-large", None, {"add_pooling_layer": True}, 336_226_108 - 2 * 1024 - 2),
-        ("bert-base", None, {"head": Head.PRETRAINING}, 110_106_428),
-        ("bert-large", None, {"head": Head.PRETRAINING}, 336_226_108),
+        ("bert-base", None, {"head": EncoderHead.PRETRAINING}, 110_106_428),
+        ("bert-large", None, {"head": EncoderHead.PRETRAINING}, 336_226_108),
         ("bert-base", 28_996, POOLED, 108_310_272),
         ("bert-large", 28_996, POOLED, 333_579_264),
         ("roberta-base", None, {}, 124_697_433),
         ("roberta-large", None, {}, 355_412_057),
-        ("roberta-large", None, {"head": Head.NONE}, 354_310_144),
+        ("roberta-large", None, {"head": EncoderHead.NONE}, 354_310_144),
         ("megatron-lm-8.3b", 50_257, {}, 8_314_143_744),
         (
             "megatron-lm-8.3b",

@@ -11,7 +11,7 @@ from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import FunctionalModule, Precision
-from transformer.layers.grid_positions import GridPositions, GridTable
+from transformer.layers.grid_positions import GridPositionEmbeddings, GridPositionEncoding
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
 from transformer.models.model_family import PublishedSize
@@ -132,8 +132,8 @@ def test_sites_have_the_grid_and_the_token_in_front() -> None:
     np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", GridPositions)
-def test_only_without_positions_is_a_image_a_set_of_patches(kind: GridPositions) -> None:
+@pytest.mark.parametrize("kind", GridPositionEncoding)
+def test_only_without_positions_is_a_image_a_set_of_patches(kind: GridPositionEncoding) -> None:
     _, model = vit(positions=kind)
     variables = model.init(jax.random.key(0))
     variables = variables._replace(params=scattered(variables.params))
@@ -141,14 +141,16 @@ def test_only_without_positions_is_a_image_a_set_of_patches(kind: GridPositions)
     turned = np.concatenate([given[:, PATCH:], given[:, :PATCH]], axis=1)
     first, second = (model.apply(variables, {"image": each}, train=False)[0] for each in (given, turned))
     same = np.abs(first - second).max() < 1e-5
-    assert same == (kind is GridPositions.NONE)
+    assert same == (kind is GridPositionEncoding.NONE)
 
 
 def test_sinusoidal_positions_of_rows_and_columns() -> None:
     """[sin x w, cos x w, sin y w, cos y w] with w = 1 / 10000^(k / (width / 4 - 1)) (Beyer et al. 2022, their code)."""
     width, shape = 16, (3, 4)
-    kind = GridPositions.SINUSOIDAL_2D
-    functional = FunctionalModule(lambda builder: GridTable(kind, shape, width, num_class_tokens=1, builder=builder))
+    kind = GridPositionEncoding.SINUSOIDAL_2D
+    functional = FunctionalModule(
+        lambda builder: GridPositionEmbeddings(kind, shape, width, num_class_tokens=1, builder=builder)
+    )
     got = functional.bind(functional.init(jax.random.key(0)))(jnp.zeros((1, 13, width)))[0]
     expected = np.zeros((13, width))
     for row in range(3):
@@ -161,7 +163,9 @@ def test_sinusoidal_positions_of_rows_and_columns() -> None:
 
 def test_learned_rows_and_columns_are_shared() -> None:
     functional = FunctionalModule(
-        lambda builder: GridTable(GridPositions.LEARNED_2D, (2, 3), 4, num_class_tokens=1, builder=builder)
+        lambda builder: GridPositionEmbeddings(
+            GridPositionEncoding.LEARNED_2D, (2, 3), 4, num_class_tokens=1, builder=builder
+        )
     )
     params = functional.init(jax.random.key(0))
     got = functional.bind(params)(jnp.zeros((1, 7, 4)))[0]
@@ -213,7 +217,7 @@ def test_flops_count_every_product() -> None:
     [
         ({"patch_size": 5}, "8 x 12 pixels are not divisible by config.model.patch_size=5"),
         ({"patch_size": 0}, "config.model.patch_size=0"),
-        ({"width": 6, "heads": 2, "positions": GridPositions.SINUSOIDAL_2D}, "no multiple of 4"),
+        ({"width": 6, "heads": 2, "positions": GridPositionEncoding.SINUSOIDAL_2D}, "no multiple of 4"),
         ({"heads": 3}, "not divisible"),
     ],
 )

@@ -19,7 +19,7 @@ from transformer.costs.flops import forward_flops
 from transformer.huggingface.convert import read_model_folder, write_model_folder
 from transformer.huggingface.safetensors_files import read_folder_headers
 from transformer.layers.functional_module import Precision
-from transformer.layers.transformer_config import Positions
+from transformer.layers.transformer_config import PositionEncoding
 from transformer.models.model import Model, Variables, count_parameters, leaves_by_path
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import TaskInterface
@@ -187,9 +187,9 @@ def test_the_published_models_have_their_parameters() -> None:
 
 def test_what_it_cannot_be_is_refused_by_name() -> None:
     for options, said in (
-        ({"positions": Positions.LEARNED}, "positions=learned: the query stream"),
-        ({"positions": Positions.T5}, "positions=t5 is one table"),
-        ({"positions": Positions.ROTARY, "relative_segments": True}, "relative_segments=True needs"),
+        ({"positions": PositionEncoding.LEARNED}, "positions=learned: the query stream"),
+        ({"positions": PositionEncoding.T5}, "positions=t5 is one table"),
+        ({"positions": PositionEncoding.ROTARY, "relative_segments": True}, "relative_segments=True needs"),
         ({"memory_length": -1}, "memory_length=-1"),
     ):
         with pytest.raises(UserError, match=said):

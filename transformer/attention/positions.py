@@ -29,16 +29,16 @@ class PositionCombination(enum.Enum):
     """How a position's vector p is combined with a token's vector x.
 
     Attributes:
-        ADD: x + p.
-        CONCATENATE: [x ; p].
+        ADDED: x + p (Vaswani et al. 2017, section 3.5).
+        CONCATENATED: [x ; p]. A linear map W follows, which makes it x + p with a linear map for each.
     """
 
-    ADD = "add"
-    CONCATENATE = "concatenate"
+    ADDED = "added"
+    CONCATENATED = "concatenated"
 
 
 def combine_positions(
-    x: Float[Array, "*B E"], position: Float[Array, "*#B P"], how: PositionCombination = PositionCombination.ADD
+    x: Float[Array, "*B E"], position: Float[Array, "*#B P"], how: PositionCombination = PositionCombination.ADDED
 ) -> Float[Array, "*B _"]:
     """Combine token and position vectors into one.
 
@@ -53,9 +53,9 @@ def combine_positions(
         Vectors of width E for addition, E + P for concatenation.
     """
     match how:
-        case PositionCombination.ADD:
+        case PositionCombination.ADDED:
             return x + position
-        case PositionCombination.CONCATENATE:
+        case PositionCombination.CONCATENATED:
             broadcast = jnp.broadcast_to(position, (*x.shape[:-1], position.shape[-1]))
             return jnp.concatenate([x, broadcast.astype(x.dtype)], axis=-1)
 

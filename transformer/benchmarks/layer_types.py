@@ -11,10 +11,10 @@ from jaxtyping import Array, Float
 from transformer.attention.attention_spec import Backend
 from transformer.attention.masks import Mask
 from transformer.costs.flops import count_matmul_flops
-from transformer.layers.convolution import Convolution1D, Padding, Window
+from transformer.layers.convolution import Convolution1D, ConvolutionWindow, Padding
 from transformer.layers.functional_module import FunctionalModule, Params
 from transformer.layers.multi_head_attention import MultiHeadAttention
-from transformer.layers.recurrent import Cell, RecurrentConfig, RecurrentLayer
+from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentLayer
 from transformer.layers.transformer_config import TransformerConfig
 
 # The positions that an output of the convolution reads.
@@ -45,7 +45,7 @@ class LayerType(NamedTuple):
         )
 
 
-def _recurrent(cell: Cell) -> LayerType:
+def _recurrent(cell: CellKind) -> LayerType:
     def layer(d: int) -> tuple[FunctionalModule, LayerFunction]:
         made = FunctionalModule(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
         return made, lambda params, x: made.bind(params)(x)[0]
@@ -54,7 +54,7 @@ def _recurrent(cell: Cell) -> LayerType:
 
 
 def _convolution(d: int) -> tuple[FunctionalModule, LayerFunction]:
-    window = Window(KERNEL_WIDTH, padding=Padding.CAUSAL)
+    window = ConvolutionWindow(KERNEL_WIDTH, padding=Padding.CAUSAL)
     made = FunctionalModule(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
     return made, lambda params, x: made.bind(params)(x)
 
@@ -67,9 +67,9 @@ def _attention(d: int) -> tuple[FunctionalModule, LayerFunction]:
 
 
 LAYER_TYPES = {
-    "vanilla": _recurrent(Cell.VANILLA),
-    "gru": _recurrent(Cell.GRU_RESET_AFTER),
-    "lstm": _recurrent(Cell.LSTM),
+    "vanilla": _recurrent(CellKind.VANILLA),
+    "gru": _recurrent(CellKind.GRU_RESET_AFTER),
+    "lstm": _recurrent(CellKind.LSTM),
     "convolution": LayerType(
         _convolution,
         count_sequential_steps=lambda n: 1,

@@ -12,7 +12,7 @@ from transformer.config import Config, PositiveInt
 from transformer.decoding.generate import DecodedSequences, SpecialTokens
 
 
-class HypothesisEnding(enum.Enum):
+class FinishedHypothesisRule(enum.Enum):
     """Which hypotheses that end are kept as finished.
 
     Attributes:
@@ -54,7 +54,7 @@ class BeamSearch(Config):
 
     num_beams: PositiveInt = 4
     length_penalty: float = 0.6
-    ending: HypothesisEnding = HypothesisEnding.ANY
+    ending: FinishedHypothesisRule = FinishedHypothesisRule.ANY
 
     def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> _State:
         """Return the state with one live hypothesis per example; the other rows are copies of it with probability 0.
@@ -108,9 +108,9 @@ class BeamSearch(Config):
             return scores, index // vocabulary, (index % vocabulary).astype(jnp.int32)
 
         match self.ending:
-            case HypothesisEnding.ANY:
+            case FinishedHypothesisRule.ANY:
                 ending = best(jnp.where(ends_BxM, total_BxM, -jnp.inf))
-            case HypothesisEnding.AMONG_BEST:
+            case FinishedHypothesisRule.AMONG_BEST:
                 scores, parent, token = best(total_BxM)
                 ends = jnp.take_along_axis(ends_BxM, parent * vocabulary + token, axis=1)
                 ending = jnp.where(ends, scores, -jnp.inf), parent, token

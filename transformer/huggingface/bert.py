@@ -12,9 +12,9 @@ from transformer.huggingface.conversion_spec import (
     TensorEntry,
     TensorNames,
     attention_entries,
+    embedding_entries,
     linear_entries,
     norm_entries,
-    table_entries,
 )
 from transformer.huggingface.tensor_layouts import VECTOR
 
@@ -63,9 +63,9 @@ def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple
     layer = f"{body}.encoder.layer.{{layer}}"
     names = ("self.query", "self.key", "self.value", "output.dense")
     return (
-        *table_entries(f"{body}.embeddings.word_embeddings", "embedding"),
-        *table_entries(f"{body}.embeddings.position_embeddings", "positions"),
-        *table_entries(f"{body}.embeddings.token_type_embeddings", "types"),
+        *embedding_entries(f"{body}.embeddings.word_embeddings", "embedding"),
+        *embedding_entries(f"{body}.embeddings.position_embeddings", "positions"),
+        *embedding_entries(f"{body}.embeddings.token_type_embeddings", "types"),
         *norm_entries(f"{body}.embeddings.LayerNorm", "embedding_norm"),
         *attention_entries(f"{layer}.attention", "layers/attention", names),
         *norm_entries(f"{layer}.attention.output.LayerNorm", "layers/attention_residual/norm"),

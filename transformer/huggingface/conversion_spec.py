@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
+from transformer.attention.positions import PositionCombination
 from transformer.config import UserError, to_config
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Shape, TensorLayout
-from transformer.layers.transformer_config import PositionJoin, TransformerConfig
-from transformer.models.registry import name_of
+from transformer.layers.transformer_config import TransformerConfig
+from transformer.models.registry import family_name
 from transformer.models.task_interface import TaskInterface
 
 Config = dict[str, Any]
@@ -160,20 +161,20 @@ class TensorEntry:
         tensor_name: The tensor's name; `{layer}` stands for the index into stacked parameters.
         leaf_paths: The paths of the parameters.
         layout: How the tensor arranges them.
-        requires: The path of a parameter that the model must have for this entry to apply.
-        excludes: The path of a parameter that the model must not have.
+        required_parameter: The path of a parameter that the model must have for this entry to apply.
+        excluded_parameter: The path of a parameter that the model must not have.
     """
 
     tensor_name: str
     leaf_paths: tuple[str, ...]
     layout: TensorLayout
-    requires: str | None = None
-    excludes: str | None = None
+    required_parameter: str | None = None
+    excluded_parameter: str | None = None
 
     def applies_to(self, leaves: Container[str]) -> bool:
         """Return whether a model with parameters of these paths has the tensor."""
-        needed = self.leaf_paths if self.requires is None else (*self.leaf_paths, self.requires)
-        return all(leaf in leaves for leaf in needed) and self.excludes not in leaves
+        needed = self.leaf_paths if self.required_parameter is None else (*self.leaf_paths, self.required_parameter)
+        return all(leaf in leaves for leaf in needed) and self.excluded_parameter not in leaves
 
 
 def _unchanged(config: Config, names: TensorNames) -> Config:
@@ -297,8 +298,8 @@ class ConversionSpec:
             UserError: If the model is of another family.
             InexpressibleModelError: If models of this `model_type` cannot express it; lists the fields.
         """
-        if name_of(model) != self.model_family:
-            raise UserError(f"config.model.family={name_of(model)} is not {self.model_family}")
+        if family_name(model) != self.model_family:
+            raise UserError(f"config.model.family={family_name(model)} is not {self.model_family}")
         ours = comparable_config(model) | self.infer_fields_from_shapes(model, shapes)
         listed = {key.our_key for key in self.config_keys}
         faults = [
@@ -341,7 +342,7 @@ def _unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]
     ]
     if model.experts.count:
         faults.append(f"config.model.experts.count={model.experts.count} is not 0")
-    if model.position_join is not PositionJoin.ADDED:
+    if model.position_join is not PositionCombination.ADDED:
         faults.append(f"config.model.position_join={model.position_join.value} is not added")
     return faults
 
@@ -420,7 +421,7 @@ def fused_attention_entries(tensor: str, leaf: str, kernel: TensorLayout, bias: 
     yield TensorEntry(f"{tensor}.bias", tuple(f"{part}/bias" for part in parts), bias)
 
 
-def table_entries(tensor: str, leaf: str) -> Iterator[TensorEntry]:
+def embedding_entries(tensor: str, leaf: str) -> Iterator[TensorEntry]:
     """Yield the entry of an embedding table."""
     yield TensorEntry(f"{tensor}.weight", (f"{leaf}/table",), TABLE)
 

@@ -15,7 +15,7 @@ from transformer.huggingface import bert, gpt, llama, marian, preprocessor, safe
 from transformer.huggingface.conversion_spec import Config, ConversionSpec, InexpressibleModelError
 from transformer.huggingface.parameter_conversion import (
     MatchedTensorNames,
-    TensorSlot,
+    PlannedTensor,
     match_tensor_names,
     parameter_shapes,
     params_to_tensors,
@@ -64,14 +64,14 @@ class OpenedModel(NamedTuple):
     The other fields are those of `ImportedModel`.
 
     Attributes:
-        shapes: The shapes of the parameters.
+        param_shapes: The shapes of the parameters.
         read_params: Reads the parameters.
     """
 
     config: Config
     model: Config
     interface: TaskInterface
-    shapes: PyTree
+    param_shapes: PyTree
     notes: list[str]
     preprocessing: Config
     read_params: Callable[[], PyTree]
@@ -85,7 +85,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
         dtype: The type of the parameters that are read later.
 
     Returns:
-        The model, whose `read` reads the parameters.
+        The model, whose `read_params` reads the parameters.
 
     Raises:
         UserError: If our models cannot express the config (gives the key and its value); if a tensor is missing,
@@ -97,9 +97,9 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
     try:
         section, interface = _section(family, config, frozenset(headers))
         shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
-        slots = plan_tensors(family, parameter_shapes(shapes))
-        names = match_tensor_names(family, headers, slots)
-        _check(slots, names, headers)
+        plan = plan_tensors(family, parameter_shapes(shapes))
+        names = match_tensor_names(family, headers, plan)
+        _check(plan, names, headers)
         _check_aliases(family, names, headers)
         preprocessing = _preprocessing(folder, family, interface)
     except UserError as error:
@@ -109,7 +109,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
         notes.append(f"keys of config.json that are not read: {', '.join(unread)}")
     if preprocessing and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
-    read = functools.partial(_read, slots, names, headers, dtype)
+    read = functools.partial(_read, plan, names, headers, dtype)
     return OpenedModel(config, section, interface, shapes, notes, preprocessing, read)
 
 
@@ -153,20 +153,20 @@ def write_model_folder(
         UserError: If no Hugging Face architecture can express the model (says what the nearest lacks), if it fixes a
             special token that differs from that in `tokens`, or if the folder is not empty.
     """
-    family, config, slots = find_conversion(model, params)
+    family, config, plan = find_conversion(model, params)
     config |= {"dtype": str(np.asarray(next(iter(leaves_by_path(params).values()))).dtype), **(keys or {})}
     for name, number in (tokens or {}).items():
         if config.get(name, number) != number:
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
         config[name] = number
     make_empty_folder(folder, "--save_pretrained")
-    safetensors_files.write_tensors(folder / safetensors_files.WEIGHTS, params_to_tensors(slots, params))
+    safetensors_files.write_tensors(folder / safetensors_files.WEIGHTS, params_to_tensors(plan, params))
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     return family
 
 
-def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config, list[TensorSlot]]:
+def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config, list[PlannedTensor]]:
     """Find the Hugging Face architecture that expresses a model of ours.
 
     Args:
@@ -179,7 +179,7 @@ def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config,
     Raises:
         UserError: If there is none; says what the nearest cannot express, or which families can be exported.
     """
-    shapes, name = parameter_shapes(params), registry.name_of(model)
+    shapes, name = parameter_shapes(params), registry.family_name(model)
     refusals: list[InexpressibleModelError] = []
     for family in CONVERSIONS.values():
         if family.model_family != name:
@@ -237,7 +237,7 @@ def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterfac
 
 
 @contextlib.contextmanager
-def output_folder(folder: Path, flag: str) -> Iterator[None]:
+def atomic_output_folder(folder: Path, flag: str) -> Iterator[None]:
     """Create a folder for the context; an error empties it again, so that no half-written model is left.
 
     Args:
@@ -266,22 +266,22 @@ def _section(family: ConversionSpec, config: Config, names: frozenset[str]) -> t
         raise UserError(f"{CONFIG} has a value of the wrong kind for a {family.model_type} model: {error}") from error
 
 
-def _check(slots: list[TensorSlot], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
-    for slot in slots:
-        name = names.tensors[slot.tensor_name]
+def _check(plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
+    for planned in plan:
+        name = names.tensors[planned.tensor_name]
         header = headers[name]
-        if header.shape != slot.shape:
-            raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {slot.shape}")
+        if header.shape != planned.shape:
+            raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {planned.shape}")
         if header.dtype not in FLOAT_TYPES:
             raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOAT_TYPES)} can be read")
 
 
 def _read(
-    slots: list[TensorSlot], names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str
+    plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str
 ) -> PyTree:
-    ours = {names.tensors[slot.tensor_name]: slot.tensor_name for slot in slots}
+    ours = {names.tensors[planned.tensor_name]: planned.tensor_name for planned in plan}
     tensors = ((ours[name], tensor) for name, tensor in safetensors_files.read_tensors(headers, list(ours)))
-    return tensors_to_params(slots, tensors, jnp.dtype(dtype))
+    return tensors_to_params(plan, tensors, jnp.dtype(dtype))
 
 
 def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:

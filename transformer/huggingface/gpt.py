@@ -9,10 +9,10 @@ from transformer.huggingface.conversion_spec import (
     FixedConfigKey,
     TensorEntry,
     TensorNames,
+    embedding_entries,
     fused_attention_entries,
     linear_entries,
     norm_entries,
-    table_entries,
     unembedding_entries,
 )
 from transformer.huggingface.tensor_layouts import (
@@ -91,8 +91,8 @@ def _without_inner(config: Config, width: str) -> Config:
 
 def _gpt_entries(embedding: str, positions: str) -> tuple[TensorEntry, ...]:
     return (
-        *table_entries(f"transformer.{embedding}", "embedding"),
-        *table_entries(f"transformer.{positions}", "positions"),
+        *embedding_entries(f"transformer.{embedding}", "embedding"),
+        *embedding_entries(f"transformer.{positions}", "positions"),
         *norm_entries(f"{_H}.ln_1", "layers/attention_residual/norm"),
         *fused_attention_entries(f"{_H}.attn.c_attn", "layers/attention", TABLE, VECTOR),
         *linear_entries(f"{_H}.attn.c_proj", "layers/attention/output", TABLE_FROM_HEADS),
@@ -175,7 +175,7 @@ GPTJ = ConversionSpec(
     },
     training_defaults={"initialization": "gpt2"},
     tensor_entries=(
-        *table_entries("transformer.wte", "embedding"),
+        *embedding_entries("transformer.wte", "embedding"),
         *norm_entries(f"{_H}.ln_1", "layers/attention_residual/norm"),
         *linear_entries(f"{_H}.attn.q_proj", "layers/attention/query"),
         *linear_entries(f"{_H}.attn.k_proj", "layers/attention/key"),
@@ -221,7 +221,7 @@ BLOOM = ConversionSpec(
     training_defaults={"initialization": "gpt"},
     fixed_keys=(FixedConfigKey("apply_residual_connection_post_layernorm", False),),
     tensor_entries=(
-        *table_entries("transformer.word_embeddings", "embedding"),
+        *embedding_entries("transformer.word_embeddings", "embedding"),
         *norm_entries("transformer.word_embeddings_layernorm", "embedding_norm"),
         *norm_entries(f"{_H}.input_layernorm", "layers/attention_residual/norm"),
         *fused_attention_entries(

@@ -12,9 +12,9 @@ from transformer.huggingface.conversion_spec import (
     TensorEntry,
     TensorNames,
     attention_entries,
+    embedding_entries,
     linear_entries,
     norm_entries,
-    table_entries,
     unembedding_entries,
 )
 
@@ -52,7 +52,7 @@ _IGNORED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rota
 
 def _entries() -> tuple[TensorEntry, ...]:
     return (
-        *table_entries("model.embed_tokens", "embedding"),
+        *embedding_entries("model.embed_tokens", "embedding"),
         *norm_entries(f"{_LAYER}.input_layernorm", "layers/attention_residual/norm"),
         *attention_entries(f"{_LAYER}.self_attn", "layers/attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
         *norm_entries(f"{_LAYER}.post_attention_layernorm", "layers/feed_forward_residual/norm"),

@@ -10,9 +10,9 @@ from transformer.huggingface.conversion_spec import (
     TensorEntry,
     TensorNames,
     attention_entries,
+    embedding_entries,
     linear_entries,
     norm_entries,
-    table_entries,
 )
 from transformer.huggingface.tensor_layouts import ROW_VECTOR
 
@@ -98,7 +98,7 @@ MARIAN = ConversionSpec(
         FixedConfigKey("decoder_layerdrop", 0.0),
     ),
     tensor_entries=(
-        *table_entries("model.shared", "embedding"),
+        *embedding_entries("model.shared", "embedding"),
         *_side("encoder"),
         *_side("decoder"),
         TensorEntry("final_logits_bias", ("output_bias/bias",), ROW_VECTOR),

@@ -14,7 +14,7 @@ from transformer.models.model import PyTree, leaves_by_path
 Shapes = Mapping[str, Shape]
 
 
-class TensorSlot(NamedTuple):
+class PlannedTensor(NamedTuple):
     """One tensor of a file and the parameters that it holds.
 
     Attributes:
@@ -48,7 +48,7 @@ class MatchedTensorNames(NamedTuple):
     dropped: list[str]
 
 
-def plan_tensors(family: ConversionSpec, shapes: Shapes) -> list[TensorSlot]:
+def plan_tensors(family: ConversionSpec, shapes: Shapes) -> list[PlannedTensor]:
     """Plan the tensors of a model with parameters of these shapes.
 
     Args:
@@ -61,38 +61,38 @@ def plan_tensors(family: ConversionSpec, shapes: Shapes) -> list[TensorSlot]:
     Raises:
         InexpressibleModelError: If a parameter has no tensor in the spec.
     """
-    slots = [slot for entry in family.tensor_entries for slot in _slots(entry, shapes)]
-    placed = {leaf for slot in slots for leaf in slot.leaf_paths}
+    plan = [planned for entry in family.tensor_entries for planned in _planned_tensors(entry, shapes)]
+    placed = {leaf for planned in plan for leaf in planned.leaf_paths}
     homeless = [leaf for leaf in shapes if leaf not in placed]
     if homeless:
         raise InexpressibleModelError(
             family.model_type, [f"it has no tensor for the parameter {leaf}" for leaf in homeless]
         )
-    return slots
+    return plan
 
 
-def _slots(entry: TensorEntry, shapes: Shapes) -> Iterable[TensorSlot]:
+def _planned_tensors(entry: TensorEntry, shapes: Shapes) -> Iterable[PlannedTensor]:
     if not entry.applies_to(shapes):
         return
     whole = tuple(tuple(shapes[leaf]) for leaf in entry.leaf_paths)
     if "{layer}" not in entry.tensor_name:
-        yield TensorSlot(
+        yield PlannedTensor(
             entry.tensor_name, entry.layout.tensor_shape(whole), entry.leaf_paths, whole, None, entry.layout
         )
         return
     single = tuple(shape[1:] for shape in whole)
     shape = entry.layout.tensor_shape(single)
     for layer in range(whole[0][0]):
-        yield TensorSlot(entry.tensor_name.format(layer=layer), shape, entry.leaf_paths, single, layer, entry.layout)
+        yield PlannedTensor(entry.tensor_name.format(layer=layer), shape, entry.leaf_paths, single, layer, entry.layout)
 
 
-def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list[TensorSlot]) -> MatchedTensorNames:
+def match_tensor_names(family: ConversionSpec, names: Iterable[str], plan: list[PlannedTensor]) -> MatchedTensorNames:
     """Match the tensors of a file with those of a plan.
 
     Args:
         family: The conversion spec.
         names: The names of the tensors in the file.
-        slots: The plan.
+        plan: The plan.
 
     Returns:
         The file's names.
@@ -100,7 +100,7 @@ def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list
     Raises:
         UserError: If a tensor is unknown, missing or duplicate; gives its name.
     """
-    known = {slot.tensor_name for slot in slots}
+    known = {planned.tensor_name for planned in plan}
     tensors: dict[str, str] = {}
     aliases: dict[str, str] = {}
     dropped, extra = [], []
@@ -121,9 +121,9 @@ def match_tensor_names(family: ConversionSpec, names: Iterable[str], slots: list
         original = family.tensor_aliases[alias]
         if original in known and original not in tensors:
             tensors[original] = name
-    for slot in slots:
-        if slot.tensor_name not in tensors:
-            raise UserError(f"the tensor {slot.tensor_name!r} of shape {slot.shape} is missing{_also(extra)}")
+    for planned in plan:
+        if planned.tensor_name not in tensors:
+            raise UserError(f"the tensor {planned.tensor_name!r} of shape {planned.shape} is missing{_also(extra)}")
     if extra:
         raise UserError(f"the tensor {extra[0]!r} has no place in a {family.model_type} model of this config")
     return MatchedTensorNames(tensors, aliases, dropped)
@@ -144,41 +144,44 @@ def _matches(patterns: Iterable[str], name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def params_to_tensors(slots: list[TensorSlot], params: PyTree) -> dict[str, np.ndarray]:
+def params_to_tensors(plan: list[PlannedTensor], params: PyTree) -> dict[str, np.ndarray]:
     """Convert our parameters to the tensors of a plan, by name."""
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
     return {
-        slot.tensor_name: slot.layout.write(
-            [leaves[leaf] if slot.layer_index is None else leaves[leaf][slot.layer_index] for leaf in slot.leaf_paths]
+        planned.tensor_name: planned.layout.write(
+            [
+                leaves[leaf] if planned.layer_index is None else leaves[leaf][planned.layer_index]
+                for leaf in planned.leaf_paths
+            ]
         )
-        for slot in slots
+        for planned in plan
     }
 
 
 def tensors_to_params(
-    slots: list[TensorSlot], tensors: Iterable[tuple[str, np.ndarray]], dtype: Any = np.float32
+    plan: list[PlannedTensor], tensors: Iterable[tuple[str, np.ndarray]], dtype: Any = np.float32
 ) -> PyTree:
     """Convert the tensors of a plan to our parameters: the inverse of `params_to_tensors`.
 
     Each tensor is freed before the next is read.
 
     Args:
-        slots: The plan.
+        plan: The plan.
         tensors: Name and value of each tensor of the plan.
         dtype: The type of the parameters.
 
     Returns:
         The tree of parameters, as NumPy arrays.
     """
-    places = {slot.tensor_name: slot for slot in slots}
+    places = {planned.tensor_name: planned for planned in plan}
     leaves: dict[str, np.ndarray] = {}
-    for slot in slots:
-        for leaf, shape in zip(slot.leaf_paths, slot.leaf_shapes, strict=True):
-            leaves[leaf] = np.empty(shape if slot.layer_index is None else (slot.layer_index + 1, *shape), dtype)
+    for planned in plan:
+        for leaf, shape in zip(planned.leaf_paths, planned.leaf_shapes, strict=True):
+            leaves[leaf] = np.empty(shape if planned.layer_index is None else (planned.layer_index + 1, *shape), dtype)
     for name, tensor in tensors:
-        slot = places[name]
-        for leaf, part in zip(slot.leaf_paths, slot.layout.read(tensor, slot.leaf_shapes), strict=True):
-            leaves[leaf][... if slot.layer_index is None else slot.layer_index] = part
+        planned = places[name]
+        for leaf, part in zip(planned.leaf_paths, planned.layout.read(tensor, planned.leaf_shapes), strict=True):
+            leaves[leaf][... if planned.layer_index is None else planned.layer_index] = part
     tree: dict[str, Any] = {}
     for path, array in leaves.items():
         *parents, last = path.split("/")

@@ -9,9 +9,9 @@ from transformer.huggingface.conversion_spec import (
     TensorEntry,
     TensorNames,
     attention_entries,
+    embedding_entries,
     linear_entries,
     norm_entries,
-    table_entries,
     unembedding_entries,
 )
 from transformer.huggingface.tensor_layouts import LINEAR
@@ -39,11 +39,11 @@ def _side(name: str, cross: bool) -> tuple[TensorEntry, ...]:
         *attention_entries(f"{block}.0.SelfAttention", f"{name}/attention", names),
         *norm_entries(f"{block}.0.layer_norm", f"{name}/attention_residual/norm"),
         # All layers share the table of the first.
-        *table_entries(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias", f"{name}_relative"),
+        *embedding_entries(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias", f"{name}_relative"),
         *(middle if cross else ()),
         TensorEntry(f"{wide}.wi_0.weight", (gate,), LINEAR),
-        TensorEntry(f"{wide}.wi_1.weight", (expand,), LINEAR, requires=gate),
-        TensorEntry(f"{wide}.wi.weight", (expand,), LINEAR, excludes=gate),
+        TensorEntry(f"{wide}.wi_1.weight", (expand,), LINEAR, required_parameter=gate),
+        TensorEntry(f"{wide}.wi.weight", (expand,), LINEAR, excluded_parameter=gate),
         *linear_entries(f"{wide}.wo", f"{name}/feed_forward/contract"),
         *norm_entries(f"{block}.{last}.layer_norm", f"{name}/feed_forward_residual/norm"),
         *norm_entries(f"{name}.final_layer_norm", f"{name}_norm"),
@@ -116,7 +116,7 @@ T5 = ConversionSpec(
     training_defaults={"initialization": "t5"},
     fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True),),
     tensor_entries=(
-        *table_entries("shared", "embedding"),
+        *embedding_entries("shared", "embedding"),
         *_side("encoder", False),
         *_side("decoder", True),
         *unembedding_entries(),

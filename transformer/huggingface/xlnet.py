@@ -9,9 +9,9 @@ from transformer.huggingface.conversion_spec import (
     FixedConfigKey,
     TensorEntry,
     TensorNames,
+    embedding_entries,
     linear_entries,
     norm_entries,
-    table_entries,
 )
 from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES
 
@@ -75,7 +75,7 @@ XLNET = ConversionSpec(
         FixedConfigKey("tie_word_embeddings", True),
     ),
     tensor_entries=(
-        *table_entries("transformer.word_embedding", "embedding"),
+        *embedding_entries("transformer.word_embedding", "embedding"),
         TensorEntry("transformer.mask_emb", ("blank",), VECTOR_WITH_LEADING_AXES),
         *(
             TensorEntry(f"{_ATTENTION}.{theirs}", (f"layers/attention/{ours}",), layout)

@@ -23,7 +23,7 @@ from transformer.maps.report.projections import check_projection_size, encode_pr
 from transformer.maps.report.single_text import Look, store_single_text
 from transformer.models import registry as models
 from transformer.models.model import Model, Variables, count_parameters
-from transformer.models.registry import name_of
+from transformer.models.registry import family_name
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
@@ -177,7 +177,7 @@ class LoadedModel:
     def __repr__(self) -> str:
         heads = sum(len(site.layers) * len(site.heads) for site in self.sites)
         counts = f"{self.num_parameters:,} parameters, {heads} heads at {', '.join(site.name for site in self.sites)}"
-        return f"LoadedModel({self.name!r}: {name_of(self.experiment.model)}, {counts})"
+        return f"LoadedModel({self.name!r}: {family_name(self.experiment.model)}, {counts})"
 
     def _repr_html_(self) -> str:
         """Return a table of the attention modules, as notebooks display it."""
@@ -186,7 +186,7 @@ class LoadedModel:
             for site in self.sites
         )
         table = f"<table><tr><th>site</th><th>layers</th><th>heads</th></tr>{rows}</table>"
-        summary = f"{name_of(self.experiment.model)}, {self.num_parameters:,} parameters"
+        summary = f"{family_name(self.experiment.model)}, {self.num_parameters:,} parameters"
         calls = "<code>.show_attention(text)</code> shows what every head attends to"
         return f"<p><b>{html.escape(self.name)}</b>: {summary}; {calls}</p>{table}"
 

@@ -19,7 +19,7 @@ from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, Us
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import Role, ScoreInitialization
+from transformer.layers.initialization import ParameterRole, ScoreInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import with_logical_constraint
@@ -151,7 +151,7 @@ class Alignment(NamedTuple):
     entropy: Float[Array, "*B H"] | None = None
 
 
-class Center(Module):
+class CenterPredictor(Module):
     """The predicted center of each head's local attention: `predicted_center` with trained parameters.
 
     Args:
@@ -161,9 +161,11 @@ class Center(Module):
     """
 
     def __init__(self, heads: int, depth: int, *, builder: ParameterBuilder):
-        rule = builder.rule(Role.DENSE, depth, depth)
+        rule = builder.rule(ParameterRole.DENSE, depth, depth)
         self.weight = builder.parameter(rule, (heads, depth, depth), ("groups", "head_dim", "head_dim"))
-        self.score = builder.parameter(builder.rule(Role.DENSE, depth, 1), (heads, depth), ("groups", "head_dim"))
+        self.score = builder.parameter(
+            builder.rule(ParameterRole.DENSE, depth, 1), (heads, depth), ("groups", "head_dim")
+        )
 
     def __call__(self, q_BxQxHxD: Float[Array, "B Q H D"], key_lengths_B: Int[Array, " B"]) -> Float[Array, "B H Q"]:
         """Predict the center of each query, from 0 to the last position of its memory."""
@@ -219,7 +221,9 @@ class AttentionCell(Module):
             head_axis="groups",
         )
         self.center = (
-            Center(heads, depth, builder=builder) if config.attention_span is AttentionSpan.PREDICTIVE else None
+            CenterPredictor(heads, depth, builder=builder)
+            if config.attention_span is AttentionSpan.PREDICTIVE
+            else None
         )
         self.context_width = heads * key_depth
 
@@ -373,7 +377,7 @@ def _entropy(probabilities_BxHxQxK: Array) -> Array:
     return -jnp.sum(probabilities_BxHxQxK * log_BxHxQxK, axis=-1)
 
 
-def scan_steps(
+def scan_decoder_steps(
     step: Step,
     carry: PyTree,
     inputs: PyTree,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import product
 from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import with_logical_constraint
@@ -69,7 +69,7 @@ class ConvolutionActivation(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class ConvolutionWindow:
     """The window of a convolution along one axis.
 
     Attributes:
@@ -120,11 +120,11 @@ class _Convolution(Module):
         self,
         inputs: int,
         outputs: tuple[str, int],
-        windows: tuple[Window, ...],
+        windows: tuple[ConvolutionWindow, ...],
         *,
         activation: ConvolutionActivation,
         bias: bool,
-        role: Role,
+        role: ParameterRole,
         builder: ParameterBuilder,
     ):
         self.windows, self.activation = windows, activation
@@ -177,11 +177,11 @@ class Convolution1D(_Convolution):
         self,
         inputs: int,
         outputs: tuple[str, int],
-        window: Window,
+        window: ConvolutionWindow,
         *,
         activation: ConvolutionActivation = ConvolutionActivation.NONE,
         bias: bool = True,
-        role: Role = Role.DENSE,
+        role: ParameterRole = ParameterRole.DENSE,
         builder: ParameterBuilder,
     ):
         super().__init__(
@@ -287,7 +287,7 @@ class Convolution2D(_Convolution):
         self,
         inputs: int,
         outputs: tuple[str, int],
-        windows: tuple[Window, Window],
+        windows: tuple[ConvolutionWindow, ConvolutionWindow],
         *,
         activation: ConvolutionActivation = ConvolutionActivation.NONE,
         bias: bool = True,
@@ -302,7 +302,7 @@ class Convolution2D(_Convolution):
             windows,
             activation=activation,
             bias=bias,
-            role=Role.DENSE,
+            role=ParameterRole.DENSE,
             builder=builder,
         )
 

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import UserError
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import logits_product
 
 
@@ -33,7 +33,9 @@ class Embedding(Module):
         builder: Makes the table.
     """
 
-    def __init__(self, vocabulary: int, width: int, *, role: Role = Role.EMBEDDING, builder: ParameterBuilder):
+    def __init__(
+        self, vocabulary: int, width: int, *, role: ParameterRole = ParameterRole.EMBEDDING, builder: ParameterBuilder
+    ):
         self.table = builder.parameter(
             builder.rule(role, vocabulary, width), (vocabulary, width), ("vocabulary", "embed")
         )
@@ -55,7 +57,7 @@ class LearnedPositions(Module):
     """A table of one vector per position (Gehring et al. 2017; Vaswani et al. 2017, table 3, row E)."""
 
     def __init__(self, max_length: int, width: int, *, builder: ParameterBuilder):
-        rule = builder.rule(Role.POSITIONS, max_length, width)
+        rule = builder.rule(ParameterRole.POSITIONS, max_length, width)
         self.table = builder.parameter(rule, (max_length, width), ("positions", "embed"))
 
     def __call__(self, positions: Int[Array, "*B"]) -> Float[Array, "*B E"]:

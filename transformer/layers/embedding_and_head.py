@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.positions import sinusoidal_positions
+from transformer.attention.positions import PositionCombination, sinusoidal_positions
 from transformer.attention.rng import dropout
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear, logits_product
-from transformer.layers.transformer_config import PositionJoin, Positions, TransformerConfig
+from transformer.layers.transformer_config import PositionEncoding, TransformerConfig
 from transformer.logical_axes import with_logical_constraint
 
 
@@ -49,12 +49,12 @@ class EmbeddingAndHead(Module):
         self.config, self.dtype, self.offset = config, builder.dtype, offset
         width, rows = config.width, config.max_length + offset
         self.embedding = Embedding(vocabulary, width, builder=builder)
-        learned = config.positions is Positions.LEARNED
+        learned = config.positions is PositionEncoding.LEARNED
         self.positions = LearnedPositions(rows, width, builder=builder) if learned else None
-        concatenated = config.position_join is PositionJoin.CONCATENATED
+        concatenated = config.position_join is PositionCombination.CONCATENATED
         both = (("features", 2 * width),)
         self.join = Linear(both, (("embed", width),), bias=False, builder=builder) if concatenated else None
-        self.types = Embedding(types, width, role=Role.POSITIONS, builder=builder) if types else None
+        self.types = Embedding(types, width, role=ParameterRole.POSITIONS, builder=builder) if types else None
         self.embedding_norm = config.make_norm(builder) if config.embedding_norm else None
         model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
         self.unembedding = None if config.tie_embeddings else Linear(model, tokens, bias=False, builder=builder)
@@ -94,12 +94,12 @@ class EmbeddingAndHead(Module):
         """As `embed`, but for vectors that do not come from tokens, such as audio features."""
         width = self.config.width
         match self.config.positions:
-            case Positions.LEARNED:
+            case PositionEncoding.LEARNED:
                 assert self.positions is not None
                 x_BxTxE = self._joined(x_BxTxE, self.positions(positions_BxT + self.offset))
-            case Positions.SINUSOIDAL:
+            case PositionEncoding.SINUSOIDAL:
                 x_BxTxE = self._joined(x_BxTxE, sinusoidal_positions(positions_BxT, width))
-            case Positions.SINUSOIDAL_HALVES:
+            case PositionEncoding.SINUSOIDAL_HALVES:
                 x_BxTxE = self._joined(x_BxTxE, sinusoidal_positions(positions_BxT, width, halves=True))
             case _:
                 pass
@@ -111,7 +111,7 @@ class EmbeddingAndHead(Module):
         return dropout(with_logical_constraint(x_BxTxE, "batch", "length", None), self.config.dropout, key)
 
     def _joined(self, x_BxTxE: Float[Array, "B T E"], p_BxTxE: Float[Array, "#B T E"]) -> Float[Array, "B T E"]:
-        """Combine tokens with their positions as `PositionJoin` says."""
+        """Combine tokens with their positions as `PositionCombination` says."""
         if self.join is None:
             return x_BxTxE + p_BxTxE.astype(self.dtype)
         p_BxTxE = jnp.broadcast_to(p_BxTxE, x_BxTxE.shape).astype(self.dtype)

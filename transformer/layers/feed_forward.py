@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Float
 
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
 
@@ -76,10 +76,10 @@ class FeedForward(Module):
         builder: ParameterBuilder,
     ):
         model, inner = (("embed", width),), (("feed_forward", hidden),)
-        expand = functools.partial(Linear, model, inner, bias=bias, role=Role.EXPAND, builder=builder)
+        expand = functools.partial(Linear, model, inner, bias=bias, role=ParameterRole.EXPAND, builder=builder)
         self.expand = expand()
         self.gate = expand() if activation.gated else None
-        self.contract = Linear(inner, model, bias=bias, role=Role.CONTRACT, builder=builder)
+        self.contract = Linear(inner, model, bias=bias, role=ParameterRole.CONTRACT, builder=builder)
         self.activation = activation
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.component import Initializer
 from transformer.config import Config, UserError
-from transformer.layers.initialization import Initialize, Role
+from transformer.layers.initialization import InitializationRule, ParameterRole
 
 Params = dict[str, Any]
 CONSTANTS = (jax.nn.initializers.zeros, jax.nn.initializers.ones)
@@ -53,8 +53,8 @@ class Precision(Config, path="config.precision"):
                 raise UserError(f"config.precision.{key}={name!r} is no floating-point type; say float32 or bfloat16")
 
 
-Rule = Callable[[Role, int, int], Initializer]  # from what a matrix is for, its fan-in and its fan-out
-FLOAT32, XAVIER = Precision(), Initialize()
+Rule = Callable[[ParameterRole, int, int], Initializer]  # from what a matrix is for, its fan-in and its fan-out
+FLOAT32, XAVIER = Precision(), InitializationRule()
 
 
 class ParameterBuilder:

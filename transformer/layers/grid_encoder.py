@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import Config, NumLayersOrZero, PositiveInt, UserError
-from transformer.layers.convolution import Convolution2D, Window
+from transformer.layers.convolution import Convolution2D, ConvolutionWindow
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.norm import LayerNorm
 
@@ -82,7 +82,7 @@ class ResidualBlock(Module):
     """
 
     def __init__(self, channels: int, *, builder: ParameterBuilder):
-        windows, outputs = (Window(_KERNEL), Window(_KERNEL)), ("features", channels)
+        windows, outputs = (ConvolutionWindow(_KERNEL), ConvolutionWindow(_KERNEL)), ("features", channels)
         self.first_norm = LayerNorm(channels, builder=builder)
         self.first = Convolution2D(channels, outputs, windows, builder=builder)
         self.second_norm = LayerNorm(channels, builder=builder)
@@ -106,7 +106,7 @@ class Stage(Module):
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, blocks: int, *, builder: ParameterBuilder):
-        windows = (Window(_KERNEL, stride), Window(_KERNEL, stride))
+        windows = (ConvolutionWindow(_KERNEL, stride), ConvolutionWindow(_KERNEL, stride))
         # The norm that follows has a bias of its own.
         self.convolution = Convolution2D(inputs, ("features", outputs), windows, bias=False, builder=builder)
         self.norm = LayerNorm(outputs, builder=builder)

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float
 from transformer.attention.positions import sinusoids
 from transformer.config import UserError
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 
 
-class GridPositions(enum.Enum):
+class GridPositionEncoding(enum.Enum):
     """How the patches of an image are given their positions.
 
     Attributes:
@@ -35,7 +35,7 @@ class GridPositions(enum.Enum):
         Raises:
             UserError: If it is not a multiple of 2 for learned_2d, or of 4 for sinusoidal_2d.
         """
-        parts = {GridPositions.LEARNED_2D: 2, GridPositions.SINUSOIDAL_2D: 4}.get(self, 1)
+        parts = {GridPositionEncoding.LEARNED_2D: 2, GridPositionEncoding.SINUSOIDAL_2D: 4}.get(self, 1)
         if width % parts:
             raise UserError(
                 f"vectors of width={width} are added to the features of a place, no multiple of {parts}, which "
@@ -43,7 +43,7 @@ class GridPositions(enum.Enum):
             )
 
 
-class GridTable(Module):
+class GridPositionEmbeddings(Module):
     """The position vectors of a grid, in row-major order after the class tokens.
 
     Args:
@@ -59,7 +59,7 @@ class GridTable(Module):
 
     def __init__(
         self,
-        kind: GridPositions,
+        kind: GridPositionEncoding,
         shape: tuple[int, int],
         width: int,
         *,
@@ -71,26 +71,28 @@ class GridTable(Module):
         rows, columns = shape
 
         def table(count: int, size: int):
-            return builder.parameter(builder.rule(Role.POSITIONS, count, size), (count, size), ("positions", "embed"))
+            return builder.parameter(
+                builder.rule(ParameterRole.POSITIONS, count, size), (count, size), ("positions", "embed")
+            )
 
-        self.table = table(num_class_tokens + rows * columns, width) if kind is GridPositions.LEARNED else None
-        halves = kind is GridPositions.LEARNED_2D
+        self.table = table(num_class_tokens + rows * columns, width) if kind is GridPositionEncoding.LEARNED else None
+        halves = kind is GridPositionEncoding.LEARNED_2D
         self.rows = table(rows, width // 2) if halves else None
         self.columns = table(columns, width // 2) if halves else None
 
     def __call__(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
         """Add the position vectors to class tokens and patches."""
         match self.kind:
-            case GridPositions.NONE:
+            case GridPositionEncoding.NONE:
                 return x_BxNxE
-            case GridPositions.LEARNED:
+            case GridPositionEncoding.LEARNED:
                 assert self.table is not None
                 added = self.table[...]
-            case GridPositions.LEARNED_2D:
+            case GridPositionEncoding.LEARNED_2D:
                 assert self.rows is not None
                 assert self.columns is not None
                 added = self._each(self.rows[...], self.columns[...])
-            case GridPositions.SINUSOIDAL_2D:
+            case GridPositionEncoding.SINUSOIDAL_2D:
                 rows, columns = self.shape
                 added = self._each(self._waves(columns), self._waves(rows), columns_first=True)
             case _:

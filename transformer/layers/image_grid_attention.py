@@ -15,7 +15,7 @@ from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
-from transformer.layers.grid_positions import GridPositions, GridTable
+from transformer.layers.grid_positions import GridPositionEmbeddings, GridPositionEncoding
 from transformer.layers.linear import Linear
 
 _SPEC = AttentionSpec(INNER_PRODUCT)
@@ -48,12 +48,19 @@ class GridFeatures(Module):
     """
 
     def __init__(
-        self, config: GridEncoderConfig, positions: GridPositions, image: Sequence[int], *, builder: ParameterBuilder
+        self,
+        config: GridEncoderConfig,
+        positions: GridPositionEncoding,
+        image: Sequence[int],
+        *,
+        builder: ParameterBuilder,
     ):
         """Build the encoder and the position vectors."""
         height, width, channels = image
         self.encoder = GridEncoder(config, channels, builder=builder)
-        self.positions = GridTable(positions, config.stages(height, width)[-1], config.width, builder=builder)
+        self.positions = GridPositionEmbeddings(
+            positions, config.stages(height, width)[-1], config.width, builder=builder
+        )
 
     def __call__(self, image_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B L C"]:
         """Compute the features of all L grid positions."""
@@ -80,28 +87,28 @@ def grid_softmax(
     )
 
 
-def stack_glimpses(site: str, looks: Sequence[CapturedAttention | None]) -> dict[str, CapturedAttention]:
+def stack_layer_maps(site: str, captured_layers: Sequence[CapturedAttention | None]) -> dict[str, CapturedAttention]:
     """The entries of `Aux.maps` for successive glimpses at an image, one layer each.
 
     Args:
         site: Name of the site.
-        looks: What each glimpse captured, or None.
+        captured_layers: What each glimpse captured, or None.
 
     Returns:
         The site with the stacked maps; empty if nothing was captured.
     """
-    captured = [each for each in looks if each is not None]
+    captured = [each for each in captured_layers if each is not None]
     return {site: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)} if captured else {}
 
 
-def grid_site(name: str, config: GridEncoderConfig, image: Sequence[int], looks: int) -> Site:
+def glimpse_site(name: str, config: GridEncoderConfig, image: Sequence[int], num_glimpses: int) -> Site:
     """The attention site of some glimpses: the answer is the only query, grid positions are the keys.
 
     Args:
         name: Name of the site.
         config: The convolutions.
         image: Height and width of the images, in pixels; more entries are ignored.
-        looks: Number of glimpses, which are the site's layers.
+        num_glimpses: Number of glimpses, which are the site's layers.
 
     Returns:
         The site.
@@ -110,10 +117,10 @@ def grid_site(name: str, config: GridEncoderConfig, image: Sequence[int], looks:
         UserError: If the strides of the convolutions do not divide the image.
     """
     query, key = Axis("answer", AxisKind.SLOTS, num_positions=1), config.axis("grid", *image[:2])
-    return Site(name, query, key, layers=tuple(map(str, range(looks))), heads=("0",))
+    return Site(name, query, key, layers=tuple(map(str, range(num_glimpses))), heads=("0",))
 
 
-class GridAttention(Module):
+class GridSelfAttention(Module):
     """Self-attention over a grid: y_j = gamma o_j + x_j, o_j = W_v sum_i beta_ji W_h x_i (Zhang et al. 2019, eqs. 1-3).
 
     beta_ji is the softmax over positions i of (W_f x_i)' (W_g x_j), without a scale. gamma is a scalar that begins at

@@ -40,7 +40,7 @@ class Initialization(enum.Enum):
     GEHRING = "gehring"
 
 
-class Role(enum.Enum):
+class ParameterRole(enum.Enum):
     """What a parameter is for. `GATED` feeds a gated linear unit; `DENSE` is any other matrix outside the blocks."""
 
     EMBEDDING = "embedding"
@@ -55,13 +55,15 @@ class Role(enum.Enum):
     DENSE = "dense"
 
 
-_RESIDUAL_OUTPUTS = frozenset({Role.OUTPUT, Role.CONTRACT})
-_SCALED_BY_DEEPNORM = frozenset({Role.VALUE, Role.OUTPUT, Role.EXPAND, Role.CONTRACT})
-_TABLES = frozenset({Role.EMBEDDING, Role.POSITIONS})
+_RESIDUAL_OUTPUTS = frozenset({ParameterRole.OUTPUT, ParameterRole.CONTRACT})
+_SCALED_BY_DEEPNORM = frozenset(
+    {ParameterRole.VALUE, ParameterRole.OUTPUT, ParameterRole.EXPAND, ParameterRole.CONTRACT}
+)
+_TABLES = frozenset({ParameterRole.EMBEDDING, ParameterRole.POSITIONS})
 
 
 @dataclasses.dataclass(frozen=True)
-class Initialize:
+class InitializationRule:
     """An initialization with the sizes that it depends on.
 
     Attributes:
@@ -78,7 +80,7 @@ class Initialize:
     gain: float = 1.0
     retained: float = 1.0
 
-    def __call__(self, role: Role, fan_in: int, fan_out: int) -> Initializer:
+    def __call__(self, role: ParameterRole, fan_in: int, fan_out: int) -> Initializer:
         """The distribution of a matrix.
 
         Args:
@@ -95,7 +97,7 @@ class Initialize:
             case Initialization.GPT:
                 return normal(0.02)
             case Initialization.GPT2:
-                if role is Role.POSITIONS:
+                if role is ParameterRole.POSITIONS:
                     return normal(0.01)
                 return normal(0.02 / math.sqrt(self.residuals) if role in _RESIDUAL_OUTPUTS else 0.02)
             case Initialization.BERT:
@@ -105,7 +107,7 @@ class Initialize:
             case Initialization.T5:
                 if role in _TABLES:
                     return normal(1.0)
-                return normal((fan_in * self.depth if role is Role.QUERY else fan_in) ** -0.5)
+                return normal((fan_in * self.depth if role is ParameterRole.QUERY else fan_in) ** -0.5)
             case Initialization.DEEPNORM:
                 if role in _TABLES:
                     return normal(fan_out**-0.5)
@@ -115,7 +117,7 @@ class Initialize:
                 if role in _TABLES:
                     return normal(0.1)
                 # A gated linear unit passes on a quarter of the variance of what enters it.
-                variance = 4 if role is Role.GATED else 1
+                variance = 4 if role is ParameterRole.GATED else 1
                 return normal(math.sqrt(variance * self.retained / fan_in))
 
 

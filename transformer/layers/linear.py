@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 from transformer.logical_axes import is_sharded, target_platform
 
 Axes = tuple[tuple[str, int], ...]
@@ -111,7 +111,7 @@ class Linear(Module):
         outputs: Axes,
         *,
         bias: bool,
-        role: Role = Role.DENSE,
+        role: ParameterRole = ParameterRole.DENSE,
         builder: ParameterBuilder,
     ):
         names, sizes = zip(*inputs, *outputs, strict=True)

@@ -84,7 +84,7 @@ class LogMelConfig(Config):
         return -(-samples // self.hop_length)
 
 
-def log_mel(
+def log_mel_spectrogram(
     audio_BxN: Float[Array, "B N"], lengths_B: Int[Array, " B"], config: LogMelConfig
 ) -> tuple[Float[Array, "B F M"], Int[Array, " B"]]:
     """Compute the log-mel spectrogram ln max(E, 1e-6), E the energy in a mel bin of a frame, in float32.
@@ -169,7 +169,7 @@ def log_mel_features(
     Returns:
         The features [batch, frames, mel bins], and the number of frames of each example.
     """
-    frames_BxFxM, frames_B = log_mel(audio_BxN, lengths_B, config)
+    frames_BxFxM, frames_B = log_mel_spectrogram(audio_BxN, lengths_B, config)
     frames_BxFxM = normalize_per_utterance(frames_BxFxM, frames_B)
     if key is not None:
         frames_BxFxM = spec_augment(frames_BxFxM, frames_B, config.spec_augment, key)

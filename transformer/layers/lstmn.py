@@ -14,7 +14,7 @@ from transformer.layers.attention_cell import Alignment, AttentionCellConfig
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import RecurrentInitialization
-from transformer.layers.recurrent import Cell, CellState, RecurrentCell
+from transformer.layers.recurrent import CellKind, CellState, RecurrentCell
 
 _SCORE = AttentionCellConfig.score
 
@@ -53,7 +53,7 @@ class LstmnLayer(Module):
     def __init__(self, inputs: int, width: int, hidden: int, *, forget_bias: float, builder: ParameterBuilder):
         self.width = width
         self.cell = RecurrentCell(
-            Cell.LSTM,
+            CellKind.LSTM,
             inputs,
             width,
             recurrent_initialization=RecurrentInitialization.ORTHOGONAL,

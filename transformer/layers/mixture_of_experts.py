@@ -19,7 +19,7 @@ from transformer.attention.rng import draw_array
 from transformer.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UserError
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.functional_module import Module, ParameterBuilder, Params, split_stacked
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import current_placement, with_logical_constraint
@@ -31,7 +31,7 @@ _ROWS_AT_ONCE = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class ExpertsConfig(Config, path="config.model.experts"):
+class MixtureOfExpertsConfig(Config, path="config.model.experts"):
     """The mixtures of experts of a stack of blocks (Shazeer et al. 2017).
 
     Attributes:
@@ -143,13 +143,13 @@ def _largest(x: Array, count: int) -> tuple[Array, Array]:
     return values, indices
 
 
-def squared_variation(x: Float[Array, " X"]) -> Float[Array, ""]:
+def squared_coefficient_of_variation(x: Float[Array, " X"]) -> Float[Array, ""]:
     """Compute CV(x)^2 = variance / mean^2 of the whole population; 0 if all are zero."""
     mean = jnp.mean(x)
     return jnp.where(mean > 0, jnp.var(x) / jnp.square(jnp.where(mean > 0, mean, 1)), 0)
 
 
-class Experts(Module):
+class MixtureOfExperts(Module):
     """A mixture of experts: y = sum_i G(x)_i E_i(x) (Shazeer et al. 2017, equation 1).
 
     W_g and W_noise begin at zero, so that at first noise alone selects (appendix A). Each expert computes up to its
@@ -165,7 +165,7 @@ class Experts(Module):
 
     def __init__(
         self,
-        config: ExpertsConfig,
+        config: MixtureOfExpertsConfig,
         width: int,
         make: Callable[[ParameterBuilder], FeedForward],
         *,
@@ -211,7 +211,9 @@ class Experts(Module):
         gates_BxTxK = jnp.where(real_BxTx1, routing.gates, 0)
         map_BxTxX = jnp.sum(jax.nn.one_hot(routing.experts, count) * gates_BxTxK[..., None], axis=-2)
         load_BxTxX = jnp.where(real_BxTx1, routing.probability, 0)
-        importance, load = (squared_variation(jnp.sum(each, axis=(0, 1))) for each in (map_BxTxX, load_BxTxX))
+        importance, load = (
+            squared_coefficient_of_variation(jnp.sum(each, axis=(0, 1))) for each in (map_BxTxX, load_BxTxX)
+        )
         balance = ExpertBalance(importance, load, jnp.sum(real_BxTx1, dtype=importance.dtype))
         captured = capture_weights(map_BxTxX[:, None], capture, mask=Mask(query_lengths=lengths_B))
 
@@ -237,7 +239,7 @@ class Experts(Module):
         )
         networks, params = split_stacked(self.networks)
         go = functools.partial(_dispatch_pass, networks, count, room)
-        given = DispatchInputs(params, x_GxSxNxE, gates_GxSxNxK)
+        given = DifferentiableInputs(params, x_GxSxNxE, gates_GxSxNxK)
         y_GxSxNxE = go(given, queue, 0)
         return y_GxSxNxE if room == positions else y_GxSxNxE + _overflow_passes(go, room, given, queue)
 
@@ -264,7 +266,7 @@ class ExpertQueues(NamedTuple):
     longest: Int[Array, ""]
 
 
-class DispatchInputs(NamedTuple):
+class DifferentiableInputs(NamedTuple):
     """The inputs with respect to which the experts' computation is differentiated.
 
     Attributes:
@@ -278,14 +280,14 @@ class DispatchInputs(NamedTuple):
     gates: Float[Array, "G S N k"]
 
 
-DispatchPass = Callable[[DispatchInputs, ExpertQueues, Array | int], Array]
+DispatchPass = Callable[[DifferentiableInputs, ExpertQueues, Array | int], Array]
 
 
 def _dispatch_pass(
     networks: Callable[[Params, Array], Array],
     count: int,
     room: int,
-    given: DispatchInputs,
+    given: DifferentiableInputs,
     queue: ExpertQueues,
     turn: Any,
 ) -> Any:
@@ -311,23 +313,23 @@ def _dispatch_pass(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _overflow_passes(go: DispatchPass, room: int, given: DispatchInputs, queue: ExpertQueues) -> Array:
+def _overflow_passes(go: DispatchPass, room: int, given: DifferentiableInputs, queue: ExpertQueues) -> Array:
     """The sum of `go` over all passes but the first; the gradient recomputes each pass."""
     return _sum_over_passes(room, queue, lambda turn: go(given, queue, turn), jnp.zeros_like(given.x))
 
 
 def _overflow_forward(
-    go: DispatchPass, room: int, given: DispatchInputs, queue: ExpertQueues
-) -> tuple[Array, tuple[DispatchInputs, ExpertQueues]]:
+    go: DispatchPass, room: int, given: DifferentiableInputs, queue: ExpertQueues
+) -> tuple[Array, tuple[DifferentiableInputs, ExpertQueues]]:
     return _overflow_passes(go, room, given, queue), (given, queue)
 
 
 def _overflow_backward(
-    go: DispatchPass, room: int, kept: tuple[DispatchInputs, ExpertQueues], gradient: Array
-) -> tuple[DispatchInputs, None]:
+    go: DispatchPass, room: int, kept: tuple[DifferentiableInputs, ExpertQueues], gradient: Array
+) -> tuple[DifferentiableInputs, None]:
     given, queue = kept
 
-    def of_turn(turn: Array) -> DispatchInputs:
+    def of_turn(turn: Array) -> DifferentiableInputs:
         _, pull = jax.vjp(lambda given: go(given, queue, turn), given)
         return pull(gradient)[0]
 
@@ -346,7 +348,7 @@ def _sum_over_passes[T](room: int, queue: ExpertQueues, of_turn: Callable[[Array
     return jax.lax.while_loop(lambda carry: carry[0] * room < queue.longest, advance, (jnp.int32(1), zero))[1]
 
 
-def _at_zero(role: Role, fan_in: int, fan_out: int) -> Initializer:
+def _at_zero(role: ParameterRole, fan_in: int, fan_out: int) -> Initializer:
     return zeros
 
 

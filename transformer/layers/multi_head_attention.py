@@ -17,7 +17,7 @@ from transformer.attention.projection_capture import AttentionProjections, captu
 from transformer.attention.scores import SCORES
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import Role
+from transformer.layers.initialization import ParameterRole
 from transformer.layers.kv_cache import (
     KeysAndValues,
     attend_to_cache,
@@ -50,10 +50,10 @@ class MultiHeadAttention(Module):
         heads = (("heads", config.heads), ("head_dim", config.resolved_head_dim))
         groups = (("groups", config.resolved_kv_heads), ("head_dim", config.resolved_head_dim))
         linear = functools.partial(Linear, bias=config.biases is Biases.ALL, builder=builder)
-        self.query = linear(model, heads, role=Role.QUERY)
-        self.key = linear(model, groups, role=Role.KEY)
-        self.value = linear(model, groups, role=Role.VALUE)
-        self.output = linear(heads, model, role=Role.OUTPUT)
+        self.query = linear(model, heads, role=ParameterRole.QUERY)
+        self.key = linear(model, groups, role=ParameterRole.KEY)
+        self.value = linear(model, groups, role=ParameterRole.VALUE)
+        self.output = linear(heads, model, role=ParameterRole.OUTPUT)
         self.score = TrainedScore(
             config.score, config.heads, config.resolved_head_dim, config.max_length, builder=builder
         )

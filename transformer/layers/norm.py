@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from transformer.layers.functional_module import Module, ParameterBuilder
 
 
-class Norm(enum.Enum):
+class NormKind(enum.Enum):
     """The kind of norm.
 
     Attributes:

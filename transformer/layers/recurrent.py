@@ -13,13 +13,13 @@ from transformer.attention.component import Initializer
 from transformer.attention.rng import dropout
 from transformer.config import Config, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.functional_module import Module, ParameterBuilder
-from transformer.layers.initialization import RecurrentInitialization, Role
+from transformer.layers.initialization import ParameterRole, RecurrentInitialization
 from transformer.layers.linear import product
 from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import with_logical_constraint
 
 
-class Cell(enum.Enum):
+class CellKind(enum.Enum):
     """The equations of a cell; x is the input, h the state, s the logistic function, * the elementwise product.
 
     Attributes:
@@ -42,11 +42,11 @@ class Cell(enum.Enum):
     def gates(self) -> tuple[str, ...]:
         """The names of the gates, in the order in which kernels and biases store them."""
         match self:
-            case Cell.VANILLA:
+            case CellKind.VANILLA:
                 return ("state",)
-            case Cell.GRU_RESET_BEFORE | Cell.GRU_RESET_AFTER:
+            case CellKind.GRU_RESET_BEFORE | CellKind.GRU_RESET_AFTER:
                 return ("reset", "update", "candidate")
-            case Cell.LSTM:
+            case CellKind.LSTM:
                 return ("input", "forget", "candidate", "output")
 
 
@@ -92,7 +92,7 @@ class RecurrentCell(Module):
 
     def __init__(
         self,
-        kind: Cell,
+        kind: CellKind,
         inputs: int,
         width: int,
         *,
@@ -102,11 +102,11 @@ class RecurrentCell(Module):
     ):
         self.kind, self.width = kind, width
         gates, axes = len(kind.gates), ("features", "features", "embed")
-        self.kernel = builder.parameter(builder.rule(Role.DENSE, inputs, width), (inputs, gates, width), axes)
+        self.kernel = builder.parameter(builder.rule(ParameterRole.DENSE, inputs, width), (inputs, gates, width), axes)
         self.recurrent_kernel = builder.parameter(recurrent_initialization(width, width), (width, gates, width), axes)
-        bias = _forget_bias(kind, forget_bias) if kind is Cell.LSTM else jax.nn.initializers.zeros
+        bias = _forget_bias(kind, forget_bias) if kind is CellKind.LSTM else jax.nn.initializers.zeros
         self.bias = builder.parameter(bias, (gates, width), ("features", "features"))
-        after = kind is Cell.GRU_RESET_AFTER
+        after = kind is CellKind.GRU_RESET_AFTER
         self.candidate_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",)) if after else None
 
     def project(self, x: Float[Array, "*B I"]) -> Float[Array, "*B G F"]:
@@ -115,7 +115,7 @@ class RecurrentCell(Module):
         return y + jax.lax.broadcast_to_rank(self.bias[...].astype(x.dtype), y.ndim)
 
     def weights(self, dtype: jnp.dtype) -> RecurrentWeights:
-        """The weights for `advance`, in this type."""
+        """The weights for `next_cell_state`, in this type."""
         bias = self.candidate_bias
         return RecurrentWeights(
             jnp.asarray(self.recurrent_kernel[...], dtype), None if bias is None else bias[...].astype(dtype)
@@ -124,7 +124,7 @@ class RecurrentCell(Module):
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """A state of zeros."""
         zeros = jnp.zeros((rows, self.width), dtype)
-        return CellState(zeros, zeros if self.kind is Cell.LSTM else None)
+        return CellState(zeros, zeros if self.kind is CellKind.LSTM else None)
 
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
         """Compute the state after one input of every row."""
@@ -132,13 +132,13 @@ class RecurrentCell(Module):
 
     def step_over(self, projected_RxGxF: Float[Array, "R G F"], state: CellState) -> CellState:
         """As `step`, for an input that is already projected."""
-        return advance(self.kind, self.weights(projected_RxGxF.dtype), projected_RxGxF, state)
+        return next_cell_state(self.kind, self.weights(projected_RxGxF.dtype), projected_RxGxF, state)
 
 
-def advance(
-    kind: Cell, weights: RecurrentWeights, projected_RxGxF: Float[Array, "R G F"], state: CellState
+def next_cell_state(
+    kind: CellKind, weights: RecurrentWeights, projected_RxGxF: Float[Array, "R G F"], state: CellState
 ) -> CellState:
-    """Compute the next state from a projected input, by the equations of `Cell`.
+    """Compute the next state from a projected input, by the equations of `CellKind`.
 
     Args:
         kind: The equations.
@@ -151,14 +151,14 @@ def advance(
     """
     hidden_RxF, kernel_FxGxF = state.hidden, weights.kernel_FxGxF
     match kind:
-        case Cell.VANILLA:
+        case CellKind.VANILLA:
             return CellState(jnp.tanh(projected_RxGxF[:, 0] + hidden_RxF @ kernel_FxGxF[:, 0]))
-        case Cell.GRU_RESET_BEFORE:
+        case CellKind.GRU_RESET_BEFORE:
             both_Rx2xF = projected_RxGxF[:, :2] + product(hidden_RxF, kernel_FxGxF[:, :2])
             reset_RxF, update_RxF = jnp.unstack(jax.nn.sigmoid(both_Rx2xF), axis=1)
             candidate_RxF = jnp.tanh(projected_RxGxF[:, 2] + (reset_RxF * hidden_RxF) @ kernel_FxGxF[:, 2])
             return CellState((1 - update_RxF) * candidate_RxF + update_RxF * hidden_RxF)
-        case Cell.GRU_RESET_AFTER:
+        case CellKind.GRU_RESET_AFTER:
             of_state_RxGxF = product(hidden_RxF, kernel_FxGxF)
             both_Rx2xF = projected_RxGxF[:, :2] + of_state_RxGxF[:, :2]
             reset_RxF, update_RxF = jnp.unstack(jax.nn.sigmoid(both_Rx2xF), axis=1)
@@ -166,7 +166,7 @@ def advance(
             read_RxF = of_state_RxGxF[:, 2] + weights.candidate_bias_F
             candidate_RxF = jnp.tanh(projected_RxGxF[:, 2] + reset_RxF * read_RxF)
             return CellState((1 - update_RxF) * candidate_RxF + update_RxF * hidden_RxF)
-        case Cell.LSTM:
+        case CellKind.LSTM:
             sums_RxGxF = projected_RxGxF + product(hidden_RxF, kernel_FxGxF)
             input_RxF, forget_RxF, candidate_RxF, output_RxF = jnp.unstack(sums_RxGxF, axis=1)
             assert state.memory is not None
@@ -175,7 +175,7 @@ def advance(
             return CellState(jax.nn.sigmoid(output_RxF) * jnp.tanh(memory_RxF), memory_RxF)
 
 
-def _forget_bias(kind: Cell, value: float) -> Initializer:
+def _forget_bias(kind: CellKind, value: float) -> Initializer:
     """An initializer of zeros, with `value` in the forget gate's row."""
     row = kind.gates.index("forget")
     return lambda key, shape, dtype: jnp.zeros(shape, dtype).at[row].set(value)
@@ -259,7 +259,7 @@ class RecurrentConfig(Config):
         UserError: If a number is out of range, or if a skip connection would add features of another width.
     """
 
-    cell: Cell = Cell.LSTM
+    cell: CellKind = CellKind.LSTM
     width: PositiveInt = 512
     layers: NumLayers = 1
     direction: Direction = Direction.FORWARD
@@ -400,7 +400,7 @@ class RecurrentLayer(Module):
             lambda *leaves: with_logical_constraint(jnp.stack(leaves), *(None,) * (leaves[0].ndim + 1)),
             *(cell.weights(dtype) for cell in self.cells),
         )
-        of_all = jax.vmap(functools.partial(advance, self.kind))
+        of_all = jax.vmap(functools.partial(next_cell_state, self.kind))
 
         def body(state: CellState, given: tuple[Array, Bool[Array, "D B 1"] | None]) -> tuple[CellState, Array]:
             projected_DxBxGxF, real_DxBx1 = given
@@ -425,7 +425,7 @@ class RecurrentLayer(Module):
         directions = len(self.orders)
         if state is None:
             zeros = jnp.zeros((directions, rows, self.width), dtype)
-            return CellState(zeros, zeros if self.kind is Cell.LSTM else None)
+            return CellState(zeros, zeros if self.kind is CellKind.LSTM else None)
         return jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf.reshape(rows, directions, self.width), 1, 0), _cast_state(state, dtype)
         )

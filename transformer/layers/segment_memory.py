@@ -15,7 +15,13 @@ from transformer.attention.capture import CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
-from transformer.layers.transformer_block import Block, BlockAux, BlockCapture, LayerContext, merge_periods_into_layers
+from transformer.layers.transformer_block import (
+    Block,
+    BlockAux,
+    BlockCapture,
+    PerLayerInputs,
+    merge_periods_into_layers,
+)
 
 TOKENS = Axis("tokens")
 # The keys of a model that has a memory: its positions first, then those of the segment.
@@ -96,7 +102,7 @@ def mask_after_memory(mask: Mask, memory: int, past_B: Int[Array, " B"], length:
 def apply_block_with_memory(
     block: Block,
     x_BxTxE: Float[Array, "B T E"],
-    layer: LayerContext,
+    layer: PerLayerInputs,
     memory_BxMxE: Float[Array, "B M E"] | None,
     *,
     mask: Mask,

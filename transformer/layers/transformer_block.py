@@ -23,7 +23,7 @@ from transformer.layers.functional_module import (
     unstack_layers,
 )
 from transformer.layers.kv_cache import KeysAndValues, fill_cache
-from transformer.layers.mixture_of_experts import ExpertBalance, Experts
+from transformer.layers.mixture_of_experts import ExpertBalance, MixtureOfExperts
 from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.residual import DropRates, NormPlacement, Residual, apply_sublayers
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
@@ -66,7 +66,7 @@ class BlockAux(NamedTuple):
     expert_balance: ExpertBalance | None
 
 
-class LayerContext(NamedTuple):
+class PerLayerInputs(NamedTuple):
     """The inputs of a layer that differ between layers.
 
     Attributes:
@@ -130,7 +130,9 @@ class Block(Module):
             )
 
         self.feed_forward = None if experts else make_feed_forward(builder)
-        self.experts = Experts(config.experts, config.width, make_feed_forward, builder=builder) if experts else None
+        self.experts = (
+            MixtureOfExperts(config.experts, config.width, make_feed_forward, builder=builder) if experts else None
+        )
         self.feed_forward_residual = make_later_residual()
 
     @property
@@ -141,7 +143,7 @@ class Block(Module):
     def __call__(
         self,
         x_BxTxE: Float[Array, "B T E"],
-        layer: LayerContext,
+        layer: PerLayerInputs,
         *,
         mask: Mask,
         relative_positions: PositionScheme | None = None,
@@ -175,7 +177,7 @@ class Block(Module):
     def prefill(
         self,
         x_BxPxE: Float[Array, "B P E"],
-        layer: LayerContext,
+        layer: PerLayerInputs,
         *,
         mask: Mask,
         last_B: Int[Array, " B"],
@@ -209,7 +211,7 @@ class Block(Module):
     def step(
         self,
         x_RxE: Float[Array, "R E"],
-        layer: LayerContext,
+        layer: PerLayerInputs,
         cache: KeysAndValues,
         position_R: Int[Array, " R"],
         *,
@@ -263,7 +265,7 @@ class Block(Module):
     def apply(
         self,
         x: Array,
-        layer: LayerContext,
+        layer: PerLayerInputs,
         attend: Callable[..., Any],
         attend_to_memory: Callable[..., Any] | None,
         lengths_B: Array | None = None,
@@ -324,7 +326,7 @@ def run_layers(
     stacked: Module,
     config: TransformerConfig,
     count: int,
-    function: Callable[[Any, Any, LayerContext, Any], tuple[Any, Any]],
+    function: Callable[[Any, Any, PerLayerInputs, Any], tuple[Any, Any]],
     x: Any,
     *,
     key: Key[Array, ""] | None = None,
@@ -360,7 +362,7 @@ def run_layers(
         for number, (block, window) in enumerate(zip(blocks, period, strict=True)):
             depth_rate = rates_P[number] if config.stochastic_depth else 0.0
             layer_key = None if keys_P is None else keys_P[number]
-            layer = LayerContext(window, DropRates(config.dropout, depth_rate), layer_key)
+            layer = PerLayerInputs(window, DropRates(config.dropout, depth_rate), layer_key)
             layer_input = None if inputs_P is None else inputs_P[number]
             x, output = function(block, x, layer, layer_input)
             outputs.append(output)
@@ -377,7 +379,7 @@ def run_layers(
     )
 
 
-def with_window(mask: Mask, window: int) -> Mask:
+def add_window(mask: Mask, window: int) -> Mask:
     """Add a layer's window to a mask: so many positions back, and as many ahead unless it is causal; 0 adds none."""
     if not window:
         return mask
@@ -386,11 +388,11 @@ def with_window(mask: Mask, window: int) -> Mask:
     )
 
 
-def step_layers(
+def run_layers_unrolled(
     stacked: Module,
     config: TransformerConfig,
     params: tuple[Params, ...],
-    function: Callable[[Any, Array, LayerContext, Any], tuple[Array, Any]],
+    function: Callable[[Any, Array, PerLayerInputs, Any], tuple[Array, Any]],
     x: Array,
     inputs: Sequence[Any],
 ) -> tuple[Array, tuple[Any, ...]]:
@@ -413,7 +415,7 @@ def step_layers(
     blocks = [block for entry_params in params for block in bind_layer(stacked, entry_params).blocks]
     for number, (block, layer_input) in enumerate(zip(blocks, inputs, strict=True)):
         window = config.window_pattern[number % len(config.window_pattern)]
-        layer = LayerContext(window, DropRates(config.dropout, 0.0), None)
+        layer = PerLayerInputs(window, DropRates(config.dropout, 0.0), None)
         x, output = function(block, x, layer, layer_input)
         outputs.append(output)
     return x, tuple(outputs)

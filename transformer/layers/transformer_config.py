@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from transformer.attention.attention_spec import AttentionSpec, Backend, incompatible_reason
 from transformer.attention.backends import AttentionVariant, unsupported_reason
 from transformer.attention.component import AttentionSizes
-from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
+from transformer.attention.positions import SCHEMES, AttentionPosition, PositionCombination, PositionScheme
 from transformer.attention.scores import Score
 from transformer.config import (
     Config,
@@ -25,13 +25,13 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import Initialization
 from transformer.layers.lora import LoraConfig, LoraTarget
-from transformer.layers.mixture_of_experts import ExpertsConfig
-from transformer.layers.norm import LayerNorm, Norm, RmsNorm
+from transformer.layers.mixture_of_experts import MixtureOfExpertsConfig
+from transformer.layers.norm import LayerNorm, NormKind, RmsNorm
 from transformer.layers.residual import NormPlacement
 from transformer.logical_axes import Placement, SequenceParallel
 
 
-class Positions(enum.Enum):
+class PositionEncoding(enum.Enum):
     """How a model represents positions: in its embeddings, within its attention, or not at all.
 
     The members that are not listed are relative and act within attention; see
@@ -70,20 +70,8 @@ class Positions(enum.Enum):
 
 
 # Of models that read a text in segments, unless they say otherwise.
-SEGMENT_MODEL_POSITIONS = Positions.TRANSFORMER_XL
-SINUSOIDAL_POSITIONS = frozenset({Positions.SINUSOIDAL, Positions.SINUSOIDAL_HALVES})
-
-
-class PositionJoin(enum.Enum):
-    """How the vector p of a position is combined with the vector x of a token.
-
-    Attributes:
-        ADDED: x + p (Vaswani et al. 2017, section 3.5).
-        CONCATENATED: W [x ; p], two matrices side by side, which is x + p with a linear map for each.
-    """
-
-    ADDED = "added"
-    CONCATENATED = "concatenated"
+SEGMENT_MODEL_POSITIONS = PositionEncoding.TRANSFORMER_XL
+SINUSOIDAL_POSITIONS = frozenset({PositionEncoding.SINUSOIDAL, PositionEncoding.SINUSOIDAL_HALVES})
 
 
 class Biases(enum.Enum):
@@ -200,7 +188,7 @@ class TransformerConfig(Config, path="config.model"):
     head_dim: PositiveInt | None = None
     feed_forward: PositiveInt = 2048
     activation: Activation = Activation.RELU
-    norm: Norm = Norm.LAYER
+    norm: NormKind = NormKind.LAYER
     norm_epsilon: NonNegativeFloat = 1e-6
     norm_placement: NormPlacement = NormPlacement.POST
     biases: Biases = Biases.ALL
@@ -208,8 +196,8 @@ class TransformerConfig(Config, path="config.model"):
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     stochastic_depth: Rate = 0.0
-    positions: Positions = Positions.SINUSOIDAL
-    position_join: PositionJoin = PositionJoin.ADDED
+    positions: PositionEncoding = PositionEncoding.SINUSOIDAL
+    position_join: PositionCombination = PositionCombination.ADDED
     rotary_base: PositiveFloat = 10000.0
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: PositiveInt = 128
@@ -225,7 +213,7 @@ class TransformerConfig(Config, path="config.model"):
     remat: Remat = Remat.NONE
     vocab_size: int | None = None
     scan_unroll: PositiveInt = 1
-    experts: ExpertsConfig = dataclasses.field(default_factory=ExpertsConfig)
+    experts: MixtureOfExpertsConfig = dataclasses.field(default_factory=MixtureOfExpertsConfig)
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
     size: str | None = None
 
@@ -256,10 +244,10 @@ class TransformerConfig(Config, path="config.model"):
     def make_norm(self, builder: ParameterBuilder) -> LayerNorm | RmsNorm:
         """Make a norm over the width; only a layer norm can have a bias."""
         match self.norm:
-            case Norm.LAYER:
+            case NormKind.LAYER:
                 bias = self.biases is not Biases.NONE
                 return LayerNorm(self.width, builder=builder, epsilon=self.norm_epsilon, bias=bias)
-            case Norm.RMS:
+            case NormKind.RMS:
                 return RmsNorm(self.width, builder=builder, epsilon=self.norm_epsilon)
 
     def padded_vocab_size(self, tokens: int) -> int:
@@ -300,14 +288,16 @@ class TransformerConfig(Config, path="config.model"):
                 f"config.model.kv_heads={self.kv_heads} does not divide config.model.heads={self.heads}; "
                 f"kv_heads={_nearest_divisor(self.heads, self.resolved_kv_heads)} would do"
             )
-        if self.width % 2 and (self.positions in SINUSOIDAL_POSITIONS or self.positions is Positions.TRANSFORMER_XL):
+        if self.width % 2 and (
+            self.positions in SINUSOIDAL_POSITIONS or self.positions is PositionEncoding.TRANSFORMER_XL
+        ):
             raise UserError(
                 f"config.model.width={self.width} is odd; config.model.positions={self.positions.value} pairs sines "
                 "with cosines: say an even width"
             )
-        if self.position_join is PositionJoin.CONCATENATED and self.positions not in (
+        if self.position_join is PositionCombination.CONCATENATED and self.positions not in (
             *SINUSOIDAL_POSITIONS,
-            Positions.LEARNED,
+            PositionEncoding.LEARNED,
         ):
             raise UserError(
                 "config.model.position_join=concatenated needs positions in the embeddings, and config.model.positions="
@@ -327,7 +317,7 @@ class TransformerConfig(Config, path="config.model"):
         if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 4:
             raise UserError(f"{buckets} must be a multiple of 4")
         alone = self.relative_attention_num_buckets // (4 if self.bidirectional else 2)
-        if self.positions is Positions.T5 and self.relative_attention_max_distance <= alone:
+        if self.positions is PositionEncoding.T5 and self.relative_attention_max_distance <= alone:
             raise UserError(
                 f"config.model.relative_attention_max_distance={self.relative_attention_max_distance} must be above "
                 f"{alone}, the distances that have a bucket each of {buckets}: say "
@@ -399,10 +389,10 @@ def block_config_from(config: Any) -> TransformerConfig:
     """The Transformer config of a family that has another one: its fields of the same names, without positions."""
     shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"positions", "size"}
     given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in shared}
-    return TransformerConfig(positions=Positions.NONE, **given)
+    return TransformerConfig(positions=PositionEncoding.NONE, **given)
 
 
-def check_ring(model: TransformerConfig, placement: Placement) -> None:
+def check_ring_attention(model: TransformerConfig, placement: Placement) -> None:
     """Check that the attention can run as a ring, where the placement asks for one.
 
     Args:

@@ -16,7 +16,7 @@ from transformer.layers.attention_parameters import TrainedPositions
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.lora import add_lora
 from transformer.layers.segment_memory import concatenate_memory
-from transformer.layers.transformer_block import Block, LayerContext
+from transformer.layers.transformer_block import Block, PerLayerInputs
 from transformer.layers.transformer_config import TransformerConfig
 
 # The order of keys that nobody sees, and of queries that see nothing.
@@ -24,7 +24,7 @@ NEVER, NOTHING = jnp.iinfo(jnp.int32).max, -1
 
 
 @pytree_dataclass
-class RelativeSegments(PositionScheme):
+class SegmentDifferences(PositionScheme):
     """Whether query and key are of different kinds, such as sentences; passed to attention as its `table`.
 
     Attributes:
@@ -44,7 +44,7 @@ class _TrainedPositionsAndSegments(TrainedPositions):
         self.kind_bias = builder.parameter(zeros, shape, axes)
 
     def __call__(self, shared: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme | None:
-        assert isinstance(shared, RelativeSegments)
+        assert isinstance(shared, SegmentDifferences)
         learned: Any = super().__call__(None, dtype)
         return dataclasses.replace(
             learned,
@@ -147,7 +147,7 @@ def two_stream_masks(
 def apply_two_stream_block(
     block: Block,
     streams: StreamStates,
-    layer: LayerContext,
+    layer: PerLayerInputs,
     memory_BxMxE: Float[Array, "B M E"] | None,
     *,
     masks: StreamMasks,

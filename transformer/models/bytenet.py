@@ -11,7 +11,7 @@ from transformer.layers.beam_rows import flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision, unstack_layers
-from transformer.layers.initialization import Initialize
+from transformer.layers.initialization import InitializationRule
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.bytenet_base import (
@@ -20,7 +20,7 @@ from transformer.models.bytenet_base import (
     DilatedConvolutionDecoder,
     ResidualSet,
     initial_past_inputs,
-    run_sets,
+    run_residual_sets,
 )
 from transformer.models.model import Cache, Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
@@ -72,7 +72,7 @@ class ByteNet(DilatedConvolutionDecoder):
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad_id, interface.bos_id, builder.dtype
-        builder = builder.with_rule(Initialize(config.initialization))
+        builder = builder.with_rule(InitializationRule(config.initialization))
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)
         self.encoder = builder.stack(lambda builder: ResidualSet(config, Padding.SAME, builder), config.encoder_sets)
@@ -93,7 +93,7 @@ class ByteNet(DilatedConvolutionDecoder):
         unfolded_B = jnp.asarray([self.config.unfolded_length(length) for length in range(count + 1)])[lengths_B]
         longest = self.config.unfolded_length(count)
         x_BxUxF = _to_length(self._embedded(source_BxS, lengths_B), max(count, longest))
-        x_BxUxF = run_sets(self.encoder, x_BxUxF, jnp.maximum(lengths_B, unfolded_B))[:, :longest]
+        x_BxUxF = run_residual_sets(self.encoder, x_BxUxF, jnp.maximum(lengths_B, unfolded_B))[:, :longest]
         return jnp.where(real_positions(unfolded_B, longest)[..., None], x_BxUxF, 0), lengths_B
 
     def block_inputs(self, inputs: Inputs) -> tuple[Float[Array, "B T F"], Int[Array, " B"]]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.rng import dropout
 from transformer.config import Config, PositiveInt, Rate, UserError
-from transformer.layers.convolution import Convolution1D, Padding, Window
+from transformer.layers.convolution import Convolution1D, ConvolutionWindow, Padding
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import Module, ParameterBuilder, bind_layer, scan_layers
 from transformer.layers.initialization import Initialization
@@ -65,7 +65,7 @@ class ResidualBlock(Module):
         builder: Makes the parameters.
     """
 
-    def __init__(self, config: DilatedConvolutionConfig, window: Window, builder: ParameterBuilder):
+    def __init__(self, config: DilatedConvolutionConfig, window: ConvolutionWindow, builder: ParameterBuilder):
         inner, outer = config.width, 2 * config.width
         self.first_norm = LayerNorm(outer, builder=builder)
         self.contract = Linear((("embed", outer),), (("features", inner),), bias=True, builder=builder)
@@ -113,7 +113,7 @@ class ResidualSet(Module):
     def __init__(self, config: DilatedConvolutionConfig, padding: Padding, builder: ParameterBuilder):
         self.dilations = config.dilations
         for dilation in self.dilations:
-            window = Window(config.kernel_size, dilation=dilation, padding=padding)
+            window = ConvolutionWindow(config.kernel_size, dilation=dilation, padding=padding)
             setattr(self, f"dilation_{dilation}", ResidualBlock(config, window, builder))
 
     @property
@@ -161,7 +161,7 @@ def initial_past_inputs(sets: Module, weights: Sequence[Any], rows: int, dtype: 
     )
 
 
-def step_sets(
+def step_residual_sets(
     sets: Module, weights: Sequence[Any], x_RxF: Array, past: PastInputs
 ) -> tuple[Float[Array, "R F"], PastInputs]:
     """Run one more position of every row through all sets.
@@ -185,7 +185,9 @@ def step_sets(
     return x_RxF, tuple(after)
 
 
-def run_sets(sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
+def run_residual_sets(
+    sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]
+) -> Float[Array, "B T F"]:
     """Run whole sequences through all sets in order."""
     return scan_layers(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
 
@@ -246,7 +248,7 @@ class DilatedConvolutionDecoder(StatelessModule):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B T F"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
-        x_BxTxF = run_sets(self.decoder, *self.block_inputs(inputs))
+        x_BxTxF = run_residual_sets(self.decoder, *self.block_inputs(inputs))
         return self._read_out(x_BxTxF, key if train else None), Aux({}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
@@ -263,7 +265,9 @@ class DilatedConvolutionDecoder(StatelessModule):
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Run one more token of every row through the blocks."""
-        x_RxF, past = step_sets(self.decoder, cache.weights, self.next_block_inputs(tokens_R, cache), cache.rows.past)
+        x_RxF, past = step_residual_sets(
+            self.decoder, cache.weights, self.next_block_inputs(tokens_R, cache), cache.rows.past
+        )
         cache = cache._replace(rows=DecoderCarry(cache.rows.position + 1, past))
         return self.logits(self._read_out(x_RxF, None)), cache, Aux({}, {}, state)
 

@@ -11,7 +11,7 @@ from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision, unstack_layers
-from transformer.layers.initialization import Initialize
+from transformer.layers.initialization import InitializationRule
 from transformer.models.bytenet_base import (
     DecoderCarry,
     DilatedConvolutionConfig,
@@ -19,7 +19,7 @@ from transformer.models.bytenet_base import (
     PastInputs,
     ResidualSet,
     initial_past_inputs,
-    step_sets,
+    step_residual_sets,
 )
 from transformer.models.model import Cache, Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
@@ -54,7 +54,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
 
     def __init__(self, config: ByteNetDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype = config, builder.dtype
-        builder = builder.with_rule(Initialize(config.initialization))
+        builder = builder.with_rule(InitializationRule(config.initialization))
         vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, 2 * config.width, builder=builder)
         self.decoder = builder.stack(lambda builder: ResidualSet(config, Padding.CAUSAL, builder), config.sets)
@@ -87,7 +87,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
 
         def read(past: PastInputs, given: tuple[Array, Array]) -> tuple[PastInputs, None]:
             tokens_B, place = given
-            _, grown = step_sets(self.decoder, weights, self.embedding(tokens_B, self.dtype), past)
+            _, grown = step_residual_sets(self.decoder, weights, self.embedding(tokens_B, self.dtype), past)
             known_Bx1x1 = (place < last_B)[:, None, None]
             return jax.tree.map(lambda new, old: jnp.where(known_Bx1x1, new, old), grown, past), None
 

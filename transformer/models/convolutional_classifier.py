@@ -12,7 +12,7 @@ from transformer.attention.sites import Site
 from transformer.config import Config, PositiveInt, Rate, UserError
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
-from transformer.layers.image_grid_attention import GridAttention
+from transformer.layers.image_grid_attention import GridSelfAttention
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
@@ -62,7 +62,7 @@ class ConvolutionalClassifier(StatelessModule):
         for number, (outputs, stride) in enumerate(zip(encoder.channels, encoder.strides, strict=True)):
             setattr(self, f"stage_{number}", Stage(inputs, outputs, stride, encoder.blocks, builder=builder))
             if number in config.attention_stages:
-                block = GridAttention(outputs, reduction=config.attention_reduction, builder=builder)
+                block = GridSelfAttention(outputs, reduction=config.attention_reduction, builder=builder)
                 setattr(self, f"attention_{number}", block)
             inputs = outputs
         self.norm = LayerNorm(encoder.width, builder=builder)

@@ -16,7 +16,7 @@ from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
-from transformer.layers.convolution import Convolution1D, ConvolutionActivation, Padding, Window
+from transformer.layers.convolution import Convolution1D, ConvolutionActivation, ConvolutionWindow, Padding
 from transformer.layers.embedding import Embedding, LearnedPositions, padded_vocab_size
 from transformer.layers.functional_module import (
     FunctionalModule,
@@ -27,7 +27,7 @@ from transformer.layers.functional_module import (
     scan_layers,
     unstack_layers,
 )
-from transformer.layers.initialization import Initialization, Initialize, Role
+from transformer.layers.initialization import Initialization, InitializationRule, ParameterRole
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
@@ -97,9 +97,9 @@ class GatedConvolution(Module):
     """
 
     def __init__(self, config: ConvS2SConfig, padding: Padding, builder: ParameterBuilder):
-        window, outputs = Window(config.kernel_size, padding=padding), 2 * config.width
-        convolution = Convolution1D(config.width, ("embed", outputs), window, role=Role.GATED, builder=builder)
-        self.convolution = WeightNormed(convolution, ("features", outputs), builder=builder)
+        window, outputs = ConvolutionWindow(config.kernel_size, padding=padding), 2 * config.width
+        convolution = Convolution1D(config.width, ("embed", outputs), window, role=ParameterRole.GATED, builder=builder)
+        self.convolution = WeightNorm(convolution, ("features", outputs), builder=builder)
         self.dropout = config.dropout
 
     def __call__(
@@ -226,8 +226,8 @@ class ConvS2S(StatelessModule):
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad_id, interface.bos_id, builder.dtype
-        builder = builder.with_rule(Initialize(config.initialization))
-        of_dropped = builder.with_rule(Initialize(config.initialization, retained=1 - config.dropout))
+        builder = builder.with_rule(InitializationRule(config.initialization))
+        of_dropped = builder.with_rule(InitializationRule(config.initialization, retained=1 - config.dropout))
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         width, embedding = ("embed", config.width), ("embed", config.embedding_width)
         self.embedding = Embedding(vocabulary, config.embedding_width, builder=builder)
@@ -354,7 +354,7 @@ class ConvS2S(StatelessModule):
         return self.embedding(tokens, self.dtype) + positions(places).astype(self.dtype)
 
 
-class WeightNormed[Layer: Linear | Convolution1D](Module):
+class WeightNorm[Layer: Linear | Convolution1D](Module):
     """A layer with weight normalization, w = g v / ||v|| for each output (Salimans and Kingma 2016, equation 2).
 
     v is the layer's own kernel and g begins as ||v||, so that w begins as the layer was initialized.
@@ -388,12 +388,12 @@ def _kernel_norms(kernel: Float[Array, "*I F"]) -> Float[Array, " F"]:
     return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=tuple(range(kernel.ndim - 1))))
 
 
-def _linear(inputs: int, outputs: tuple[str, int], builder: ParameterBuilder) -> WeightNormed:
+def _linear(inputs: int, outputs: tuple[str, int], builder: ParameterBuilder) -> WeightNorm:
     """Build a weight-normalized linear layer; one axis of its matrix is "embed"."""
     name, size = outputs
     read, along = ("features", "features") if name == "embed" else ("embed", name)
     linear = Linear(((read, inputs),), (outputs,), bias=True, builder=builder)
-    return WeightNormed(linear, (along, size), builder=builder)
+    return WeightNorm(linear, (along, size), builder=builder)
 
 
 def _add_at_half_variance(x: Array, y: Array) -> Array:

@@ -13,10 +13,10 @@ from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialization, Initialize, deepnorm
+from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_block import outputs_of_each_layer, run_layers, with_window
-from transformer.layers.transformer_config import Positions, TransformerConfig, check_ring
+from transformer.layers.transformer_block import add_window, outputs_of_each_layer, run_layers
+from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
 from transformer.models.model import Aux, Cache, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
@@ -30,12 +30,12 @@ from transformer.models.task_interface import (
 )
 from transformer.models.transformer_base import (
     TokenDecoder,
+    capture_for_stack,
     causal_mask,
     expert_losses,
+    maps_of_stack,
+    sites_of_stack,
     split_key,
-    stack_capture,
-    stack_maps,
-    stack_sites,
 )
 
 STACK = "decoder"
@@ -63,7 +63,7 @@ class DecoderConfig(TransformerConfig):
     norm_placement: NormPlacement = NormPlacement.PRE
     initialization: Initialization = Initialization.GPT2
     dropout: Rate = 0.0
-    positions: Positions = Positions.LEARNED
+    positions: PositionEncoding = PositionEncoding.LEARNED
     max_length: PositiveInt = 1024
 
     def _check(self) -> None:
@@ -83,7 +83,7 @@ class Decoder(TokenDecoder):
     def __init__(self, config: DecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(
-            Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
+            InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
         )
         super().__init__(config, config.padded_vocab_size(interface.vocabularies["tokens"]), builder=builder)
         self.count = config.layers
@@ -133,12 +133,12 @@ class Decoder(TokenDecoder):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            asked=stack_capture(STACK, capture),
+            asked=capture_for_stack(STACK, capture),
         )
         extras: dict[str, Array] = {}
         if self.classes is not None:
             extras["classes"] = self.classes(x_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
-        return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
+        return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Prefill the right-padded prompts; the first step reads each row's last prompt token again."""
@@ -155,7 +155,7 @@ class Decoder(TokenDecoder):
             lambda block, x, layer, _: block.prefill(
                 x,
                 layer,
-                mask=with_window(mask, layer.window_size),
+                mask=add_window(mask, layer.window_size),
                 last_B=last_B,
                 length=width + length,
                 relative_positions=table,
@@ -184,9 +184,9 @@ class Decoder(TokenDecoder):
             relative=self.relative,
             norm=self.norm,
             memories=[None] * self.count,
-            asked=stack_capture(STACK, capture),
+            asked=capture_for_stack(STACK, capture),
         )
-        return logits_RxV, cache, Aux(stack_maps(STACK, aux), {}, state)
+        return logits_RxV, cache, Aux(maps_of_stack(STACK, aux), {}, state)
 
 
 def build(config: DecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
@@ -199,7 +199,7 @@ def build(config: DecoderConfig, interface: TaskInterface, precision: Precision)
     tokens = Axis("tokens")
     return Model(
         functional=FunctionalModule(lambda builder: Decoder(config, interface, builder), precision),
-        sites=stack_sites(STACK, config, config.layers, tokens, tokens, causal=True),
+        sites=sites_of_stack(STACK, config, config.layers, tokens, tokens, causal=True),
         max_length=config.max_length,
         forward_methods=("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",),
     )
@@ -210,5 +210,5 @@ FAMILY = ModelFamily(
     build,
     frozenset({LANGUAGE_MODELING, TEXT_CLASSIFICATION, TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING}),
     sizes=sizes_of_family("decoder"),
-    check_placement=check_ring,
+    check_placement=check_ring_attention,
 )

@@ -13,10 +13,10 @@ from transformer.attention.sites import Axis
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialization, Initialize, deepnorm
+from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths
-from transformer.layers.transformer_config import Biases, Positions, TransformerConfig, check_ring
+from transformer.layers.transformer_config import Biases, PositionEncoding, TransformerConfig, check_ring_attention
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
@@ -29,17 +29,17 @@ from transformer.models.task_interface import (
 )
 from transformer.models.transformer_base import (
     TokenModel,
+    capture_for_stack,
     expert_losses,
+    maps_of_stack,
+    sites_of_stack,
     split_key,
-    stack_capture,
-    stack_maps,
-    stack_sites,
 )
 
 STACK = "encoder"
 
 
-class Head(enum.Enum):
+class EncoderHead(enum.Enum):
     """The head of the encoder.
 
     Attributes:
@@ -79,14 +79,14 @@ class EncoderConfig(TransformerConfig):
     norm_epsilon: NonNegativeFloat = 1e-12
     initialization: Initialization = Initialization.BERT
     attention_dropout: Rate = 0.1
-    positions: Positions = Positions.LEARNED
+    positions: PositionEncoding = PositionEncoding.LEARNED
     max_length: PositiveInt = 512
     embedding_norm: bool = True
     output_bias: bool = True
     num_token_types: NonNegativeInt = 2
     add_pooling_layer: bool = False
     position_offset: NonNegativeInt = 0
-    head: Head = Head.MASKED
+    head: EncoderHead = EncoderHead.MASKED
 
     bidirectional: ClassVar[bool] = True
 
@@ -97,7 +97,7 @@ class EncoderConfig(TransformerConfig):
     @property
     def pooled(self) -> bool:
         """Whether the model has a pooler, requested or needed by the head."""
-        return self.add_pooling_layer or self.head is Head.PRETRAINING
+        return self.add_pooling_layer or self.head is EncoderHead.PRETRAINING
 
 
 def _square(config: EncoderConfig, builder: ParameterBuilder) -> Linear:
@@ -105,7 +105,7 @@ def _square(config: EncoderConfig, builder: ParameterBuilder) -> Linear:
     return Linear((("embed", width),), (("features", width),), bias=bias, builder=builder)
 
 
-class MaskedHead(Module):
+class MaskedLanguageModelingHead(Module):
     """BERT's masked language modeling head before the output matrix, norm(activation(x W + b)) (its code)."""
 
     def __init__(self, config: EncoderConfig, *, builder: ParameterBuilder):
@@ -129,10 +129,10 @@ class Encoder(TokenModel):
     def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(
-            Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
+            InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
         )
         # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
-        scored = config.head is not Head.NONE
+        scored = config.head is not EncoderHead.NONE
         super().__init__(
             config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
             config.padded_vocab_size(interface.vocabularies["tokens"]),
@@ -145,9 +145,9 @@ class Encoder(TokenModel):
         self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)
         self.pooler = _square(config, builder) if config.pooled else None
-        self.head = MaskedHead(config, builder=builder) if scored else None
+        self.head = MaskedLanguageModelingHead(config, builder=builder) if scored else None
         model, two, bias = (("embed", config.width),), (("features", 2),), config.biases is not Biases.NONE
-        follows = config.head is Head.PRETRAINING
+        follows = config.head is EncoderHead.PRETRAINING
         self.next_sentence = Linear(model, two, bias=bias, builder=builder) if follows else None
 
     def forward(
@@ -186,12 +186,12 @@ class Encoder(TokenModel):
             relative=self.relative,
             norm=self.norm,
             key=layers_key,
-            asked=stack_capture(STACK, capture),
+            asked=capture_for_stack(STACK, capture),
         )
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence(extras["pooled"])
-        return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
+        return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logits from the hidden states after the last block.
@@ -215,7 +215,7 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             config does not have.
     """
     check_max_length(config.max_length, interface)
-    if config.head is Head.NONE and interface.signature in (
+    if config.head is EncoderHead.NONE and interface.signature in (
         MASKED_LANGUAGE_MODELING,
         MASKED_LANGUAGE_MODELING_OF_PAIRS,
     ):
@@ -223,7 +223,7 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             "config.model.head=none scores no tokens, which filling in needs: say config.model.head=masked, or convert "
             "a folder whose model has its masked head"
         )
-    if config.head is not Head.PRETRAINING and interface.signature == BERT_PRETRAINING:
+    if config.head is not EncoderHead.PRETRAINING and interface.signature == BERT_PRETRAINING:
         raise UserError(
             f"config.model.head={config.head.value} does not say whether a text follows another, which "
             "config.task.next_sentence needs: say config.model.head=pretraining"
@@ -236,7 +236,7 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
     tokens = Axis("tokens")
     return Model(
         functional=FunctionalModule(lambda builder: Encoder(config, interface, builder), precision),
-        sites=stack_sites(STACK, config, config.layers, tokens, tokens),
+        sites=sites_of_stack(STACK, config, config.layers, tokens, tokens),
         max_length=config.max_length,
     )
 
@@ -246,5 +246,5 @@ FAMILY = ModelFamily(
     build,
     frozenset({MASKED_LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING_OF_PAIRS, BERT_PRETRAINING}),
     sizes=sizes_of_family("encoder"),
-    check_placement=check_ring,
+    check_placement=check_ring_attention,
 )

@@ -11,29 +11,35 @@ from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis
 from transformer.config import NumLayers, UserError
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialize, deepnorm_encoder_decoder
+from transformer.layers.initialization import InitializationRule, deepnorm_encoder_decoder
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.sequence_lengths import real_lengths, target_lengths
 from transformer.layers.transformer_block import (
     BlockAux,
     EncoderMemory,
+    add_window,
     outputs_of_each_layer,
     run_layers,
     stack_by_layer,
-    with_window,
 )
-from transformer.layers.transformer_config import Biases, CrossAttentionKind, TransformerConfig, WidthScale, check_ring
+from transformer.layers.transformer_config import (
+    Biases,
+    CrossAttentionKind,
+    TransformerConfig,
+    WidthScale,
+    check_ring_attention,
+)
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
 from transformer.models.transformer_base import (
     TokenDecoder,
+    capture_for_stack,
     expert_losses,
+    maps_of_stack,
+    sites_of_stack,
     split_key,
-    stack_capture,
-    stack_maps,
-    stack_sites,
 )
 
 ENCODER, DECODER = "encoder", "decoder"
@@ -83,7 +89,7 @@ class EncoderDecoder(TokenDecoder):
         deep = deepnorm_encoder_decoder(config.encoder_layers, config.decoder_layers)
         residuals = (2 * config.encoder_layers, 3 * config.decoder_layers)
         of_encoder, of_decoder = (
-            builder.with_rule(Initialize(config.initialization, count, config.resolved_head_dim, side.beta))
+            builder.with_rule(InitializationRule(config.initialization, count, config.resolved_head_dim, side.beta))
             for count, side in zip(residuals, deep, strict=True)
         )
         super().__init__(config, config.padded_vocab_size(interface.vocabularies["joint"]), builder=of_encoder)
@@ -116,7 +122,7 @@ class EncoderDecoder(TokenDecoder):
         mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
         memory = EncoderMemory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
         table = None if self.decoder_relative is None else self.decoder_relative()
-        asked = stack_capture(DECODER, capture)
+        asked = capture_for_stack(DECODER, capture)
         embedding_key, layers_key = split_key(decoder_key)
         x_BxTxE, outputs = run_layers(
             self.decoder,
@@ -125,7 +131,7 @@ class EncoderDecoder(TokenDecoder):
             lambda block, x, layer, _: block(
                 x,
                 layer,
-                mask=with_window(mask, layer.window_size),
+                mask=add_window(mask, layer.window_size),
                 relative_positions=table,
                 memory=memory,
                 capture=asked,
@@ -137,7 +143,7 @@ class EncoderDecoder(TokenDecoder):
         maps: dict[str, CapturedAttention] = {}
         losses: dict[str, AuxiliaryLoss] = {}
         for stack, of_stack in ((ENCODER, of_encoder), (DECODER, stack_by_layer(outputs))):
-            maps |= stack_maps(stack, of_stack)
+            maps |= maps_of_stack(stack, of_stack)
             losses |= expert_losses(stack, of_stack, self.config.experts)
         return x_BxTxE, Aux(maps, {}, state, losses)
 
@@ -166,7 +172,7 @@ class EncoderDecoder(TokenDecoder):
             relative=self.encoder_relative,
             norm=self.encoder_norm,
             key=layers_key,
-            asked=stack_capture(ENCODER, capture),
+            asked=capture_for_stack(ENCODER, capture),
         )
         return x_BxSxE, lengths, aux
 
@@ -218,9 +224,9 @@ class EncoderDecoder(TokenDecoder):
             relative=self.decoder_relative,
             norm=self.decoder_norm,
             memories=[EncoderMemory(content, mask) for content in cache.examples["memory"]],
-            asked=stack_capture(DECODER, capture),
+            asked=capture_for_stack(DECODER, capture),
         )
-        return logits_RxV, cache, Aux(stack_maps(DECODER, aux), {}, state)
+        return logits_RxV, cache, Aux(maps_of_stack(DECODER, aux), {}, state)
 
 
 def build(config: EncoderDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
@@ -236,8 +242,8 @@ def build(config: EncoderDecoderConfig, interface: TaskInterface, precision: Pre
     return Model(
         functional=FunctionalModule(lambda builder: EncoderDecoder(config, interface, builder), precision),
         sites=(
-            *stack_sites(ENCODER, config, config.encoder_layers, source, source),
-            *stack_sites(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),
+            *sites_of_stack(ENCODER, config, config.encoder_layers, source, source),
+            *sites_of_stack(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),
         ),
         max_length=config.max_length,
     )
@@ -248,5 +254,5 @@ FAMILY = ModelFamily(
     build,
     frozenset({TRANSLATION}),
     sizes=sizes_of_family("encoder_decoder"),
-    check_placement=check_ring,
+    check_placement=check_ring_attention,
 )

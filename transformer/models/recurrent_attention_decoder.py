@@ -19,7 +19,7 @@ from transformer.attention.capture import (
     single_layer_maps,
 )
 from transformer.attention.masks import Mask
-from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionMemory, scan_steps
+from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionMemory, scan_decoder_steps
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import ParameterBuilder
@@ -52,14 +52,15 @@ class StepInput(NamedTuple):
 
     Attributes:
         word: The embedding of the previous word.
-        own: Whether the step reads the word that the model sampled last instead (scheduled sampling,
-            `sample_own_words`).
-        soft: Whether hard attention uses its probabilities instead of a sample (`sample_soft_examples`).
+        use_sampled_word: Whether the step reads the word that the model sampled last instead (scheduled sampling,
+            `sample_scheduled_sampling_mask`).
+        use_soft_attention: Whether hard attention uses its probabilities instead of a sample
+            (`sample_soft_attention_examples`).
     """
 
     word: Float[Array, "*B E"]
-    own: Bool[Array, "*B"] | None = None
-    soft: Bool[Array, "*B"] | None = None
+    use_sampled_word: Bool[Array, "*B"] | None = None
+    use_soft_attention: Bool[Array, "*B"] | None = None
 
 
 class DecoderSteps(NamedTuple):
@@ -239,7 +240,7 @@ class RecurrentAttentionDecoder(StatelessModule):
             return self.advance(source, carry, given, key, train=train)
 
         of_steps = self.random_stream_key(key, "steps") if "steps" in self.streams else None
-        _, outputs, captured = scan_steps(step, carry, given, mask=mask, key=of_steps, capture=capture)
+        _, outputs, captured = scan_decoder_steps(step, carry, given, mask=mask, key=of_steps, capture=capture)
         return outputs, captured
 
     def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
@@ -303,7 +304,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         return None if key is None else jax.random.fold_in(key, self.streams.index(name))
 
 
-def read_context(
+def compute_context(
     attention: AttentionCell | None, source: EncodedSource, query_RxE: Float[Array, "R E"], **facts: Any
 ) -> tuple[Float[Array, "R C"], Alignment | None]:
     """Return the context vector that a decoder state reads, and its attention, None without one.
@@ -325,7 +326,7 @@ def read_context(
 
 
 def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> CapturedAttention | None:
-    """Capture the attention of steps computed at once, in the layout of `scan_steps`.
+    """Capture the attention of steps computed at once, in the layout of `scan_decoder_steps`.
 
     Args:
         alignment: The attention of all steps.
@@ -350,7 +351,7 @@ def reinforce_extras(alignment: Alignment | None) -> dict[str, Array]:
     return {"attention_log_prob": alignment.log_prob, "attention_entropy": alignment.entropy}
 
 
-def sample_soft_examples(
+def sample_soft_attention_examples(
     key: Key[Array, ""], share: Float[Array, ""] | float, target_BxT: Int[Array, "B T"]
 ) -> Bool[Array, "B T"]:
     """Sample the examples for which hard attention uses its probabilities (Xu et al. 2015, section 4.1).
@@ -367,7 +368,7 @@ def sample_soft_examples(
     return jnp.broadcast_to(drawn_Bx1, target_BxT.shape)
 
 
-def sample_own_words(
+def sample_scheduled_sampling_mask(
     key: Key[Array, ""], share: Float[Array, ""] | float, target_BxT: Int[Array, "B T"]
 ) -> Bool[Array, "B T"]:
     """Sample the words that the decoder reads from its own output (scheduled sampling, Bengio et al. 2015).

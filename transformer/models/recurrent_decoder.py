@@ -14,15 +14,15 @@ from transformer.attention.masks import Mask
 from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, Rate, UserError
-from transformer.layers.attention_cell import scan_steps
+from transformer.layers.attention_cell import scan_decoder_steps
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialization, Initialize
+from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.layers.lstmn import LstmnLayer, StateHistory
-from transformer.layers.recurrent import Cell, CellState, RecurrentConfig, RecurrentLayer
+from transformer.layers.recurrent import CellKind, CellState, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, Cache, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
@@ -70,7 +70,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
         UserError: If a value is out of range, or if the memory is `state_history` and the cell is not an LSTM.
     """
 
-    cell: Cell = Cell.LSTM
+    cell: CellKind = CellKind.LSTM
     memory: RecurrentMemory = RecurrentMemory.STATE
     width: PositiveInt = 256
     embedding_width: PositiveInt = 256
@@ -82,7 +82,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     dropout: Rate = 0.0
 
     def _check(self) -> None:
-        if self.memory is RecurrentMemory.STATE_HISTORY and self.cell is not Cell.LSTM:
+        if self.memory is RecurrentMemory.STATE_HISTORY and self.cell is not CellKind.LSTM:
             raise UserError(
                 f"config.model.memory=state_history keeps the memory cells of an LSTM: config.model.cell="
                 f"{self.cell.value} has none; say cell=lstm or memory=state"
@@ -106,7 +106,7 @@ class RecurrentDecoder(StatelessModule):
     """
 
     def __init__(self, config: RecurrentDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
-        builder = builder.with_rule(Initialize(config.initialization))
+        builder = builder.with_rule(InitializationRule(config.initialization))
         self.config, self.dtype = config, builder.dtype
         vocabulary = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(vocabulary, config.embedding_width, builder=builder)
@@ -231,7 +231,7 @@ class RecurrentDecoder(StatelessModule):
             x_BxTxE = self._dropped(x_BxTxE, number, key)
             if isinstance(layer, LstmnLayer):
                 step = functools.partial(_lstmn_step, layer)
-                behind, x_BxTxE, captured = scan_steps(step, before, x_BxTxE, mask=mask, capture=asked)
+                behind, x_BxTxE, captured = scan_decoder_steps(step, before, x_BxTxE, mask=mask, capture=asked)
                 maps.append(None if captured is None else jax.tree.map(lambda leaf: leaf[0], captured))
             else:
                 assert isinstance(before, CellState)

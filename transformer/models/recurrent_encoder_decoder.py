@@ -25,9 +25,16 @@ from transformer.layers.attention_cell import (
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialization, Initialize, ScoreInitialization
+from transformer.layers.initialization import Initialization, InitializationRule, ScoreInitialization
 from transformer.layers.linear import Linear
-from transformer.layers.recurrent import Cell, CellState, Direction, RecurrentConfig, RecurrentStack, SkipConnections
+from transformer.layers.recurrent import (
+    CellKind,
+    CellState,
+    Direction,
+    RecurrentConfig,
+    RecurrentStack,
+    SkipConnections,
+)
 from transformer.layers.sequence_lengths import real_lengths
 from transformer.models.model import Aux, Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
@@ -38,15 +45,15 @@ from transformer.models.recurrent_attention_decoder import (
     RecurrentAttentionDecoder,
     StepInput,
     capture_all_steps,
-    read_context,
+    compute_context,
     reinforce_extras,
-    sample_own_words,
-    sample_soft_examples,
+    sample_scheduled_sampling_mask,
+    sample_soft_attention_examples,
 )
 from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
 
 
-class ContextVector(enum.Enum):
+class ContextVectorKind(enum.Enum):
     """The context vector that the decoder computes from the annotations h_1 ... h_N, besides its initial state.
 
     Attributes:
@@ -69,7 +76,7 @@ class ContextVector(enum.Enum):
     @property
     def attends(self) -> bool:
         """Whether it is computed by attention."""
-        return self in (ContextVector.ATTENTION, ContextVector.ATTENTION_OVER_LENGTH)
+        return self in (ContextVectorKind.ATTENTION, ContextVectorKind.ATTENTION_OVER_LENGTH)
 
 
 class AttentionQuery(enum.Enum):
@@ -87,7 +94,7 @@ class AttentionQuery(enum.Enum):
     INPUT_FEEDING = "input_feeding"
 
 
-class OutputLayer(enum.Enum):
+class OutputLayerKind(enum.Enum):
     """The output layer r_t, from which the logits of the next word are computed.
 
     Attributes:
@@ -149,7 +156,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         UserError: If a value is out of range, or if two choices cannot be combined.
     """
 
-    cell: Cell = Cell.GRU_RESET_BEFORE
+    cell: CellKind = CellKind.GRU_RESET_BEFORE
     width: PositiveInt = 256
     embedding_width: PositiveInt = 256
     encoder_layers: NumLayers = 1
@@ -157,9 +164,9 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     direction: Direction = Direction.BIDIRECTIONAL
     skip_connections: SkipConnections = SkipConnections.NONE
     initial_decoder_state: InitialDecoderState = InitialDecoderState.TANH
-    context_vector: ContextVector = ContextVector.ATTENTION
+    context_vector: ContextVectorKind = ContextVectorKind.ATTENTION
     attention_query: AttentionQuery = AttentionQuery.PREVIOUS
-    output_layer: OutputLayer = OutputLayer.MAXOUT
+    output_layer: OutputLayerKind = OutputLayerKind.MAXOUT
     score: Score = AttentionCellConfig.score
     normalizer: Normalizer = AttentionCellConfig.normalizer
     key_value_projection: KeyValueProjection = AttentionCellConfig.key_value_projection
@@ -183,7 +190,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 f"config.model.soft_attention_probability={self.soft_attention_probability} is for an attention that "
                 "draws: use normalizer=hard or straight_through, or soft_attention_probability=0"
             )
-        if self.attention_query is AttentionQuery.INPUT_FEEDING and self.context_vector is ContextVector.NONE:
+        if self.attention_query is AttentionQuery.INPUT_FEEDING and self.context_vector is ContextVectorKind.NONE:
             raise UserError(
                 "config.model.attention_query=input_feeding needs a context vector to feed back, and "
                 "config.model.context_vector=none has none: use attention_query=current, or another context vector"
@@ -240,7 +247,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         annotations = self.encoder().output_width
         if self.context_vector.attends:
             return self.attention().context_width(self.width, annotations)
-        return 0 if self.context_vector is ContextVector.NONE else annotations
+        return 0 if self.context_vector is ContextVectorKind.NONE else annotations
 
     @property
     def fed_width(self) -> int:
@@ -257,7 +264,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     def readout_sizes(self) -> tuple[int, int]:
         """The input and output features of the output layer's matrix; maxout also reads the word and has pairs."""
         both = self.width + self.context_width
-        if self.output_layer is OutputLayer.MAXOUT:
+        if self.output_layer is OutputLayerKind.MAXOUT:
             return both + self.embedding_width, 2 * self.width
         return both, self.width
 
@@ -284,26 +291,26 @@ class DecoderCarry(NamedTuple):
     Attributes:
         states: The state of each layer.
         position: The index of the step.
-        read: The output layer of the previous step, for input feeding.
-        said: The word that the model sampled last, for scheduled sampling.
+        readout: The output layer of the previous step, for input feeding.
+        sampled_word: The word that the model sampled last, for scheduled sampling.
     """
 
     states: tuple[CellState, ...]
     position: Int[Array, " R"]
-    read: Float[Array, "R E"] | None = None
-    said: Int[Array, " R"] | None = None
+    readout: Float[Array, "R E"] | None = None
+    sampled_word: Int[Array, " R"] | None = None
 
 
 class StepOutput(NamedTuple):
     """The outputs of a step.
 
     Attributes:
-        read: The output layer.
-        draws: What REINFORCE needs of hard attention.
+        readout: The output layer.
+        reinforce_extras: What REINFORCE needs of hard attention.
     """
 
-    read: Float[Array, "*B E"]
-    draws: dict[str, Array]
+    readout: Float[Array, "*B E"]
+    reinforce_extras: dict[str, Array]
 
 
 class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
@@ -331,7 +338,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
     def __init__(self, config: RecurrentEncoderDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
-        builder = builder.with_rule(Initialize(config.initialization))
+        builder = builder.with_rule(InitializationRule(config.initialization))
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         width, embedding = config.width, config.embedding_width
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
@@ -348,9 +355,9 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
         made = config.initial_decoder_state is InitialDecoderState.TANH
         self.first_hidden = first() if made else None
-        self.first_memory = first() if made and config.cell is Cell.LSTM else None
+        self.first_memory = first() if made and config.cell is CellKind.LSTM else None
         read, given = config.readout_sizes
-        maxout = config.output_layer is OutputLayer.MAXOUT
+        maxout = config.output_layer is OutputLayerKind.MAXOUT
         self.readout = Linear((("features", read),), (("embed", given),), bias=maxout, builder=builder)
         self.output = Linear((("embed", width),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
@@ -372,15 +379,15 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         said_B = jnp.asarray(inputs["target"])[:, 0] if samples else None
         first = DecoderCarry(states, jnp.zeros(len(lengths_B), jnp.int32), fed_BxE, said_B)
         match self.config.context_vector:
-            case ContextVector.NONE:
+            case ContextVectorKind.NONE:
                 return EncodedSource(lengths_B), first
-            case ContextVector.LAST:
+            case ContextVectorKind.LAST:
                 return EncodedSource(lengths_B, vector=last[-1].hidden), first
-            case ContextVector.SUM:
+            case ContextVectorKind.SUM:
                 return EncodedSource(lengths_B, vector=jnp.sum(h_BxSxM, axis=1)), first
-            case ContextVector.MEAN:
+            case ContextVectorKind.MEAN:
                 return EncodedSource(lengths_B, vector=_divide_by_length(jnp.sum(h_BxSxM, axis=1), lengths_B)), first
-            case ContextVector.ATTENTION | ContextVector.ATTENTION_OVER_LENGTH:
+            case ContextVectorKind.ATTENTION | ContextVectorKind.ATTENTION_OVER_LENGTH:
                 assert self.attention is not None
                 return EncodedSource(lengths_B, memory=self.attention.prepare(h_BxSxM, lengths_B)), first
 
@@ -389,44 +396,59 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
     ) -> StepInput:
         """Return the previous words, and in training the samples of scheduled sampling and soft attention."""
         target_BxT, config = jnp.asarray(inputs["target"]), self.config
-        own_BxT, soft_BxT = None, None
+        use_sampled_word_BxT, use_soft_attention_BxT = None, None
         if key is not None and config.scheduled_sampling:
             share = jnp.minimum(state["steps"] / config.scheduled_sampling_steps, 1) * config.scheduled_sampling
-            own_BxT = sample_own_words(self._which(key, "own"), share, target_BxT)
+            use_sampled_word_BxT = sample_scheduled_sampling_mask(self._which(key, "own"), share, target_BxT)
         if key is not None and config.soft_attention_probability:
-            soft_BxT = sample_soft_examples(self._which(key, "soft"), config.soft_attention_probability, target_BxT)
-        return StepInput(self._embedded(target_BxT, self.random_stream_key(key, "target")), own_BxT, soft_BxT)
+            use_soft_attention_BxT = sample_soft_attention_examples(
+                self._which(key, "soft"), config.soft_attention_probability, target_BxT
+            )
+        return StepInput(
+            self._embedded(target_BxT, self.random_stream_key(key, "target")),
+            use_sampled_word_BxT,
+            use_soft_attention_BxT,
+        )
 
     def advance(
         self, source: EncodedSource, carry: DecoderCarry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
     ) -> tuple[DecoderCarry, StepOutput, Alignment | None]:
         """Run one step, in the order that `AttentionQuery` describes."""
         word_RxE = given.word
-        if given.own is not None:
-            assert carry.said is not None
+        if given.use_sampled_word is not None:
+            assert carry.sampled_word is not None
             word_RxE = jnp.where(
-                given.own[:, None], self._embedded(carry.said, self.random_stream_key(key, "said")), word_RxE
+                given.use_sampled_word[:, None],
+                self._embedded(carry.sampled_word, self.random_stream_key(key, "said")),
+                word_RxE,
             )
         drawn_by = self.random_stream_key(key, "attention")
-        facts: dict[str, Any] = {"position_R": carry.position, "soft_R": given.soft, "key": drawn_by, "train": train}
+        facts: dict[str, Any] = {
+            "position_R": carry.position,
+            "soft_R": given.use_soft_attention,
+            "key": drawn_by,
+            "train": train,
+        }
         if self.config.attention_query is AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, carry.states[-1].hidden, **facts)
             entering = _concatenate(word_RxE, context)
         else:
-            entering = _concatenate(word_RxE, carry.read)
+            entering = _concatenate(word_RxE, carry.readout)
         output_RxE, states = self.decoder.step(entering, carry.states, key=self.random_stream_key(key, "decoder"))
         if self.config.attention_query is not AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, output_RxE, **facts)
-        read_RxE = self._readout(output_RxE, word_RxE, context, self.random_stream_key(key, "readout"))
+        readout_RxE = self._readout(output_RxE, word_RxE, context, self.random_stream_key(key, "readout"))
 
-        said_R = carry.said
-        if given.own is not None:
+        sampled_word_R = carry.sampled_word
+        if given.use_sampled_word is not None:
             draw = self.random_stream_key(key, "draw")
             assert draw is not None
-            said_R = jax.random.categorical(draw, self.logits(jax.lax.stop_gradient(read_RxE))).astype(jnp.int32)
-        fed_RxE = read_RxE if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
-        after = DecoderCarry(states, carry.position + 1, fed_RxE, said_R)
-        return after, StepOutput(read_RxE, self._draws(alignment)), alignment
+            sampled_word_R = jax.random.categorical(draw, self.logits(jax.lax.stop_gradient(readout_RxE))).astype(
+                jnp.int32
+            )
+        fed_RxE = readout_RxE if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
+        after = DecoderCarry(states, carry.position + 1, fed_RxE, sampled_word_R)
+        return after, StepOutput(readout_RxE, self._draws(alignment)), alignment
 
     def run_steps(
         self,
@@ -440,7 +462,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         capture: Capture | None,
     ) -> tuple[StepOutput, CapturedAttention | None]:
         """Run the steps in order, or attend for all at once if no state depends on a context vector."""
-        if self.config.attention_query is not AttentionQuery.CURRENT or given.own is not None:
+        if self.config.attention_query is not AttentionQuery.CURRENT or given.use_sampled_word is not None:
             return super().run_steps(source, carry, given, mask, key, train=train, capture=capture)
         decoder_key, read_key = self.random_stream_key(key, "decoder"), self.random_stream_key(key, "readout")
         output_BxTxE, _ = self.decoder(given.word, mask.query_lengths, carry.states, key=decoder_key)
@@ -451,7 +473,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
                 output_BxTxE,
                 source.memory,
                 mask=mask,
-                soft_BxQ=given.soft,
+                soft_BxQ=given.use_soft_attention,
                 key=self.random_stream_key(key, "attention"),
                 train=train,
             )
@@ -465,7 +487,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
     def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """Return the output layer, which the step itself computes for input feeding."""
-        return outputs.read
+        return outputs.readout
 
     def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[DecoderSteps, Aux]:
         """Run all steps; hard attention returns its samples in `extras`, scheduled sampling counts the steps.
@@ -482,28 +504,28 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         steps, aux = super().unroll(state, inputs, train=train, **options)
         if train and self.config.scheduled_sampling:
             state = {"steps": state["steps"] + 1}
-        return steps, aux._replace(extras=steps.outputs.draws, state=state)
+        return steps, aux._replace(extras=steps.outputs.reinforce_extras, state=state)
 
     def _context(self, source: EncodedSource, query_RxE: Array, **facts: Any) -> tuple[Array | None, Alignment | None]:
         """Return the context vector that a state reads, and its attention."""
-        if self.config.context_vector is ContextVector.NONE:
+        if self.config.context_vector is ContextVectorKind.NONE:
             return None, None
-        context_RxC, alignment = read_context(self.attention, source, query_RxE, **facts)
+        context_RxC, alignment = compute_context(self.attention, source, query_RxE, **facts)
         return self._scaled(context_RxC, source), alignment
 
     def _scaled(self, context: Array, source: EncodedSource) -> Array:
         """Divide the context vector by the length of the source if the config asks for it."""
-        if self.config.context_vector is not ContextVector.ATTENTION_OVER_LENGTH:
+        if self.config.context_vector is not ContextVectorKind.ATTENTION_OVER_LENGTH:
             return context
         return _divide_by_length(context, repeat_per_beam(source.lengths, len(context) // len(source.lengths)))
 
     def _readout(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
         """Return the output layer r_t."""
         match self.config.output_layer:
-            case OutputLayer.MAXOUT:
+            case OutputLayerKind.MAXOUT:
                 pairs = self.readout(_concatenate(output, word, context))
                 read = jnp.max(pairs.reshape(*pairs.shape[:-1], -1, 2), axis=-1)
-            case OutputLayer.TANH:
+            case OutputLayerKind.TANH:
                 read = jnp.tanh(self.readout(_concatenate(context, output)))
         return dropout(read, self.config.dropout, key)
 

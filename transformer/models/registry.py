@@ -20,7 +20,7 @@ def published_sizes() -> dict[str, PublishedSize]:
     return {**PUBLISHED_SIZES, **own}
 
 
-def model_schema(values: Mapping[str, Any]) -> type:
+def model_config_class(values: Mapping[str, Any]) -> type:
     """Return the config dataclass of the family that a `config.model` section names by `family` or `size`.
 
     Raises:
@@ -61,7 +61,7 @@ def build(config: Any, interface: TaskInterface, precision: Precision) -> Model:
     Raises:
         UserError: If the family does not support the task, or if the config does not fit it.
     """
-    name = name_of(config)
+    name = family_name(config)
     required, family = interface.signature, FAMILIES[name]
     if required is not None and required not in family.signatures:
         suitable = [other for other in FAMILIES.all_names() if required in FAMILIES[other].signatures]
@@ -73,7 +73,7 @@ def build(config: Any, interface: TaskInterface, precision: Precision) -> Model:
     return family.build(config, interface, precision)
 
 
-def name_of(config: Any) -> str:
+def family_name(config: Any) -> str:
     """Return the name of the family that a config belongs to."""
     return FAMILIES.name_of(config)
 
@@ -126,7 +126,7 @@ def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
     return {**kept, "size": size}
 
 
-def depart_from_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def remove_contradicted_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the `size` of a `config.model` section if `changes` contradict it.
 
     The model is then no longer the published one, and its other values are written out.

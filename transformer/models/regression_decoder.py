@@ -16,15 +16,15 @@ from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, Po
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialization, Initialize, deepnorm
+from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import TransformerConfig, block_config_from, check_ring
+from transformer.layers.transformer_config import TransformerConfig, block_config_from, check_ring_attention
 from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VECTOR_REGRESSION, TaskInterface, check_max_length
-from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
+from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack, split_key
 
 STACK = "decoder"
 
@@ -71,7 +71,7 @@ class RegressionDecoder(BlockStacks):
     def __init__(self, config: RegressionDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         blocks, deep = config.blocks, deepnorm(config.layers)
         builder = builder.with_rule(
-            Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
+            InitializationRule(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
         )
         self.config, self.count, self.dtype = blocks, config.layers, builder.dtype
         model = (("embed", config.width),)
@@ -104,9 +104,9 @@ class RegressionDecoder(BlockStacks):
             relative=None,
             norm=self.norm,
             key=layers_key,
-            asked=stack_capture(STACK, capture),
+            asked=capture_for_stack(STACK, capture),
         )
-        return self.head(x_BxTxE), Aux(stack_maps(STACK, aux), {}, state)
+        return self.head(x_BxTxE), Aux(maps_of_stack(STACK, aux), {}, state)
 
 
 def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
@@ -119,7 +119,7 @@ def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: 
     steps = Axis("steps", AxisKind.STEPS)
     return Model(
         FunctionalModule(functools.partial(RegressionDecoder, config, interface), precision),
-        stack_sites(STACK, config.blocks, config.layers, steps, steps, causal=True),
+        sites_of_stack(STACK, config.blocks, config.layers, steps, steps, causal=True),
         max_length=config.max_length,
     )
 
@@ -130,7 +130,7 @@ def check_placement(config: RegressionDecoderConfig, placement: Placement) -> No
     Raises:
         UserError: If it does not; gives the keys that could change it.
     """
-    check_ring(config.blocks, placement)
+    check_ring_attention(config.blocks, placement)
 
 
 FAMILY = ModelFamily(

@@ -16,9 +16,15 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt, TupleLimits, UserError
 from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics
-from transformer.layers.convolution import Convolution1D, Convolution2D, ConvolutionActivation, Padding, Window
+from transformer.layers.convolution import (
+    Convolution1D,
+    Convolution2D,
+    ConvolutionActivation,
+    ConvolutionWindow,
+    Padding,
+)
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
-from transformer.layers.image_grid_attention import stack_glimpses
+from transformer.layers.image_grid_attention import stack_layer_maps
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Inputs, Model
@@ -29,7 +35,7 @@ SITE = "episode/attention"
 _KERNEL, _POOL = 3, 2  # of the convolutions over images
 
 
-class Block(enum.Enum):
+class BlockKind(enum.Enum):
     """The kind of a block."""
 
     ATTENTION = "attention"
@@ -43,12 +49,18 @@ class EnabledBlocks(enum.Enum):
     ATTENTION = "attention"
     CONVOLUTIONS = "convolutions"
 
-    def has(self, block: Block) -> bool:
+    def has(self, block: BlockKind) -> bool:
         """Return whether the stack has blocks of this kind."""
         return self is EnabledBlocks.BOTH or self.value == block.value
 
 
-_OMNIGLOT = (Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION, Block.CONVOLUTIONS, Block.ATTENTION)
+_OMNIGLOT = (
+    BlockKind.ATTENTION,
+    BlockKind.CONVOLUTIONS,
+    BlockKind.ATTENTION,
+    BlockKind.CONVOLUTIONS,
+    BlockKind.ATTENTION,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +82,7 @@ class SnailConfig(Config, path="config.model"):
 
     embedding_width: PositiveInt = 64
     channels: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1)] = (64, 64, 64, 64)
-    blocks: tuple[Block, ...] = _OMNIGLOT
+    blocks: tuple[BlockKind, ...] = _OMNIGLOT
     key_sizes: tuple[PositiveInt, ...] = (64, 256, 512)
     value_sizes: tuple[PositiveInt, ...] = (32, 128, 256)
     filters: tuple[PositiveInt, ...] = (128, 128)
@@ -78,9 +90,9 @@ class SnailConfig(Config, path="config.model"):
 
     def _check(self) -> None:
         for name, block in (
-            ("key_sizes", Block.ATTENTION),
-            ("value_sizes", Block.ATTENTION),
-            ("filters", Block.CONVOLUTIONS),
+            ("key_sizes", BlockKind.ATTENTION),
+            ("value_sizes", BlockKind.ATTENTION),
+            ("filters", BlockKind.CONVOLUTIONS),
         ):
             sizes, count = getattr(self, name), self.blocks.count(block)
             if len(sizes) != count:
@@ -94,18 +106,18 @@ class SnailConfig(Config, path="config.model"):
             )
 
     @property
-    def enabled_block_sizes(self) -> tuple[tuple[Block, tuple[int, ...]], ...]:
+    def enabled_block_sizes(self) -> tuple[tuple[BlockKind, tuple[int, ...]], ...]:
         """The enabled blocks, each with its sizes."""
         sizes = {
-            Block.ATTENTION: zip(self.key_sizes, self.value_sizes, strict=True),
-            Block.CONVOLUTIONS: ((each,) for each in self.filters),
+            BlockKind.ATTENTION: zip(self.key_sizes, self.value_sizes, strict=True),
+            BlockKind.CONVOLUTIONS: ((each,) for each in self.filters),
         }
         every = [(block, tuple(next(iter(sizes[block])))) for block in self.blocks]
         return tuple((block, size) for block, size in every if self.enabled_blocks.has(block))
 
     def count_attention_blocks(self) -> int:
         """Return the number of attention blocks."""
-        return sum(block is Block.ATTENTION for block, _ in self.enabled_block_sizes)
+        return sum(block is BlockKind.ATTENTION for block, _ in self.enabled_block_sizes)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of the last grid of an image's convolutions.
@@ -134,7 +146,7 @@ class DenseBlock(Module):
     """
 
     def __init__(self, inputs: int, filters: int, dilation: int, *, builder: ParameterBuilder):
-        window = Window(2, dilation=dilation, padding=Padding.CAUSAL)
+        window = ConvolutionWindow(2, dilation=dilation, padding=Padding.CAUSAL)
         gated = ConvolutionActivation.GTU
         self.convolution = Convolution1D(inputs, ("features", filters), window, activation=gated, builder=builder)
 
@@ -225,7 +237,7 @@ class ImageEmbedding(Module):
     def __init__(self, config: SnailConfig, image: tuple[int, ...], *, builder: ParameterBuilder):
         height, width, inputs = image
         self.count = len(config.channels)
-        windows = Window(_KERNEL), Window(_KERNEL)
+        windows = ConvolutionWindow(_KERNEL), ConvolutionWindow(_KERNEL)
         for number, (before, channels) in enumerate(zip((inputs, *config.channels), config.channels, strict=False)):
             # The norm that follows has a bias of its own.
             convolution = Convolution2D(before, ("features", channels), windows, bias=False, builder=builder)
@@ -298,12 +310,12 @@ class Snail(Module):
             width = config.embedding_width
         for number, (block, sizes) in enumerate(config.enabled_block_sizes):
             match block:
-                case Block.ATTENTION:
+                case BlockKind.ATTENTION:
                     made: Module = AttentionBlock(width, sizes[0], sizes[1], builder=builder)
-                case Block.CONVOLUTIONS:
+                case BlockKind.CONVOLUTIONS:
                     made = TemporalBlock(width, sizes[0], length, builder=builder)
             setattr(self, f"block_{number}", made)
-            width = output_width(width, block, sizes, length)
+            width = block_output_width(width, block, sizes, length)
         # A sum of the sizes of blocks, which no mesh need divide.
         self.head = Linear((("features", width),), (("features", self.outputs),), bias=True, builder=builder)
 
@@ -338,17 +350,17 @@ class Snail(Module):
         maps: list[CapturedAttention | None] = []
         for number, (block, _) in enumerate(self.config.enabled_block_sizes):
             made = getattr(self, f"block_{number}")
-            if block is Block.ATTENTION:
+            if block is BlockKind.ATTENTION:
                 x, captured = made(x, capture_for_site(SITE, capture))
                 maps.append(captured)
             else:
                 x = made(x)
         outputs = self.head(x)
         outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
-        return outputs, Aux(stack_glimpses(SITE, maps), {}, after)
+        return outputs, Aux(stack_layer_maps(SITE, maps), {}, after)
 
 
-def output_width(width: int, block: Block, sizes: tuple[int, ...], length: int) -> int:
+def block_output_width(width: int, block: BlockKind, sizes: tuple[int, ...], length: int) -> int:
     """Return the output features of a block.
 
     Args:
@@ -360,7 +372,7 @@ def output_width(width: int, block: Block, sizes: tuple[int, ...], length: int) 
     Returns:
         The number of features.
     """
-    return width + (sizes[1] if block is Block.ATTENTION else sizes[0] * len(dilations(length)))
+    return width + (sizes[1] if block is BlockKind.ATTENTION else sizes[0] * len(dilations(length)))
 
 
 def image_grid_shape(length: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from transformer.layers.functional_module import Module, ParameterBuilder, unsta
 from transformer.layers.initialization import DeepNorm
 from transformer.layers.kv_cache import KeysAndValues, initial_ancestors, repeat_cache, rows_per_cache, update_ancestors
 from transformer.layers.lora import add_lora
-from transformer.layers.mixture_of_experts import ExpertsConfig
+from transformer.layers.mixture_of_experts import MixtureOfExpertsConfig
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_block import (
@@ -27,12 +27,12 @@ from transformer.layers.transformer_block import (
     BlockCapture,
     BlockGroup,
     EncoderMemory,
-    LayerContext,
+    PerLayerInputs,
+    add_window,
     run_layers,
+    run_layers_unrolled,
     stack_aux,
     stack_by_layer,
-    step_layers,
-    with_window,
 )
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, StatelessModule
@@ -117,7 +117,7 @@ class BlockStacks(StatelessModule):
             self.config,
             count,
             lambda block, x, layer, _: block(
-                x, layer, mask=with_window(mask, layer.window_size), relative_positions=table, capture=asked
+                x, layer, mask=add_window(mask, layer.window_size), relative_positions=table, capture=asked
             ),
             x_BxTxE,
             key=key,
@@ -161,12 +161,12 @@ def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
     return first, second
 
 
-def stack_capture(stack: str, capture: Capture | None) -> BlockCapture:
+def capture_for_stack(stack: str, capture: Capture | None) -> BlockCapture:
     """Return the parts of a capture request that concern the sites of a stack."""
     return BlockCapture(*(capture_for_site(f"{stack}/{site}", capture) for site in ("self", "cross", "experts")))
 
 
-def stack_sites(
+def sites_of_stack(
     stack: str,
     config: TransformerConfig,
     layers: int,
@@ -200,13 +200,13 @@ def stack_sites(
     return tuple(sites)
 
 
-def stack_maps(stack: str, aux: BlockAux) -> dict[str, CapturedAttention]:
+def maps_of_stack(stack: str, aux: BlockAux) -> dict[str, CapturedAttention]:
     """Return what a stack captured, by site."""
     sites = {f"{stack}/self": aux.attention, f"{stack}/cross": aux.cross, f"{stack}/experts": aux.expert_gates}
     return {site: captured for site, captured in sites.items() if captured is not None}
 
 
-def expert_losses(stack: str, aux: BlockAux, config: ExpertsConfig) -> dict[str, AuxiliaryLoss]:
+def expert_losses(stack: str, aux: BlockAux, config: MixtureOfExpertsConfig) -> dict[str, AuxiliaryLoss]:
     """Return the importance and load losses of a stack's experts, summed over its layers.
 
     A coefficient of variation is not a sum over positions: microbatches are weighted by their numbers of real
@@ -309,7 +309,7 @@ class TokenDecoder(TokenModel):
         table = None if relative is None else relative()
 
         def step_layer(
-            block: Any, x_RxE: Array, layer: LayerContext, cache_and_memory: Any
+            block: Any, x_RxE: Array, layer: PerLayerInputs, cache_and_memory: Any
         ) -> tuple[Array, tuple[KeysAndValues, BlockAux]]:
             cache, memory = cache_and_memory
             x_RxE, grown_ring, aux = block.step(
@@ -326,7 +326,7 @@ class TokenDecoder(TokenModel):
 
         x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
         caches_and_memories = list(zip(caches, memories, strict=True))
-        x_RxE, outputs = step_layers(
+        x_RxE, outputs = run_layers_unrolled(
             stacked, self.config, cache.weights["layers"], step_layer, x_RxE, caches_and_memories
         )
         grown_caches, aux = zip(*outputs, strict=True)

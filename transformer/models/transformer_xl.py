@@ -18,19 +18,19 @@ from transformer.layers.segment_memory import (
     split_memory_by_layer,
     stack_memory_of_layers,
 )
-from transformer.layers.transformer_block import BlockAux, LayerContext, run_layers, stack_by_layer, with_window
-from transformer.layers.transformer_config import SEGMENT_MODEL_POSITIONS, Positions, check_ring
+from transformer.layers.transformer_block import BlockAux, PerLayerInputs, add_window, run_layers, stack_by_layer
+from transformer.layers.transformer_config import SEGMENT_MODEL_POSITIONS, PositionEncoding, check_ring_attention
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface, check_max_length
 from transformer.models.transformer_base import (
+    capture_for_stack,
     causal_mask,
     expert_losses,
+    maps_of_stack,
+    sites_of_stack,
     split_key,
-    stack_capture,
-    stack_maps,
-    stack_sites,
 )
 
 
@@ -47,12 +47,12 @@ class TransformerXLConfig(DecoderConfig):
         UserError: If a value is out of range, or if `positions` are absolute.
     """
 
-    positions: Positions = SEGMENT_MODEL_POSITIONS
+    positions: PositionEncoding = SEGMENT_MODEL_POSITIONS
     memory_length: NonNegativeInt = 128
 
     def _check(self) -> None:
         super()._check()
-        if self.positions.within_attention is AttentionPosition.NONE and self.positions is not Positions.NONE:
+        if self.positions.within_attention is AttentionPosition.NONE and self.positions is not PositionEncoding.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value} counts from the beginning of each segment, so that a "
                 "memory's places would be mistaken for the segment's: say transformer_xl, or another within attention"
@@ -86,10 +86,10 @@ class TransformerXLDecoder(Decoder):
             if "segments" in inputs:
                 raise ValueError("inputs has segments and a memory: packed texts do not follow one another")
             mask = mask_after_memory(mask, memory.shape[2], jnp.asarray(inputs["past"]), tokens_BxT.shape[1])
-        table, asked = None if self.relative is None else self.relative(), stack_capture(STACK, capture)
+        table, asked = None if self.relative is None else self.relative(), capture_for_stack(STACK, capture)
 
-        def function(block: Any, x: Array, layer: LayerContext, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
-            seen = with_window(mask, layer.window_size)
+        def function(block: Any, x: Array, layer: PerLayerInputs, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
+            seen = add_window(mask, layer.window_size)
             x, aux, attended = apply_block_with_memory(
                 block, x, layer, held, mask=seen, relative_positions=table, capture=asked
             )
@@ -110,7 +110,7 @@ class TransformerXLDecoder(Decoder):
         aux = stack_by_layer(of_each)
         extras = {"memory": stack_memory_of_layers(kept)} if config.memory_length else {}
         x_BxTxE = x_BxTxE if self.norm is None else self.norm(x_BxTxE)
-        return x_BxTxE, Aux(stack_maps(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts))
+        return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts))
 
 
 def build(config: TransformerXLConfig, interface: TaskInterface, precision: Precision) -> Model:
@@ -122,9 +122,9 @@ def build(config: TransformerXLConfig, interface: TaskInterface, precision: Prec
     check_max_length(config.max_length, interface)
     return Model(
         functional=FunctionalModule(lambda builder: TransformerXLDecoder(config, interface, builder), precision),
-        sites=stack_sites(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
+        sites=sites_of_stack(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
         max_length=config.max_length,
     )
 
 
-FAMILY = ModelFamily(TransformerXLConfig, build, frozenset({LANGUAGE_MODELING}), check_placement=check_ring)
+FAMILY = ModelFamily(TransformerXLConfig, build, frozenset({LANGUAGE_MODELING}), check_placement=check_ring_attention)

@@ -17,18 +17,24 @@ from transformer.attention.sites import Axis, AxisKind
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.grid_positions import GridPositions, GridTable
-from transformer.layers.initialization import Initialization, Initialize, deepnorm
+from transformer.layers.grid_positions import GridPositionEmbeddings, GridPositionEncoding
+from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
-from transformer.layers.norm import Norm
+from transformer.layers.norm import NormKind
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, Remat, TransformerConfig, block_config_from, check_ring
+from transformer.layers.transformer_config import (
+    Biases,
+    Remat,
+    TransformerConfig,
+    block_config_from,
+    check_ring_attention,
+)
 from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily, PublishedSize
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterface
-from transformer.models.transformer_base import BlockStacks, split_key, stack_capture, stack_maps, stack_sites
+from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack, split_key
 
 STACK = "encoder"
 
@@ -76,10 +82,10 @@ class VitConfig(Config, path="config.model"):
     width: PositiveInt = 768
     heads: NumHeads = 12
     feed_forward: PositiveInt = 3072
-    positions: GridPositions = GridPositions.LEARNED
+    positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     pooling: ImagePooling = ImagePooling.CLASS_TOKEN
     activation: Activation = Activation.GELU
-    norm: Norm = Norm.LAYER
+    norm: NormKind = NormKind.LAYER
     norm_epsilon: NonNegativeFloat = 1e-6
     norm_placement: NormPlacement = NormPlacement.PRE
     biases: Biases = Biases.ALL
@@ -135,7 +141,7 @@ class Vit(BlockStacks):
         grid, blocks, deep = config.grid(height, width), config.blocks, deepnorm(config.layers)
         assert grid.shape is not None
         builder = builder.with_rule(
-            Initialize(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
+            InitializationRule(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
         )
         self.config, self.pooling, self.shape, self.patch = blocks, config.pooling, grid.shape, config.patch_size
         self.count, self.dtype, tokens = config.layers, builder.dtype, config.pooling.num_extra_tokens
@@ -149,7 +155,9 @@ class Vit(BlockStacks):
 
         self.class_token = token() if tokens else None
         self.distillation_token = token() if distilled else None
-        self.positions = GridTable(config.positions, grid.shape, config.width, num_class_tokens=tokens, builder=builder)
+        self.positions = GridPositionEmbeddings(
+            config.positions, grid.shape, config.width, num_class_tokens=tokens, builder=builder
+        )
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.norm = self.make_final_norm(builder)
         self.head = Linear(model, classes, bias=True, builder=builder)
@@ -179,11 +187,11 @@ class Vit(BlockStacks):
                 first = jnp.asarray(token[...], self.dtype)
                 x_BxNxE = jnp.concatenate([jnp.broadcast_to(first, (len(x_BxNxE), *first.shape)), x_BxNxE], axis=1)
         x_BxNxE = dropout(self.positions(x_BxNxE), self.config.dropout, embedding_key)
-        asked = stack_capture(STACK, capture)
+        asked = capture_for_stack(STACK, capture)
         x_BxNxE, aux = self.run_self_attention(
             self.layers, self.count, x_BxNxE, Mask(), relative=None, norm=self.norm, key=layers_key, asked=asked
         )
-        return self.logits(x_BxNxE), Aux(stack_maps(STACK, aux), {}, state)
+        return self.logits(x_BxNxE), Aux(maps_of_stack(STACK, aux), {}, state)
 
     def logits(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B C"]:
         """Return the logits of the classes from the states after the last block."""
@@ -207,7 +215,7 @@ def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> 
     """
     _, height, width, _ = interface.inputs["image"].shape
     grid = config.grid(height, width)
-    sites = stack_sites(STACK, config.blocks, config.layers, grid, grid)
+    sites = sites_of_stack(STACK, config.blocks, config.layers, grid, grid)
     return Model(FunctionalModule(lambda builder: Vit(config, interface, builder), precision), sites)
 
 
@@ -217,7 +225,7 @@ def check_placement(config: VitConfig, placement: Placement) -> None:
     Raises:
         UserError: If it does not; gives the keys that could change it.
     """
-    check_ring(config.blocks, placement)
+    check_ring_attention(config.blocks, placement)
 
 
 def _size(

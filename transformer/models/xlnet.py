@@ -14,7 +14,7 @@ from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
-from transformer.layers.initialization import Initialization, Initialize, Role, deepnorm
+from transformer.layers.initialization import Initialization, InitializationRule, ParameterRole, deepnorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import (
     TOKENS,
@@ -25,16 +25,16 @@ from transformer.layers.segment_memory import (
     valid_keys,
 )
 from transformer.layers.sequence_lengths import real_positions
-from transformer.layers.transformer_block import LayerContext, merge_periods_into_layers, run_layers, with_window
+from transformer.layers.transformer_block import PerLayerInputs, add_window, merge_periods_into_layers, run_layers
 from transformer.layers.transformer_config import (
     SEGMENT_MODEL_POSITIONS,
     Biases,
-    Positions,
+    PositionEncoding,
     TransformerConfig,
-    check_ring,
+    check_ring_attention,
 )
 from transformer.layers.two_stream_attention import (
-    RelativeSegments,
+    SegmentDifferences,
     StreamCaptures,
     StreamMasks,
     StreamStates,
@@ -78,7 +78,7 @@ class XLNetConfig(TransformerConfig):
     biases: Biases = Biases.FEED_FORWARD
     initialization: Initialization = Initialization.GPT
     attention_dropout: Rate = 0.1
-    positions: Positions = SEGMENT_MODEL_POSITIONS
+    positions: PositionEncoding = SEGMENT_MODEL_POSITIONS
     output_bias: bool = True
     memory_length: NonNegativeInt = 384
     relative_segments: bool = False
@@ -126,7 +126,7 @@ class XLNet(TokenModel):
     def __init__(self, config: XLNetConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm(config.layers)
         builder = builder.with_rule(
-            Initialize(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
+            InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
         )
         super().__init__(config, config.padded_vocab_size(interface.vocabularies["tokens"]), builder=builder)
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
@@ -135,7 +135,7 @@ class XLNet(TokenModel):
         )
         self.norm = self.make_final_norm(builder)
         # g^(0), the same for every position: the query stream begins without any content (section 2.3).
-        rule = builder.rule(Role.EMBEDDING, 1, config.width)
+        rule = builder.rule(ParameterRole.EMBEDDING, 1, config.width)
         self.blank = builder.parameter(rule, (config.width,), ("embed",))
 
     def hidden(
@@ -178,9 +178,9 @@ class XLNet(TokenModel):
         asked = StreamCaptures(capture_for_site(CONTENT, capture), capture_for_site(QUERY, capture))
 
         def function(
-            block: Any, streams: StreamStates, layer: LayerContext, held: Any
+            block: Any, streams: StreamStates, layer: PerLayerInputs, held: Any
         ) -> tuple[StreamStates, tuple[StreamCaptures, Array]]:
-            seen = StreamMasks(*(with_window(mask, layer.window_size) for mask in masks))
+            seen = StreamMasks(*(add_window(mask, layer.window_size) for mask in masks))
             streams, maps, attended = apply_two_stream_block(
                 block,
                 streams,
@@ -225,13 +225,13 @@ class XLNet(TokenModel):
         past_B = jnp.asarray(inputs["past"]) if slots else jnp.zeros(batch, jnp.int32)
         return two_stream_masks(order_BxT, real_BxT, asked_BxT, valid_keys(slots, past_B, 0))
 
-    def _kinds(self, inputs: Inputs) -> RelativeSegments | None:
+    def _kinds(self, inputs: Inputs) -> SegmentDifferences | None:
         """Return which queries and keys have different token types; those of a memory are 0."""
         if not self.config.relative_segments:
             return None
         types_BxT = jnp.asarray(inputs.get("types", jnp.zeros_like(jnp.asarray(inputs["tokens"]))))
         of_keys = jnp.pad(types_BxT, ((0, 0), (_slots(inputs), 0)))
-        return RelativeSegments(types_BxT[:, :, None] != of_keys[:, None])
+        return SegmentDifferences(types_BxT[:, :, None] != of_keys[:, None])
 
     def _closed(self, streams: StreamStates) -> StreamStates:
         """Apply the final norm, if there is one, to both streams."""
@@ -266,6 +266,6 @@ FAMILY = ModelFamily(
     build,
     frozenset({PERMUTATION_LANGUAGE_MODELING}),
     sizes=sizes_of_family("xlnet"),
-    check_placement=check_ring,
+    check_placement=check_ring_attention,
     embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "blank"),
 )

@@ -86,7 +86,7 @@ def build_components(
         UserError: If data are missing or do not fit the model, or the mesh fits neither.
     """
     placement = make_placement(experiment.sharding) if placement is None else placement
-    family = models.FAMILIES[models.name_of(experiment.model)]
+    family = models.FAMILIES[models.family_name(experiment.model)]
     placement = add_family_axes(placement, family.logical_axes)
     parts = placement.num_shards("batch") * experiment.run.num_microbatches
     if synthetic:
@@ -133,7 +133,7 @@ def _make_objective_optimizer(
             without stacked layers.
     """
     check_trainable_patterns(config, objective, leaves_by_path(model.functional.shapes()))
-    front = models.FAMILIES[models.name_of(experiment.model)].embedding_patterns
+    front = models.FAMILIES[models.family_name(experiment.model)].embedding_patterns
     above = None if config.layer_decay == 1 else count_layers_above(model, front)
     return make_optimizer(config, experiment.run.steps, above)
 

@@ -14,7 +14,7 @@ from transformer.config import RunConfig, UserError, flatten_config, from_config
 from transformer.layers.functional_module import Precision
 from transformer.maps.capture_plan import MapsConfig
 from transformer.models import registry as models
-from transformer.models.registry import change_size, depart_from_size, fill_from_size
+from transformer.models.registry import change_size, fill_from_size, remove_contradicted_size
 from transformer.overrides import (
     ReadValue,
     SchemaSection,
@@ -84,7 +84,7 @@ class ExperimentConfig:
         return {
             **to_config(self.run),
             "task": {"name": tasks.task_name(self.task), **to_config(self.task)},
-            "model": {"family": models.name_of(self.model), **to_config(self.model)},
+            "model": {"family": models.family_name(self.model), **to_config(self.model)},
             "optimizer": to_config(self.optimizer),
             "optimizers": to_config(self.optimizers),
             "parameter_averages": to_config(self.parameter_averages),
@@ -268,7 +268,7 @@ def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: ReadV
     if "model.size" not in chosen:
         changes = {key.removeprefix("model."): key for key in rest if key.startswith("model.")}
         read_changes = {name: read_override(tree, key, rest[key], read) for name, key in changes.items()}
-        values["model"] = depart_from_size(values["model"], read_changes)
+        values["model"] = remove_contradicted_size(values["model"], read_changes)
     return replace_keys(values, rest, tree, read)
 
 
@@ -321,7 +321,7 @@ def _task(values: Mapping[str, Any]) -> SchemaSection:
 
 def _model(values: Mapping[str, Any]) -> SchemaSection:
     """Return the keys of the model's family; a named size gives the defaults of those that it fixes."""
-    group = section_schema(models.model_schema(values))
+    group = section_schema(models.model_config_class(values))
     keys = {"family": SchemaValue(str), **group.keys}
     named = {key: values.get(key) for key in ("family", "size")}
     # Without a size these keys have no default: the family has none.

@@ -13,7 +13,7 @@ from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
 from transformer.huggingface import preprocessor
-from transformer.huggingface.convert import ImportedModel, output_folder, read_model_folder, write_model_folder
+from transformer.huggingface.convert import ImportedModel, atomic_output_folder, read_model_folder, write_model_folder
 from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
 from transformer.models.model import PyTree, count_parameters
@@ -282,12 +282,12 @@ def export_to_huggingface(
             raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
         named = {str(number): name for number, name in enumerate(kept.classes)}
         labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
-        with output_folder(target, "--save_pretrained"):
+        with atomic_output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, keys=labels)
             said = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, said)
     else:
-        with output_folder(target, "--save_pretrained"):
+        with atomic_output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, _token_keys(experiment, kept))
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
     return ConversionResult(family.model_type, count_parameters(params), tuple(notes))

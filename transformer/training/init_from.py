@@ -482,7 +482,9 @@ def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
             arrays.update(leaves_by_path(published.read_params()))
         return {source: _placed_array(arrays[source], leaf) for source, leaf in wanted.items()}
 
-    leaves = {name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.shapes).items()}
+    leaves = {
+        name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.param_shapes).items()
+    }
     said = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
     notes = (*published.notes, *_notes_of_folder(path, published, workdir))
     return InitSource(said, None, leaves, read, notes=notes)

@@ -346,7 +346,7 @@ def measure_trained_model_size(workdir: str | Path, trusted: Collection[str] = (
     sizes = {path: math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(PARAMS)}
     components = build_components(experiment, Path(), single_device_placement(), synthetic=True)
     return TrainedModelSize(
-        family_name=models.name_of(experiment.model),
+        family_name=models.family_name(experiment.model),
         task_name=tasks.task_name(experiment.task),
         step=step,
         num_parameters_by_part=_by_part(sizes),

@@ -19,7 +19,7 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.grid_positions import GridPositions
+from transformer.layers.grid_positions import GridPositionEncoding
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
@@ -43,7 +43,7 @@ SOFT = CaptionerConfig(
 )
 CASES = {
     "soft": SOFT,
-    "plain": dataclasses.replace(SOFT, positions=GridPositions.NONE, gated=False, doubly_stochastic_weight=0.0),
+    "plain": dataclasses.replace(SOFT, positions=GridPositionEncoding.NONE, gated=False, doubly_stochastic_weight=0.0),
     "hard": dataclasses.replace(
         SOFT, attention=AttentionKind.HARD, doubly_stochastic_weight=0.0, soft_attention_probability=0.5
     ),

@@ -19,7 +19,7 @@ from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.layers.functional_module import Precision
-from transformer.layers.recurrent import Cell
+from transformer.layers.recurrent import CellKind
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
 
@@ -196,7 +196,7 @@ def test_parameters_are_as_many_as_the_formula_says(config: NTMConfig, published
 
 
 def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
-    config = LSTMControllerConfig(Cell.LSTM, width=4, layers=2)
+    config = LSTMControllerConfig(CellKind.LSTM, width=4, layers=2)
     with jax.enable_x64(True):
         model = controller_only.build(config, INTERFACE, Precision("float64", "float64"))
         params, inputs = random_params(model), given()

@@ -16,7 +16,7 @@ from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
-from transformer.layers.recurrent import Cell, Direction, RecurrentConfig
+from transformer.layers.recurrent import CellKind, Direction, RecurrentConfig
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import TaskInterface
 
@@ -32,7 +32,7 @@ class Case(NamedTuple):
     """A config, with the words that the oracle knows it by."""
 
     decoder_input: DecoderInput = DecoderInput.POINT
-    cell: Cell = Cell.LSTM
+    cell: CellKind = CellKind.LSTM
     direction: Direction = Direction.FORWARD
     layers: int = 1
     decoder_layers: int = 1
@@ -46,8 +46,8 @@ class Case(NamedTuple):
 CASES = (
     Case(),
     Case(DecoderInput.ENCODED, direction=Direction.BIDIRECTIONAL),
-    Case(DecoderInput.ENCODED, Cell.GRU_RESET_AFTER, layers=2, decoder_layers=2),
-    Case(cell=Cell.VANILLA, direction=Direction.BIDIRECTIONAL, layers=2),
+    Case(DecoderInput.ENCODED, CellKind.GRU_RESET_AFTER, layers=2, decoder_layers=2),
+    Case(cell=CellKind.VANILLA, direction=Direction.BIDIRECTIONAL, layers=2),
 )
 
 

@@ -29,13 +29,13 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
-from transformer.layers.grid_positions import GridPositions
+from transformer.layers.grid_positions import GridPositionEncoding
 from transformer.layers.image_grid_attention import ImageReadout
 
 CONFIGS = {
     "one hop": SMemVQAConfig(width=4, num_hops=1, image_encoder=SMALL),
     "two hops": SMemVQAConfig(width=4, num_hops=2, image_encoder=SMALL),
-    "three hops": SMemVQAConfig(width=4, num_hops=3, image_encoder=SMALL, positions=GridPositions.LEARNED_2D),
+    "three hops": SMemVQAConfig(width=4, num_hops=3, image_encoder=SMALL, positions=GridPositionEncoding.LEARNED_2D),
     "mean": SMemVQAConfig(width=4, num_hops=2, image_encoder=SMALL, readout=ImageReadout.MEAN),
     "nothing": SMemVQAConfig(width=4, image_encoder=SMALL, readout=ImageReadout.NOTHING),
 }

@@ -144,7 +144,7 @@ def compute_initial_gradient_norms(
     paths = leaves_by_path(jax.eval_shape(model.init, jax.random.key(0)).params)
     path = next((path for path in _FIRST_MATRICES if path in paths), None)
     if path is None:
-        family = models.name_of(experiments[0].model)
+        family = models.family_name(experiments[0].model)
         raise UserError(
             f"config.model.family={family} has no feed-forward blocks, alike in all its layers, whose gradients could "
             "be measured"
