@@ -77,7 +77,7 @@ def _checkpoint(directory: RunDirectory, config: Mapping[str, Any]) -> None:
         "batches": {"parts": 1, "content": "0" * 64},
         "commit": None,
         "records": {"metrics.jsonl": [0, "0" * 64]},
-        "progress": {"window": {"steps": 1, "sums": {"loss": 0.5}}, "looked": False},
+        "progress": {"window": {"steps": 1, "sums": {"loss": 0.5}}, "reports_done": False},
     }
     checkpoints = Checkpoints(directory.checkpoints_dir, 1)
     checkpoints.save(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)}, saved)

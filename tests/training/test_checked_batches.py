@@ -47,8 +47,8 @@ def test_labels_of_classes_are_held_against_the_classes() -> None:
 
 
 def test_batches_that_are_left_out_are_in_no_step_and_all_others_in_one() -> None:
-    passed = [(3, 2), (9, 1), (4, 3)]
-    assert merge_ranges(passed) == [(3, 4), (9, 1)]
-    batches = CheckedBatches(Numbered(), INTERFACE, passed)
+    skipped_ranges = [(3, 2), (9, 1), (4, 3)]
+    assert merge_ranges(skipped_ranges) == [(3, 4), (9, 1)]
+    batches = CheckedBatches(Numbered(), INTERFACE, skipped_ranges)
     assert [int(batches[step]["number"]) for step in range(7)] == [0, 1, 2, 7, 8, 10, 11]
     assert [batch_number(step, []) for step in range(3)] == [0, 1, 2]

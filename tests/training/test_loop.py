@@ -214,7 +214,7 @@ def test_steps_that_made_no_update_are_counted_and_in_no_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "saved", "looked", "window"),
+    ("before", "saved", "reports_done", "window"),
     [
         ("the maps of step 0", [], True, 0),
         ("step 1", [], True, 0),
@@ -225,15 +225,15 @@ def test_steps_that_made_no_update_are_counted_and_in_no_mean() -> None:
     ],
 )
 def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
-    before: str, saved: list[int], looked: bool, window: int
+    before: str, saved: list[int], reports_done: bool, window: int
 ) -> None:
     trial = Trial(stopped_before=before)
     with pytest.raises(RunStopped):
         trial.run(8, Cadence(log_every=2, eval_every=4, maps_every=4, checkpoint_every=4))
     assert trial.writer.steps("save") == saved
     if saved and trial.saved[-1]:
-        assert (trial.saved[-1]["looked"], trial.saved[-1]["window"]["steps"]) == (looked, window)
-    assert trial.writer.steps("scalars", "validation") == ([4] if looked and saved else [])
+        assert (trial.saved[-1]["reports_done"], trial.saved[-1]["window"]["steps"]) == (reports_done, window)
+    assert trial.writer.steps("scalars", "validation") == ([4] if reports_done and saved else [])
     made = saved[-1] if saved else 0
     assert trial.fed == list(range(made))
     rest = Trial()

@@ -21,9 +21,9 @@ from transformer.training.checked_batches import InvalidBatch
 from transformer.training.rollback import (
     RollbackRequest,
     describe_no_longer_skipped,
-    explain_bad_batch,
     explain_divergence,
-    explain_not_finite,
+    explain_invalid_batch,
+    explain_non_finite,
     roll_back,
     training_batches,
 )
@@ -128,7 +128,7 @@ def test_the_advice_for_a_token_of_no_vocabulary_goes_past_its_batch(tmp_path: P
     for step, advice, following in ((730, RollbackRequest(500, 230), 730), (506, RollbackRequest(500, 6), 736)):
         with pytest.raises(InvalidBatch, match=r"has tokens\[0, 0\] = 10, no token of a vocabulary of 10") as bad:
             trial.batches[step - 1]
-        assert trial.follow(str(explain_bad_batch(bad.value, trial.run))) == advice
+        assert trial.follow(str(explain_invalid_batch(bad.value, trial.run))) == advice
         assert trial.numbers(501, 501) == [following]
 
 
@@ -160,19 +160,19 @@ def test_a_checkpoint_knows_which_batches_it_was_trained_without() -> None:
     assert describe_no_longer_skipped(saved, [[500, 10]], 600) is None
     assert describe_no_longer_skipped(saved, [[500, 30], [700, 1]], 600) is None
     assert describe_no_longer_skipped({}, [[500, 30]], 600) is None
-    for passed in ([], [[500, 9]], [[501, 10]], [[400, 50]]):
-        assert "left out" in (describe_no_longer_skipped(saved, passed, 600) or "")
+    for skipped_ranges in ([], [[500, 9]], [[501, 10]], [[400, 50]]):
+        assert "left out" in (describe_no_longer_skipped(saved, skipped_ranges, 600) or "")
 
 
 def test_what_cannot_be_stored_is_one_line_with_the_way_past_it(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 500)
-    found = explain_not_finite(NonFiniteError(630, "maps['self'] at step 630 holds NaN"), trial.run)
+    found = explain_non_finite(NonFiniteError(630, "maps['self'] at step 630 holds NaN"), trial.run)
     assert isinstance(found, RunFailed)  # which a command tells in one line, and ends with 1
     assert str(found).startswith("maps['self'] at step 630 holds NaN; the run resumes from step 500")
     assert trial.follow(str(found)) == RollbackRequest(500, 130)
     assert "python -m launch.train --workdir=" in str(found)
     begun = NonFiniteError(0, "maps['self'] at step 0 holds NaN")
-    assert explain_not_finite(begun, Trial(tmp_path).run) is begun
+    assert explain_non_finite(begun, Trial(tmp_path).run) is begun
 
 
 def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
@@ -192,7 +192,7 @@ def test_one_of_several_processes_says_the_way_past_without_asking_the_others(
     monkeypatch.setattr(rollback.jax, "process_count", lambda: 2)
     trial.run.checkpoints = None  # which all processes ask together
     monkeypatch.setattr(rollback, "run_on_primary", None)
-    found = explain_not_finite(NonFiniteError(630, "optimizers/x is not finite at step 630"), trial.run)
+    found = explain_non_finite(NonFiniteError(630, "optimizers/x is not finite at step 630"), trial.run)
     assert str(found).endswith("start each of its 2 processes again with --rollback_to_step=500 --skip_batches=130")
 
 

@@ -22,29 +22,29 @@ class BatchRange(NamedTuple):
     length: Annotated[int, Range(1, 2**53)]
 
 
-def batch_number(step: int, passed: Iterable[Sequence[int]]) -> int:
+def batch_number(step: int, skipped_ranges: Iterable[Sequence[int]]) -> int:
     """Return the number, from 0, of the batch of a step, counted from 0.
 
     Args:
         step: The step.
-        passed: The ranges (first, count) of skipped batches.
+        skipped_ranges: The ranges (first, count) of skipped batches.
     """
     number = step
-    for first, count in sorted(merge_ranges(passed)):
+    for first, count in sorted(merge_ranges(skipped_ranges)):
         if number >= first:
             number += count
     return number
 
 
-def merge_ranges(passed: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+def merge_ranges(ranges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
     """Merge ranges (first, count) that overlap or touch."""
-    ranges: list[tuple[int, int]] = []
-    for first, count in sorted((first, count) for first, count in passed):
-        if ranges and first <= sum(ranges[-1]):
-            earlier, so_many = ranges.pop()
+    merged: list[tuple[int, int]] = []
+    for first, count in sorted((first, count) for first, count in ranges):
+        if merged and first <= sum(merged[-1]):
+            earlier, so_many = merged.pop()
             first, count = earlier, max(earlier + so_many, first + count) - earlier
-        ranges.append((first, count))
-    return ranges
+        merged.append((first, count))
+    return merged
 
 
 class InvalidBatch(UserError):
@@ -61,11 +61,11 @@ class CheckedBatches:
     Args:
         source: The source.
         interface: The task's interface, for the sizes of its vocabularies.
-        passed: The ranges (first, count) of skipped batches.
+        skipped_ranges: The ranges (first, count) of skipped batches.
     """
 
-    def __init__(self, source: BatchSource, interface: TaskInterface, passed: Iterable[Sequence[int]] = ()):
-        self._source, self._passed = source, merge_ranges(passed)
+    def __init__(self, source: BatchSource, interface: TaskInterface, skipped_ranges: Iterable[Sequence[int]] = ()):
+        self._source, self._skipped_ranges = source, merge_ranges(skipped_ranges)
         self._sizes = _vocabulary_sizes(interface)
 
     def __getitem__(self, step: int) -> Batch:
@@ -74,7 +74,7 @@ class CheckedBatches:
         Raises:
             InvalidBatch: If it has a token outside of its vocabulary; the message names the first.
         """
-        number = batch_number(step, self._passed)
+        number = batch_number(step, self._skipped_ranges)
         batch = self._source[number]
         for name, size in self._sizes.items():
             if name in batch:

@@ -63,11 +63,11 @@ class PendingReports:
 
     Attributes:
         window: The sums since the last log.
-        looked: Whether the reports due at the step had been made.
+        reports_done: Whether the reports due at the step had been made.
     """
 
     window: MetricWindow | None = None
-    looked: bool = True
+    reports_done: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ class CheckpointSaver:
 
     def __init__(self, run: TrainingRun, placement: Placement, writers: RunWriters):
         self._run, self._writers = run, writers
-        self._passed = skipped_batches(run.directory)
+        self._skipped_batches = skipped_batches(run.directory)
         whole = NamedSharding(placement.mesh, PartitionSpec())
         self._finite = jax.jit(_are_finite, out_shardings=whole)
 
@@ -49,7 +49,7 @@ class CheckpointSaver:
             )
         metadata = {
             **self._run.checkpoint_metadata,
-            "skipped_batches": self._passed,
+            "skipped_batches": self._skipped_batches,
             "records": self._writers.extents(),
             "progress": dict(progress),
         }

@@ -184,7 +184,7 @@ def train_loop(
         if done > saved:
             _read_pending(pending, accumulator, writer)
             writer.flush()
-            save(state, {"window": accumulator.window(), "looked": reported})
+            save(state, {"window": accumulator.window(), "reports_done": reported})
         raise
     return state
 

@@ -181,19 +181,19 @@ def learning_rate(
 
 
 def make_optimizer(
-    config: OptimizerConfig, steps: int, heights: Mapping[str, np.ndarray | int] | None = None
+    config: OptimizerConfig, steps: int, layers_above: Mapping[str, np.ndarray | int] | None = None
 ) -> Optimizer:
     """Build the optimizer of a run.
 
     Args:
         config: The config. Of its numbers the optimizer depends only on which are zero.
         steps: The number of updates of the run.
-        heights: The number of layers above each parameter (`count_layers_above`), for `layer_decay`.
+        layers_above: The number of layers above each parameter (`count_layers_above`), for `layer_decay`.
 
     Raises:
-        ValueError: If `layer_decay` is not 1 and `heights` is None.
+        ValueError: If `layer_decay` is not 1 and `layers_above` is None.
     """
-    if config.layer_decay != 1 and heights is None:
+    if config.layer_decay != 1 and layers_above is None:
         raise ValueError(f"layer_decay={config.layer_decay} needs the height of every parameter")
 
     def rate(step: int | Int[Array, ""], hyper: Hyperparameters) -> Float[Array, ""]:
@@ -219,9 +219,9 @@ def make_optimizer(
     ) -> tuple[PyTree, PyTree]:
         # Moments stay float32 for narrower parameters: 0.999 in bfloat16 is 1, and they would not change.
         updates, after = rule(step, hyper).update(cast_to_accumulation_dtype(gradients), state, params)
-        if heights is not None and "layer_decay" in hyper:
+        if layers_above is not None and "layer_decay" in hyper:
             # After the rule: its updates are proportional to the learning rate, weight decay included.
-            updates = {path: hyper["layer_decay"] ** heights[path] * leaf for path, leaf in updates.items()}
+            updates = {path: hyper["layer_decay"] ** layers_above[path] * leaf for path, leaf in updates.items()}
         return updates, after
 
     def init(params: PyTree) -> PyTree:

@@ -148,12 +148,12 @@ def _refuse_no_common(
 def _check_unchanged(run: TrainingRun, metadata: Mapping[str, Any], step: int) -> None:
     path, now = run.directory.path, run.checkpoint_metadata
     check_metadata(metadata, path, step)
-    passed = skipped_batches(run.directory)
+    skipped_ranges = skipped_batches(run.directory)
     what = (
         describe_config_change(metadata, run.experiment.to_config(), step)
         or describe_tokenizer_change(metadata, path, step)
         or describe_data_change(metadata, now, step)
-        or describe_no_longer_skipped(metadata, passed, step)
+        or describe_no_longer_skipped(metadata, skipped_ranges, step)
     )
     refuse_change(path, first_message_across_processes(what))
     for change in describe_allowed_changes(metadata, run.experiment.to_config()) if is_primary() else ():
@@ -195,7 +195,7 @@ def _damaged_names() -> Iterator[str]:
 def _resume_point(run: TrainingRun, step: int, state: TrainState, metadata: Mapping[str, Any]) -> ResumePoint:
     directory, progress = run.directory, metadata.get("progress", {})
     later_extents = run_on_primary(lambda: _reported_extents(directory, step))
-    reported = progress.get("looked", True)
+    reported = progress.get("reports_done", True)
     extents = metadata.get("records", {}) if reported or later_extents is None else later_extents
     records = {name: FileExtent(*extent) for name, extent in extents.items()}
     if is_primary() and step == run.experiment.run.steps:  # otherwise announced where they are truncated

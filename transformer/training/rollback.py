@@ -102,15 +102,15 @@ def _ranges(recorded: RollbackRecord | None) -> list[list[int]]:
     return [] if recorded is None else [list(each) for each in recorded.skipped_batches]
 
 
-def describe_no_longer_skipped(saved: Mapping[str, Any], passed: list[list[int]], step: int) -> str | None:
+def describe_no_longer_skipped(saved: Mapping[str, Any], skipped_ranges: list[list[int]], step: int) -> str | None:
     """Describe that batches which a checkpoint was trained without are no longer skipped; None if all still are.
 
     Args:
         saved: The metadata of the checkpoint.
-        passed: The ranges of batches that are skipped now.
+        skipped_ranges: The ranges of batches that are skipped now.
         step: The step of the checkpoint.
     """
-    if merge_ranges([*passed, *saved.get("skipped_batches", ())]) == merge_ranges(passed):
+    if merge_ranges([*skipped_ranges, *saved.get("skipped_batches", ())]) == merge_ranges(skipped_ranges):
         return None
     return f"rollback.json no longer has all batches that the run up to the checkpoint of step {step} has left out"
 
@@ -151,12 +151,12 @@ def _rollback_target(run: TrainingRun, wanted: RollbackRequest | None, steps: li
         raise UserError(f"--rollback_to_step={step}: the run has checkpoints {there}, and 0 is its start")
     if not 0 <= wanted.num_batches_to_skip < 2**31:
         raise UserError(f"--skip_batches={wanted.num_batches_to_skip} must be a number of batches, 0 or more")
-    passed = _ranges(recorded)
-    first = batch_number(step, passed)
+    skipped_ranges = _ranges(recorded)
+    first = batch_number(step, skipped_ranges)
     if wanted.num_batches_to_skip:
-        last = batch_number(step + wanted.num_batches_to_skip - 1, passed)
-        passed = [list(each) for each in merge_ranges([*passed, [first, last - first + 1]])]
-    ranges = tuple(BatchRange(*each) for each in passed)
+        last = batch_number(step + wanted.num_batches_to_skip - 1, skipped_ranges)
+        skipped_ranges = [list(each) for each in merge_ranges([*skipped_ranges, [first, last - first + 1]])]
+    ranges = tuple(BatchRange(*each) for each in skipped_ranges)
     _record_rewind(run.directory, RollbackRecord(wanted.step, wanted.num_batches_to_skip, ranges, step))
     print(
         f"rolling back to step {step} and skipping {wanted.num_batches_to_skip} batches from batch {first}", flush=True
@@ -194,7 +194,7 @@ def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: Ba
     )
 
 
-def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
+def explain_invalid_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
     """Add the command that skips the batch to an error."""
     way = _way_past(run, bad.step)
     return InvalidBatch(
@@ -202,7 +202,7 @@ def explain_bad_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
     )
 
 
-def explain_not_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteError:
+def explain_non_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteError:
     """Add the command that skips the batches before a state that is not finite to its error."""
     # With several processes the others may be running, so no collective call is possible.
     way = _way_past(run, found.step, alone=jax.process_count() > 1)

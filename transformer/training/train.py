@@ -26,9 +26,9 @@ from transformer.training.restore import ResumePoint, record_reported_checkpoint
 from transformer.training.rollback import (
     RollbackRequest,
     check_parameters_finite,
-    explain_bad_batch,
     explain_divergence,
-    explain_not_finite,
+    explain_invalid_batch,
+    explain_non_finite,
     roll_back,
     training_batches,
 )
@@ -177,9 +177,9 @@ def _train_from(
         except TrainingDiverged as diverged:
             raise explain_divergence(diverged, run, batches) from diverged
         except InvalidBatch as bad:
-            raise explain_bad_batch(bad, run) from bad
+            raise explain_invalid_batch(bad, run) from bad
         except NonFiniteError as found:
-            raise explain_not_finite(found, run) from found
+            raise explain_non_finite(found, run) from found
 
 
 class ProfiledTrainStep:

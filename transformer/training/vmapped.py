@@ -42,7 +42,7 @@ from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.optimizer import OptimizerConfig, hyperparameters
 from transformer.training.partitioning import make_placement, shard_host_batches, trace_with_placement
 from transformer.training.restore import resume_runs_together
-from transformer.training.rollback import explain_divergence, explain_not_finite, training_batches
+from transformer.training.rollback import explain_divergence, explain_non_finite, training_batches
 from transformer.training.run_setup import (
     TrainingRun,
     compile_loop_evaluations,
@@ -410,7 +410,7 @@ def _record_divergence(
     said = (
         explain_divergence(why, each, training_batches(each, components))
         if isinstance(why, TrainingDiverged)
-        else explain_not_finite(why, each)
+        else explain_non_finite(why, each)
     )
     print(f"{each.directory.path}: {said}", flush=True)
 

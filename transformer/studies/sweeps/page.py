@@ -35,11 +35,11 @@ class SweepPage:
     Args:
         trial_store: The trials of the sweep.
         about: The sweep's name, metric and command.
-        again: Returns the command that trains a trial again.
+        retrain_command: Returns the command that trains a trial again.
     """
 
-    def __init__(self, trial_store: TrialStore, about: SweepInfo, again: Callable[[Trial], str]):
-        self._trial_store, self._about, self._again = trial_store, about, again
+    def __init__(self, trial_store: TrialStore, about: SweepInfo, retrain_command: Callable[[Trial], str]):
+        self._trial_store, self._about, self._retrain_command = trial_store, about, retrain_command
         self._commands: dict[str, str] = {}  # of the trials that are done
         self._curves = TrialCurves(trial_store, about.metric)
         self._written = ""
@@ -54,7 +54,7 @@ class SweepPage:
         """
         for row in rows:
             if row.state == TrialState.DONE and row.trial.name not in self._commands:
-                self._commands[row.trial.name] = self._again(row.trial)
+                self._commands[row.trial.name] = self._retrain_command(row.trial)
         page = render(sweep_page_data(self._about, self._trial_store, rows, self._curves, self._commands, over=over))
         if page != self._written:
             storage_of(self.path).replace(self.path, page.encode())

@@ -68,7 +68,7 @@ def sweep_page_data(
     trial_store: TrialStore,
     rows: Sequence[TrialStatus],
     curves: TrialCurves,
-    again: Mapping[str, str],
+    retrain_commands: Mapping[str, str],
     *,
     over: bool,
 ) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def sweep_page_data(
         trial_store: Its trials.
         rows: The current status of the trials.
         curves: Their curves.
-        again: Commands that train a trial again, by its name.
+        retrain_commands: Commands that train a trial again, by its name.
         over: Whether the sweep's command has ended: the state is then "done", or "stopped" if trials are left; else
             "running".
 
@@ -113,7 +113,7 @@ def sweep_page_data(
                 "overrides": {key: row.trial.overrides.get(key) for key in keys},
                 "curve": curves.read_curve(row),
                 "directory": str(trial_store.directory(row.trial)),
-                "command": again.get(row.trial.name, ""),
+                "command": retrain_commands.get(row.trial.name, ""),
                 "trust": shlex.join(trust_flags(row.trial.config)),
             }
             for row in order
