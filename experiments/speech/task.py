@@ -143,7 +143,7 @@ class Transcription(SymbolSequenceTask):
             config.output_units.symbols,
             max(len(config.output_units.spell((digit,) * config.max_digits)) for digit in range(10)),
             {
-                "sound": InputSpec((rows, config.max_samples), jnp.float32, Modality.SOUND),
+                "sound": InputSpec((rows, config.max_samples), jnp.float32, Modality.AUDIO),
                 "lengths": InputSpec((rows,)),
             },
             rows=rows,

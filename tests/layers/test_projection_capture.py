@@ -56,7 +56,7 @@ def test_a_norm_is_that_of_the_value_behind_the_heads_own_part_of_the_output(kv_
 def test_the_products_are_the_models_own_logits(changes: dict[str, Any]) -> None:
     x, params, found = captured(**changes)
     assert found.query_key_vectors is not None
-    assert bool(found.query_key_vectors.whole)
+    assert bool(found.query_key_vectors.is_whole_logit)
     q, k = (np.asarray(side, np.float64) for side in found.query_key_vectors[:2])
     logits = float(found.query_key_vectors.scale) * np.einsum(
         "bqhd,bkhd->bhqk", q, np.repeat(k, HEADS // k.shape[2], axis=2)
@@ -74,6 +74,6 @@ def test_what_is_no_product_or_not_that_alone_says_so() -> None:
     for positions in (PositionEncoding.ALIBI, PositionEncoding.SHAW, PositionEncoding.TRANSFORMER_XL):
         vectors = captured(positions=positions)[2].query_key_vectors
         assert vectors is not None
-        assert not bool(vectors.whole), positions
+        assert not bool(vectors.is_whole_logit), positions
     # What Shaw's positions add to the values belongs to a pair, not to a key.
     assert captured(positions=PositionEncoding.SHAW)[2].value_norms is None

@@ -148,7 +148,7 @@ def check_score_call(
 
 
 def check_weighted_sum_call(weights: Array, v: Array) -> None:
-    """Check the arguments of `read`.
+    """Check the arguments of `weighted_sum`.
 
     Raises:
         ValueError: If the weights and values do not match in batch, keys or heads.

@@ -187,14 +187,14 @@ class QueryKeyVectors(NamedTuple):
         q: Queries.
         k: Keys.
         scale: Factor on the dot product.
-        whole: Whether scale (q . k) is the whole logit; False where positions or a bias add to the logits, or a
-            temperature divides them.
+        is_whole_logit: Whether scale (q . k) is the whole logit; False where positions or a bias add to the logits, or
+            a temperature divides them.
     """
 
     q: Float[Array, "*L B Q H D"]
     k: Float[Array, "*L B K G D"]
     scale: Float[Array, "*L"]
-    whole: Bool[Array, "*L"]
+    is_whole_logit: Bool[Array, "*L"]
 
 
 # What a pass without a request captured, by site.

@@ -302,49 +302,49 @@ class ConversionSpec:
             raise UserError(f"config.model.family={family_name(model)} is not {self.model_family}")
         ours = comparable_config(model) | self.infer_fields_from_shapes(model, shapes)
         listed = {key.our_key for key in self.config_keys}
-        faults = [
+        reasons = [
             f"config.model.{name}={ours[name]} is not {value}"
             for name, value in self.fixed_fields.items()
             if ours[name] != value
         ]
         if isinstance(model, TransformerConfig):
-            faults += _unsupported_fields(model, listed)
+            reasons += _unsupported_fields(model, listed)
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
         config |= {only.their_key: only.value for only in self.fixed_keys if only.is_written}
         for key in self.config_keys:
             try:
                 config[key.their_key] = key.write(ours)
             except UserError as error:
-                faults.append(str(error))
-        if not faults:
+                reasons.append(str(error))
+        if not reasons:
             try:
                 return self.restore_config(config)
             except UserError as error:
-                faults.append(str(error))
-        raise InexpressibleModelError(self.model_type, faults)
+                reasons.append(str(error))
+        raise InexpressibleModelError(self.model_type, reasons)
 
 
 class InexpressibleModelError(UserError):
-    """Raised for a model that a Hugging Face architecture cannot express; `faults` lists the reasons."""
+    """Raised for a model that a Hugging Face architecture cannot express; `reasons` lists why."""
 
-    def __init__(self, model_type: str, faults: list[str]):
-        super().__init__(f"{model_type}: {'; '.join(faults)}")
-        self.faults = faults
+    def __init__(self, model_type: str, reasons: list[str]):
+        super().__init__(f"{model_type}: {'; '.join(reasons)}")
+        self.reasons = reasons
 
 
 def _unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]) -> list[str]:
     """List the fields that an export cannot express unless the architecture has a key for them."""
     usual = {"kv_heads": model.heads, "head_dim": model.width // model.heads}
-    faults = [
+    reasons = [
         f"config.model.{name}={value} is not {usual[name]}"
         for name, value in (("kv_heads", model.resolved_kv_heads), ("head_dim", model.resolved_head_dim))
         if name not in listed and value != usual[name]
     ]
     if model.experts.count:
-        faults.append(f"config.model.experts.count={model.experts.count} is not 0")
+        reasons.append(f"config.model.experts.count={model.experts.count} is not 0")
     if model.position_join is not PositionCombination.ADDED:
-        faults.append(f"config.model.position_join={model.position_join.value} is not added")
-    return faults
+        reasons.append(f"config.model.position_join={model.position_join.value} is not added")
+    return reasons
 
 
 def comparable_config(model: Any) -> Config:

@@ -193,7 +193,7 @@ def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config,
         raise UserError(
             f"Hugging Face has no model of config.model.family={name!r}: --save_pretrained writes {known} alone"
         )
-    nearest = min(refusals, key=lambda error: len(error.faults))
+    nearest = min(refusals, key=lambda error: len(error.reasons))
     raise UserError(f"Hugging Face has no such model; the nearest is {nearest}") from nearest
 
 

@@ -229,7 +229,7 @@ class MixtureOfExperts(Module):
             return self._of_each(x_GxSxNxE, gates_GxSxNxK, experts_GxSxNxK)
         positions, count = x_GxSxNxE.shape[2], self.config.count
         share = self.config.capacity_factor * self.config.top_k * positions / count
-        room = min(math.ceil(share / _ROWS_AT_ONCE) * _ROWS_AT_ONCE, positions)
+        capacity = min(math.ceil(share / _ROWS_AT_ONCE) * _ROWS_AT_ONCE, positions)
         # How many positions before each have chosen the expert as well: its place in the expert's queue.
         asked_GxSxNxX = jnp.sum(jax.nn.one_hot(experts_GxSxNxK, count, dtype=jnp.int32), axis=3) * real_GxSxNx1
         before_GxSxNxX = jnp.cumsum(asked_GxSxNxX, axis=2) - asked_GxSxNxX
@@ -238,10 +238,10 @@ class MixtureOfExperts(Module):
             experts_GxSxNxK, jnp.where(real_GxSxNx1, places_GxSxNxK, -1), jnp.max(asked_GxSxNxX.sum(axis=2))
         )
         networks, params = split_stacked(self.networks)
-        go = functools.partial(_dispatch_pass, networks, count, room)
+        go = functools.partial(_dispatch_pass, networks, count, capacity)
         given = DifferentiableInputs(params, x_GxSxNxE, gates_GxSxNxK)
         y_GxSxNxE = go(given, queue, 0)
-        return y_GxSxNxE if room == positions else y_GxSxNxE + _overflow_passes(go, room, given, queue)
+        return y_GxSxNxE if capacity == positions else y_GxSxNxE + _overflow_passes(go, capacity, given, queue)
 
     def _of_each(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array) -> Array:
         """Equation 1 as written: each position meets copies of the networks selected for it, and no others."""
@@ -257,13 +257,13 @@ class ExpertQueues(NamedTuple):
 
     Attributes:
         experts: The experts of each position.
-        places: The position's place in each expert's queue; -1 for padding.
-        longest: Length of the longest queue.
+        queue_positions: The position's place in each expert's queue; -1 for padding.
+        longest_queue: Length of the longest queue.
     """
 
     experts: Int[Array, "G S N k"]
-    places: Int[Array, "G S N k"]
-    longest: Int[Array, ""]
+    queue_positions: Int[Array, "G S N k"]
+    longest_queue: Int[Array, ""]
 
 
 class DifferentiableInputs(NamedTuple):
@@ -286,19 +286,19 @@ DispatchPass = Callable[[DifferentiableInputs, ExpertQueues, Array | int], Array
 def _dispatch_pass(
     networks: Callable[[Params, Array], Array],
     count: int,
-    room: int,
+    capacity: int,
     given: DifferentiableInputs,
     queue: ExpertQueues,
     turn: Any,
 ) -> Any:
-    """The experts' contribution to each position in one pass: places turn x room up to the next in their queues."""
+    """The experts' contribution to each position in one pass: turn x capacity up to the next in their queues."""
     groups, parts, _, width = given.x.shape
-    row_GxSxNxK = queue.places - turn * room
-    served = (row_GxSxNxK >= 0) & (row_GxSxNxK < room) & (queue.places >= 0)
+    row_GxSxNxK = queue.queue_positions - turn * capacity
+    served = (row_GxSxNxK >= 0) & (row_GxSxNxK < capacity) & (queue.queue_positions >= 0)
     # Beyond the last row nothing is written, and zeros are read.
-    slot_GxSxNxK = jnp.where(served, queue.experts * room + row_GxSxNxK, count * room)
-    reader_GxSxR = _each(_readers, count * room)(slot_GxSxNxK)
-    x_GxSxXxCxE = _each(_rows)(given.x, reader_GxSxR).reshape(groups, parts, count, room, width)
+    slot_GxSxNxK = jnp.where(served, queue.experts * capacity + row_GxSxNxK, count * capacity)
+    reader_GxSxR = _each(_readers, count * capacity)(slot_GxSxNxK)
+    x_GxSxXxCxE = _each(_rows)(given.x, reader_GxSxR).reshape(groups, parts, count, capacity, width)
     x_GxSxXxCxE = with_logical_constraint(x_GxSxXxCxE, "batch", "length", None, None, None)
     x_XxGxSxCxE = with_logical_constraint(
         jnp.moveaxis(x_GxSxXxCxE, 2, 0), "experts", "expert_batch", "length", None, None
@@ -307,25 +307,25 @@ def _dispatch_pass(
         networks(given.params, x_XxGxSxCxE), "experts", "expert_batch", "length", None, None
     )
     y_GxSxXxCxE = with_logical_constraint(jnp.moveaxis(y_XxGxSxCxE, 0, 2), "batch", "length", None, None, None)
-    y_GxSxRxE = y_GxSxXxCxE.reshape(groups, parts, count * room, width)
+    y_GxSxRxE = y_GxSxXxCxE.reshape(groups, parts, count * capacity, width)
     y_GxSxNxKxE = _each(_rows)(y_GxSxRxE, slot_GxSxNxK)
     return jnp.sum(y_GxSxNxKxE * given.gates[..., None], axis=3)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _overflow_passes(go: DispatchPass, room: int, given: DifferentiableInputs, queue: ExpertQueues) -> Array:
+def _overflow_passes(go: DispatchPass, capacity: int, given: DifferentiableInputs, queue: ExpertQueues) -> Array:
     """The sum of `go` over all passes but the first; the gradient recomputes each pass."""
-    return _sum_over_passes(room, queue, lambda turn: go(given, queue, turn), jnp.zeros_like(given.x))
+    return _sum_over_passes(capacity, queue, lambda turn: go(given, queue, turn), jnp.zeros_like(given.x))
 
 
 def _overflow_forward(
-    go: DispatchPass, room: int, given: DifferentiableInputs, queue: ExpertQueues
+    go: DispatchPass, capacity: int, given: DifferentiableInputs, queue: ExpertQueues
 ) -> tuple[Array, tuple[DifferentiableInputs, ExpertQueues]]:
-    return _overflow_passes(go, room, given, queue), (given, queue)
+    return _overflow_passes(go, capacity, given, queue), (given, queue)
 
 
 def _overflow_backward(
-    go: DispatchPass, room: int, kept: tuple[DifferentiableInputs, ExpertQueues], gradient: Array
+    go: DispatchPass, capacity: int, kept: tuple[DifferentiableInputs, ExpertQueues], gradient: Array
 ) -> tuple[DifferentiableInputs, None]:
     given, queue = kept
 
@@ -333,19 +333,19 @@ def _overflow_backward(
         _, pull = jax.vjp(lambda given: go(given, queue, turn), given)
         return pull(gradient)[0]
 
-    return _sum_over_passes(room, queue, of_turn, jax.tree.map(jnp.zeros_like, given)), None
+    return _sum_over_passes(capacity, queue, of_turn, jax.tree.map(jnp.zeros_like, given)), None
 
 
 _overflow_passes.defvjp(_overflow_forward, _overflow_backward)
 
 
-def _sum_over_passes[T](room: int, queue: ExpertQueues, of_turn: Callable[[Array], T], zero: T) -> T:
+def _sum_over_passes[T](capacity: int, queue: ExpertQueues, of_turn: Callable[[Array], T], zero: T) -> T:
     def advance(carry: tuple[Array, T]) -> tuple[Array, T]:
         turn, total = carry
         return turn + 1, jax.tree.map(jnp.add, total, of_turn(turn))
 
     # A loop that most steps never enter: a scan would pay for turns that nobody needs.
-    return jax.lax.while_loop(lambda carry: carry[0] * room < queue.longest, advance, (jnp.int32(1), zero))[1]
+    return jax.lax.while_loop(lambda carry: carry[0] * capacity < queue.longest_queue, advance, (jnp.int32(1), zero))[1]
 
 
 def _at_zero(role: ParameterRole, fan_in: int, fan_out: int) -> Initializer:

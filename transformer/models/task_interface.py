@@ -16,7 +16,7 @@ class Modality(enum.Enum):
     Attributes:
         TOKENS: Indices into a vocabulary.
         IMAGE: Pixels.
-        SOUND: Audio samples.
+        AUDIO: Audio samples.
         POINTS: Coordinates of points.
         ACTIONS: Actions of an agent.
         POSITIONS: Indices into a sequence.
@@ -24,7 +24,7 @@ class Modality(enum.Enum):
 
     TOKENS = "tokens"
     IMAGE = "image"
-    SOUND = "sound"
+    AUDIO = "audio"
     POINTS = "points"
     ACTIONS = "actions"
     POSITIONS = "positions"
@@ -46,7 +46,7 @@ class InputSpec(NamedTuple):
     @property
     def positions(self) -> int | None:
         """The number of positions of an example; None for single values, images and audio, which a model cuts up."""
-        if self.modality in (Modality.IMAGE, Modality.SOUND) or len(self.shape) < 2:
+        if self.modality in (Modality.IMAGE, Modality.AUDIO) or len(self.shape) < 2:
             return None
         return self.shape[1]
 

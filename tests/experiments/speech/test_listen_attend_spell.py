@@ -28,7 +28,7 @@ STEPS = (4, 2)
 INPUTS = {"sound": SOUND, "lengths": LENGTHS, "target": TARGET}
 INTERFACE = TaskInterface(
     {
-        "sound": InputSpec(SOUND.shape, jnp.float32, Modality.SOUND),
+        "sound": InputSpec(SOUND.shape, jnp.float32, Modality.AUDIO),
         "lengths": InputSpec(LENGTHS.shape),
         "target": InputSpec(TARGET.shape),
     },

@@ -65,7 +65,7 @@ def encode_projections(
         if products is None:
             continue
         q, k = (np.moveaxis(np.asarray(side, np.float32), 3, 2) for side in (products.q, products.k))
-        scale, whole = float(np.asarray(products.scale)[0]), bool(np.asarray(products.whole)[0])
+        scale, whole = float(np.asarray(products.scale)[0]), bool(np.asarray(products.is_whole_logit)[0])
         facts[-1]["queryKeyVectors"] = {"depth": q.shape[-1], "groups": k.shape[2], "scale": scale, "whole": whole}
         blocks += [
             DataBlock(
