@@ -267,7 +267,7 @@ def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", trial_store: "
             continue
         command = retrain_command(
             arguments.config_file,
-            arguments.config_words,
+            arguments.config_overrides,
             each.trial,
             recorded=str(path),
             workdir=f"{Path(str(trial_store.path)).name}-again/{each.trial.name}",

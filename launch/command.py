@@ -109,19 +109,19 @@ class Arguments(types.SimpleNamespace):
     Attributes:
         base: The values of the config file, or of the run's recorded config.
         config_file: The value of --config.
-        config_words: The words --config.KEY=VALUE.
-        words: All words of the call, each flag joined with its value.
+        config_overrides: The arguments --config.KEY=VALUE.
+        argv: All arguments of the call, each flag joined with its value.
     """
 
     base: Mapping[str, Any]
     config_file: str
-    config_words: tuple[str, ...]
-    words: tuple[str, ...]
+    config_overrides: tuple[str, ...]
+    argv: tuple[str, ...]
 
     @property
     def overrides(self) -> dict[str, str]:
         """The text of each overridden config key; the last one if a key is given twice."""
-        return dict(split_override(word) for word in self.config_words)
+        return dict(split_override(word) for word in self.config_overrides)
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Arguments(types.SimpleNamespace):
             UserError: If a key is unknown or its value invalid.
         """
         values = dict(self.base)
-        if self.config_words:
+        if self.config_overrides:
             # imports jax
             from transformer.training.config import apply_text_overrides
 
@@ -169,8 +169,8 @@ class Arguments(types.SimpleNamespace):
         return self.language_model, 0.3 if self.language_model_weight is None else self.language_model_weight
 
     def without(self, *names: str) -> list[str]:
-        """Return the words without these flags."""
-        return [word for word in self.words if word.partition("=")[0] not in {f"--{name}" for name in names}]
+        """Return the arguments of the call without these flags."""
+        return [word for word in self.argv if word.partition("=")[0] not in {f"--{name}" for name in names}]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the command declares no flag {name!r}")

@@ -26,10 +26,10 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     """
     for word in words:
         convert_value(str, word, "the word")
-    words_of_config = [word for word in words if command.takes_config and re.match(r"--?config\.", word)]
-    for word in words_of_config:
+    config_overrides = [word for word in words if command.takes_config and re.match(r"--?config\.", word)]
+    for word in config_overrides:
         split_override(word)
-    values, rest = _parser(command).parse_known_args([word for word in words if word not in words_of_config])
+    values, rest = _parser(command).parse_known_args([word for word in words if word not in config_overrides])
     if rest:
         raise UserError(_unknown(command, rest, values))
     given = vars(values)
@@ -38,7 +38,7 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
         if flag.value_type in (int, float) and given[flag.name] is not None:
             convert_value(flag.value_type, given[flag.name], f"--{flag.name}")
     config_file = given.pop("config", None) or ""
-    arguments = Arguments(**given, words=_joined(command, words), config_words=tuple(words_of_config))
+    arguments = Arguments(**given, argv=_joined(command, words), config_overrides=tuple(config_overrides))
     arguments.config_file = config_file
     recorded = recorded_config(arguments.workdir) if command.resumes and not config_file else None
     waived = {name for flag in command.flags if getattr(arguments, flag.name) for name in flag.makes_optional}

@@ -125,7 +125,7 @@ def _once_more(arguments: Arguments, trial_store: "TrialStore", trial: "Trial") 
     """Return the command that trains a trial again."""
     return retrain_command(
         arguments.config_file,
-        arguments.config_words,
+        arguments.config_overrides,
         trial,
         recorded=str(trial_store.directory(trial)),
         workdir="runs/best",
