@@ -134,7 +134,7 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("sweep.product()", [], "product() is empty: give it at least one space"),
         ("sweep.choice('seed', [])", [], "choice('seed') is empty"),
         ("None", [], "get_sweep returned a NoneType; it must return what sweep.product"),
-        ("1 / 0", [], "fails at line 22: ZeroDivisionError"),
+        ("1 / 0", [], "fails at line 23: ZeroDivisionError"),
         ("sweep.choice('model.norm_placment', ['pre'])", [], "did you mean config.model.norm_placement"),
         ("sweep.log_uniform('model.widht', 1, 2)", ["--num_trials=2"], "unknown key config.model.widht"),
         ("sweep.uniform('model.width', 8, 16)", ["--num_trials=2"], "is a float; it must be a int (in the trial"),
@@ -195,7 +195,7 @@ def test_a_config_without_get_sweep_is_told_so(tmp_path, capsys, config_file):
     assert load_function(str(path), "get_sweep") is None
     swept = load_function(f"{path}:argument", "get_swept")
     assert swept is not None
-    with pytest.raises(UserError, match="fails at line 22: AttributeError"):
+    with pytest.raises(UserError, match="fails at line 23: AttributeError"):
         swept(None)
 
 
