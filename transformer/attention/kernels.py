@@ -18,6 +18,7 @@ from transformer.attention.blockwise import (
     output_blockwise,
 )
 from transformer.attention.component import Keys, Queries, Values
+from transformer.attention.cudnn_packed_rows import attend_packed
 from transformer.attention.masks import Mask, dense_mask, query_positions, visible_keys
 
 TPU_LANES = 128
@@ -96,6 +97,8 @@ def dot_product_attention(
     """
     queries, keys = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     mask = terms.mask
+    if backend is Backend.CUDNN and mask.segments is not None:
+        return attend_packed(q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, mask, scaling)
     bias = terms.bias
     if terms.position is not None:
         key_1x1xK = jnp.arange(keys, dtype=jnp.int32)[None, None]

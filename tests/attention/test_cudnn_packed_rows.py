@@ -1,0 +1,163 @@
+"""Packed rows on cuDNN: the sequences that are found, what the kernel is told, and where blocks compute instead.
+
+The kernel itself runs in tests/accelerator. Here a NumPy program stands for it, which reads the flat offsets that JAX
+makes of ours.
+"""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo as fused
+
+from tests.attention.test_jax_kernels import Shape, arrays, expected, mask_of, seen_by
+from transformer.attention import kernels
+from transformer.attention.attention_spec import Backend
+from transformer.attention.blockwise import LogitScaling, LogitTerms
+from transformer.attention.cudnn_packed_rows import packed_sequences
+
+LENGTH = 192  # three sequences in a row
+SHAPE = Shape(LENGTH, LENGTH, depth=8, values=8, heads=2, groups=1, batch=3)
+
+
+def rows_of(*sizes: tuple[int, ...]) -> np.ndarray:
+    """Rows of sequences of these sizes, numbered from 1, and 0 after the last."""
+    rows = np.zeros((len(sizes), LENGTH), np.int32)
+    for row, row_sizes in zip(rows, sizes, strict=True):
+        numbered = np.repeat(np.arange(1, len(row_sizes) + 1), row_sizes)
+        row[: len(numbered)] = numbered
+    return rows
+
+
+def facts_of(segments: np.ndarray) -> dict[str, Any]:
+    """The facts of the mask that a decoder has for them."""
+    lengths = np.sum(segments > 0, axis=1).astype(np.int32)
+    return {"causal": True, "segments": (segments, segments), "query_lengths": lengths, "key_lengths": lengths}
+
+
+FULL, PADDED, EMPTY = (100, 60, 32), (50, 70), ()
+
+
+def test_sequences_have_starts_and_lengths_as_jax_documents_them() -> None:
+    found = packed_sequences(mask_of(facts_of(rows_of(FULL, PADDED, EMPTY))), LENGTH, most=3)
+    assert found.starts.tolist() == [[0, 100, 160, -1], [0, 50, -1, -1], [-1, -1, -1, -1]]
+    assert found.lengths.tolist() == [[100, 60, 32], [50, 70, -1], [-1, -1, -1]]
+    assert found.starts.dtype == found.lengths.dtype == jnp.int32
+    np.testing.assert_array_equal(found.real.sum(1), [192, 120, 0])
+    assert bool(found.describe_mask)
+
+
+@pytest.mark.parametrize("fault", ["too many", "a segment in two runs", "other keys", "other lengths of keys"])
+def test_segments_that_are_no_sequences_are_found(fault: str) -> None:
+    segments = rows_of(FULL, PADDED, EMPTY)
+    facts = facts_of(segments)
+    if fault == "too many":
+        facts = facts_of(rows_of(FULL, (10, 10, 10, 10), EMPTY))
+    elif fault == "a segment in two runs":
+        facts = facts_of(np.where(segments == 3, 1, segments))
+    elif fault == "other keys":
+        facts["segments"] = (segments, np.roll(segments, 1, axis=1))
+    else:
+        facts["key_lengths"] = facts["key_lengths"] - np.int32([0, 1, 0])
+    assert not bool(packed_sequences(mask_of(facts), LENGTH, most=3).describe_mask)
+
+
+def in_place_of_the_kernel(q: Any, k: Any, v: Any, *, q_offsets: Any, kv_offsets: Any, **told: Any) -> jax.Array:
+    """Attention of each sequence by itself, from the arrays that XLA's call of cuDNN is given; NaN elsewhere."""
+    sizes, _, starts, _ = fused._fix_seqlen_offsets(told["q_seqlen"], told["kv_seqlen"], q_offsets, kv_offsets, q, k)
+    causal = told["mask_type"] == fused.MaskType.PADDING_CAUSAL
+
+    def compute(q: Any, k: Any, v: Any, sizes: Any, starts: Any) -> Any:
+        q, k, v, sizes, starts = map(np.asarray, (q, k, v, sizes, starts))
+        share = q.shape[2] // k.shape[2]
+        k, v = (np.repeat(x, share, axis=2) for x in (k, v))
+        flat_q, flat_k, flat_v = (np.float64(x).reshape(-1, *x.shape[2:]) for x in (q, k, v))
+        output = np.full_like(flat_q, np.nan)
+        for size, start in zip(sizes.ravel(), starts.ravel() // (q.shape[2] * q.shape[3]), strict=False):
+            here = slice(start, start + size)
+            logits = np.einsum("qhd,khd->hqk", flat_q[here], flat_k[here]) * told["scale"]
+            weights = np.exp(np.where(np.tri(size) if causal else True, logits, -np.inf))
+            weights /= weights.sum(-1, keepdims=True)
+            output[here] = np.einsum("hqk,khd->qhd", weights, flat_v[here])
+        return output.reshape(q.shape).astype(q.dtype)
+
+    return jax.pure_callback(compute, jax.ShapeDtypeStruct(q.shape, q.dtype), q, k, v, sizes, starts)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sizes", [(FULL, PADDED, FULL), (PADDED, EMPTY, FULL), (FULL, (20,) * 9, PADDED)], ids=str)
+def test_the_kernel_is_told_the_sequences_of_the_mask(sizes: Any, causal: bool, monkeypatch: Any) -> None:
+    """Also where a row before has fewer sequences; nine in a row are too many, and are computed in blocks."""
+    monkeypatch.setattr(fused, "dot_product_attention", in_place_of_the_kernel)
+    facts = facts_of(rows_of(*sizes)) | {"causal": causal}
+    inputs = arrays(SHAPE)
+    answer = expected(inputs, seen_by(facts, SHAPE), scale=0.3, temperature=0.5)
+    output = kernels.dot_product_attention(
+        *map(jnp.asarray, inputs[:3]), LogitTerms(mask_of(facts)), LogitScaling(0.3, 0.5), Backend.CUDNN
+    )
+    np.testing.assert_allclose(output, answer.output, atol=2e-5)
+
+
+def test_nothing_undefined_leaves_the_kernel_or_its_gradient(monkeypatch: Any) -> None:
+    """Padding is zero in the output and in the gradients, whatever the kernel leaves there."""
+
+    @jax.custom_vjp
+    def undefined(q: Any, k: Any, v: Any) -> Any:
+        return jnp.full_like(q, jnp.nan)
+
+    undefined.defvjp(lambda *inputs: (undefined(*inputs), inputs), lambda inputs, _: tuple(x * jnp.nan for x in inputs))
+    monkeypatch.setattr(
+        fused, "dot_product_attention", lambda q, k, v, q_offsets, kv_offsets, **told: undefined(q, k, v)
+    )
+    facts = facts_of(rows_of(FULL, PADDED, EMPTY))
+    *inputs, cotangent = map(jnp.asarray, arrays(SHAPE))
+    attention = lambda q, k, v: kernels.dot_product_attention(  # noqa: E731
+        q, k, v, LogitTerms(mask_of(facts)), LogitScaling(1.0), Backend.CUDNN
+    )
+    output, pull_back = jax.vjp(attention, *inputs)
+    for x in (output, *pull_back(cotangent)):
+        padding = ~(np.asarray(facts["segments"][0]) > 0)
+        assert not np.asarray(x)[padding].any()
+        assert np.isnan(np.asarray(x)[~padding]).all()
+
+
+def test_packed_rows_lower_for_a_gpu_with_their_gradient(monkeypatch: Any) -> None:
+    monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91300)
+    monkeypatch.setattr(fused, "check_compute_capability", lambda least: True)
+    facts = facts_of(rows_of(FULL, PADDED, EMPTY))
+
+    def loss(q: Any, k: Any, v: Any) -> jax.Array:
+        scaling = LogitScaling(0.125)
+        return jnp.sum(kernels.dot_product_attention(q, k, v, LogitTerms(mask_of(facts)), scaling, Backend.CUDNN))
+
+    inputs = [jax.ShapeDtypeStruct(x.shape, jnp.bfloat16) for x in arrays(SHAPE)[:3]]
+    text = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+    assert re.findall(r"custom_call @__cudnn\$(\w+)", text) == ["fmhaSoftmax", "fmhaSoftmaxBackward"]
+    assert set(re.findall(r"max_seg_per_batch\\22: (\d+)", text)) == {"3"}
+    assert set(re.findall(r"mask_type\\22: (?:\\22)?(\w+)", text)) == {"PADDING_CAUSAL"}
+
+
+def test_a_jax_without_offsets_is_refused(monkeypatch: Any) -> None:
+    monkeypatch.setattr(fused, "dot_product_attention", lambda q, k, v, **told: q)
+    q, k, v, _ = map(jnp.asarray, arrays(SHAPE))
+    mask = mask_of(facts_of(rows_of(FULL, FULL, FULL)))
+    with pytest.raises(ValueError, match="offsets of mask"):
+        kernels.dot_product_attention(q, k, v, LogitTerms(mask), LogitScaling(1.0), Backend.CUDNN)
+
+
+@pytest.mark.parametrize(
+    ("keys", "facts", "says"),
+    [
+        (64, {}, "as many keys as queries, not 192 and 64"),
+        (LENGTH, {"causal": True, "window": (7, 0)}, "mask.window with mask.segments"),
+    ],
+)
+def test_what_the_kernel_does_not_take_is_refused_by_name(keys: int, facts: dict[str, Any], says: str) -> None:
+    segments = rows_of(FULL, FULL, FULL)
+    q, k, v, _ = map(jnp.asarray, arrays(SHAPE._replace(keys=keys)))
+    mask = mask_of({"segments": (segments, segments[:, :keys]), **facts})
+    with pytest.raises(ValueError, match=re.escape(says)):
+        kernels.dot_product_attention(q, k, v, LogitTerms(mask), LogitScaling(1.0), Backend.CUDNN)

@@ -1,0 +1,132 @@
+"""cuDNN's attention within the segments of packed rows, which it takes as the start and length of each."""
+
+import inspect
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.attention.blockwise import LogitScaling, LogitTerms, output_blockwise
+from transformer.attention.component import Keys, Queries, Values
+from transformer.attention.masks import Mask
+
+
+class PackedSequences(NamedTuple):
+    """The runs of positions of one segment in each row, at most N of them.
+
+    Attributes:
+        starts: The first position of each; after the last one -1, of which there is one more than of lengths.
+        lengths: The number of positions of each; after the last one -1.
+        real: Which positions belong to one.
+        describe_mask: Whether the mask's segments are these runs: none is missing, no segment has two of them, and
+            queries and keys are divided alike.
+    """
+
+    starts: Int[Array, "B N+1"]
+    lengths: Int[Array, "B N"]
+    real: Bool[Array, "B T"]
+    describe_mask: Bool[Array, ""]
+
+
+def packed_sequences(mask: Mask, length: int, most: int) -> PackedSequences:
+    """Find the sequences that are packed into each row.
+
+    Args:
+        mask: A mask with segments, and with lengths or without.
+        length: Positions in a row.
+        most: The most sequences of a row, N.
+
+    Returns:
+        The sequences.
+    """
+    assert mask.segments is not None
+    of_query, of_key = mask.segments
+    position_T = jnp.arange(length)
+    real, real_key = (
+        jnp.broadcast_to(True if lengths is None else position_T < lengths[:, None], of_query.shape)
+        for lengths in (mask.query_lengths, mask.key_lengths)
+    )
+    before = jnp.pad(of_query, ((0, 0), (1, 0)))[:, :length]
+    is_start = real & ((position_T == 0) | (of_query != before))
+    number = jnp.cumsum(is_start, axis=1) - 1
+    member_BxTxN = real[..., None] & (number[..., None] == jnp.arange(most))
+    first_BxTxN = member_BxTxN & is_start[..., None]
+    exists = jnp.any(first_BxTxN, axis=1)
+    starts = jnp.where(exists, jnp.sum(jnp.where(first_BxTxN, position_T[:, None], 0), axis=1), -1)
+    lengths = jnp.where(exists, jnp.sum(member_BxTxN, axis=1), -1)
+    # The segment of each, numbered apart from those of sequences that do not exist.
+    segment = jnp.sum(jnp.where(first_BxTxN, of_query[..., None], 0), axis=1)
+    pair = exists[:, :, None] & exists[:, None] & ~jnp.eye(most, dtype=bool)
+    describe_mask = (
+        jnp.all(number < most)
+        & ~jnp.any(pair & (segment[:, :, None] == segment[:, None]))
+        & jnp.all(real == real_key)
+        & jnp.all(~real | (of_query == of_key))
+    )
+    starts = jnp.pad(starts, ((0, 0), (0, 1)), constant_values=-1)
+    return PackedSequences(starts.astype(jnp.int32), lengths.astype(jnp.int32), real, describe_mask)
+
+
+def attend_packed(
+    q_BxTxHxD: Queries, k_BxTxGxD: Keys, v_BxTxGxD: Values, mask: Mask, scaling: LogitScaling
+) -> Float[Array, "B T H D"]:
+    """Compute attention within segments, where queries and keys are the same positions.
+
+    The kernel is compiled for a number of sequences in a row, with which its time grows: one for each 64 positions. A
+    batch with more of them in a row, or whose segments are not whole sequences, is computed in blocks.
+
+    Args:
+        q_BxTxHxD: Queries.
+        k_BxTxGxD: Keys.
+        v_BxTxGxD: Values.
+        mask: Segments, causality and lengths.
+        scaling: Scale and temperature.
+
+    Returns:
+        The output.
+
+    Raises:
+        ValueError: If queries and keys differ in number, the mask has a window, or JAX doesn't pass offsets to cuDNN.
+    """
+    if mask.window is not None:
+        raise ValueError("backend=cudnn does not take mask.window with mask.segments")
+    length = q_BxTxHxD.shape[1]
+    if length != k_BxTxGxD.shape[1]:
+        raise ValueError(
+            f"backend=cudnn takes mask.segments of as many keys as queries, not {length} and {k_BxTxGxD.shape[1]}"
+        )
+    sequences = packed_sequences(mask, length, most=max(length // 64, 2))
+
+    def by_cudnn(q: Array, k: Array, v: Array) -> Array:
+        return _by_offsets(q, k, v, sequences, causal=mask.causal, scale=scaling.scale / scaling.temperature)
+
+    def in_blocks(q: Array, k: Array, v: Array) -> Array:
+        return output_blockwise(q, k, v, LogitTerms(mask), scaling)
+
+    return jax.lax.cond(sequences.describe_mask, by_cudnn, in_blocks, q_BxTxHxD, k_BxTxGxD, v_BxTxGxD)
+
+
+def _by_offsets(q: Array, k: Array, v: Array, sequences: PackedSequences, *, causal: bool, scale: float) -> Array:
+    """Call the function below `jax.nn.dot_product_attention`, which itself has no offsets in jax 0.12."""
+    from jax._src.cudnn import fused_attention_stablehlo as fused
+
+    if not {"q_offsets", "kv_offsets"} <= inspect.signature(fused.dot_product_attention).parameters.keys():
+        raise ValueError(f"backend=cudnn: jax {jax.__version__} doesn't pass the offsets of mask.segments to cuDNN")
+    # What the kernel leaves at padding, in values and gradients, is undefined.
+    real_BxTx1x1 = sequences.real[..., None, None]
+    q, k, v = (jnp.where(real_BxTx1x1, x, 0) for x in (q, k, v))
+    starts, lengths = sequences.starts, sequences.lengths
+    output = fused.dot_product_attention(
+        q,
+        k,
+        v,
+        q_seqlen=lengths,
+        kv_seqlen=lengths,
+        # Starts alone: JAX moves those of all rows together, so that the end of a row would be a sequence of the next.
+        q_offsets=starts,
+        kv_offsets=starts,
+        scale=scale,
+        mask_type=fused.MaskType.PADDING_CAUSAL if causal else fused.MaskType.PADDING,
+    )
+    return jnp.where(real_BxTx1x1, output, 0)
