@@ -9,15 +9,15 @@ from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,
+    build_train_argv,
     check_flag_value,
     check_max_restarts,
+    format_shell_command,
+    make_run_name,
     require_shared_storage,
     require_tool,
     run_launcher,
-    run_name,
     run_tool,
-    shell_line,
-    train_command_words,
 )
 from launch.clusters.tpu_slices import TpuSlice, parse_slice
 from launch.command import Arguments, Command, Flag
@@ -61,27 +61,29 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
     tpu = parse_slice(arguments.topology, training.topology)
-    name = run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.num_hosts - 1)))
-    manifest = json.dumps(job_set(arguments, training, tpu, name), indent=2)
+    name = make_run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.num_hosts - 1)))
+    manifest = json.dumps(build_job_set(arguments, training, tpu, name), indent=2)
     namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
     # create refuses a name that is taken; apply would report no change and start nothing.
     create = ("kubectl", "create", *namespace, "--validate=strict", "--filename=-")
     delete = ("kubectl", "delete", *namespace, "jobset", name)
     if arguments.dry_run:
         print(f"# {tpu.num_hosts} pods, each on a {tpu.machine_type} with {tpu.chips_per_host} chips")
-        print(shell_line(create, stdin=manifest))
+        print(format_shell_command(create, stdin=manifest))
         return
     require_tool("kubectl", training.environment)
     if run_tool(create, training.environment, stdin=manifest):
-        print(f"nothing was started; delete a run of the same name with: {shell_line(delete)}", file=sys.stderr)
+        print(
+            f"nothing was started; delete a run of the same name with: {format_shell_command(delete)}", file=sys.stderr
+        )
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
     # Without this flag kubectl follows at most five pods, and refuses a slice of six.
     follow = (*follow, f"--max-log-requests={tpu.num_hosts}", "--prefix")
-    print(f"follow the logs with: {shell_line(follow)}\nstop the run with: {shell_line(delete)}")
+    print(f"follow the logs with: {format_shell_command(follow)}\nstop the run with: {format_shell_command(delete)}")
 
 
-def job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
+def build_job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
     """Build the manifest of a run: a jobset.x-k8s.io/v1alpha2 with one replicated job for the slice.
 
     Args:
@@ -159,7 +161,7 @@ def _pod(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str)
 def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
     coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
-    words = train_command_words(check_flag_value("python", arguments.python), training)
+    words = build_train_argv(check_flag_value("python", arguments.python), training)
     joined = (f"--coordinator_address={coordinator}", f"--num_processes={tpu.num_hosts}", "--process_id=$(PROCESS)")
     container: dict[str, Any] = {
         "name": CONTAINER,

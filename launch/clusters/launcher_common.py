@@ -103,7 +103,7 @@ def parse_train_command(command: Command, words: Sequence[str] | None, environme
     return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), topology, environment)
 
 
-def run_name(given: str | None, workdir: str, longest: int = 63) -> str:
+def make_run_name(given: str | None, workdir: str, longest: int = 63) -> str:
     """Return the name of a run for the engines: an RFC 1123 label that starts with a letter.
 
     Args:
@@ -161,7 +161,7 @@ def check_max_restarts(restarts: int) -> None:
         raise UserError(f"--max_restarts={restarts} must be at least 0 (0: no restarts)")
 
 
-def train_command_words(python: str, training: TrainCommand, *more: str) -> tuple[str, ...]:
+def build_train_argv(python: str, training: TrainCommand, *more: str) -> tuple[str, ...]:
     """Return the words that run the train command on another machine.
 
     Args:
@@ -209,7 +209,9 @@ def check_flag_value(flag: str, value: str) -> str:
     return value
 
 
-def shell_line(words: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str | None = None) -> str:
+def format_shell_command(
+    words: Sequence[str], environment: Mapping[str, str] | None = None, stdin: str | None = None
+) -> str:
     """Return a call as a line for a shell.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, NamedTuple
 
-from launch.clusters.launcher_common import DRY_RUN, TrainCommand, run_launcher, shell_line
+from launch.clusters.launcher_common import DRY_RUN, TrainCommand, format_shell_command, run_launcher
 from launch.command import Arguments, Command, Flag
 from transformer.command_invocation import subprocess_command
 from transformer.config import UserError
@@ -58,7 +58,10 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     """Start the processes and wait for them, or print the calls."""
     processes = plan_processes(arguments, training)
     if arguments.dry_run:
-        print("\n".join(f"{shell_line(process.argv, process.extra_environment)} &" for process in processes) + "\nwait")
+        print(
+            "\n".join(f"{format_shell_command(process.argv, process.extra_environment)} &" for process in processes)
+            + "\nwait"
+        )
         return
     code = run_processes(processes, training.environment)
     if code == 128 + signal.SIGINT:

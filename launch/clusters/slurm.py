@@ -9,14 +9,14 @@ from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,
+    build_train_argv,
     check_flag_value,
+    format_shell_command,
+    make_run_name,
     parse_extra_options,
     require_tool,
     run_launcher,
-    run_name,
     run_tool,
-    shell_line,
-    train_command_words,
 )
 from launch.command import Arguments, Command, Flag
 from transformer.command_invocation import find_checkout
@@ -73,16 +73,16 @@ class NodeAllocation(NamedTuple):
 def main(arguments: Arguments, training: TrainCommand) -> None:
     """Submit the batch script with sbatch, or print the call."""
     words = ("sbatch", *parse_extra_options(arguments.options))
-    text = batch_script(arguments, training)
+    text = build_batch_script(arguments, training)
     if arguments.dry_run:
-        print(shell_line(words, stdin=text))
+        print(format_shell_command(words, stdin=text))
         return
     require_tool("sbatch", training.environment)
     if run_tool(words, training.environment, stdin=text):
         raise SystemExit(1)
 
 
-def batch_script(arguments: Arguments, training: TrainCommand) -> str:
+def build_batch_script(arguments: Arguments, training: TrainCommand) -> str:
     """Return the batch script; every word from outside this module is quoted or needs no quotes.
 
     Args:
@@ -107,7 +107,7 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
             f"--time={arguments.time} is too short: the job is stopped {warning} seconds before its end, and "
             "would be requeued again and again without training; increase it, or reduce --grace_seconds"
         )
-    name = run_name(arguments.name, training.workdir)
+    name = make_run_name(arguments.name, training.workdir)
     tasks = share.gpus_per_node if arguments.process_per == "gpu" else 1
     settings = [
         f"--job-name={name}",
@@ -128,7 +128,7 @@ def batch_script(arguments: Arguments, training: TrainCommand) -> str:
     # jax would give each process of a Slurm job one GPU, whatever their number.
     devices = ",".join(map(str, range(share.gpus_per_node)))
     command = shlex.join(
-        ("srun", "--kill-on-bad-exit=1", *train_command_words(check_flag_value("python", arguments.python), training))
+        ("srun", "--kill-on-bad-exit=1", *build_train_argv(check_flag_value("python", arguments.python), training))
     )
     lines = [
         "#!/bin/bash",

@@ -11,16 +11,16 @@ from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
     TrainCommand,
+    build_train_argv,
     check_flag_value,
     check_max_restarts,
+    format_shell_command,
+    make_run_name,
     parse_extra_options,
     require_shared_storage,
     require_tool,
     run_launcher,
-    run_name,
     run_tool,
-    shell_line,
-    train_command_words,
 )
 from launch.clusters.tpu_slices import TpuSlice, default_shape, parse_slice
 from launch.command import Arguments, Command, Flag
@@ -104,15 +104,15 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
             f"{'x'.join(map(str, default_shape(tpu.generation_name, tpu.num_chips)))}; use that, or "
             f"{shlex.join(shell_command('clusters.gke'))}"
         )
-    calls = gcloud_commands(arguments, training, tpu, run_name(arguments.name, training.workdir))
+    calls = build_gcloud_commands(arguments, training, tpu, make_run_name(arguments.name, training.workdir))
     if arguments.dry_run:
-        print(dry_run_script(calls, arguments.keep_slice))
+        print(format_dry_run_script(calls, arguments.keep_slice))
         return
     require_tool("gcloud", training.environment)
     _run(calls, arguments, training, tpu)
 
 
-def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> GcloudCommands:
+def build_gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> GcloudCommands:
     """Return every gcloud call of a run.
 
     Only the commands for the hosts are quoted for a shell; on this machine calls are lists of words.
@@ -136,7 +136,7 @@ def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice,
         *parse_extra_options(arguments.options),
     )
     enter = f"cd -- {shlex.quote(check_flag_value('checkout_dir', arguments.checkout_dir))}"
-    command = shlex.join(train_command_words(check_flag_value("python", arguments.python), training))
+    command = shlex.join(build_train_argv(check_flag_value("python", arguments.python), training))
     ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, "--worker=all")
     return GcloudCommands(
         name=name,
@@ -148,7 +148,7 @@ def gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice,
     )
 
 
-def dry_run_script(calls: GcloudCommands, keep: bool) -> str:
+def format_dry_run_script(calls: GcloudCommands, keep: bool) -> str:
     """Return the calls of a run as a script, with comments where one depends on the slice's state.
 
     Args:
@@ -159,19 +159,22 @@ def dry_run_script(calls: GcloudCommands, keep: bool) -> str:
         The script.
     """
     lines = [
-        *("# The slice's state:", shell_line(calls.describe)),
-        *("# If the slice does not exist, or was lost (then it is deleted first, as below):", shell_line(calls.create)),
+        *("# The slice's state:", format_shell_command(calls.describe)),
+        *(
+            "# If the slice does not exist, or was lost (then it is deleted first, as below):",
+            format_shell_command(calls.create),
+        ),
         f"# The state is checked every {POLL_SECONDS:.0f} s until it is ACTIVE; then on every host:",
-        *((shell_line(calls.setup),) if calls.setup else ()),
-        shell_line(calls.train),
-        *(() if keep else ("# When the run has ended:", shell_line(calls.delete))),
+        *((format_shell_command(calls.setup),) if calls.setup else ()),
+        format_shell_command(calls.train),
+        *(() if keep else ("# When the run has ended:", format_shell_command(calls.delete))),
     ]
     return "\n".join(lines)
 
 
 def _run(calls: GcloudCommands, arguments: Arguments, training: TrainCommand, tpu: TpuSlice) -> None:
     booked = f"{calls.name} still exists: run the same command again to resume, or release it with: "
-    booked += shell_line(calls.delete)
+    booked += format_shell_command(calls.delete)
     code, lost = 0, True
     try:
         for _ in range(arguments.max_restarts + 1):
@@ -202,13 +205,13 @@ def _obtain(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> Non
     while (state := _state(calls, training, tpu)) != "ACTIVE":
         if state in (None, *GONE_STATES):
             if asked:
-                print(f"the slice was refused: see {shell_line(calls.describe)}", file=sys.stderr)
+                print(f"the slice was refused: see {format_shell_command(calls.describe)}", file=sys.stderr)
                 raise SystemExit(1)
             if (state and run_tool(calls.delete, training.environment)) or run_tool(calls.create, training.environment):
                 raise SystemExit(1)
             asked = True
         elif state not in (*WAITING_STATES, *LEAVING_STATES):
-            raise UserError(f"{calls.name} is in the unknown state {state}: see {shell_line(calls.describe)}")
+            raise UserError(f"{calls.name} is in the unknown state {state}: see {format_shell_command(calls.describe)}")
         elif state != said:
             print(f"{calls.name} is {state}; checking every {POLL_SECONDS:.0f} s", flush=True)
             said = state
@@ -245,7 +248,7 @@ def _state(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> str 
         if kind != tpu.accelerator_type:
             raise UserError(
                 f"the queued resource of this name is a {kind}, and this run needs a {tpu.accelerator_type}: "
-                f"pass another --name, or release it with: {shell_line(calls.delete)}"
+                f"pass another --name, or release it with: {format_shell_command(calls.delete)}"
             )
     return described.get("state", {}).get("state", "STATE_UNSPECIFIED")
 

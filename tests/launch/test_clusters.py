@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.clusters import gke, local, slurm, tpu_vm
-from launch.clusters.launcher_common import check_flag_value, parse_extra_options, run_launcher, run_name, shell_line
+from launch.clusters.launcher_common import (
+    check_flag_value,
+    format_shell_command,
+    make_run_name,
+    parse_extra_options,
+    run_launcher,
+)
 from transformer.config import UserError
 
 ENGINES: dict[str, tuple[ModuleType, tuple[str, ...]]] = {
@@ -142,33 +148,33 @@ def test_the_topology_is_the_config_s_pod_unless_a_flag_says_another(capsys, mon
 
 @pytest.mark.parametrize("workdir", ["demo", "gs://bucket/a/demo", "runs/demo/"])
 def test_a_run_is_called_as_the_last_part_of_its_directory(workdir):
-    assert run_name(None, workdir) == "demo"
+    assert make_run_name(None, workdir) == "demo"
 
 
 @given(st.text(max_size=90), st.integers(20, 63))
 def test_derived_names_are_labels(part, longest):
     workdir = "gs://bucket/" + part.replace("/", "")
-    name = run_name(None, workdir, longest)
+    name = make_run_name(None, workdir, longest)
     # RFC 1123's label, beginning with a letter as Google Cloud's names do; spelt out apart from the code's own check.
     assert 0 < len(name) <= longest
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
     assert name[0].isalpha()
     assert name[-1] != "-"
-    assert name == run_name(None, workdir, longest)
+    assert name == make_run_name(None, workdir, longest)
 
 
 def test_names_that_had_to_change_do_not_run_into_one_another():
-    names = {run_name(None, f"runs/{part}") for part in ("a b", "a-b", "A-b", "a_b", "a--b", "a.b")}
+    names = {make_run_name(None, f"runs/{part}") for part in ("a b", "a-b", "A-b", "a_b", "a--b", "a.b")}
     assert len(names) == 6
-    assert run_name(None, "runs/2024").startswith("run-2024-")
+    assert make_run_name(None, "runs/2024").startswith("run-2024-")
 
 
 @pytest.mark.parametrize("name", ["", "-x", "x-", "X", "a_b", "a.b", "2nd", "a" * 64, "$(rm)", "a b", "é"])
 def test_a_given_name_that_is_none_is_refused_with_one_that_is(name):
     with pytest.raises(UserError, match="is not a valid name of a run: use at most") as caught:
-        run_name(name, "runs/demo")
+        make_run_name(name, "runs/demo")
     proposal = str(caught.value).rpartition("--name=")[2]
-    assert run_name(proposal, "runs/demo") == proposal
+    assert make_run_name(proposal, "runs/demo") == proposal
 
 
 def test_options_are_words_of_the_form_key_value():
@@ -193,10 +199,10 @@ def test_words_that_a_tool_would_take_for_flags_are_refused(value):
 @given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12), min_size=1, max_size=4))
 def test_a_shell_reads_back_the_words_that_are_shown(words):
     printed = subprocess.run(
-        ["bash", "-c", shell_line(["printf", "%s\\0", *words])], capture_output=True, check=True
+        ["bash", "-c", format_shell_command(["printf", "%s\\0", *words])], capture_output=True, check=True
     ).stdout.decode()
     assert printed.split("\0")[:-1] == words
     typed = subprocess.run(
-        ["bash", "-c", shell_line(["cat"], stdin="$(x) `y` \\ 'z'")], capture_output=True, check=True
+        ["bash", "-c", format_shell_command(["cat"], stdin="$(x) `y` \\ 'z'")], capture_output=True, check=True
     )
     assert typed.stdout.decode() == "$(x) `y` \\ 'z'\n"
