@@ -56,7 +56,7 @@ _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 _RESULTS = """# Results
 
 Every number comes from a record of a run. Each row links its record, which has the command, the commit, the hardware
-and the details; the row on predicted memory links a guide instead. A test checks that each number in a row is in the
+and the details. (The row on predicted memory links a guide instead.) A test checks that each number in a row is in the
 record that the row links.
 
 - `0.984 ± 0.003 (3 seeds)` is the mean and the standard deviation over seeds.
