@@ -321,9 +321,9 @@ def test_the_lectures_context_is_smaller_by_the_length_of_the_source() -> None:
     weights = random_weights(at["bahdanau"])
     # The readout hears the context alone, and the state hears nothing of it: all else is equal.
     readout = np.zeros_like(weights["readout"]["kernel"])
-    readout[TINY.width + TINY.embedding :] = 1
+    readout[TINY.width + TINY.embedding_width :] = 1
     weights["readout"] = {"kernel": readout, "bias": np.zeros_like(weights["readout"]["bias"])}
-    weights["decoder"]["layer_0"]["forward"]["kernel"][TINY.embedding :] = 0
+    weights["decoder"]["layer_0"]["forward"]["kernel"][TINY.embedding_width :] = 0
     found = {}
     for name, model in at.items():
         variables = Variables(weights, {})
