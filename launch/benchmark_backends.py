@@ -43,7 +43,7 @@ def main(arguments: Arguments) -> None:
             share = timings.captured[backend] / seconds - 1
             print(
                 f"{length:>8}  {name:<16}{seconds * 1e3:>6.1f}{seconds / timings.plain[timings.auto]:>12.2f}"
-                f"{100 * share:>14.0f} %",
+                f"{100 * share:>15.0f}%",
                 flush=True,
             )
 

@@ -197,7 +197,7 @@ def _bytes(report: "AotReport") -> list[str]:
         kinds["activations and temporaries"] = report.peak_bytes - sum(report.resident_bytes.values())
     lines = ["  bytes per device:"]
     for kind, size in kinds.items():
-        share = "" if report.device_memory_bytes is None else f"{100 * size / report.device_memory_bytes:6.1f} %"
+        share = "" if report.device_memory_bytes is None else f"{100 * size / report.device_memory_bytes:7.1f}%"
         lines.append(f"    {kind:<28}{size / GB:10.4f} GB {share}")
     return lines
 
@@ -228,9 +228,9 @@ def _speed(report: "AotReport") -> list[str]:
         lines += [
             f"  step time     {expected.step_seconds:.4f} s by the roofline: compute {expected.compute_seconds:.4f}, "
             f"memory {expected.memory_seconds:.4f}, communication {expected.communication_seconds:.4f}",
-            f"  MFU           {100 * expected.mfu:.1f} %",
-            f"  communication {100 * expected.communication_share:.1f} % of the step, not overlapped "
-            f"{100 * expected.exposed_share:.1f} %",
+            f"  MFU           {100 * expected.mfu:.1f}%",
+            f"  communication {100 * expected.communication_share:.1f}% of the step, not overlapped "
+            f"{100 * expected.exposed_share:.1f}%",
         ]
     return lines
 
@@ -259,8 +259,8 @@ def format_search_table(candidates: Sequence["CompiledCandidate"]) -> str:
         if expected is not None:
             speed = (
                 f"{expected.step_seconds:.4f} s",
-                f"{100 * expected.mfu:.1f} %",
-                f"{100 * expected.communication_share:.1f} %",
+                f"{100 * expected.mfu:.1f}%",
+                f"{100 * expected.communication_share:.1f}%",
             )
         needed = "-" if report.peak_bytes is None else f"{report.peak_bytes / GB:.2f}"
         fits = "fits" if report.fits else "does not fit"

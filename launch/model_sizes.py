@@ -283,7 +283,7 @@ def format_run_sizes(sizes: "TrainedModelSize") -> str:
     lines = [f"{sizes.family_name} on {sizes.task_name}, checkpoint of step {sizes.step}"]
     lines += [f"{'part':<{name}}  {'parameters':>{count}}   share"]
     lines += [
-        f"{part:<{name}}  {size:>{count},}  {100 * size / max(sizes.num_parameters, 1):4.0f} %"
+        f"{part:<{name}}  {size:>{count},}  {100 * size / max(sizes.num_parameters, 1):5.0f}%"
         for part, size in parts.items()
     ]
     if sizes.num_active_parameters != sizes.num_parameters:
@@ -307,7 +307,7 @@ def _row(each: dict[str, Any]) -> dict[str, str]:
         "heads": str(each["heads"]),
         "parameters": f"{parameters:,}",
         "published": "-" if published is None else _rounded(published),
-        "off": "-" if published is None else f"{100 * (parameters / published - 1):+.1f} %",
+        "off": "-" if published is None else f"{100 * (parameters / published - 1):+.1f}%",
         "FLOPs/token": _scientific(each["flops_per_token"]),
         "training FLOPs": _scientific(each["training_flops"]),
         "citation": each["citation"],

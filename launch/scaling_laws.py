@@ -21,7 +21,7 @@ COMMAND = Command(
     description=(
         "Fit scaling laws: how the loss falls with parameters N, tokens D and training FLOPs C, over the runs of a "
         "sweep or an ablation, or over given run directories. Where N and D both vary the law is "
-        "L = E + A / N^alpha + B / D^beta. Intervals are 95 %, by bootstrap of the losses. The result is printed as a "
+        "L = E + A / N^alpha + B / D^beta. Intervals are 95%, by bootstrap of the losses. The result is printed as a "
         "table and written as JSON."
     ),
     example="--workdir=runs/sizes",
@@ -143,7 +143,7 @@ def _interval(fit: "ScalingFit", key: str) -> str:
     if key not in fit.intervals:
         return "  (too few runs for an interval)"
     low, high = fit.intervals[key]
-    return f"  (95 %: {low:.4g} to {high:.4g})"
+    return f"  (95%: {low:.4g} to {high:.4g})"
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_induction_heads_measures_every_head(folder: Path, capsys: pytest.Captur
 def test_pre_norm_and_post_norm_are_compared_in_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("pre_norm_vs_post_norm")
     assert len(names["losses"]) == 4
-    assert re.search(r"^pre - post: [-+]\d\.\d{3} \(95 % interval ", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^pre - post: [-+]\d\.\d{3} \(95% interval ", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_model_and_a_task_of_ones_own_train(folder: Path) -> None:

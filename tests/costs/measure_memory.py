@@ -77,7 +77,7 @@ def main() -> None:
         found = json.loads(done.stdout.splitlines()[-1])
         predicted, measured = found["predicted"] / MEGABYTE, found["measured"] / MEGABYTE
         more = 100 * (measured / predicted - 1)
-        print(f"{case}: predicted {predicted:.1f} MB, measured {measured:.1f} MB, {more:+.1f} %", flush=True)
+        print(f"{case}: predicted {predicted:.1f} MB, measured {measured:.1f} MB, {more:+.1f}%", flush=True)
 
 
 if __name__ == "__main__":

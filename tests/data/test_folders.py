@@ -78,7 +78,7 @@ def test_hidden_copies_of_texts_are_not_read_and_said(tmp_path: Path) -> None:
     opened = texts(tmp_path)
     assert "".join(text for split in opened.splits.values() for text in split) == BOOK
     assert opened.split_note == (
-        "train, validation, test cut by position, 90, 5 and 5 % of the characters; "
+        "train, validation, test cut by position, 90, 5 and 5% of the characters; "
         "not read: .book.txt, .git, .ipynb_checkpoints and 3 more"
     )
 
@@ -105,7 +105,7 @@ def test_files_whose_names_say_splits_are_those_splits(tmp_path: Path) -> None:
     assert opened.splits["test"] == ["test\n"]
     assert "".join([*opened.splits["train"], *opened.splits["validation"]]) == BOOK
     assert opened.split_note == (
-        "train, validation cut by position, 90, 5 and 5 % of the characters; test by the names of files and folders"
+        "train, validation cut by position, 90, 5 and 5% of the characters; test by the names of files and folders"
     )
     # Shards of training alone are cut as any texts are.
     opened = texts(write(tmp_path / "four", {"books/train-1.txt": BOOK, "books/train-2.txt": BOOK}))

@@ -46,7 +46,7 @@ def test_every_size_is_a_row_of_one_table(capsys: pytest.CaptureFixture[str]) ->
         assert row[end] == " "
     by_name = {row.split()[0]: row for row in rows}
     assert "1,557,611,200" in by_name["gpt2-xl"]
-    assert by_name["transformer-base"].split()[2:8] == ["6+6", "512", "8", "63,045,632", "65M", "-3.0"]
+    assert by_name["transformer-base"].split()[2:8] == ["6+6", "512", "8", "63,045,632", "65M", "-3.0%"]
     assert by_name["gpt3-175b"].split()[2:7] == ["96", "12288", "96", "174,604,259,328", "175B"]
     assert "6.31e+23" in by_name["gopher-280b"]
     notes = " ".join(" ".join(rest[len(rows) :]).split())
@@ -122,9 +122,9 @@ def test_a_runs_parameters_are_those_of_its_checkpoint(run: Path, capsys: pytest
     assert said.splitlines() == [
         f"{family} on translation, checkpoint of step 3",
         "part     parameters   share",
-        "encoder          16    40 %",
-        "output           24    60 %",
-        "total            40   100 %",
+        "encoder          16     40%",
+        "output           24     60%",
+        "total            40    100%",
         "and 10 numbers of state, which is not trained",
         "FLOPs of a training step: 6.667e+07 over the config's largest batch",
     ]

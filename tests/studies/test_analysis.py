@@ -15,7 +15,7 @@ from transformer.studies.ablations.formatting import round_to_error
 from transformer.studies.ablations.run_result import Point, RunResult
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
-T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5 %
+T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5%
 PRE = [1.00, 1.20, 0.90, 1.10, 1.05]
 POST = [1.31, 1.48, 1.22, 1.39, 1.36]
 
@@ -99,7 +99,7 @@ def test_a_study_of_two_arms() -> None:
     assert pair["p"] == pair["p_holm"] < 1e-4
     assert pair["verdict"] == "worse"
     assert pair["power"]["deviation"] == pytest.approx(spread)
-    # What five pairs see at 80 % and 5 %: 1.682 deviations.
+    # What five pairs see at 80% and 5%: 1.682 deviations.
     assert pair["power"]["detectable"] == pytest.approx(1.682 * spread, rel=1e-3)
     assert (result["name"], result["direction"], result["seeds"]) == ("norm", "minimize", [1, 2, 3, 4, 5])
     assert result["warnings"] == []
@@ -297,7 +297,7 @@ def test_the_two_best_are_compared_where_neither_is_the_reference() -> None:
     differences = [own - other for own, other in zip(PRE, close, strict=True)]
     mean, half = np.mean(differences), T4 * np.std(differences, ddof=1) / 5**0.5
     assert told[1].startswith(
-        f"The two best, pre less sandwich: {mean:.3f} (95 % interval {mean - half:.3f} to {mean + half:.3f}), p = "
+        f"The two best, pre less sandwich: {mean:.3f} (95% interval {mean - half:.3f} to {mean + half:.3f}), p = "
     )
     assert "no verdict" in told[1]
     # The study itself compares its reference with each.
@@ -345,7 +345,7 @@ def test_an_arm_without_survivors_is_named_and_not_judged() -> None:
     assert "post diverged with seeds 1, 2, 3, 4 and 5" in pair["reason"]
     post = arm_of(result, "post")
     assert (post["mean"], post["interval"], post["iqm"]) == (None, None, {"value": None, "interval": None})
-    assert any("post in 5 of 5 (95 % interval 57 to 100 %); never: pre" in line for line in result["summary"])
+    assert any("post in 5 of 5 (95% interval 57 to 100%); never: pre" in line for line in result["summary"])
 
 
 def test_a_seed_that_one_arm_lost_leaves_the_others_paired() -> None:
@@ -416,7 +416,7 @@ def test_holm_over_the_arms() -> None:
     assert pairs[0]["verdict"] == "no difference seen"
     assert "alone it would count as seen" in pairs[0]["reason"]
     assert {pair["p_holm"] for pair in pairs[1:]} == {1.0}
-    # The power is that of the verdict: at 5 % over four, 2.477 deviations.
+    # The power is that of the verdict: at 5% over four, 2.477 deviations.
     assert pairs[0]["power"]["level"] == 0.0125
     assert pairs[0]["power"]["detectable"] == pytest.approx(2.477 * np.std(noise, ddof=1), rel=1e-3)
     # Alone, the same arm is told apart.
@@ -660,10 +660,10 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
     cells = row("pre", PRE) + row("post", POST) + row("sandwich", near)
     result = analyze(spec(arms, smallest_effect_of_interest=0.1), cells, {})
     assert result["summary"] == [
-        "pre has the best mean test/loss, 1.05 (95 % interval 0.91 to 1.19); not seen to differ from it: sandwich.",
-        "post is worse than pre by 0.302 in test/loss (95 % interval 0.281 to 0.323, p < 0.001 after Holm's correction "
+        "pre has the best mean test/loss, 1.05 (95% interval 0.91 to 1.19); not seen to differ from it: sandwich.",
+        "post is worse than pre by 0.302 in test/loss (95% interval 0.281 to 0.323, p < 0.001 after Holm's correction "
         "over 2 comparisons; 5 paired seeds).",
-        "No difference seen between sandwich and pre at 5 seeds: +0.002 (95 % interval -0.030 to 0.034, p = 0.87 after "
+        "No difference seen between sandwich and pre at 5 seeds: +0.002 (95% interval -0.030 to 0.034, p = 0.87 after "
         "Holm's correction over 2 comparisons); a difference of 0.1 would probably have been seen.",
     ]
     finer = analyze(spec(arms, smallest_effect_of_interest=0.02), cells, {})
@@ -673,7 +673,7 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
     # A named favorite that loses is said to.
     lost = analyze(Ablation("Q?", {arm: {} for arm in arms}, "post"), cells, {})["summary"]
     assert lost[0].endswith("and beats the reference post.")
-    assert lost[2].startswith("pre is better than post by 0.302 in test/loss (95 % interval 0.281 to 0.323")
+    assert lost[2].startswith("pre is better than post by 0.302 in test/loss (95% interval 0.281 to 0.323")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The statistics over many simulated studies: what they claim of 95 % and 5 % holds where the truth is known."""
+"""The statistics over many simulated studies: what they claim of 95% and 5% holds where the truth is known."""
 
 import math
 

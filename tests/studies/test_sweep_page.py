@@ -75,7 +75,7 @@ def test_the_best_the_lines_the_bars_and_the_table_are_the_results(files, visit)
     assert page.locator("#coordinates path.trial").count() == page.locator("#curve path.trial").count() == 6
     for figure in ("#coordinates", "#curve"):
         assert page.locator(f"{figure} path.best").get_attribute("data-trial") == best["name"]
-    assert "learning rate 75 %; norm placement 0 %" in page.locator("#importances desc").text_content()
+    assert "learning rate 75%; norm placement 0%" in page.locator("#importances desc").text_content()
     rows = page.locator("#trials-table tbody tr")
     found = [rows.nth(number).locator("data").first.get_attribute("value") for number in range(5)]
     assert list(map(float, found)) == [trial["value"] for trial in result["trials"][:5]]

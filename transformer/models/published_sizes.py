@@ -40,7 +40,7 @@ def _transformer(width: int, heads: int, **printed: Any) -> PublishedSize:
 
 _TRANSFORMER_NOTES = (
     "the vocabulary is published as 'about 37000 tokens' (section 5.1), so that no count can be exact: with 37,000 it "
-    "is within 4 % of the published one",
+    "is within 4% of the published one",
     "no context is fixed: operations are counted at 32 positions, about a sentence",
 )
 

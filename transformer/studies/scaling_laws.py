@@ -47,7 +47,7 @@ class ScalingFit(NamedTuple):
     Attributes:
         form: The equation.
         values: The fitted values by name.
-        intervals: Their 95 % bootstrap intervals; empty if there are too few runs.
+        intervals: Their 95% bootstrap intervals; empty if there are too few runs.
     """
 
     form: str
@@ -304,7 +304,7 @@ def _drawn_losses(
 
 
 def _groups(runs: Sequence[ScalingRun], terms: Sequence[PowerLawTerm]) -> list[tuple[int, ...]]:
-    """Number each run's values in rising order; values within 1 % of each other share a number."""
+    """Number each run's values in rising order; values within 1% of each other share a number."""
     columns = []
     for term in terms:
         numbers = np.array([getattr(run, term.variable) for run in runs])

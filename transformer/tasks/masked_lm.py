@@ -422,7 +422,7 @@ def mask_tokens(
 ) -> MaskedTokens:
     """Choose a share of each row's eligible tokens and mask them 80 / 10 / 10 (Devlin et al. 2019, section 3.1).
 
-    Of the chosen tokens 80 % are replaced by the mask token and 10 % by a random ordinary token; 10 % stay. Whole words
+    Of the chosen tokens 80% are replaced by the mask token and 10% by a random ordinary token; 10% stay. Whole words
     are chosen, in random order, as long as they fit the share; the first word of that order is always chosen. If every
     token is a word of its own, the share is met exactly.
 

@@ -23,8 +23,8 @@ _SPLIT_OF_PART = {18: "validation", 19: "test"}
 _FIELDS_SHOWN = 8  # fields that a message lists
 FIELD_FILES = (".tsv", ".jsonl")
 """The endings of files whose lines have fields."""
-BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5 % of them"
-BY_PLACE = "position, 90, 5 and 5 % of the characters"
+BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5% of them"
+BY_PLACE = "position, 90, 5 and 5% of the characters"
 _LARGEST_TEXT = 1 << 38  # the largest text in bytes
 
 _SPELLINGS = {

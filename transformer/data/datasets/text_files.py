@@ -27,7 +27,7 @@ _TOPIC_PARTS = 10
 
 
 def read_tinyshakespeare(folder: pathlib.Path) -> dict[str, list[str]]:
-    """Read tiny Shakespeare (Karpathy 2015): the first 90 % of its characters for training, the rest for validation.
+    """Read tiny Shakespeare (Karpathy 2015): the first 90% of its characters for training, the rest for validation.
 
     Raises:
         UserError: If its file, input.txt, is missing.
@@ -91,8 +91,8 @@ def read_text_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = M
 
     A text file is a document, and so is the field "text" of every line of a .jsonl; a folder has those of all .txt and
     .jsonl files in it and its subfolders, in the order of their names. A file or folder whose name says a split, such
-    as train.txt, valid.jsonl or test-00001.txt, belongs to that split. If no name says "train", the first 90 % of the
-    other files' characters are for training, 5 % for validation and 5 % for test, cut at line ends; nothing is cut for
+    as train.txt, valid.jsonl or test-00001.txt, belongs to that split. If no name says "train", the first 90% of the
+    other files' characters are for training, 5% for validation and 5% for test, cut at line ends; nothing is cut for
     a split that has files.
 
     Args:

@@ -34,7 +34,7 @@ class PowerAnalysis(NamedTuple):
     Attributes:
         standard_deviation: The standard deviation of the paired differences.
         significance_level: The two-sided significance level.
-        detectable_difference: The smallest difference seen with a power of 80 %; None without spread.
+        detectable_difference: The smallest difference seen with a power of 80%; None without spread.
         num_seeds_by_difference: Differences, and the number of seeds each needs.
     """
 
@@ -238,7 +238,7 @@ def untuned_combinations_by_arm(study: StudyResults, pair: Comparison) -> dict[s
 
 
 def _power(test: MeanTest, level: float, notable: float | None) -> PowerAnalysis:
-    """Compute the power at Holm's strictest level, 5 % over the family, valid whatever the other comparisons give."""
+    """Compute the power at Holm's strictest level, 5% over the family, valid whatever the other comparisons give."""
     if test.standard_deviation == 0:
         return PowerAnalysis(0.0, level, None, ())
     detectable = test.standard_deviation * detectable_effect(test.sample_size, level)

@@ -67,14 +67,14 @@ def round_to_error(value: float, error: float | None = None) -> str:
 
 
 def format_proportion(count: int, n: int, interval: Interval) -> str:
-    """Describe a proportion with its interval: "2 of 5 (95 % interval 12 to 77 %)"."""
-    return f"{count} of {n} (95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
+    """Describe a proportion with its interval: "2 of 5 (95% interval 12 to 77%)"."""
+    return f"{count} of {n} (95% interval {100 * interval.low:.0f} to {100 * interval.high:.0f}%)"
 
 
 def format_interval(interval: Interval) -> str:
-    """Describe an interval, rounded to half its width: "95 % interval -0.02 to 0.11"."""
+    """Describe an interval, rounded to half its width: "95% interval -0.02 to 0.11"."""
     half = (interval.high - interval.low) / 2
-    return f"95 % interval {round_to_error(interval.low, half)} to {round_to_error(interval.high, half)}"
+    return f"95% interval {round_to_error(interval.low, half)} to {round_to_error(interval.high, half)}"
 
 
 def format_p_value(p: float) -> str:
@@ -203,14 +203,14 @@ def format_runs_csv(result: Mapping[str, Any]) -> str:
 
 
 def format_arms_table(result: Mapping[str, Any]) -> str:
-    """Format the arms as a text table: mean, 95 % interval, difference from the reference, verdict, diverged runs."""
+    """Format the arms as a text table: mean, 95% interval, difference from the reference, verdict, diverged runs."""
     rows = [
         (
             "arm",
             result["reported_metric"],
-            "95 % interval",
+            "95% interval",
             "difference",
-            "95 % interval",
+            "95% interval",
             "p (Holm)",
             "verdict",
             "diverged",

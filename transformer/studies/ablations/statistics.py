@@ -118,7 +118,7 @@ def holm_correction(ps: Sequence[float]) -> list[float]:
     """Apply Holm's step-down correction to p-values (Holm 1979, Scandinavian Journal of Statistics 6).
 
     Of m values in rising order the i-th becomes max over j <= i of min(1, (m - j + 1) p_j). Rejecting below 0.05 then
-    wrongly rejects any true null hypothesis of the family in at most 5 % of studies, whatever the dependence of the
+    wrongly rejects any true null hypothesis of the family in at most 5% of studies, whatever the dependence of the
     tests.
 
     Args:
@@ -146,7 +146,7 @@ def wilson_interval(count: int, n: int) -> Interval:
         n: The number of trials.
 
     Returns:
-        The 95 % interval.
+        The 95% interval.
 
     Raises:
         ValueError: If `count` is not from 0 to `n`, or `n` is below 1.
@@ -199,8 +199,8 @@ def interquartile_interval(
 
     Each resample draws from every task as many of its own runs as it has, with replacement. The ends are quantiles of
     the resamples' means, corrected for bias and acceleration (BCa: Efron 1987, Journal of the American Statistical
-    Association 82); if these are undefined, the plain 2.5 and 97.5 % quantiles. With five runs the interval contains
-    the truth in about 90 % of studies, not 95: verdicts rest on the t interval.
+    Association 82); if these are undefined, the plain 2.5 and 97.5% quantiles. With five runs the interval contains
+    the truth in about 90% of studies, not 95: verdicts rest on the t interval.
 
     Args:
         tasks: The values of the runs of each task.
@@ -208,7 +208,7 @@ def interquartile_interval(
         seed: The seed of the bootstrap.
 
     Returns:
-        The 95 % interval; None if the runs are equal within every task.
+        The 95% interval; None if the runs are equal within every task.
 
     Raises:
         ValueError: If there is no task, or a task has fewer than two runs.
@@ -267,7 +267,7 @@ def _deviations(degrees: int) -> np.ndarray:
 
 
 def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
-    """Return the smallest difference that n pairs detect with 80 % power.
+    """Return the smallest difference that n pairs detect with 80% power.
 
     Args:
         n: The number of pairs.
@@ -286,7 +286,7 @@ def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
 
 
 def num_pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:
-    """Return the fewest pairs, at least two, that detect a difference with 80 % power.
+    """Return the fewest pairs, at least two, that detect a difference with 80% power.
 
     Args:
         effect: The difference, in standard deviations of the paired differences.

@@ -105,7 +105,7 @@ function valueColumns() {
     { head: "arm", cell: (arm) => [line(...armLabel(arm.name)), ...reference(arm)] },
     {
       head: withSpaces(ablation.reported_metric),
-      title: `mean over the seeds at the chosen values, 95 % t interval; ${lowerIsBetter ? "lower" : "higher"} is better`,
+      title: `mean over the seeds at the chosen values, 95% t interval; ${lowerIsBetter ? "lower" : "higher"} is better`,
       cell: (arm) => [
         line(createHtml("b", {}, valueNode(arm.mean, formatFixed(arm.mean, decimals)))),
         small(...intervalNodes(arm.interval, decimals)),
@@ -139,7 +139,7 @@ function comparisonColumns() {
   return [
     {
       head: "difference",
-      title: "paired over seeds, arm minus reference, 95 % t interval",
+      title: "paired over seeds, arm minus reference, 95% t interval",
       cell: (arm) => differenceCell(findComparison(arm.name), decimals),
     },
     {
@@ -154,7 +154,7 @@ function comparisonColumns() {
     {
       head: "power",
       title:
-        "the smallest difference detectable with this many seeds at 80 % power, and the seeds needed for others; " +
+        "the smallest difference detectable with this many seeds at 80% power, and the seeds needed for others; " +
         "at the strictest step of Holm's correction",
       absent: !overall.some(({ power }) => isNumber(power?.detectable)),
       cell: (arm) => powerCell(findComparison(arm.name)),
@@ -178,7 +178,7 @@ function costColumns() {
     },
     {
       head: "diverged",
-      title: "over all tuned values, of the runs that completed; 95 % Wilson interval",
+      title: "over all tuned values, of the runs that completed; 95% Wilson interval",
       cell: divergedCell,
     },
     {

@@ -58,7 +58,7 @@ export function showSensitivity() {
   addFigure(place, {
     id: "divergence",
     title: "Runs that diverged",
-    note: "of all completed runs of an arm; the bar is the 95 % Wilson interval",
+    note: "of all completed runs of an arm; the bar is the 95% Wilson interval",
     paint: paintDivergence,
   });
 }
@@ -120,7 +120,7 @@ function paintDivergence(width) {
   const bottom = y + 6;
   const frame = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => [
     createSvg("line", { class: "grid", x1: atX(share), x2: atX(share), y1: box.top, y2: bottom }),
-    svgText(`${100 * share} %`, Math.min(atX(share), width - 18), bottom + 15, {
+    svgText(`${100 * share}%`, Math.min(atX(share), width - 18), bottom + 15, {
       class: "tick",
       "text-anchor": share ? "middle" : "start",
     }),

@@ -44,7 +44,7 @@ export function formatFixed(value, decimals) {
 
 /** @param {unknown} share */
 export const formatPercent = (share) =>
-  isNumber(share) ? `${formatNumber(Number((100 * share).toPrecision(3)))} %` : "–";
+  isNumber(share) ? `${formatNumber(Number((100 * share).toPrecision(3)))}%` : "–";
 /**
  * @param {any} value
  * @param {number} decimals
