@@ -1,6 +1,8 @@
 """The decoder: what no mask may let through, packed rows, rematerialization, windows, and what training drops."""
 
+import collections
 import functools
+import re
 from typing import Any
 
 import jax
@@ -10,6 +12,7 @@ import pytest
 
 from tests.models.architecture_variants import SMALL, VOCABULARY, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
+from transformer.attention import backends
 from transformer.attention.attention_spec import Backend
 from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
@@ -211,6 +214,27 @@ def test_each_policy_keeps_less_and_computes_more() -> None:
     of_attention, again = held_and_products(Remat.ATTENTION)
     assert held[2] < of_attention < held[0]
     assert products[0] < again
+
+
+@pytest.mark.parametrize(("remat", "forward_passes"), [(Remat.NONE, 1), (Remat.DOTS, 1), (Remat.FULL, 2)])
+def test_the_backward_pass_computes_cudnns_attention_again_only_if_nothing_is_stored(
+    remat: Remat, forward_passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jax._src.cudnn import fused_attention_stablehlo as fused
+
+    monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91300)
+    monkeypatch.setattr(backends, "target_platform", lambda: "gpu")
+    model, _ = build("decoder", Precision(compute="bfloat16"), backend=Backend.CUDNN, remat=remat, width=32)
+
+    def loss(params: Any) -> jax.Array:
+        logits, _ = model.apply(Variables(params, {}), {"tokens": ROW}, train=False)
+        return jnp.sum(logits)
+
+    traced = jax.jit(jax.grad(loss)).trace(model.functional.shapes())
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    calls = collections.Counter(re.findall(r"custom_call @__cudnn\$(\w+)", text))
+    # Once each, because the layers are a loop.
+    assert calls == {"fmhaSoftmax": forward_passes, "fmhaSoftmaxBackward": 1}
 
 
 def test_each_layer_has_the_window_of_its_place_in_the_period() -> None:

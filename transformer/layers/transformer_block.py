@@ -451,6 +451,16 @@ def _checkpoint_policy(remat: Remat) -> Callable[..., Any] | None:
         case Remat.FULL:
             return jax.checkpoint_policies.nothing_saveable
         case Remat.DOTS:
-            return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            return _is_unbatched_product_or_cudnn_attention
         case Remat.ATTENTION:
             return jax.checkpoint_policies.save_only_these_names(OUTPUT_NAME)
+
+
+def _is_unbatched_product_or_cudnn_attention(primitive: Any, *inputs: Any, **params: Any) -> bool:
+    """Whether an operation's results are stored by `Remat.DOTS`.
+
+    cuDNN's attention is as costly as a product and stores as little: its output and a log-sum-exp for each query.
+    """
+    if primitive.name == "dot_product_attention_fwd_wrapper":
+        return True
+    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *inputs, **params)

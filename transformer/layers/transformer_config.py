@@ -125,7 +125,8 @@ class Remat(enum.Enum):
     Attributes:
         NONE: All are stored.
         FULL: Only the input of each block (of each period of windows).
-        DOTS: The results of matrix products without a batch axis, so that norms and activations are recomputed.
+        DOTS: The results of matrix products without a batch axis and of cuDNN's attention, so that norms, activations
+            and the attention of other backends are recomputed.
         ATTENTION: The outputs of attention.
     """
 
