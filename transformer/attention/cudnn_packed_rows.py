@@ -18,14 +18,12 @@ class PackedSequences(NamedTuple):
     Attributes:
         starts: The first position of each; after the last one -1, of which there is one more than of lengths.
         lengths: The number of positions of each; after the last one -1.
-        real: Which positions belong to one.
         describe_mask: Whether the mask's segments are these runs: none is missing, no segment has two of them, and
             queries and keys are divided alike.
     """
 
     starts: Int[Array, "B N+1"]
     lengths: Int[Array, "B N"]
-    real: Bool[Array, "B T"]
     describe_mask: Bool[Array, ""]
 
 
@@ -43,10 +41,7 @@ def packed_sequences(mask: Mask, length: int, most: int) -> PackedSequences:
     assert mask.segments is not None
     of_query, of_key = mask.segments
     position_T = jnp.arange(length)
-    real, real_key = (
-        jnp.broadcast_to(True if lengths is None else position_T < lengths[:, None], of_query.shape)
-        for lengths in (mask.query_lengths, mask.key_lengths)
-    )
+    real, real_key = (_are_real(lengths, of_query.shape) for lengths in (mask.query_lengths, mask.key_lengths))
     before = jnp.pad(of_query, ((0, 0), (1, 0)))[:, :length]
     is_start = real & ((position_T == 0) | (of_query != before))
     number = jnp.cumsum(is_start, axis=1) - 1
@@ -65,7 +60,12 @@ def packed_sequences(mask: Mask, length: int, most: int) -> PackedSequences:
         & jnp.all(~real | (of_query == of_key))
     )
     starts = jnp.pad(starts, ((0, 0), (0, 1)), constant_values=-1)
-    return PackedSequences(starts.astype(jnp.int32), lengths.astype(jnp.int32), real, describe_mask)
+    return PackedSequences(starts.astype(jnp.int32), lengths.astype(jnp.int32), describe_mask)
+
+
+def _are_real(lengths: Int[Array, " B"] | None, shape: tuple[int, ...]) -> Bool[Array, "B T"]:
+    """Which positions of each row are no padding."""
+    return jnp.broadcast_to(True if lengths is None else jnp.arange(shape[1]) < lengths[:, None], shape)
 
 
 def attend_packed(
@@ -97,36 +97,40 @@ def attend_packed(
             f"backend=cudnn takes mask.segments of as many keys as queries, not {length} and {k_BxTxGxD.shape[1]}"
         )
     sequences = packed_sequences(mask, length, most=max(length // 64, 2))
+    # What the kernel leaves at padding, in values and gradients, is undefined.
+    real_query, real_key = (
+        _are_real(lengths, q_BxTxHxD.shape[:2])[..., None, None] for lengths in (mask.query_lengths, mask.key_lengths)
+    )
+    inputs = (
+        jnp.where(real, x, 0) for real, x in ((real_query, q_BxTxHxD), (real_key, k_BxTxGxD), (real_key, v_BxTxGxD))
+    )
+    scale = scaling.scale / scaling.temperature
+    output = jax.lax.cond(
+        sequences.describe_mask,
+        lambda q, k, v: _attend_by_offsets(q, k, v, sequences, causal=mask.causal, scale=scale),
+        lambda q, k, v: output_blockwise(q, k, v, LogitTerms(mask), scaling),
+        *inputs,
+    )
+    return jnp.where(real_query, output, 0)
 
-    def by_cudnn(q: Array, k: Array, v: Array) -> Array:
-        return _by_offsets(q, k, v, sequences, causal=mask.causal, scale=scaling.scale / scaling.temperature)
 
-    def in_blocks(q: Array, k: Array, v: Array) -> Array:
-        return output_blockwise(q, k, v, LogitTerms(mask), scaling)
-
-    return jax.lax.cond(sequences.describe_mask, by_cudnn, in_blocks, q_BxTxHxD, k_BxTxGxD, v_BxTxGxD)
-
-
-def _by_offsets(q: Array, k: Array, v: Array, sequences: PackedSequences, *, causal: bool, scale: float) -> Array:
+def _attend_by_offsets(
+    q: Array, k: Array, v: Array, sequences: PackedSequences, *, causal: bool, scale: float
+) -> Array:
     """Call the function below `jax.nn.dot_product_attention`, which itself has no offsets in jax 0.12."""
     from jax._src.cudnn import fused_attention_stablehlo as fused
 
     if not {"q_offsets", "kv_offsets"} <= inspect.signature(fused.dot_product_attention).parameters.keys():
         raise ValueError(f"backend=cudnn: jax {jax.__version__} doesn't pass the offsets of mask.segments to cuDNN")
-    # What the kernel leaves at padding, in values and gradients, is undefined.
-    real_BxTx1x1 = sequences.real[..., None, None]
-    q, k, v = (jnp.where(real_BxTx1x1, x, 0) for x in (q, k, v))
-    starts, lengths = sequences.starts, sequences.lengths
-    output = fused.dot_product_attention(
+    return fused.dot_product_attention(
         q,
         k,
         v,
-        q_seqlen=lengths,
-        kv_seqlen=lengths,
+        q_seqlen=sequences.lengths,
+        kv_seqlen=sequences.lengths,
         # Starts alone: JAX moves those of all rows together, so that the end of a row would be a sequence of the next.
-        q_offsets=starts,
-        kv_offsets=starts,
+        q_offsets=sequences.starts,
+        kv_offsets=sequences.starts,
         scale=scale,
         mask_type=fused.MaskType.PADDING_CAUSAL if causal else fused.MaskType.PADDING,
     )
-    return jnp.where(real_BxTx1x1, output, 0)
