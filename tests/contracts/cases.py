@@ -269,7 +269,7 @@ class Case:
     is so many times the others'. `holds` asserts what else is true of the last state. `attends`: the share of queries
     that look where they should by the end. `sampled` says why accumulation cannot equal the large batch. `rounding`:
     how far, relatively, losses may drift apart over some steps that are computed in another order. `meshes`: those
-    that `make test` takes. `slow`: the modes of test_contracts.py that it leaves out.
+    that `make test` takes. `daily`: the modes that it takes besides `plain` and `resumed`, which it takes of every case.
     """
 
     name: str
@@ -286,7 +286,7 @@ class Case:
     sampled: str = ""
     rounding: float = 1e-6
     meshes: tuple[str, ...] = ()
-    slow: tuple[str, ...] = ()
+    daily: tuple[str, ...] = ()
 
     def experiment(self, algorithm: OptimizerAlgorithm, rate: float, **changes: float) -> ExperimentConfig:
         """The case as an experiment, all of whose objectives descend alike but for their rates."""
@@ -395,6 +395,7 @@ CASES = (
         # Rounding alone makes 1.2e-6 of the loss of step 14 on the mesh of tensor and sequence.
         rounding=3e-6,
         meshes=("fsdp", "sequence"),
+        daily=("mapped", "vectorized"),
     ),
     Case(
         "hard_attention",
@@ -406,6 +407,7 @@ CASES = (
         attends=0.95,
         sampled="every microbatch draws its own glimpses: equal in expectation alone",
         meshes=("data", "tensor"),
+        daily=("accumulated", "mapped", "vectorized"),
     ),
     Case(
         "two_players",
@@ -421,7 +423,7 @@ CASES = (
         # within the steps that meshes compare, where rounding alone would send the players apart.
         rates={"generator": 0.5},
         holds=direction_is_the_largest_singular_one,
-        slow=("vectorized",),
+        daily=("mapped",),
     ),
     Case(
         "translation x encoder_decoder",
@@ -430,7 +432,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         averages={"mean": {"kind": "mean", "start": 16, "every": 4}},
-        slow=("vectorized",),
+        daily=("mapped",),
     ),
     Case(
         "translation x recurrent",
@@ -447,7 +449,6 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "translation x convs2s",
@@ -467,7 +468,6 @@ CASES = (
         steps=24,
         learning_rate=0.03,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "translation x bytenet",
@@ -488,7 +488,6 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         # Each norm blows rounding up: 3.6e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=1e-5,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "language_modeling x decoder",
@@ -497,7 +496,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         meshes=("tensor",),
-        slow=("vectorized",),
+        daily=("mapped",),
     ),
     Case(
         "language_modeling x recurrent_decoder",
@@ -515,7 +514,6 @@ CASES = (
         steps=24,
         learning_rate=0.02,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "language_modeling x decoder with experts",
@@ -525,7 +523,6 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         sampled="every microbatch draws its own noise, and a coefficient of variation is no sum over microbatches",
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "language_modeling x decoder with LoRA and a new head",
@@ -539,7 +536,6 @@ CASES = (
         begins_from={**UNTIED, "steps": 4, "optimizer": DESCENT},
         rules=("*/lora/* = fresh", "unembedding/* = fresh"),
         metric=("train", "cross_entropy", lambda first, last: last < 0.95 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "masked_lm x encoder",
@@ -547,8 +543,6 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        # Blocks and batches are those of the decoder, whose losses are of other places.
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "masked_lm x encoder of pairs",
@@ -566,7 +560,6 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "algorithms x turing",
@@ -583,8 +576,6 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        # The other family of this task keeps its road; the machine itself is held by its project's test_ntm.py.
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "algorithms x controller_only",
@@ -593,7 +584,6 @@ CASES = (
         steps=60,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "language_modeling x bidirectional_language_model",
@@ -603,7 +593,6 @@ CASES = (
         metric=("train", "auxiliary/backward", lambda first, last: last < 0.9 * first),
         # Rounding alone makes 1.1e-6 of the loss of step 6 on two devices.
         rounding=3e-6,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "classification x recurrent_classifier",
@@ -611,7 +600,6 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "classification x recurrent_classifier with ELMo",
@@ -631,7 +619,6 @@ CASES = (
         ),
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         holds=the_mixture_of_features_has_moved,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "fine_tuning x decoder from a language model",
@@ -645,7 +632,6 @@ CASES = (
         metric=("train", "language_model", lambda first, last: last < 0.9 * first),
         # Rounding alone makes 6.3e-6 of the loss of step 16 on a mesh.
         rounding=1e-5,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "fine_tuning x recurrent_decoder",
@@ -657,7 +643,6 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "language_model", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "pointer from another run",
@@ -668,7 +653,6 @@ CASES = (
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
         meshes=("data",),
-        slow=("plain", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "memory",
@@ -677,7 +661,7 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "auxiliary/sharpness", lambda first, last: last < 0.5 * first),
         meshes=("sequence",),
-        slow=("vectorized",),
+        daily=("mapped",),
     ),
     Case(
         "patches",
@@ -686,8 +670,6 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
         meshes=("fsdp",),
-        # As a road it is that of image_classification x vit.
-        slow=("plain", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "image_classification x vit",
@@ -708,7 +690,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("mapped", "vectorized"),
     ),
     Case(
         "image_classification x convolutional_classifier",
@@ -723,7 +704,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "summarization x pointer_generator",
@@ -749,7 +729,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "linear_regression x regression_decoder",
@@ -776,7 +755,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "in_context_learning x decoder",
@@ -806,7 +784,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "few_shot x snail",
@@ -835,7 +812,6 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < first),
         sampled="every microbatch has its own statistics: those of the large batch are not their mean",
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "meta_rl x snail",
@@ -861,7 +837,6 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.95 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "point_clouds x set_transformer",
@@ -886,7 +861,6 @@ CASES = (
         steps=120,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "geometry x pointer",
@@ -912,7 +886,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.8 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "visual_question_answering x smem_vqa",
@@ -928,7 +901,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "visual_question_answering x stacked_attention_vqa",
@@ -946,7 +918,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "captions x captioner",
@@ -954,8 +925,6 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        # What it computes the tests of its project hold.
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "captions x captioner that draws",
@@ -970,7 +939,6 @@ CASES = (
         sampled="every microbatch draws its own places: equal in expectation alone",
         # Rounding alone makes 1.3e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=3e-6,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "handshake_rl x recurrent_q_network",
@@ -997,7 +965,6 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         averages={"target": {"kind": "exponential", "decay": 0.8}},
         holds=the_replay_has_wrapped_and_the_target_lags,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "scene_text x show_attend_read",
@@ -1024,7 +991,6 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "paired_digits x sagan",
@@ -1049,7 +1015,6 @@ CASES = (
         # Each player answers the other's rounding.
         rounding=3e-5,
         sampled="every microbatch has its own statistics: those of the large batch are not their mean",
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "spoken_digits x listen_attend_spell",
@@ -1057,7 +1022,6 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "spoken_digits x listen_attend_spell that reads its own",
@@ -1073,7 +1037,6 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         sampled="every microbatch draws its own characters and masks: equal in expectation alone",
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "spoken_digits x speech_transformer",
@@ -1096,7 +1059,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "permutation_lm x xlnet",
@@ -1131,7 +1093,6 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         holds=the_memory_is_of_what_was_read,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "segment_lm x transformer_xl",
@@ -1163,7 +1124,6 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         holds=the_memory_is_of_what_was_read,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "instruction_following x listen_attend_walk",
@@ -1191,7 +1151,6 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.7 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "attention_probes x decoder",
@@ -1212,7 +1171,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "attention_probes x bytenet_decoder",
@@ -1232,7 +1190,6 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         # As of bytenet: each norm blows rounding up.
         rounding=1e-5,
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
     Case(
         "normed_translator",
@@ -1242,8 +1199,5 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         holds=statistics_have_moved,
         sampled="every microbatch has its own statistics: those of the large batch are not their mean",
-        # Its layers are held to one device by tests/layers/test_shared_layers_on_meshes.py; a state that several runs
-        # carry at once is the two players' as well, and parts that draw for themselves are those of hard attention.
-        slow=("plain", "accumulated", "resumed", "mapped", "vectorized"),
     ),
 )

@@ -1,8 +1,8 @@
 """Every toy, and every registered task on every registered model, through the real step and the real loop.
 
 One table: each case runs plain, resumed, mapped, and vectorized with every lane's batch accumulated from parts. Every
-registered family and task has a case; `make test` leaves out the modes that a case calls slow and `make slow` runs. A
-family that needs the step, the loop or the store to know about it fails here.
+registered family and task has a case. `make test` runs every case plain and resumed, and the other modes of those that
+say so; `make slow` runs the rest. A family that needs the step, the loop or the store to know about it fails here.
 """
 
 import dataclasses
@@ -267,8 +267,9 @@ def assert_only_trained_parameters_differ(trial: Trial) -> None:
 
 
 MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped, vectorized)}
+ALWAYS = ("plain", "resumed")
 ROWS = [
-    pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[pytest.mark.slow] if mode in case.slow else [])
+    pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[] if mode in case.daily + ALWAYS else [pytest.mark.slow])
     for case in CASES
     for mode in MODES
     if mode != "accumulated" or case.sampled
@@ -277,13 +278,13 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def trial(alone: Callable[[str], Alone], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str], Trial]:
-    """A case, trained once for all its modes; those whose maps `make slow` takes are watched there alone."""
+    """A case, trained once for all its modes; it is watched where its maps are tested."""
 
     @functools.cache
     def made(name: str, watched: bool) -> Trial:
         return Trial(alone(name), tmp_path_factory.mktemp("contract"), watched=watched)
 
-    return lambda case, mode: made(case.name, mode == "mapped" or "mapped" not in case.slow)
+    return lambda case, mode: made(case.name, mode == "mapped" or "mapped" in case.daily)
 
 
 @pytest.mark.parametrize(("case", "mode"), ROWS)
