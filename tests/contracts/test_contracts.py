@@ -173,6 +173,8 @@ def mapped(trial: Trial) -> None:
     for step, maps in zip((0, trial.case.steps), seen_by(trial.setting, trial.first, trial.final), strict=True):
         for name, weights_LxBxHxQxK in maps.items():
             site, stored = store.site(name), store.read(name, step)
+            if site.query == site.key:
+                assert site.causal == (not np.triu(weights_LxBxHxQxK, 1).any()), name
             entropy = store.statistics(name).names.index("entropy")
             assert np.isfinite(store.statistics(name).values[..., entropy]).all(), name
             for example, (queries, keys) in enumerate(

@@ -261,7 +261,7 @@ def build(config: RecurrentDecoderConfig, interface: TaskInterface, precision: P
     sites: tuple[Site, ...] = ()
     if config.memory is RecurrentMemory.STATE_HISTORY:
         layers = tuple(map(str, range(config.layers)))
-        sites = (Site(SITE, Axis("tokens"), Axis("tokens"), layers, ("0",)),)
+        sites = (Site(SITE, Axis("tokens"), Axis("tokens"), layers, ("0",), causal=True),)
     return Model(
         FunctionalModule(lambda builder: RecurrentDecoder(config, interface, builder), precision),
         sites,
