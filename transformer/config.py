@@ -80,7 +80,7 @@ def lookup_by_name(value: str, table: Mapping[str, Any], path: str) -> Any:
         close = close_matches(str(value), table)
         known = ", ".join((*close, *sorted(set(table) - set(close))))
         raise UserError(
-            f"{path}={_shown(value)} is unknown: "
+            f"{path}={shorten_value(value)} is unknown: "
             + (f"did you mean {close[0]!r}? " if close else "")
             + f"known: {known}"
         )
@@ -161,7 +161,7 @@ class MatchesPattern(NamedTuple):
             UserError: If the pattern does not match all of it; the message names `path`.
         """
         if not re.fullmatch(self.pattern, value):
-            raise UserError(f"{path}={_shown(value)} must be {self.meaning}")
+            raise UserError(f"{path}={shorten_value(value)} must be {self.meaning}")
 
 
 class TupleLimits(NamedTuple):
@@ -178,9 +178,9 @@ class TupleLimits(NamedTuple):
         """
         if len(values) < self.min_length:
             some = "a value" if self.min_length == 1 else f"{self.min_length} values"
-            raise UserError(f"{path}={_shown(values)} must hold at least {some}")
+            raise UserError(f"{path}={shorten_value(values)} must hold at least {some}")
         if self.distinct and len(set(values)) < len(values):
-            raise UserError(f"{path}={_shown(values)} must hold different values")
+            raise UserError(f"{path}={shorten_value(values)} must hold different values")
 
 
 Limit = Range | GreaterThan | HalfOpenRange | MatchesPattern | TupleLimits
@@ -377,7 +377,7 @@ def convert_value(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = 
             return _text(value, path, limits)
         return value
     name = getattr(hint, "__name__", str(hint))
-    raise UserError(f"{path}={_shown(value)} is a {type(value).__name__}; it must be a {name}")
+    raise UserError(f"{path}={shorten_value(value)} is a {type(value).__name__}; it must be a {name}")
 
 
 def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> list[Any]:
@@ -387,7 +387,7 @@ def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> l
         UserError: If there are more or fewer items than types, or an item is invalid.
     """
     if len(kinds) != len(values):
-        raise UserError(f"{path}={_shown(values)} has {len(values)} values; it must have {len(kinds)}")
+        raise UserError(f"{path}={shorten_value(values)} has {len(values)} values; it must have {len(kinds)}")
     return [convert_value(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(kinds, values, strict=True))]
 
 
@@ -426,13 +426,13 @@ def _text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
     """
     wide = not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)
     if wide or "\0" in value:
-        raise UserError(f"{path}={_shown(value)} must be text of UTF-8 without null characters")
+        raise UserError(f"{path}={shorten_value(value)} must be text of UTF-8 without null characters")
     for each in limits:
         each.check(value, path)  # type: ignore[arg-type]
     return value
 
 
-def _shown(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """Return a value as a message shows it, shortened."""
     return _cut(repr(value))
 

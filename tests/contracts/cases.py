@@ -269,7 +269,7 @@ class Case:
     is so many times the others'. `holds` asserts what else is true of the last state. `attends`: the share of queries
     that look where they should by the end. `sampled` says why accumulation cannot equal the large batch. `rounding`:
     how far, relatively, losses may drift apart over some steps that are computed in another order. `meshes`: those
-    that `make test` takes. `daily`: the modes that it takes besides `plain` and `resumed`, which it takes of every case.
+    that `make test` takes. `daily`: the modes that it takes besides `plain` and `resumed`, which every case has.
     """
 
     name: str

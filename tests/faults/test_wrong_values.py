@@ -35,8 +35,15 @@ from transformer.training.checkpoint_metadata import check_metadata
 from transformer.training.init_from import _reading_checkpoints
 from transformer.training.rollback import read_rollback_record
 
-# How many of them are refused at least, where some of it may be anything or a wrong line is told and left out.
-LEAST = {"checkpoints.json": 0, "samples.jsonl": 1, "sweep.json": 0, "trial_status/*/attempts.jsonl": 0}
+# How many of them are refused at least, where some of it may be anything or a wrong line is told and left out. The
+# config in a manifest is a copy: the run's config.json is what is read.
+LEAST = {
+    "checkpoints.json": 0,
+    "checkpoints/*/manifest/metadata": 5,
+    "samples.jsonl": 1,
+    "sweep.json": 0,
+    "trial_status/*/attempts.jsonl": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +199,7 @@ def test_no_wrong_value_crashes_a_reader(folders: Mapping[str, Path], kind: Kind
             pytest.fail(f"{file} with {case.name}: {type(error).__name__}: {error}")
         (run / file).write_bytes(content)
     assert len(said) >= LEAST.get(kind.pattern, min(count, len(cases)) // 3)
-    assert all("\n" not in line and len(line) < 2000 for line in said)
+    assert [line[:300] for line in said if "\n" in line or len(line) >= 2000] == []
 
 
 def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], tmp_path: Path) -> None:

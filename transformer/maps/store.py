@@ -85,7 +85,7 @@ from transformer.storage.paths import parse_path, storage_of
 from transformer.tasks.axis_labels import AxisLabels
 
 FORMAT = "headwise-maps"
-VERSION = 6
+VERSION = 7
 _AXES = ("step", "example", "layer", "head")
 _PARTS = Quantized._fields
 

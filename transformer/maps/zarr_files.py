@@ -12,7 +12,7 @@ import numpy as np
 import tensorstore
 
 from transformer.attention.sites import Site
-from transformer.config import MatchesPattern, Range, UserError
+from transformer.config import MatchesPattern, Range, UserError, shorten_value
 from transformer.json_reading import parse_dataclass, read_json
 from transformer.maps.capture_plan import ResolutionLevel
 from transformer.storage.paths import storage_of
@@ -101,7 +101,7 @@ def check_array_metadata(path: Path, wanted: Mapping[str, Any]) -> None:
     for field in ("data_type", "dimension_names"):
         said, planned = getattr(stored, field), wanted[field]
         if said != (tuple(planned) if isinstance(planned, list) else planned):
-            raise UserError(f"{path / _FILE} is not usable: {field}={said!r} must be {planned!r}")
+            raise UserError(f"{path / _FILE} is not usable: {field}={shorten_value(said)} must be {planned!r}")
     if stored.shape[1:] != tuple(wanted["shape"][1:]):
         raise UserError(
             f"{path / _FILE} is not usable: the shape {stored.shape} must be (steps, {str(tuple(wanted['shape']))[4:]}"

@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 import tensorstore
 from etils.epath import gpath
 
-from transformer.config import MatchesPattern, Range, UserError
+from transformer.config import MatchesPattern, Range, UserError, shorten_value
 from transformer.json_reading import MAX_BYTES, parse_dataclass, parse_json, read_json_object
 from transformer.runs.checksums import Digest, compute_digests, compute_local_digests
 from transformer.storage.paths import storage_of
@@ -55,7 +55,9 @@ class LeafEntry:
 
     def __post_init__(self) -> None:
         if self.dtype.startswith("key<") != bool(self.implementation):
-            raise ValueError(f"implementation={self.implementation!r} does not belong to a leaf of {self.dtype}")
+            raise ValueError(
+                f"implementation={self.implementation!r} does not belong to a leaf of {shorten_value(self.dtype)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
