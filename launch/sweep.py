@@ -14,7 +14,7 @@ from transformer.command_invocation import shell_command, subprocess_command
 from transformer.config import UserError
 
 if TYPE_CHECKING:
-    from transformer.runs.jsonl_records import MetricName
+    from transformer.runs.jsonl_reading import MetricName
     from transformer.studies.sweeps.page import SweepPage
     from transformer.studies.sweeps.search_algorithm import SearchAlgorithm
     from transformer.studies.sweeps.search_space import SearchSpace
@@ -65,7 +65,7 @@ def main(arguments: Arguments) -> None:
     workers = 1 if arguments.num_workers is None else arguments.num_workers
     if not arguments.worker:
         divide_machine(workers, range(workers))  # mistakes are reported before anything is written
-    from transformer.runs.jsonl_records import parse_metric_name
+    from transformer.runs.jsonl_reading import parse_metric_name
     from transformer.studies.sweeps.sweep_progress import best_finished, read_trial_statuses, summarize_sweep, write_csv
     from transformer.training.writers.trackers import parse_trackers
 

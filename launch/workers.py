@@ -116,7 +116,7 @@ def run_workers(
         UserError: If a worker ended with a user error.
         RunFailed: If every worker was given up.
     """
-    from transformer.runs.jsonl_records import parse_metric_name
+    from transformer.runs.jsonl_reading import parse_metric_name
     from transformer.storage.paths import storage_of
     from transformer.studies.sweeps.sweep_progress import open_progress_display, read_trial_statuses
 

@@ -15,12 +15,12 @@ class Question(NamedTuple):
     Attributes:
         position: The position.
         answer: The answer.
-        source_positions: For each source of the corpus the positions that hold it.
+        attended_positions: For each of the corpus's `attended_position_descriptions` the positions that it describes.
     """
 
     position: int
     answer: str
-    source_positions: tuple[tuple[int, ...], ...]
+    attended_positions: tuple[tuple[int, ...], ...]
 
 
 class Corpus(Protocol):
@@ -35,7 +35,7 @@ class Corpus(Protocol):
         """The number of words of the longest text."""
 
     @property
-    def source_descriptions(self) -> Mapping[str, str]:
+    def attended_position_descriptions(self) -> Mapping[str, str]:
         """The positions that must be attended to: a description of each by name, {"antecedent": "the antecedent"}."""
 
     @property

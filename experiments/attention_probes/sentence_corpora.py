@@ -43,7 +43,7 @@ class _Antecedents(Config):
 
     sentences: Annotated[int, Range(2, 7)] = 3
 
-    source_descriptions: ClassVar[Mapping[str, str]] = {"antecedent": "the antecedent"}
+    attended_position_descriptions: ClassVar[Mapping[str, str]] = {"antecedent": "the antecedent"}
     kinds: ClassVar[Kinds]
     # What stands before the word that tells the kind, from the pronoun on if that is another.
     ending: ClassVar[tuple[str, ...]]
@@ -157,7 +157,7 @@ class Agreement(Config):
 
     max_attractors: Annotated[int, Range(1, 30)] = 4
 
-    source_descriptions: ClassVar[Mapping[str, str]] = {"subject": "the subject"}
+    attended_position_descriptions: ClassVar[Mapping[str, str]] = {"subject": "the subject"}
     needs_future: ClassVar[bool] = False
     vocabulary: ClassVar[tuple[str, ...]] = ("the", ",", "is", "are", *PREPOSITIONS, *ADJECTIVES, *FORMS)
 

@@ -54,7 +54,7 @@ class TwoOffsetCopy(Config):
     far_offset: Annotated[int, Range(2, 31)] = 4
     num_questions: NumQuestions = 4
 
-    source_descriptions: ClassVar[Mapping[str, str]] = {"near": "the nearer item", "far": "the farther item"}
+    attended_position_descriptions: ClassVar[Mapping[str, str]] = {"near": "the nearer item", "far": "the farther item"}
     needs_future: ClassVar[bool] = False
 
     def _check(self) -> None:
@@ -114,7 +114,7 @@ class Retrieval(Config):
     num_letters: Annotated[int, Range(2, 26)] = 8
     num_digits: Annotated[int, Range(2, 10)] = 6
 
-    source_descriptions: ClassVar[Mapping[str, str]] = {"value": "the value of the key"}
+    attended_position_descriptions: ClassVar[Mapping[str, str]] = {"value": "the value of the key"}
     needs_future: ClassVar[bool] = False
 
     def _check(self) -> None:
@@ -167,7 +167,7 @@ class Sorting(Config):
 
     num_letters: Annotated[int, Range(3, 26)] = 10
 
-    source_descriptions: ClassVar[Mapping[str, str]] = {"next": "the letter that comes next"}
+    attended_position_descriptions: ClassVar[Mapping[str, str]] = {"next": "the letter that comes next"}
     needs_future: ClassVar[bool] = False
     vocabulary: ClassVar[tuple[str, ...]] = (":", *string.ascii_lowercase)
 
@@ -220,7 +220,7 @@ class Brackets(Config):
     max_depth: Annotated[int, Range(2, 100)] = 6
     max_length: Annotated[int, Range(8, 1000)] = 32
 
-    source_descriptions: ClassVar[Mapping[str, str]] = {"opening": "the bracket that is open"}
+    attended_position_descriptions: ClassVar[Mapping[str, str]] = {"opening": "the bracket that is open"}
     needs_future: ClassVar[bool] = False
 
     @property
@@ -281,7 +281,7 @@ class Motifs(Config):
     max_repeats: Annotated[int, Range(2, 8)] = 3
     max_gap: PositiveInt = 4
 
-    source_descriptions: ClassVar[Mapping[str, str]] = {"continuation": "what followed in the motif before"}
+    attended_position_descriptions: ClassVar[Mapping[str, str]] = {"continuation": "what followed in the motif before"}
     needs_future: ClassVar[bool] = False
     vocabulary: ClassVar[tuple[str, ...]] = tuple(string.ascii_letters)
 

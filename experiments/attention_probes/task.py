@@ -221,7 +221,7 @@ class AttentionProbes(BaseTask):
         The head is chosen on the first of the given splits and measured on the last: test figures are of heads that
         were chosen on validation texts.
         """
-        names = list(self.corpus.source_descriptions)
+        names = list(self.corpus.attended_position_descriptions)
         first, *_, last = (*texts, *texts)
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
@@ -242,7 +242,7 @@ class AttentionProbes(BaseTask):
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             scalars, notes = {}, []
-            for name, words in self.corpus.source_descriptions.items():
+            for name, words in self.corpus.attended_position_descriptions.items():
                 hits, site, layer, head = head_with_most_mass(sums[first]["hits"][name], sums[last]["hits"][name])
                 scalars[f"{name}_head_accuracy"] = hits / max(float(sums[last]["questions"]), 1)
                 notes.append(f"layer {layer}, head {head} of {site} reads {words}")
@@ -374,11 +374,12 @@ def make_batch(corpus: Corpus, texts: Sequence[Words], *, gold: bool = False) ->
     number_of = {word: number for number, word in enumerate(corpus.vocabulary, PAD + 1)}
     batch = pad_texts(corpus, texts)
     labels, length = np.full_like(batch["tokens"], PAD), corpus.max_length
-    where = np.zeros((len(texts), len(corpus.source_descriptions), length, length) if gold else (0, 0, 0, 0), bool)
+    num_descriptions = len(corpus.attended_position_descriptions)
+    where = np.zeros((len(texts), num_descriptions, length, length) if gold else (0, 0, 0, 0), bool)
     for row, words in enumerate(texts):
         for question in corpus.find_questions(words):
             labels[row, question.position] = number_of[question.answer]
-            for source, positions in enumerate(question.source_positions if gold else ()):
+            for source, positions in enumerate(question.attended_positions if gold else ()):
                 where[row, source, question.position, list(positions)] = True
     return {**batch, "labels": labels, **({"gold": where} if gold else {})}
 
@@ -399,7 +400,7 @@ def make_axis_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Sit
         tuple(
             GoldAlignment(question.position, at, True)
             for question in of_text
-            for positions in question.source_positions
+            for positions in question.attended_positions
             for at in positions
         )
         for of_text in questions_found
@@ -409,7 +410,7 @@ def make_axis_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Sit
         for words, of_text in zip(texts, questions_found, strict=True)
     )
     named = {"tokens": tuple(map(tuple, texts))}
-    linked = " or ".join(corpus.source_descriptions.values())
+    linked = " or ".join(corpus.attended_position_descriptions.values())
     return AxisLabels(
         named, titles, {site.name: links for site in sites_between(sites, *ITSELF)} or None, gold_key_description=linked
     )

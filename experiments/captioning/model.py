@@ -22,7 +22,7 @@ from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLa
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, AuxiliaryLoss, Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
-from transformer.models.recurrent_attention_decoder import (
+from transformer.models.recurrent_attention_decoder_base import (
     SITE,
     DecoderSteps,
     EncodedSource,

@@ -20,7 +20,12 @@ from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentSt
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Inputs, Model
 from transformer.models.model_family import ModelFamily
-from transformer.models.recurrent_attention_decoder import SITE, RecurrentAttentionDecoder, StepInput, capture_all_steps
+from transformer.models.recurrent_attention_decoder_base import (
+    SITE,
+    RecurrentAttentionDecoder,
+    StepInput,
+    capture_all_steps,
+)
 from transformer.models.task_interface import IMAGE_CAPTIONING, TaskInterface
 
 # Rows and columns from a place to each of the eight around it.

@@ -20,7 +20,7 @@ from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, 
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
-from transformer.models.recurrent_attention_decoder import (
+from transformer.models.recurrent_attention_decoder_base import (
     SITE,
     RecurrentAttentionDecoder,
     StepInput,

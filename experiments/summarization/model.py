@@ -14,8 +14,8 @@ from transformer.attention.capture import (
     capture_weights,
     single_layer_maps,
 )
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeFloat, PositiveInt, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
@@ -28,7 +28,7 @@ from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, 
 from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
-from transformer.models.recurrent_attention_decoder import SITE, DecoderSteps, RecurrentAttentionDecoder, StepInput
+from transformer.models.recurrent_attention_decoder_base import SITE, DecoderSteps, RecurrentAttentionDecoder, StepInput
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, TaskInterface
 
 

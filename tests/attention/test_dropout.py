@@ -11,10 +11,10 @@ import pytest
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.capture import Capture
+from transformer.attention.dropout import check_dropout_rate, dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import AttentionPosition, Shaw
-from transformer.attention.rng import check_dropout_rate, dropout
 from transformer.attention.statistics import ENTROPY, LARGEST_WEIGHT
 
 B, Q, K, H, D = 2, 6, 8, 4, 4

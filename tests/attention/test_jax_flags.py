@@ -26,7 +26,7 @@ from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.training.build import build_components, jit_train_step
+from transformer.training.build import build_components, make_jitted_train_step
 from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.partitioning import ShardingConfig, make_placement
 
@@ -123,4 +123,5 @@ def test_no_familys_training_step_raises_the_rank_of_an_array_in_silence(case: C
         components = build_components(
             experiment, Path(), make_placement(ShardingConfig(), jax.devices()[:1]), synthetic=True
         )
-        jit_train_step(experiment, components).trace(components.abstract_state, abstract_batch(components.task), False)
+        step = make_jitted_train_step(experiment, components)
+        step.trace(components.abstract_state, abstract_batch(components.task), False)

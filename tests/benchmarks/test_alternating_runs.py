@@ -117,7 +117,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import runpy
-runpy.run_module("transformer.benchmarks.programs.decoder_step", run_name="__main__")
+runpy.run_module("transformer.benchmarks.programs.decoder_training_step", run_name="__main__")
 """
 
 

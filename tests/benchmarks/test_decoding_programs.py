@@ -10,7 +10,7 @@ import pytest
 
 from transformer.benchmarks.catalog import BENCHMARKS
 from transformer.benchmarks.programs import beam_search, greedy_decoding
-from transformer.benchmarks.programs.decoder_step import build_decoder
+from transformer.benchmarks.programs.decoder_training_step import build_decoder
 
 TINY = {"layers": 2, "width": 8, "heads": 2, "feed_forward": 16, "context": 32, "vocabulary": 11}
 TINY |= {"prompt": 3, "tokens": 9, "repeats": 2}

@@ -7,8 +7,8 @@ import pytest
 
 from transformer.benchmarks.catalog import BENCHMARKS
 from transformer.benchmarks.programs import vocabulary_head
-from transformer.benchmarks.programs.decoder_step import measure
-from transformer.benchmarks.programs.encoder_decoder_step import build_encoder_decoder
+from transformer.benchmarks.programs.decoder_training_step import measure
+from transformer.benchmarks.programs.encoder_decoder_training_step import build_encoder_decoder
 
 
 def settings(name: str, program: str, **changes: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.contracts.cases import CASES, Case
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
-from transformer.maps.capture_plan import MapsConfig, StoredMaps
+from transformer.maps.capture_plan import MapStorageConfig, StoredMaps
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES, build, model_config
@@ -86,7 +86,7 @@ class Trial:
                 self.setting.task,
                 self.first,
                 self.setting.placement,
-                config=MapsConfig(),
+                config=MapStorageConfig(),
                 times=3,
                 parameters="raw",
             )

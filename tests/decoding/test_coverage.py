@@ -20,7 +20,7 @@ from transformer.decoding.generate import MIN_COVERAGE, CoveragePenalty, Special
 from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
-from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.models.recurrent_encoder_decoder import ContextVectorKind, RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface

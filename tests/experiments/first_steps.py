@@ -24,7 +24,7 @@ import numpy as np
 from launch.config_files import load_config
 from tests.experiments.variants import CHECKOUT, FILES, variants_of
 from transformer.config import UserError, flatten_config
-from transformer.training.build import TrainingComponents, build_components, flops_counter, jit_train_step
+from transformer.training.build import TrainingComponents, build_components, flops_counter, make_jitted_train_step
 from transformer.training.config import apply_overrides, resolve_config
 
 STEPS = 5
@@ -101,7 +101,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
             kept = {key: value for key, value in SMALL.items() if key in flat}
             values = apply_overrides(values, kept)
             experiment, components, source = assembled(values, data, Path(folder))
-        step = jit_train_step(experiment, components)
+        step = make_jitted_train_step(experiment, components)
         state = components.init_state(jax.random.key(experiment.run.seed))
         batches = components.task.training_batches(experiment.run.seed)
         flops = flops_counter(components)

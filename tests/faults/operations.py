@@ -22,7 +22,7 @@ import numpy as np
 from tests.faults.outcome import Row
 from tests.faults.subject import forked
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.training.writers.jsonl import MetricsWriter
 
 KINDS = ("kill", "torn", "EIO", "ENOSPC")

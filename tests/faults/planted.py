@@ -123,7 +123,7 @@ def _unverified(patch: pytest.MonkeyPatch) -> None:
 
 def _gradient(patch: pytest.MonkeyPatch) -> None:
     """A gradient of one step with one bit flipped reaches the parameters as one that is too large by a little."""
-    compiled = train.jit_train_step
+    compiled = train.make_jitted_train_step
 
     def corrupted(*arguments: Any) -> Any:
         step = compiled(*arguments)
@@ -137,7 +137,7 @@ def _gradient(patch: pytest.MonkeyPatch) -> None:
         run.lower = step.lower  # type: ignore[attr-defined]
         return run
 
-    patch.setattr(train, "jit_train_step", corrupted)
+    patch.setattr(train, "make_jitted_train_step", corrupted)
 
 
 def _dropped_line(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.faults import small_config
 from transformer.config import UserError
 from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.training import build, partitioning, rollback
 from transformer.training import config as experiment
 from transformer.training.checked_batches import CheckedBatches

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tests.faults import outcome
 from tests.faults.groups import ROOT, Ended, environment_of, together, words_of
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 
 HEARTBEAT, WATCHDOG = 10, 20
 # A unit of each kind of work, by its first words: of the first no step is made.

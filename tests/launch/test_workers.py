@@ -15,7 +15,7 @@ from launch import sweep as sweep_command
 from launch.workers import WorkerResources, divide_machine, run_workers
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
-from transformer.runs.jsonl_records import parse_metric_name
+from transformer.runs.jsonl_reading import parse_metric_name
 from transformer.studies.sweeps.page import SweepPage
 from transformer.studies.sweeps.sweep_page_data import SweepInfo
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore

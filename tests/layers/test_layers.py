@@ -10,8 +10,8 @@ import pytest
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.rng import dropout
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule

@@ -14,7 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import (
-    MapsConfig,
+    MapStorageConfig,
     StoredResolutions,
     alignment_error,
     choose_resolutions,
@@ -85,7 +85,7 @@ def test_a_probe_keeps_levels_and_statistics_of_each_example(backend):
     site = Site("here", GRID, GRID, ("0", "1"), ("0", "1"))
     labels = AxisLabels({"patches": (("p",) * 13,) * 2}, ("one", "two"))
     look = look_at(q, k, Mask(), backend)
-    plan = plan_capture(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
+    plan = plan_capture(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapStorageConfig())
     kept = jax.jit(lambda: plan.stored_maps(look(plan.request())))()["here"]
     logits = np.einsum("bqhd,bkhd->bhqk", np.asarray(q, np.float64), np.asarray(k, np.float64)) / 2
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -110,7 +110,7 @@ def test_induction_is_measured_on_the_examples_that_repeat_alone():
     site = Site("here", TOKENS, TOKENS, ("0", "1"), ("0",), causal=True)
     labels = labeled(length, length, periods=(None, 4))
     look = look_at(q, k, Mask(causal=True), Backend.EINSUM)
-    plan = plan_capture(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapsConfig())
+    plan = plan_capture(jax.eval_shape(lambda: look(WHOLE)), (site,), labels, MapStorageConfig())
     statistics = jax.jit(lambda: plan.stored_maps(look(plan.request())))()["here"].statistics
     assert np.isnan(statistics["induction"][0]).all()
     np.testing.assert_allclose(statistics["induction"][1], 1, atol=1e-5)
@@ -123,21 +123,22 @@ def test_padding_of_a_whole_map_is_cut_and_of_a_pooled_one_kept():
     lengths = jnp.asarray([60, 40])
     look = look_at(q, q, Mask(query_lengths=lengths, key_lengths=lengths), Backend.EINSUM)
     traced = jax.eval_shape(lambda: look(WHOLE))
-    whole = plan_capture(traced, (site,), labels, MapsConfig())
+    whole = plan_capture(traced, (site,), labels, MapStorageConfig())
     assert whole.sizes == {"here": (60, 60)}
     kept = jax.eval_shape(lambda: whole.stored_maps(look(whole.request())))["here"]
     assert kept.levels["full"].codes.shape == (2, 2, 1, 60, 60)
-    little = plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05))
+    little = plan_capture(traced, (site,), labels, MapStorageConfig(max_megabytes=0.05))
     assert little.sizes == {"here": (100, 100)}
     assert little.resolutions.level_sizes == (64,)
     kept = jax.eval_shape(lambda: little.stored_maps(look(little.request())))["here"]
     assert kept.levels["pooled-64"].codes.shape == (2, 2, 1, 50, 50)
     assert kept.rows.codes.shape == (2, 2, 1, 8, 100)
     assert kept.top_weights[0].shape == (2, 2, 1, 100, 8)
-    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.02)).resolutions == StoredResolutions(
+    assert plan_capture(traced, (site,), labels, MapStorageConfig(max_megabytes=0.02)).resolutions == StoredResolutions(
         (64,), num_rows=8, top_k=1
     )
-    assert plan_capture(traced, (site,), labels, MapsConfig(max_megabytes=0.05), resolutions=whole.resolutions) == whole
+    budget = MapStorageConfig(max_megabytes=0.05)
+    assert plan_capture(traced, (site,), labels, budget, resolutions=whole.resolutions) == whole
 
 
 def bytes_of_a_step(shape: tuple[int, ...], resolutions: StoredResolutions) -> int:
@@ -154,7 +155,7 @@ def bytes_of_a_step(shape: tuple[int, ...], resolutions: StoredResolutions) -> i
 @pytest.mark.parametrize("megabytes", [2_000, 5_000, 20_000])
 @pytest.mark.parametrize("shape", [(12, 4, 12, 1024, 1024), (24, 1, 16, 8192, 8192)])
 def test_the_finest_level_that_fits_is_kept(shape, megabytes):
-    resolutions = choose_resolutions(MapsConfig(max_megabytes=megabytes), [shape], steps=10)
+    resolutions = choose_resolutions(MapStorageConfig(max_megabytes=megabytes), [shape], steps=10)
     assert bytes_of_a_step(shape, resolutions) * 10 <= megabytes * 1e6
     finer = StoredResolutions(
         (*resolutions.level_sizes, 2 * resolutions.level_sizes[-1]), resolutions.num_rows, resolutions.top_k
@@ -167,17 +168,17 @@ def test_the_finest_level_that_fits_is_kept(shape, megabytes):
 
 def test_whole_maps_are_kept_where_they_fit_and_thumbnails_anyhow():
     shape = (12, 4, 12, 1024, 1024)
-    everything = choose_resolutions(MapsConfig(max_megabytes=1e6), [shape], steps=10)
+    everything = choose_resolutions(MapStorageConfig(max_megabytes=1e6), [shape], steps=10)
     assert everything.level_sizes == (64, 128, 256, 512, 1024)
     assert resolution_levels(1024, 1024, everything.level_sizes)[-1].name == "full"
-    assert choose_resolutions(MapsConfig(max_megabytes=1e-6), [shape], steps=10) == StoredResolutions(
+    assert choose_resolutions(MapStorageConfig(max_megabytes=1e-6), [shape], steps=10) == StoredResolutions(
         (64,), num_rows=1, top_k=0
     )
-    assert choose_resolutions(MapsConfig(), [(1, 1, 1, 9, 9)], steps=10).level_sizes == (64,)
+    assert choose_resolutions(MapStorageConfig(), [(1, 1, 1, 9, 9)], steps=10).level_sizes == (64,)
 
 
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(UserError, match=r"rows=0.* at least 1"):
-        MapsConfig(max_full_rows=0)
+        MapStorageConfig(max_full_rows=0)
     with pytest.raises(UserError, match=r"config\.maps\.max_megabytes=0"):
-        MapsConfig(max_megabytes=0)
+        MapStorageConfig(max_megabytes=0)

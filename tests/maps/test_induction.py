@@ -8,7 +8,7 @@ from launch.config_files import load_config
 from transformer.maps.head_roles import Role
 from transformer.maps.report.head_history import describe_role, last_step_roles
 from transformer.maps.store import MapStore
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.training.config import resolve_config
 from transformer.training.train import train
 

@@ -22,7 +22,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
 from transformer.layers.recurrent import CellKind, Direction, SkipConnections
 from transformer.models.model import Model, Variables
-from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.models.recurrent_encoder_decoder import (
     AttentionQuery,
     ContextVectorKind,

@@ -25,8 +25,8 @@ from transformer.config import UserError
 from transformer.maps.capture_plan import StoredMaps, quantize_maps, resolution_levels
 from transformer.maps.store import MapStore
 from transformer.runs import distributed
+from transformer.runs.array_digests import compute_digests, find_mismatched_arrays
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.checksums import compute_digests, find_mismatched_arrays
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.training import build, train
 from transformer.training import config as experiment

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.runs import one_of_several
-from tests.runs.test_checksums import digest_by_hand
+from tests.runs.test_array_digests import digest_by_hand
 from tests.training import small_run
 from tests.training.small_run import without_clock
 from transformer.config import UserError
@@ -25,7 +25,7 @@ from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
-from transformer.runs.jsonl_records import HEAD_RECORDS, read_records
+from transformer.runs.jsonl_reading import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.training import build, partitioning, train
 from transformer.training import config as experiment

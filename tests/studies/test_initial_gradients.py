@@ -16,7 +16,7 @@ from transformer.models.model import leaves_by_path
 from transformer.studies.ablations import initial_gradients as module
 from transformer.studies.ablations.ablation import Ablation, DepthSweep, build_ablation
 from transformer.studies.ablations.initial_gradients import compute_initial_gradient_norms, measure_depth_sweeps
-from transformer.training.build import build_components, jit_train_step
+from transformer.training.build import build_components, make_jitted_train_step
 from transformer.training.config import apply_overrides, resolve_config
 from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.partitioning import shard_batch, single_device_placement
@@ -69,7 +69,7 @@ def test_they_are_what_the_first_step_of_a_run_descends(base: Mapping[str, Any],
     path = "decoder/feed_forward/expand/kernel"
     before_LxExF = np.array(leaves_by_path(state.variables.params)[path], np.float64)
     batch = shard_batch(setting.task.training_batches(7)[0], setting.placement)
-    state, _ = jit_train_step(experiment, setting)(state, batch)
+    state, _ = make_jitted_train_step(experiment, setting)(state, batch)
     descended_LxExF = before_LxExF - np.array(leaves_by_path(state.variables.params)[path], np.float64)
     expected_L = np.sqrt(np.sum(descended_LxExF**2, axis=(1, 2)))
     other = resolve_config(apply_overrides(base, {**changes, "seed": 8}))

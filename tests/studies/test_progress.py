@@ -11,7 +11,7 @@ import pytest
 import rich.console
 
 from tests.studies.fake_worker import sweep, trial
-from transformer.runs.jsonl_records import (
+from transformer.runs.jsonl_reading import (
     LastMetric,
     MetricName,
     last_metric,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
-from transformer.runs.jsonl_records import parse_metric_name
+from transformer.runs.jsonl_reading import parse_metric_name
 from transformer.studies.sweeps import page as sweep_page
 from transformer.studies.sweeps.sweep_page_data import SweepInfo, TrialCurves, sweep_page_data
 from transformer.studies.sweeps.sweep_progress import read_trial_statuses

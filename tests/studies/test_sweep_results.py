@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer.runs.jsonl_records import MetricName
+from transformer.runs.jsonl_reading import MetricName
 from transformer.studies.sweeps.sweep_page_data import (
     SweepInfo,
     TrialCurves,

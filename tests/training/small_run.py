@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.training.writers.console import ConsoleWriter
 
 CONFIG: dict[str, Any] = {

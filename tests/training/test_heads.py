@@ -83,13 +83,13 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     kept: list[tuple[build.TrainingComponents, TrainStep]] = []
 
     def keeping(resolved: experiment.ExperimentConfig, setting: build.TrainingComponents) -> TrainStep:
-        kept.append((setting, build.jit_train_step(resolved, setting)))
+        kept.append((setting, build.make_jitted_train_step(resolved, setting)))
         return kept[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
         placement = make_placement(ShardingConfig(), jax.devices()[: request.param.devices])
         patch.setattr(build, "make_placement", lambda config: placement)
-        patch.setattr(train, "jit_train_step", keeping)
+        patch.setattr(train, "make_jitted_train_step", keeping)
         # Evaluations would only be compiled here.
         patch.setattr(run_setup, "compile_evaluations", of_nothing)
         train.train(experiment.resolve_config(request.param.config), folder)
@@ -130,7 +130,7 @@ def test_microbatches_add_up_to_the_statistics_of_the_batch(trained: Trained) ->
     inputs = {name: batch[name] for name in task.interface.inputs}
     look = jax.jit(lambda variables, inputs: quiet.apply(variables, inputs, train=False, capture=capture)[1].maps)
     expected = look(variables, inputs)
-    _, metrics = build.jit_train_step(resolved, setting)(state, shard_batch(batch, setting.placement), True)
+    _, metrics = build.make_jitted_train_step(resolved, setting)(state, shard_batch(batch, setting.placement), True)
     assert set(metrics.maps) == set(trained.case.sites)
     for site, captured in metrics.maps.items():
         for name, mean in captured.means().items():

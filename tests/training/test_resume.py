@@ -21,11 +21,19 @@ from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.exceptions import RunFailed, RunStopped
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_checksum import add_checksum
 from transformer.tasks.task import EvaluationReport
-from transformer.training import build, checkpoint_metadata, checkpointing, partitioning, run_loading, run_setup, train
+from transformer.training import (
+    build,
+    checkpoint_metadata,
+    checkpoint_saver,
+    partitioning,
+    run_loading,
+    run_setup,
+    train,
+)
 from transformer.training import config as experiment
 from transformer.training.rollback import RollbackRequest
 from transformer.training.state import TrainState
@@ -258,7 +266,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
 
         monkeypatch.setattr(train, "compile_run_probe", spoilt_probe)
     else:
-        monkeypatch.setattr(checkpointing.CheckpointSaver, "first_not_finite", lambda self, state: "optimizers/x")
+        monkeypatch.setattr(checkpoint_saver.CheckpointSaver, "first_not_finite", lambda self, state: "optimizers/x")
     with pytest.raises(RunFailed, match=rf"at step \d.*--rollback_to_step={SAVED} --skip_batches=\d$"):
         train.train(experiment.resolve_config(CONFIG), folder)
 

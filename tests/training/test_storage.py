@@ -14,7 +14,7 @@ import pytest
 
 from tests.training.bucket_server import BucketServer, Object, running
 from transformer.config import UserError
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage import bucket, lease
 from transformer.storage.gcs_objects import translate_gcs_errors

@@ -20,7 +20,7 @@ from transformer.maps.report.page import write_report
 from transformer.maps.report.report_server import describe_missing_files, file_versions
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.storage import lease
 from transformer.storage.paths import parse_path
 from transformer.storage.storage import DirectoryLost

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.training.small_run import CONFIG
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.training.config import resolve_config
 from transformer.training.train import train
 from transformer.training.writers.trackers import MlflowTracker, RunDescription, open_trackers

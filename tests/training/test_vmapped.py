@@ -20,9 +20,9 @@ from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.exceptions import NonFiniteError
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.training import build, checkpointing, partitioning, vmapped
+from transformer.training import build, checkpoint_saver, partitioning, vmapped
 from transformer.training import config as experiment
 from transformer.training import train as training
 from transformer.training.restore import resume_runs_together
@@ -346,13 +346,13 @@ def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
 def test_a_state_that_is_not_finite_ends_its_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = checkpointing.CheckpointSaver.first_not_finite
+    found = checkpoint_saver.CheckpointSaver.first_not_finite
 
-    def spoilt(self: checkpointing.CheckpointSaver, state: Any) -> str | None:
+    def spoilt(self: checkpoint_saver.CheckpointSaver, state: Any) -> str | None:
         last = int(state.step) == STEPS and self._run.directory.path.name == "two"
         return "optimizers/x" if last else found(self, state)
 
-    monkeypatch.setattr(checkpointing.CheckpointSaver, "first_not_finite", spoilt)
+    monkeypatch.setattr(checkpoint_saver.CheckpointSaver, "first_not_finite", spoilt)
     assert train(RUNS, tmp_path) == [vmapped.RunOutcome(None), vmapped.RunOutcome(STEPS)]
     assert f"optimizers/x is not finite at step {STEPS}" in capsys.readouterr().out
 

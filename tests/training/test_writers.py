@@ -21,7 +21,7 @@ from transformer.config import UserError
 from transformer.data.png import encode_png
 from transformer.maps.capture_plan import quantize_maps, resolution_levels
 from transformer.maps.head_grid_image import render_head_grid
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.storage.storage import DirectoryLost
 from transformer.training.writers.console import ConsoleWriter, LogWriter
 from transformer.training.writers.jsonl import MetricsWriter

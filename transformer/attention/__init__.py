@@ -14,6 +14,7 @@ from transformer.attention.capture import (
     capture_weights,
     single_layer_maps,
 )
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import (
     Mask,
     dense_mask,
@@ -45,7 +46,6 @@ from transformer.attention.positions import (
     combine_positions,
     sinusoidal_positions,
 )
-from transformer.attention.rng import dropout
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.attention.statistics import (

@@ -32,13 +32,13 @@ from transformer.attention.capture import (
     capture_weights,
     check_capture,
 )
+from transformer.attention.dropout import dropout
 from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel
 from transformer.attention.masks import Mask, dense_mask, query_positions, zero_hidden_keys, zero_padded_queries
 from transformer.attention.normalizers import Reweighting, gaussian_reweight, log_sum_exp, normalize
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme, resolve_position_scheme
 from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
 from transformer.attention.reference_mode import is_tracing_reference
-from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score, ScoreFunction, repeat_heads, resolve_score_function
 from transformer.attention.sharded_attention import ShardedProgram, attend_sharded, attention_sharding
 

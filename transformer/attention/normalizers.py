@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.argument_checks import MAP_AXES, check_array, check_member
 from transformer.attention.masks import check_allowed_array
-from transformer.attention.rng import draw_array
+from transformer.attention.random_arrays import draw_array
 
 Allowed = Bool[Array, "#B #H #Q #K"]
 

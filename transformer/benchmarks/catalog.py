@@ -6,9 +6,9 @@ from typing import Any
 from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 
 OVERHEAD = ("-m", "transformer.benchmarks.programs.run_overhead")
-DECODER_STEP = ("-m", "transformer.benchmarks.programs.decoder_step")
-DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("decode", "beam"))
-ENCODER_DECODER_STEP = ("-m", "transformer.benchmarks.programs.encoder_decoder_step")
+DECODER_TRAINING_STEP = ("-m", "transformer.benchmarks.programs.decoder_training_step")
+DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("greedy_decoding", "beam_search"))
+ENCODER_DECODER_TRAINING_STEP = ("-m", "transformer.benchmarks.programs.encoder_decoder_training_step")
 HUGGING_FACE = ("experiments/benchmarks/torch_generate.py",)
 LINEN, TORCH = ("experiments/benchmarks/linen_decoder.py",), ("experiments/benchmarks/torch_decoder.py",)
 
@@ -25,7 +25,7 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
     return Benchmark(
         description,
         {
-            "headwise": BenchmarkProgram(DECODER_STEP, settings),
+            "headwise": BenchmarkProgram(DECODER_TRAINING_STEP, settings),
             "plain Linen": BenchmarkProgram(LINEN, settings),
             "PyTorch eager": BenchmarkProgram(TORCH, of_torch, PythonInterpreter.PEERS),
             "PyTorch compiled": BenchmarkProgram(TORCH, {**of_torch, "compile": True}, PythonInterpreter.PEERS),
@@ -43,7 +43,7 @@ def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
     return Benchmark(
         description,
         {
-            "headwise": BenchmarkProgram(ENCODER_DECODER_STEP, settings),
+            "headwise": BenchmarkProgram(ENCODER_DECODER_TRAINING_STEP, settings),
             "PyTorch eager": BenchmarkProgram(peer, of_torch, PythonInterpreter.PEERS),
             "PyTorch compiled": BenchmarkProgram(peer, {**of_torch, "compile": True}, PythonInterpreter.PEERS),
         },
@@ -65,7 +65,7 @@ def _lstm(width: int, rows: int, length: int) -> Benchmark:
     return Benchmark(
         f"forward and backward pass of an LSTM of {width} over {rows} rows of {length} steps",
         {
-            "headwise": BenchmarkProgram(("-m", "transformer.benchmarks.programs.lstm_step"), settings),
+            "headwise": BenchmarkProgram(("-m", "transformer.benchmarks.programs.lstm_gradient"), settings),
             "PyTorch eager": BenchmarkProgram(
                 ("experiments/benchmarks/torch_lstm.py",), {**settings, "threads": 2}, PythonInterpreter.PEERS
             ),
@@ -129,7 +129,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "the parts of the training step of decoder_10m, each compiled with its gradient, for all layers together",
         {
             "parts": BenchmarkProgram(
-                ("-m", "transformer.benchmarks.programs.step_breakdown"),
+                ("-m", "transformer.benchmarks.programs.training_step_breakdown"),
                 {"dtype": "float32", "warmup_steps": 2, "steps": 5, "seed": 0, **DECODER_10M},
             )
         },
@@ -159,7 +159,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "compiling the training step of a decoder of 24 layers, width 256",
         {
             "compile": BenchmarkProgram(
-                ("-m", "transformer.benchmarks.programs.compile_step"),
+                ("-m", "transformer.benchmarks.programs.training_step_compilation"),
                 {"layers": 24, "width": 256, "heads": 4, "feed_forward": 1024, "context": 128, "rows": 4}
                 | {"vocabulary": 1000, "dtype": "float32", "seed": 0},
             )

@@ -18,7 +18,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.task import Batch
-from transformer.training.build import TrainingComponents, build_components, flops_counter, jit_train_step
+from transformer.training.build import TrainingComponents, build_components, flops_counter, make_jitted_train_step
 from transformer.training.compiled_probe import Probe, compile_probe
 from transformer.training.config import ExperimentConfig
 from transformer.training.loop import Cadence, Reporter, train_loop
@@ -41,7 +41,7 @@ Seconds = Mapping[str, list[float]]
 def time_training_loop(experiment: ExperimentConfig, directory: Path, *, steps: int, repeats: int) -> Seconds:
     """Time `steps` bare steps on prepared batches, the training loop with logging and data, and the data alone."""
     components = build_components(experiment, directory)
-    step = shard_host_batches(jit_train_step(experiment, components), components.placement)
+    step = shard_host_batches(make_jitted_train_step(experiment, components), components.placement)
     source = components.task.training_batches(experiment.run.seed)
     batches = [source[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
@@ -81,7 +81,8 @@ def time_head_capture(experiment: ExperimentConfig, directory: Path, *, steps: i
     sites = tuple(site.name for site in components.model.sites)
     capture = Capture(sites, rows=CAPTURED_EXAMPLES, statistics=tuple(STATISTICS.values()))
     unobserved = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=0))
-    plain, capturing = jit_train_step(unobserved, components), jit_train_step(unobserved, components, capture)
+    plain = make_jitted_train_step(unobserved, components)
+    capturing = make_jitted_train_step(unobserved, components, capture)
     kinds = {"plain step": (plain, False), "switched off": (capturing, False), "switched on": (capturing, True)}
     key = jax.random.key(experiment.run.seed)
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
@@ -101,7 +102,8 @@ def time_head_capture(experiment: ExperimentConfig, directory: Path, *, steps: i
 def time_attention_maps(experiment: ExperimentConfig, directory: Path, *, steps: int, repeats: int) -> Seconds:
     """Time the mean step of a whole run without maps, and with maps computed and written."""
     components = build_components(experiment, directory)
-    step, config = shard_host_batches(jit_train_step(experiment, components), components.placement), experiment.run
+    step = shard_host_batches(make_jitted_train_step(experiment, components), components.placement)
+    config = experiment.run
     probe = compile_probe(
         components.model,
         components.task,

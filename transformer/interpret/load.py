@@ -19,7 +19,7 @@ from transformer.huggingface.convert import read_config, read_model_folder
 from transformer.interpret.named_maps import AttentionMaps, name_maps
 from transformer.interpret.show import AttentionPage
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
-from transformer.maps.report.projections import check_projection_size, encode_projections
+from transformer.maps.report.projections import check_query_key_vectors_size, encode_projections
 from transformer.maps.report.single_text import Look, store_single_text
 from transformer.models import registry as models
 from transformer.models.model import Model, Variables, count_parameters
@@ -117,7 +117,7 @@ class LoadedModel:
         look = self._looking(reading, query_key_vectors)
         if query_key_vectors:
             names = tuple(site.name for site in self.sites)
-            check_projection_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
+            check_query_key_vectors_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
         settings = (self.experiment.maps, hash_config(self.config))
         with tempfile.TemporaryDirectory() as folder:
             store, captured = store_single_text(Path(folder) / "maps", self.sites, labels, look, *settings)

@@ -14,7 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError, hash_config
 from transformer.interpret.show import AttentionPage
-from transformer.maps.capture_plan import MapsConfig
+from transformer.maps.capture_plan import MapStorageConfig
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
 from transformer.maps.report.single_text import store_single_text
 from transformer.tasks.axis_labels import AxisLabels
@@ -72,7 +72,7 @@ def show_weights(
         return {_SITE: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)}
 
     with tempfile.TemporaryDirectory() as folder:
-        store, _ = store_single_text(Path(folder) / "maps", (site,), labels, look, MapsConfig(), hash_config({}))
+        store, _ = store_single_text(Path(folder) / "maps", (site,), labels, look, MapStorageConfig(), hash_config({}))
         written = render_single_text(store, title, {}, 0, budget)
     return AttentionPage(title, written).display_or_save(page)
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from transformer.attention.dropout import dropout
 from transformer.attention.positions import PositionCombination, sinusoidal_positions
-from transformer.attention.rng import dropout
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, CapturedAttention, capture_weights
 from transformer.attention.component import Initializer, zeros
 from transformer.attention.masks import Mask
+from transformer.attention.random_arrays import draw_array
 from transformer.attention.reference_mode import is_tracing_reference
-from transformer.attention.rng import draw_array
 from transformer.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, UserError
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.functional_module import Module, ParameterBuilder, Params, split_stacked

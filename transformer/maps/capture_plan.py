@@ -24,7 +24,7 @@ Sizes = Mapping[str, tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class MapsConfig(Config, path="config.maps"):
+class MapStorageConfig(Config, path="config.maps"):
     """The storage budget of a run's attention maps.
 
     Thumbnails, one whole row and the statistics of every head are always stored. A map that does not fit is pooled; for
@@ -139,7 +139,7 @@ def plan_capture(
     traced: Mapping[str, CapturedAttention],
     sites: Sequence[Site],
     labels: AxisLabels,
-    config: MapsConfig,
+    config: MapStorageConfig,
     times: int = 1,
     resolutions: StoredResolutions | None = None,
 ) -> CapturePlan:
@@ -169,7 +169,7 @@ def plan_capture(
     return CapturePlan(tuple(sites), labels, resolutions, sizes)
 
 
-def choose_resolutions(config: MapsConfig, shapes: Sequence[tuple[int, ...]], steps: int) -> StoredResolutions:
+def choose_resolutions(config: MapStorageConfig, shapes: Sequence[tuple[int, ...]], steps: int) -> StoredResolutions:
     """Choose the finest levels that fit the budget.
 
     Each level has twice the cells a side of the one before.

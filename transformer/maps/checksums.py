@@ -1,7 +1,7 @@
 """Checksums of stored maps, of every array at every step, combined from the parts that several processes wrote.
 
-They are those of transformer.runs.checksums, which can be combined over the parts of an array. In JSON each array has
-a list of them, one for each step.
+They are those of transformer.runs.array_digests, which can be combined over the parts of an array. In JSON each array
+has a list of them, one for each step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer.config import UserError
-from transformer.runs.checksums import combine_digests, compute_part_digest
+from transformer.runs.array_digests import combine_digests, compute_array_part_digest
 
 # Of every step, of every array by name.
 Digests = dict[int, dict[str, str]]
@@ -45,12 +45,14 @@ def digest_shards(
         The digest.
     """
     counted = [(where, values) for where, values in pieces if first or any(part != slice(None) for part in where)]
-    return combine_digests(*(compute_part_digest(_whole(where, shape), values, shape) for where, values in counted))
+    return combine_digests(
+        *(compute_array_part_digest(_whole(where, shape), values, shape) for where, values in counted)
+    )
 
 
 def digest_array(array: np.ndarray) -> str:
     """Return the digest of a whole array."""
-    return compute_part_digest(_whole((), array.shape), array, array.shape)
+    return compute_array_part_digest(_whole((), array.shape), array, array.shape)
 
 
 def digests_by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:

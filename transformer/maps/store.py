@@ -77,9 +77,9 @@ from transformer.maps.zarr_files import (
     write_array,
     write_group,
 )
-from transformer.runs.checksums import Digest
+from transformer.runs.array_digests import Digest
 from transformer.runs.exceptions import NonFiniteError
-from transformer.runs.jsonl_records import StepNumber
+from transformer.runs.jsonl_reading import StepNumber
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum
 from transformer.storage.paths import parse_path, storage_of
 from transformer.tasks.axis_labels import AxisLabels

@@ -14,8 +14,8 @@ from transformer.attention.capture import (
     capture_weights,
     single_layer_maps,
 )
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, Rate

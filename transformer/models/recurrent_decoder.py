@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, capture_weights
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.rng import dropout
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.attention_cell import scan_decoder_steps

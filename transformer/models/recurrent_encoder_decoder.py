@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
-from transformer.attention.rng import dropout
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import Config, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
@@ -38,7 +38,7 @@ from transformer.layers.recurrent import (
 from transformer.layers.sequence_lengths import real_lengths
 from transformer.models.model import Aux, Inputs, Model, PyTree
 from transformer.models.model_family import ModelFamily
-from transformer.models.recurrent_attention_decoder import (
+from transformer.models.recurrent_attention_decoder_base import (
     SITE,
     DecoderSteps,
     EncodedSource,

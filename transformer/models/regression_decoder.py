@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture
+from transformer.attention.dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.rng import dropout
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate

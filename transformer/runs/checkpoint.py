@@ -22,6 +22,7 @@ import orbax.checkpoint as ocp
 
 from transformer.config import UserError
 from transformer.json_reading import read_dataclass, read_regular_file
+from transformer.runs.array_digests import find_mismatched_arrays
 from transformer.runs.checkpoint_files import (
     LeafShape,
     UnreadableArray,
@@ -39,10 +40,9 @@ from transformer.runs.checkpoint_files import (
     to_orbax_path,
     to_stored_array,
 )
-from transformer.runs.checksums import find_mismatched_arrays
 from transformer.runs.distributed import first_message_across_processes, is_primary, print_and_log, run_on_primary
 from transformer.runs.exceptions import RunFailed
-from transformer.runs.jsonl_records import StepNumber
+from transformer.runs.jsonl_reading import StepNumber
 from transformer.runs.preemption import mark_save_end, mark_save_start
 from transformer.storage.disk import REMOVED_SUFFIX
 from transformer.storage.paths import parse_path, storage_of

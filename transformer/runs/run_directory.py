@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from transformer.command_invocation import shell_command
 from transformer.config import NonNegativeInt, Range, UserError, flatten_config
 from transformer.json_reading import parse_dataclass, read_json, read_regular_file
-from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
+from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
 from transformer.storage.disk_errors import find_disk_error
 from transformer.storage.paths import parse_path, storage_of

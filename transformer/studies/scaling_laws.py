@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy import optimize, stats
 
 from transformer.config import UserError
-from transformer.runs.jsonl_records import MetricName, parse_metric_name, read_records
+from transformer.runs.jsonl_reading import MetricName, parse_metric_name, read_records
 from transformer.runs.run_directory import RunDirectory
 
 HUBER = 1e-3

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.rng import draw_array
+from transformer.attention.random_arrays import draw_array
 from transformer.config import GreaterThan, HalfOpenRange, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
 from transformer.data.next_sentence_pairs import NextSentenceBatches, SentenceBoundaryDetector

@@ -225,10 +225,10 @@ def build_train_step(
     )
 
 
-def jit_train_step(
+def make_jitted_train_step(
     experiment: ExperimentConfig, components: TrainingComponents, capture: Capture | None = None
 ) -> TrainStep:
-    """Jit the train step; it donates its state.
+    """Build the train step and jit it; it donates its state.
 
     Args:
         experiment: The checked config.

@@ -16,7 +16,7 @@ from transformer.config import PositiveInt, UserError
 from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.tokenizer import FILE, ROLES_FILE
 from transformer.json_reading import parse_dataclass, read_regular_file
-from transformer.runs.jsonl_records import FileExtent, RecordsName, StepNumber
+from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.run_directory import RunDirectory, flatten_to_json
 from transformer.training.build import TrainingComponents
 from transformer.training.checked_batches import BatchRange

@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.logical_axes import Placement
-from transformer.maps.capture_plan import CapturePlan, MapsConfig, StoredMaps, StoredResolutions, plan_capture
+from transformer.maps.capture_plan import CapturePlan, MapStorageConfig, StoredMaps, StoredResolutions, plan_capture
 from transformer.models.model import Model
 from transformer.tasks.task import Task
 from transformer.training.compiled_evaluation import evaluation_view
@@ -34,7 +34,7 @@ def compile_probe(
     abstract: TrainState,
     placement: Placement,
     *,
-    config: MapsConfig,
+    config: MapStorageConfig,
     times: int,
     parameters: str,
     resolutions: StoredResolutions | None = None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer.config import RunConfig, UserError, flatten_config, from_config, hash_config, to_config
 from transformer.layers.functional_module import Precision
-from transformer.maps.capture_plan import MapsConfig
+from transformer.maps.capture_plan import MapStorageConfig
 from transformer.models import registry as models
 from transformer.models.registry import change_size, fill_from_size, remove_contradicted_size
 from transformer.overrides import (
@@ -69,7 +69,7 @@ class ExperimentConfig:
     optimizers: Mapping[str, OptimizerConfig]
     parameter_averages: Mapping[str, ParameterAverage]
     precision: Precision
-    maps: MapsConfig
+    maps: MapStorageConfig
     sharding: ShardingConfig
     initialize_from: InitializeFromConfig = dataclasses.field(default_factory=InitializeFromConfig)
     update_guard: UpdateGuardConfig = dataclasses.field(default_factory=UpdateGuardConfig)
@@ -144,7 +144,7 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
         optimizers=optimizers,
         parameter_averages=averages,
         precision=from_config(Precision, run.precision, "config.precision"),
-        maps=from_config(MapsConfig, run.maps, "config.maps"),
+        maps=from_config(MapStorageConfig, run.maps, "config.maps"),
         sharding=from_config(ShardingConfig, run.sharding, "config.sharding"),
         initialize_from=from_config(InitializeFromConfig, run.initialize_from, "config.initialize_from"),
         update_guard=from_config(UpdateGuardConfig, run.update_guard, "config.update_guard"),

@@ -9,7 +9,7 @@ from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, RestoredCheckpoint, last_saved_step
 from transformer.runs.distributed import first_message_across_processes, is_primary, print_and_log, run_on_primary
-from transformer.runs.jsonl_records import FileExtent, describe_change
+from transformer.runs.jsonl_reading import FileExtent, describe_change
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.training.build import TrainingComponents

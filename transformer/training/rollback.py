@@ -17,7 +17,7 @@ from transformer.json_reading import parse_dataclass, read_json_object
 from transformer.models.model import leaves_by_path
 from transformer.runs.distributed import is_primary, run_on_primary
 from transformer.runs.exceptions import NonFiniteError, RunFailed
-from transformer.runs.jsonl_records import StepNumber
+from transformer.runs.jsonl_reading import StepNumber
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
 from transformer.storage.paths import storage_of

@@ -16,7 +16,7 @@ from transformer.maps.store import MapStore
 from transformer.models.model import count_parameters, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.distributed import claim_run_directory, is_primary, run_on_primary, run_on_primary_first
-from transformer.runs.jsonl_records import last_step, read_records
+from transformer.runs.jsonl_reading import last_step, read_records
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks import registry as tasks

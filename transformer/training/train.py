@@ -14,9 +14,9 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.tasks.task import Batch
 from transformer.training.background_compile import compile_in_background
-from transformer.training.build import TrainingComponents, flops_counter, jit_train_step
+from transformer.training.build import TrainingComponents, flops_counter, make_jitted_train_step
 from transformer.training.checked_batches import InvalidBatch
-from transformer.training.checkpointing import CheckpointSaver, SaveWaitingWriter
+from transformer.training.checkpoint_saver import CheckpointSaver, SaveWaitingWriter
 from transformer.training.config import ExperimentConfig, config_hash
 from transformer.training.init_from import initialize_run
 from transformer.training.loop import Reporter, train_loop
@@ -142,7 +142,7 @@ def _train_from(
         console = ConsoleWriter(config.steps, sys.stdout)
         writer = MultiWriter(records, console, *(() if extra_writer is None else (extra_writer,)))
 
-    jitted_step = jit_train_step(experiment, components)
+    jitted_step = make_jitted_train_step(experiment, components)
     step = shard_host_batches(jitted_step, components.placement)
     evaluations = compile_loop_evaluations(components, monitor)
     batches = training_batches(run, components)

@@ -32,9 +32,9 @@ from transformer.training.build import (
     build_train_step,
     flops_counter,
     hyperparameters_by_objective,
-    jit_train_step,
+    make_jitted_train_step,
 )
-from transformer.training.checkpointing import CheckpointSaver
+from transformer.training.checkpoint_saver import CheckpointSaver
 from transformer.training.config import ExperimentConfig, config_hash
 from transformer.training.init_from import copy_source_tokenizer, initialize_run
 from transformer.training.loop import LoopEvaluation, Reporter, train_loop
@@ -126,7 +126,7 @@ def measure_vmap_speedup(
     copy_source_tokenizer(experiments[0].initialize_from, folder)
     components = build_components(experiments[0], folder)
     _check_batches(experiments, components)
-    compiled = jit_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
+    compiled = make_jitted_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
     alone, together = (shard_host_batches(each, components.placement) for each in compiled)
     sources = [components.task.training_batches(each.run.seed) for each in experiments]
     stacked = StackedBatches(sources)

@@ -114,18 +114,21 @@ def test_every_answer_and_its_sources_are_those_found_another_way(name: str) -> 
         words = corpus.sample(random)
         questions_found = corpus.find_questions(words)
         found = {
-            question.position: (question.answer, [set(positions) for positions in question.source_positions])
+            question.position: (question.answer, [set(positions) for positions in question.attended_positions])
             for question in questions_found
         }
         assert found == OTHERWISE[name](words), " ".join(words)
         assert questions_found
         assert {*words, *(question.answer for question in questions_found)} <= known
-        assert all(len(question.source_positions) == len(corpus.source_descriptions) for question in questions_found)
+        assert all(
+            len(question.attended_positions) == len(corpus.attended_position_descriptions)
+            for question in questions_found
+        )
         # What has to be read stands before, so that a causal head can.
         assert all(
             at <= question.position
             for question in questions_found
-            for positions in question.source_positions
+            for positions in question.attended_positions
             for at in positions
         )
         lengths.add(len(words))
@@ -138,7 +141,7 @@ def test_a_pronoun_means_the_last_noun_that_agrees_with_it() -> None:
     meant = {"he": "boy", "she": "queen", "it": "goat", "they": "children"}
     for pronoun, answer in meant.items():
         (question,) = open_corpus("coreference").find_questions([*text.split(), pronoun])
-        assert (question.answer, question.source_positions) == (answer, ((text.split().index(answer),),))
+        assert (question.answer, question.attended_positions) == (answer, ((text.split().index(answer),),))
     famous = ["the", "dog", "left", "the", "street", "because", "it", "was", "tired"]
     (question,) = open_corpus("coreference_by_clue").find_questions(famous)
     assert (famous[question.position], question.answer) == ("it", "dog")

@@ -206,7 +206,7 @@ def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_ant
             for at, word in enumerate(words)
             if word == corpus.baseline_answers(words, question.position)["nearest_noun"]
         )
-        for head, key in ((0, question.source_positions[0][0]), (1, nearest)):
+        for head, key in ((0, question.attended_positions[0][0]), (1, nearest)):
             weights[example, :, head, question.position] = np.eye(length)[key]
     reads, baseline_answers = classify_heads(WholeRows(tuple(range(length)), weights), site, labels)[:2]
     assert reads.plays

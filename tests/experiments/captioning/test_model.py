@@ -21,7 +21,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositionEncoding
 from transformer.models.model import Model, Variables
-from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.hard_attention_reinforce import estimate_reinforce_loss, token_log_likelihood
 

@@ -17,7 +17,7 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import Direction
 from transformer.models.model import Model
-from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 PAD, BEGIN, WORDS, ACTIONS, POSES, NUM_OBSERVATION_FEATURES = 0, 1, 9, 6, 8, 5

@@ -22,7 +22,7 @@ from transformer.config import UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
-from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
 from transformer.tasks.task import PredictionRequest, StateView
 

@@ -13,7 +13,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Model, Variables
-from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.tasks.attention_mass import attention_mass_within
 from transformer.tasks.sequence_generation import BEGIN, END, PAD
 from transformer.tasks.string_metrics import edit_distance, glyph_mask, glyph_mass_report, string_report

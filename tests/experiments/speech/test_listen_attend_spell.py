@@ -17,7 +17,7 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.log_mel import LogMelConfig, log_mel_features
 from transformer.models.model import Model
-from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 PAD, BEGIN, CHARACTERS = 0, 1, 6

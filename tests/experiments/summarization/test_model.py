@@ -17,7 +17,7 @@ from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
-from transformer.models.recurrent_attention_decoder import SITE
+from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
 
 PAD, BEGIN, END, UNKNOWN, WORDS, BEYOND = 0, 1, 2, 3, 7, 2

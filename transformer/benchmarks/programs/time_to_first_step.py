@@ -35,7 +35,7 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
     """One step of the run, in this process."""
     import jax
 
-    from transformer.training.build import build_components, jit_train_step
+    from transformer.training.build import build_components, make_jitted_train_step
     from transformer.training.config import resolve_config
     from transformer.training.partitioning import shard_host_batches
 
@@ -43,7 +43,7 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         components = build_components(experiment, Path(folder))
         state = components.init_state(jax.random.key(experiment.run.seed))
-        step = shard_host_batches(jit_train_step(experiment, components), components.placement)
+        step = shard_host_batches(make_jitted_train_step(experiment, components), components.placement)
         jax.block_until_ready(step(state, components.task.training_batches(experiment.run.seed)[0]))
     return {"seconds": time.time() - settings["began"]}
 

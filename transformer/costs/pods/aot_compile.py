@@ -17,7 +17,7 @@ from transformer.costs.roofline import StepEstimate, estimate_step
 from transformer.costs.topologies import OutOfMemoryError, compile_lowered, topology_devices
 from transformer.models.model import count_parameters
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.training.build import abstract_model_inputs, build_components, flops_counter, jit_train_step
+from transformer.training.build import abstract_model_inputs, build_components, flops_counter, make_jitted_train_step
 from transformer.training.config import ExperimentConfig
 from transformer.training.partitioning import batch_sharding, make_placement
 from transformer.training.state import TrainState
@@ -133,7 +133,7 @@ def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotRep
         peak_bytes=None,
         largest_arrays=(),
     )
-    step: Any = jit_train_step(experiment, components)
+    step: Any = make_jitted_train_step(experiment, components)
     traced = step.trace(components.abstract_state, batch, False)
     try:
         compiled, seconds = compile_lowered(traced.lower())

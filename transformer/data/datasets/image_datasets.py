@@ -24,7 +24,7 @@ from transformer.data.datasets.omniglot import read_omniglot
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.datasets.tfds_preparation import DatasetKind, find_prepared_folder, parse_tfds_name
-from transformer.data.datasets.tfds_records import TfdsFeatures, open_prepared_folder, read_labeled_image
+from transformer.data.datasets.tfds_records import TfdsFeatures, open_prepared_folder, read_encoded_image_and_label
 from transformer.data.images import ImageSpec, LabeledImages
 from transformer.data.synthetic_glyphs import DIGITS, GLYPHS, draw_glyphs
 
@@ -195,7 +195,7 @@ def read_prepared_images(
     splits = {}
     for split, own in canonical_split_names(prepared.splits).items():
         records = prepared.records(split)
-        read = [read_labeled_image(record, image, label) for record in records]
+        read = [read_encoded_image_and_label(record, image, label) for record in records]
         if not read:
             raise UserError(f"{folder} has no record in its split {split!r}: prepare it again")
         if strangers := [number for _, number in read if not 0 <= number < len(classes)]:

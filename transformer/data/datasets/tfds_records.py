@@ -185,8 +185,8 @@ def decode_texts(record: bytes, names: Sequence[str]) -> list[str]:
         return [features[name].bytes_list.value[0].decode() for name in names]
 
 
-def read_labeled_image(record: bytes, image: str, label: str) -> tuple[bytes, int]:
-    """Return the encoded image of a record, and the number of its class.
+def read_encoded_image_and_label(record: bytes, image: str, label: str) -> tuple[bytes, int]:
+    """Return the image of a record, still encoded, and the number of its class.
 
     Raises:
         UserError: If the record lacks such an image or class.

@@ -17,7 +17,7 @@ from transformer.maps.report.role_descriptions import read_sample_rows
 from transformer.maps.report.run_data import evenly_spaced_indices
 from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
-from transformer.runs.jsonl_records import HEAD_RECORDS, read_records
+from transformer.runs.jsonl_reading import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.axis_labels import AxisLabels
 

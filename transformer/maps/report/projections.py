@@ -16,7 +16,7 @@ LARGEST = 8_000_000  # bytes of all queries and keys of a page
 _HALF = float(np.finfo(np.float16).max)
 
 
-def check_projection_size(traced: Mapping[str, CapturedAttention]) -> None:
+def check_query_key_vectors_size(traced: Mapping[str, CapturedAttention]) -> None:
     """Check that queries and keys do not make the page too large; `traced` may be abstract.
 
     Raises:

@@ -15,7 +15,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError, flatten_config
 from transformer.data.png import SIGNATURE
 from transformer.maps.store import MapStore
-from transformer.runs.jsonl_records import SAMPLE_RECORDS, read_records
+from transformer.runs.jsonl_reading import SAMPLE_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 

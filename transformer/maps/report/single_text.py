@@ -8,7 +8,7 @@ import jax
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.maps.capture_plan import MapsConfig, plan_capture
+from transformer.maps.capture_plan import MapStorageConfig, plan_capture
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -20,7 +20,7 @@ def store_single_text(
     sites: Sequence[Site],
     labels: AxisLabels,
     look: Look,
-    config: MapsConfig,
+    config: MapStorageConfig,
     config_hash: str,
     step: int = 0,
 ) -> tuple[MapStore, Mapping[str, CapturedAttention]]:

@@ -11,7 +11,7 @@ import numpy as np
 from transformer.attention.statistics import ENTROPY, FIRST_TOKEN
 from transformer.config import UserError
 from transformer.maps.store import MapStore
-from transformer.runs.jsonl_records import read_records
+from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory, RunStart
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_plan import PlannedRun

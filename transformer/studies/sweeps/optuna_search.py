@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
-from transformer.runs.jsonl_records import parse_metric_name, read_records
+from transformer.runs.jsonl_reading import parse_metric_name, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk import break_hard_links
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum

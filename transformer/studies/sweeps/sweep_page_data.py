@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from transformer.command_invocation import shell_command
-from transformer.runs.jsonl_records import MetricName, read_records
+from transformer.runs.jsonl_reading import MetricName, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations.collect_results import metric_curve
 from transformer.studies.ablations.run_plan import equal_as_json

@@ -13,7 +13,7 @@ import rich.table
 import rich.text
 
 from transformer.overrides import describe_overrides
-from transformer.runs.jsonl_records import MetricName, last_metric, last_step, read_last_records
+from transformer.runs.jsonl_reading import MetricName, last_metric, last_step, read_last_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from transformer.config import NonNegativeFloat, UserError
 from transformer.json_reading import read_dataclass
 from transformer.overrides import describe_overrides
-from transformer.runs.jsonl_records import (
+from transformer.runs.jsonl_reading import (
     MetricName,
     last_metric,
     last_step,

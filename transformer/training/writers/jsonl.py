@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from transformer.runs.distributed import print_and_log
-from transformer.runs.jsonl_records import FileExtent, complete_lines, describe_change, truncate_records
+from transformer.runs.jsonl_reading import FileExtent, complete_lines, describe_change, truncate_records
 from transformer.storage.paths import parse_path, storage_of
 from transformer.training.writers.writer import NullWriter, Sample, Scalar
 

@@ -11,7 +11,7 @@ import jax
 from transformer.maps.capture_plan import CapturePlan
 from transformer.maps.store import MapStore
 from transformer.runs.distributed import is_primary, run_on_primary_first
-from transformer.runs.jsonl_records import FileExtent
+from transformer.runs.jsonl_reading import FileExtent
 from transformer.runs.run_directory import RunDirectory
 from transformer.training.writers.console import LogWriter
 from transformer.training.writers.jsonl import HeadStatisticsWriter, MetricsWriter, SamplesWriter

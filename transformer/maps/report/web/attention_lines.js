@@ -14,7 +14,7 @@ import { largestWeights } from "./captions.js";
 import { contextText } from "./head_export.js";
 import { numberedName } from "./head_grid.js";
 import { data } from "./page_data.js";
-import { currentView } from "./views.js";
+import { currentView } from "./head_views.js";
 
 /** @import { HeadMap } from "./map_data.js" */
 /** @import { AttentionLines, Choose, HeadView, Highlight, Hold, LineGroup, LinesLayout, PointAt, Side, Site, ViewState } from "./types.js" */

@@ -7,7 +7,7 @@ import { headName, nearestColumn } from "./head_statistics.js";
 import { HeadMap, loadHeadMap, loadMaps } from "./map_data.js";
 import { data } from "./page_data.js";
 import { toggleRollout, whyNoRollout } from "./rollout.js";
-import { addView } from "./views.js";
+import { addView } from "./head_views.js";
 
 /** @import { Choose, ComparedSide, HeadView, Level, ViewState } from "./types.js" */
 

@@ -47,7 +47,7 @@ import { drawTokenHighlights } from "./token_highlights.js";
 import { detokenize, siteTokens } from "./tokens.js";
 import { showValueWeighting, toggleValueWeighting } from "./value_weighted.js";
 import { nearestStep, readAddress, setState, state, writeAddress } from "./view_state.js";
-import { currentView, weightsView } from "./views.js";
+import { currentView, weightsView } from "./head_views.js";
 
 /** @import { HeadView, Highlight, ViewState } from "./types.js" */
 

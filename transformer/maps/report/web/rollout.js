@@ -3,7 +3,7 @@
 import { finestLevel, HeadMap, loadMaps } from "./map_data.js";
 import { data } from "./page_data.js";
 import { siteTokens } from "./tokens.js";
-import { addView, weightsView } from "./views.js";
+import { addView, weightsView } from "./head_views.js";
 
 /** @import { LevelMaps } from "./map_data.js" */
 /** @import { HeadView, Level, Site, ViewState } from "./types.js" */

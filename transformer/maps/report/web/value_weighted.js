@@ -5,7 +5,7 @@ import { byId, inputById } from "../../../pages/dom.js";
 import { finestLevel, HeadMap, loadMaps, unpackBlock } from "./map_data.js";
 import { data } from "./page_data.js";
 import { siteTokens } from "./tokens.js";
-import { addView, weightsView } from "./views.js";
+import { addView, weightsView } from "./head_views.js";
 
 /** @import { HeadView, ViewState } from "./types.js" */
 

@@ -3,7 +3,7 @@
 import { nearestColumn } from "./head_statistics.js";
 import { data } from "./page_data.js";
 import { siteTokens } from "./tokens.js";
-import { VIEW_NAMES } from "./views.js";
+import { VIEW_NAMES } from "./head_views.js";
 
 /** @import { ViewState } from "./types.js" */
 

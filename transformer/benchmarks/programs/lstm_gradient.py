@@ -1,7 +1,7 @@
 """The gradient of an LSTM layer over a sequence, timed call by call.
 
-`python -m transformer.benchmarks.programs.lstm_step SETTINGS`: `width`, `rows`, `length`, `warmup_steps`, `steps` and
-`seed`.
+`python -m transformer.benchmarks.programs.lstm_gradient SETTINGS`: `width`, `rows`, `length`, `warmup_steps`, `steps`
+and `seed`.
 """
 
 import time

@@ -49,7 +49,7 @@ def compute_local_digests(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     return {name: _text(sums[0]) for name, sums in _summed({n: _copies(a) for n, a in arrays.items()}, arrays).items()}
 
 
-def compute_part_digest(where: tuple[slice, ...], values: np.ndarray, shape: tuple[int, ...]) -> str:
+def compute_array_part_digest(where: tuple[slice, ...], values: np.ndarray, shape: tuple[int, ...]) -> str:
     """Compute the digest of a part of an array; `combine_digests` combines those of all parts.
 
     Args:

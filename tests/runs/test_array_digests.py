@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from transformer.runs import checksums
-from transformer.runs.checksums import compute_digests, find_mismatched_arrays
+from transformer.runs import array_digests
+from transformer.runs.array_digests import compute_digests, find_mismatched_arrays
 
 WIDTH = 1 << 64
 
@@ -55,7 +55,7 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.random.default_rng(1).normal(size=(5, 40, 3)).astype(np.float32)
     expected = digest_by_hand(array)
     for block in (2, 7, 16, 64, 1000):
-        monkeypatch.setattr(checksums, "_BLOCK", block)
+        monkeypatch.setattr(array_digests, "_BLOCK", block)
         assert of(array) == expected
         assert of(np.asfortranarray(array)) == expected
 

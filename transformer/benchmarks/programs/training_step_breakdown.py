@@ -1,8 +1,8 @@
 """The time of a decoder's training step by part, compared with the peak rates of the machine.
 
-`python -m transformer.benchmarks.programs.step_breakdown SETTINGS`; SETTINGS are those of decoder_step. Each part is
-compiled by itself with its gradient, and timed for all layers together. A product of two large matrices and a copy,
-timed in alternation with the parts, give the machine's own rates.
+`python -m transformer.benchmarks.programs.training_step_breakdown SETTINGS`; SETTINGS are those of
+decoder_training_step. Each part is compiled by itself with its gradient, and timed for all layers together. A product
+of two large matrices and a copy, timed in alternation with the parts, give the machine's own rates.
 """
 
 import functools
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.masks import Mask
-from transformer.benchmarks.programs.decoder_step import OPTIMIZER, compile_training_step
+from transformer.benchmarks.programs.decoder_training_step import OPTIMIZER, compile_training_step
 from transformer.benchmarks.programs.program_main import program_main
 from transformer.layers.embedding import Embedding
 from transformer.layers.feed_forward import Activation, FeedForward

@@ -160,7 +160,7 @@ def read_records(path: str | Path, lines: RecordSchema = METRIC_RECORDS) -> list
 
     Example:
         ```python
-        from transformer.runs.jsonl_records import last_metric, parse_metric_name, read_records
+        from transformer.runs.jsonl_reading import last_metric, parse_metric_name, read_records
         from transformer.runs.run_directory import RunDirectory
 
         records = read_records(RunDirectory.open("runs/demo").metrics_file)

@@ -1,6 +1,7 @@
-"""Time the compilation of a decoder's training step: `python -m transformer.benchmarks.programs.compile_step SETTINGS`.
+"""Time the compilation of a decoder's training step.
 
-SETTINGS are those of decoder_step; no step runs.
+`python -m transformer.benchmarks.programs.training_step_compilation SETTINGS`; SETTINGS are those of
+decoder_training_step. No step runs.
 """
 
 import tempfile
@@ -9,7 +10,7 @@ from typing import Any
 
 import jax
 
-from transformer.benchmarks.programs.decoder_step import compile_training_step
+from transformer.benchmarks.programs.decoder_training_step import compile_training_step
 from transformer.benchmarks.programs.program_main import program_main
 
 

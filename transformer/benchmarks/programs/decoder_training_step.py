@@ -1,7 +1,7 @@
 """Training steps of a decoder-only Transformer on random tokens, timed one by one.
 
-`python -m transformer.benchmarks.programs.decoder_step SETTINGS`; beside jax, flax, optax, numpy and jaxtyping it needs
-nothing but this package.
+`python -m transformer.benchmarks.programs.decoder_training_step SETTINGS`; beside jax, flax, optax, numpy and
+jaxtyping it needs nothing but this package.
 """
 
 import time

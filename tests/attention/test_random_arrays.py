@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.rng import draw_array, random_uint16
+from transformer.attention.random_arrays import draw_array, random_uint16
 from transformer.logical_axes import use_placement, with_logical_constraint
 from transformer.training.partitioning import ShardingConfig, make_placement
 
