@@ -27,7 +27,7 @@ HEAD = """# Attention backends
 A backend is the program that computes attention. `config.model.backend` chooses it:
 
 ```
-python -m launch.train --config=experiments/language_modeling/configs/gpt.py --workdir=runs/gpt2 \\
+python -m launch.train --config=experiments/language_modeling/configs/gpt.py --workdir=runs/blockwise \\
     --config.model.backend=blockwise
 ```
 
@@ -50,9 +50,9 @@ decisions at run time.
 A request is a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
 this page. Each table row covers every combination of the values in its cells. The last cell has the supported masks, or
 the list below the table has them. `+` joins facts that are used together. `bias` means an array added to the logits.
-`dropout` means dropout of the weights, and matters in training only. Any other combination of facts is supported if
-each of its facts is, except that on cudnn `window` needs `causal`. Combinations in no row of any table have no meaning
-and raise an error.
+`dropout` means dropout of the weights, and matters in training only. If a backend supports each of several masks, it
+supports them together. There is one exception: cudnn supports `window` only together with `causal`. Combinations in no
+row of any table have no meaning and raise an error.
 
 Every backend agrees with a NumPy float64 reference on the requests that it supports, and has gradients with respect to
 q, k, v, the bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is
@@ -73,7 +73,8 @@ CHOICE = """## What `auto` chooses
 The order and the limit are fixed. `auto` doesn't time the backends, so another backend can be faster on your machine.
 `python -m launch.benchmark_backends` times all of them.
 
-The choices for a batch of 8 with 8 heads of depth 64 (4 tpu: without a placement):
+The choices for a batch of 8 with 8 heads of depth 64. The last row is a program on 4 TPUs that passes no
+[placement](attention_capture.md#attention-on-a-mesh):
 """
 
 # How the programs are built, which no declaration says.
