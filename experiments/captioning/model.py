@@ -53,8 +53,8 @@ class CaptionerConfig(Config, path="config.model"):
 
     Attributes:
         encoder: The convolutions.
-        positions: The position embeddings of the grid; none, as in the paper, leaves only the edges that convolutions
-            see.
+        grid_positions: The position embeddings of the grid; none, as in the paper, leaves only the edges that
+            convolutions see.
         width: Features of the LSTM.
         embedding_width: Features of the word embeddings, and of the input of the output layer.
         attention: How the image is attended to.
@@ -70,7 +70,7 @@ class CaptionerConfig(Config, path="config.model"):
     """
 
     encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    positions: GridPositionEncoding = GridPositionEncoding.LEARNED
+    grid_positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     width: PositiveInt = 256
     embedding_width: PositiveInt = 128
     attention: AttentionKind = AttentionKind.SOFT
@@ -139,7 +139,7 @@ class Captioner(RecurrentAttentionDecoder):
         seen, width, embedding = config.encoder.width, config.width, config.embedding_width
         vocabulary = interface.vocabularies["target"]
         self.places = GridFeatures(
-            config.encoder, config.positions, interface.inputs["image"].shape[1:], builder=builder
+            config.encoder, config.grid_positions, interface.inputs["image"].shape[1:], builder=builder
         )
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
 

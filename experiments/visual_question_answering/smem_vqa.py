@@ -38,7 +38,7 @@ class SMemVQAConfig(Config, path="config.model"):
         width: Features of words and of grid positions.
         num_hops: The number of hops.
         image_encoder: The convolutions.
-        positions: The position embeddings of the grid.
+        grid_positions: The position embeddings of the grid.
         readout: How the image is read; mean weights all positions alike in every hop, nothing takes no hop.
         dropout: The rate of dropout on the input of the output layer.
         word_dropout: The probability that a word may not guide the first hop in training.
@@ -48,7 +48,7 @@ class SMemVQAConfig(Config, path="config.model"):
     width: PositiveInt = 128
     num_hops: NumHops = 2
     image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    positions: GridPositionEncoding = GridPositionEncoding.LEARNED
+    grid_positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     word_dropout: Rate = 0.0
@@ -77,7 +77,9 @@ class SMemVQA(StatelessModule):
         self.bag = builder.parameter(jax.nn.initializers.ones, (longest,), ("positions",))
         self.bag_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
         if config.readout is not ImageReadout.NOTHING:
-            self.places = GridFeatures(config.image_encoder, config.positions, image_shape(interface), builder=builder)
+            self.places = GridFeatures(
+                config.image_encoder, config.grid_positions, image_shape(interface), builder=builder
+            )
             for hop in range(config.num_hops):
                 setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
         if config.readout is ImageReadout.ATTENTION:

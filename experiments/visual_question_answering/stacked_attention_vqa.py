@@ -42,7 +42,7 @@ class StackedAttentionConfig(Config, path="config.model"):
         num_glimpses: The number of glimpses.
         hidden: Features of the first convolution, and of the classifier's first layer.
         image_encoder: The convolutions of the image.
-        positions: The position embeddings of the grid.
+        grid_positions: The position embeddings of the grid.
         readout: How the image is read; mean is one glimpse at all positions alike, nothing none.
         dropout: The rate of dropout on word vectors and on the inputs of the glimpses' and the classifier's layers.
         vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
@@ -53,7 +53,7 @@ class StackedAttentionConfig(Config, path="config.model"):
     num_glimpses: NumHops = 2
     hidden: PositiveInt = 128
     image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
-    positions: GridPositionEncoding = GridPositionEncoding.LEARNED
+    grid_positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     vocab_size: int | None = None
@@ -87,7 +87,7 @@ class StackedAttention(StatelessModule):
         state = config.encoder.output_width
         if config.readout is not ImageReadout.NOTHING:
             self.places = GridFeatures(
-                config.image_encoder, config.positions, interface.inputs["image"].shape[1:], builder=builder
+                config.image_encoder, config.grid_positions, interface.inputs["image"].shape[1:], builder=builder
             )
         if config.readout is ImageReadout.ATTENTION:
             features, inner = (("features", config.image_encoder.width),), (("embed", hidden),)

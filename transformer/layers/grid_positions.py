@@ -38,8 +38,8 @@ class GridPositionEncoding(enum.Enum):
         parts = {GridPositionEncoding.LEARNED_2D: 2, GridPositionEncoding.SINUSOIDAL_2D: 4}.get(self, 1)
         if width % parts:
             raise UserError(
-                f"vectors of width={width} are added to the features of a place, no multiple of {parts}, which "
-                f"config.model.positions={self.value} needs"
+                f"vectors of width={width} are added to the features of a place, no multiple of {parts}, which the "
+                f"position embeddings {self.value} need"
             )
 
 

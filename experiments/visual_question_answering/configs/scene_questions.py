@@ -18,7 +18,7 @@ from typing import Literal
 
 from ml_collections import ConfigDict
 
-MEMORY = {"family": "experiments.visual_question_answering.smem_vqa", "positions": "learned_2d"}
+MEMORY = {"family": "experiments.visual_question_answering.smem_vqa", "grid_positions": "learned_2d"}
 # What answers, arm by arm. Without words left out, which property of an item is never learned depends on the seed.
 ARMS = {
     "two_hops": {**MEMORY, "word_dropout": 0.3},

@@ -43,7 +43,9 @@ SOFT = CaptionerConfig(
 )
 CASES = {
     "soft": SOFT,
-    "plain": dataclasses.replace(SOFT, positions=GridPositionEncoding.NONE, gated=False, doubly_stochastic_weight=0.0),
+    "plain": dataclasses.replace(
+        SOFT, grid_positions=GridPositionEncoding.NONE, gated=False, doubly_stochastic_weight=0.0
+    ),
     "hard": dataclasses.replace(
         SOFT, attention=AttentionKind.HARD, doubly_stochastic_weight=0.0, soft_attention_probability=0.5
     ),

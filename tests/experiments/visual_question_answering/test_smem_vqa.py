@@ -35,7 +35,9 @@ from transformer.layers.image_grid_attention import ImageReadout
 CONFIGS = {
     "one hop": SMemVQAConfig(width=4, num_hops=1, image_encoder=SMALL),
     "two hops": SMemVQAConfig(width=4, num_hops=2, image_encoder=SMALL),
-    "three hops": SMemVQAConfig(width=4, num_hops=3, image_encoder=SMALL, positions=GridPositionEncoding.LEARNED_2D),
+    "three hops": SMemVQAConfig(
+        width=4, num_hops=3, image_encoder=SMALL, grid_positions=GridPositionEncoding.LEARNED_2D
+    ),
     "mean": SMemVQAConfig(width=4, num_hops=2, image_encoder=SMALL, readout=ImageReadout.MEAN),
     "nothing": SMemVQAConfig(width=4, image_encoder=SMALL, readout=ImageReadout.NOTHING),
 }
