@@ -233,7 +233,7 @@ class HandshakeRL(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """Return the mean loss over real steps; the metric `return` is of the replayed episodes, with exploration."""
+        """Return the mean loss over real steps; `replayed_episode_reward` includes exploration."""
         inputs = {name: batch[name] for name in self.interface.inputs}
         values_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         real_BxT = jnp.arange(self.config.max_episode_steps) < batch["lengths"][:, None]
@@ -242,8 +242,8 @@ class HandshakeRL(BaseTask):
         )
         metrics = {
             "loss": jnp.sum(self.config.td_loss(wrong_BxT)) / denominators["steps"],
-            "value": jnp.sum(jnp.where(real_BxT, jnp.max(values_BxTxA, axis=-1), 0)) / denominators["steps"],
-            "return": jnp.sum(jnp.where(real_BxT, batch["rewards"], 0)) / denominators["episodes"],
+            "max_q_value": jnp.sum(jnp.where(real_BxT, jnp.max(values_BxTxA, axis=-1), 0)) / denominators["steps"],
+            "replayed_episode_reward": jnp.sum(jnp.where(real_BxT, batch["rewards"], 0)) / denominators["episodes"],
         }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
@@ -253,8 +253,8 @@ class HandshakeRL(BaseTask):
         sums = {
             "episodes": jnp.float32(len(episodes.lengths)),
             "success": jnp.sum(jnp.any(episodes.rewards > 0, axis=1).astype(jnp.float32)),
-            "reward": jnp.sum(episodes.rewards),
-            "length": jnp.sum(episodes.lengths).astype(jnp.float32),
+            "episode_reward": jnp.sum(episodes.rewards),
+            "episode_length": jnp.sum(episodes.lengths).astype(jnp.float32),
         }
         sites = sites_between(view.model.sites, QUERY, KEY)
         if sites:
@@ -301,12 +301,13 @@ class HandshakeRL(BaseTask):
 
 
 def handshake_report(sums: Mapping[str, Any], rows: object = None) -> EvaluationReport:
-    """Report success and mean reward; `attention_mass/person` is the mean weight on the person's regions.
+    """Report success and the mean reward and length of an episode.
 
-    `attention_mass/person_over_uniform` is that weight divided by the weight of uniform attention.
+    `attention_mass/person` is the mean weight on the person's regions; `attention_mass/person_over_uniform` is that
+    weight divided by the weight of uniform attention.
     """
     count = sums["episodes"]
-    scalars = {name: float(sums[name]) / count for name in ("success", "reward", "length")}
+    scalars = {name: float(sums[name]) / count for name in ("success", "episode_reward", "episode_length")}
     if "mass" in sums:
         scalars["attention_mass/person"] = float(sums["mass"]) / max(float(sums["seen"]), 1)
         scalars["attention_mass/person_over_uniform"] = float(sums["mass"]) / max(float(sums["uniform"]), 1e-9)

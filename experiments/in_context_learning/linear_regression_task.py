@@ -144,7 +144,7 @@ def regression_report(
 ) -> EvaluationReport:
     """Report mean squared errors of f(x) after k examples: the model's, least squares', and the Bayes-optimal one.
 
-    `zero_baseline` is the error of always predicting 0. `error_over_least_squares` compares the model with least
+    `zero_baseline_error` is the error of always predicting 0. `error_over_least_squares` compares the model with least
     squares at the greatest k, if there is noise.
 
     Args:
@@ -161,8 +161,8 @@ def regression_report(
 
     methods = {
         "squared_error": answers_BxN,
-        "least_squares": least_squares(functions),
-        "bayes_optimal": ridge_regression(functions, noise),
+        "least_squares_error": least_squares(functions),
+        "bayes_optimal_error": ridge_regression(functions, noise),
     }
     of_methods = {name: errors(guesses) for name, guesses in methods.items()}
     last, dimensions = answers_BxN.shape[1] - 1, functions.points.shape[-1]
@@ -171,10 +171,10 @@ def regression_report(
         for name, errors_N in of_methods.items()
         for known in sorted({0, -(-dimensions // 2), dimensions, last})
     }
-    scalars["zero_baseline"] = float(errors(np.zeros_like(answers_BxN)).mean())
+    scalars["zero_baseline_error"] = float(errors(np.zeros_like(answers_BxN)).mean())
     if noise:
         scalars["error_over_least_squares"] = float(
-            of_methods["squared_error"][last] / of_methods["least_squares"][last]
+            of_methods["squared_error"][last] / of_methods["least_squares_error"][last]
         )
     return EvaluationReport(scalars, note=f"{len(answers_BxN)} functions of {dimensions} dimensions")
 

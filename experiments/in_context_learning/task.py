@@ -328,7 +328,9 @@ class InContextLearning(BaseTask):
             right = np.asarray(sums["right"]) / float(sums["examples"])
             scalars = {f"{name}_loss": float(sums["loss"]) / float(sums["tokens"])}
             scalars |= {f"{name}_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
-            scalars |= {f"{name}_bayes_optimal_{known}": share for known, share in zip(shots, best(), strict=True)}
+            scalars |= {
+                f"{name}_bayes_optimal_accuracy_{known}": share for known, share in zip(shots, best(), strict=True)
+            }
             return EvaluationReport(scalars, note=f"{int(sums['examples'])} episodes with {name} rules")
 
         batches = [self._batch(part) for part in drawn]

@@ -223,7 +223,7 @@ class InstructionFollowing(SymbolSequenceTask):
         sums = {
             "walks": jnp.int32(len(goal_B)),
             "success": jnp.sum(success_B),
-            "position": jnp.sum(stopped_B & (end_B // 4 == goal_B // 4)),
+            "position_accuracy": jnp.sum(stopped_B & (end_B // 4 == goal_B // 4)),
             "exact_match": jnp.sum(jnp.all(rows["tokens"] == jnp.asarray(batch["labels"]), axis=1)),
         }
         for count in range(1, self.config.max_clauses + 1):
@@ -374,7 +374,7 @@ def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]]
     """Report the rates of successful walks, of all and by number of clauses.
 
     `success`: the walk ends at the right crossing with the right heading (Mei et al. 2016, single sentences);
-    `position`: at the right crossing; `exact_match`: the actions are the reference's.
+    `position_accuracy`: at the right crossing; `exact_match`: the actions are the reference's.
 
     Args:
         sums: The number of walks, and of successful ones by each criterion.
@@ -383,7 +383,9 @@ def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]]
     Returns:
         The report.
     """
-    scalars = {name: float(sums[name]) / float(sums["walks"]) for name in ("success", "position", "exact_match")}
+    scalars = {
+        name: float(sums[name]) / float(sums["walks"]) for name in ("success", "position_accuracy", "exact_match")
+    }
     counts = [name.removeprefix("success/") for name in sums if name.startswith("success/")]
     for count in counts:
         scalars[f"success/{count}"] = float(sums[f"success/{count}"]) / max(float(sums[f"walks/{count}"]), 1)

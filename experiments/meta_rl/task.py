@@ -160,7 +160,7 @@ class MetaRL(BaseTask):
     ) -> tuple[Array, LossAux]:
         """Return the mean over steps of -sum over actions of b_a log p(a), b being uniform over the best actions.
 
-        `agreement` is how often the most probable action is one of the best.
+        `optimal_action_accuracy` is how often the most probable action is one of the best.
         """
         inputs = {"vectors": jnp.asarray(batch["vectors"])}
         logits_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
@@ -170,7 +170,7 @@ class MetaRL(BaseTask):
         agrees_BxTx1 = jnp.take_along_axis(best_BxTxA, said_BxTx1, axis=-1) > 0
         metrics = {
             "loss": -jnp.sum(best_BxTxA * log_BxTxA) / denominators["steps"],
-            "agreement": jnp.sum(agrees_BxTx1) / denominators["steps"],
+            "optimal_action_accuracy": jnp.sum(agrees_BxTx1) / denominators["steps"],
         }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
@@ -195,22 +195,24 @@ class MetaRL(BaseTask):
 
         @functools.cache
         def others() -> dict[str, float]:
-            """Return the sums of rewards of reference agents: a random policy, an oracle, posterior sampling."""
+            """Return the mean return of reference agents: a random policy, an oracle, posterior sampling."""
             whole = MDPBatch(*map(np.concatenate, zip(*mdps, strict=True)))
             knowing_B = action_values(whole, config.horizon)[0, :, 0].max(axis=-1)
             random = np.random.default_rng((seed, 2**32))
             trajectories, _ = run_episodes(random, whole, config.horizon, config.num_episodes, np.zeros(len(knowing_B)))
             said = {
-                "random_policy": config.num_episodes * float(random_policy_value(whole, config.horizon).mean()),
-                "oracle": config.num_episodes * float(knowing_B.mean()),
-                "posterior_sampling": float(trajectories.rewards.sum(axis=1).mean()),
+                "random_policy_return": config.num_episodes * float(random_policy_value(whole, config.horizon).mean()),
+                "oracle_return": config.num_episodes * float(knowing_B.mean()),
+                "posterior_sampling_return": float(trajectories.rewards.sum(axis=1).mean()),
             }
             if config.teacher is Teacher.BAYES_OPTIMAL:
-                said["bayes_optimal"] = max(bayes_optimal_values(((0, 0),) * config.num_actions, config.num_steps))
+                said["bayes_optimal_return"] = max(
+                    bayes_optimal_values(((0, 0),) * config.num_actions, config.num_steps)
+                )
             return said
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
-            own = {name: float(sums[name]) / float(sums["mdps"]) for name in ("greedy", "sampled")}
+            own = {f"{name}_return": float(sums[name]) / float(sums["mdps"]) for name in ("greedy", "sampled")}
             return EvaluationReport({**own, **others()}, note=f"{int(sums['mdps'])} MDPs, the sum of rewards in each")
 
         return Evaluation("worlds", split, batches, step, finish, at_end=split == "test")
@@ -232,10 +234,10 @@ class MetaRL(BaseTask):
 
             wins_BxT, real_B = jnp.asarray(batch["wins"]), jnp.asarray(batch["real"])
             probability_B = jnp.where(real_B, history_probabilities(config, act, wins_BxT), 0)
-            return {"greedy_exact": jnp.sum(probability_B * jnp.sum(wins_BxT, axis=1))}, None
+            return {"expected_greedy_return": jnp.sum(probability_B * jnp.sum(wins_BxT, axis=1))}, None
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
-            return EvaluationReport({"greedy_exact": float(sums["greedy_exact"])})
+            return EvaluationReport({"expected_greedy_return": float(sums["expected_greedy_return"])})
 
         return Evaluation("every_history", "test", batches, step, finish, at_end=True)
 

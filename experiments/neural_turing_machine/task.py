@@ -182,9 +182,9 @@ class Algorithms(BaseTask):
         exact = jnp.sum(~jnp.any(wrong_BxTxO, axis=(1, 2)))
         metrics = {
             "loss": nats / denominators["bits"],
-            "bits_wrong": jnp.sum(wrong_BxTxO) / denominators["bits"],
+            "bit_error_rate": jnp.sum(wrong_BxTxO) / denominators["bits"],
             "bits_per_sequence": nats / np.log(2) / denominators["examples"],
-            "exact": exact / denominators["examples"],
+            "exact_match": exact / denominators["examples"],
         }
         if "optimal_nats" in batch:
             metrics["optimal_bits_per_sequence"] = jnp.sum(batch["optimal_nats"]) / np.log(2) / denominators["examples"]
@@ -249,7 +249,7 @@ def make_batch(drawn: SequenceBatch, steps: int) -> dict[str, np.ndarray]:
 def size_report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationReport:
     """Report an evaluation at one size; every name ends in the size.
 
-    For n_grams, `above_optimum` is the relative excess over the Bayes-optimal bits.
+    For n_grams, `optimality_gap` is the relative excess over the Bayes-optimal bits.
 
     Args:
         size: The size of the problem, such as the length of a sequence.
@@ -259,10 +259,13 @@ def size_report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationR
     Returns:
         The report.
     """
-    per = {"bits": ("loss", "bits_wrong"), "examples": ("bits_per_sequence", "optimal_bits_per_sequence", "exact")}
+    per = {
+        "bits": ("loss", "bit_error_rate"),
+        "examples": ("bits_per_sequence", "optimal_bits_per_sequence", "exact_match"),
+    }
     means = {name: float(sums[name] / sums[by]) for by, names in per.items() for name in names if name in sums}
     if "optimal_bits_per_sequence" in means:
-        means["above_optimum"] = means["bits_per_sequence"] / means["optimal_bits_per_sequence"] - 1
+        means["optimality_gap"] = means["bits_per_sequence"] / means["optimal_bits_per_sequence"] - 1
     return EvaluationReport({f"{name}/{size}": value for name, value in means.items()})
 
 

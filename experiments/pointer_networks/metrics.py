@@ -21,11 +21,11 @@ def geometry_metrics(
     accuracy: the fraction of right answers (Vinyals et al. 2015, sections 4.2 to 4.4): the same polygon or tour,
     whatever its start, a tour in either direction; the same set of triangles.
 
-    hull: `area`, that of the predicted polygon over the true one's, over simple polygons; `failed`, the fraction of
-    answers that are none (section 4.2). delaunay: `coverage`, the fraction of the true triangles that were predicted
-    (section 4.3). tour: `length` of the predicted tours, `optimal`, that of the shortest through the same points,
-    `excess`, the relative difference, all over the answers that visit every point once; `failed`, the fraction of those
-    that do not.
+    hull: `area_ratio`, the area of the predicted polygon over the true one's, over simple polygons; `invalid_fraction`,
+    of the answers that are none (section 4.2). delaunay: `triangle_coverage`, the fraction of the true triangles that
+    were predicted (section 4.3). tour: `tour_length` of the predicted tours, `optimal_tour_length` of the shortest
+    through the same points, and `optimality_gap`, the relative difference, all over the answers that visit every point
+    once; `invalid_fraction`, of those that do not.
 
     Args:
         problem: The problem.
@@ -56,7 +56,11 @@ def _hulls(
             continue
         right += rotate_to_lowest(answer) == truth
         covered.append(float(abs(signed_areas(points_Nx2[list(answer)])) / signed_areas(points_Nx2[list(truth)])))
-    return {"accuracy": right / len(truths), "area": _mean(covered), "failed": 1 - len(covered) / len(truths)}
+    return {
+        "accuracy": right / len(truths),
+        "area_ratio": _mean(covered),
+        "invalid_fraction": 1 - len(covered) / len(truths),
+    }
 
 
 def _triangulations(truths: Sequence[Answer], answers: Sequence[Answer | None]) -> dict[str, float]:
@@ -66,7 +70,7 @@ def _triangulations(truths: Sequence[Answer], answers: Sequence[Answer | None]) 
         # What is left over behind the last whole triangle, or said twice, is an error.
         right += answer is not None and said == whole and len(answer) == len(truth)
         covered.append(len(said & whole) / len(whole))
-    return {"accuracy": right / len(truths), "coverage": _mean(covered)}
+    return {"accuracy": right / len(truths), "triangle_coverage": _mean(covered)}
 
 
 def _triangles(answer: Answer) -> set[frozenset[int]]:
@@ -87,10 +91,10 @@ def _tours(
     length, optimal = _mean(lengths), _mean(shortest)
     return {
         "accuracy": right / len(truths),
-        "length": length,
-        "optimal": optimal,
-        "excess": length / optimal - 1 if lengths else 0.0,
-        "failed": 1 - len(lengths) / len(truths),
+        "tour_length": length,
+        "optimal_tour_length": optimal,
+        "optimality_gap": length / optimal - 1 if lengths else 0.0,
+        "invalid_fraction": 1 - len(lengths) / len(truths),
     }
 
 

@@ -115,8 +115,8 @@ class PairedDigits(BaseTask):
     ) -> tuple[Array, LossAux]:
         """Return E[max(0, 1 - D(x))] + E[max(0, 1 + D(G(z)))] (Zhang et al. 2019, equation 4).
 
-        Images of both kinds are scored in one pass, so that the discriminator's state is updated once. `real` and
-        `fake` are mean scores.
+        Images of both kinds are scored in one pass, so that the discriminator's state is updated once. `real_score`
+        and `fake_score` are means.
         """
         made, _ = self._made(view, batch)
         both = {"image": jnp.concatenate([jnp.asarray(batch["image"]), made.astype(jnp.float32)])}
@@ -124,7 +124,8 @@ class PairedDigits(BaseTask):
         scores, aux = view.model.apply(view.variables, both, method="score", train=view.train, capture=capture)
         real_B, fake_B = jnp.split(scores.astype(jnp.float32), 2)
         loss = jnp.sum(jax.nn.relu(1 - real_B) + jax.nn.relu(1 + fake_B)) / denominators["examples"]
-        means = {"real": jnp.sum(real_B) / denominators["examples"], "fake": jnp.sum(fake_B) / denominators["examples"]}
+        scores_by_kind = {"real_score": real_B, "fake_score": fake_B}
+        means = {name: jnp.sum(scores_B) / denominators["examples"] for name, scores_B in scores_by_kind.items()}
         return loss, LossAux.from_aux(
             aux, view.task_state, {"loss": loss, **means, **_gammas(aux, len(real_B), denominators)}
         )

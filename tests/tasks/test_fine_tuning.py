@@ -161,7 +161,7 @@ def test_the_losses_are_those_of_their_equations(problem: str, tasks: dict[str, 
     assert float(denominators["examples"]) == len(answered)
     assert float(denominators["tokens"]) == count
     np.testing.assert_allclose(aux.metrics["loss"], np.mean(answered), rtol=1e-4)
-    np.testing.assert_allclose(aux.metrics["language_model"], nats / count, rtol=1e-4)
+    np.testing.assert_allclose(aux.metrics["language_model_loss"], nats / count, rtol=1e-4)
     np.testing.assert_allclose(loss, np.mean(answered) + 0.5 * nats / count, rtol=1e-4)
 
 

@@ -148,7 +148,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceOb
     assert float(denominators["drawn"]) == 3 * (len(labels) - 1)
     (objective,) = task.objectives
     loss, aux = jax.jit(lambda batch: objective.loss_fn(view, batch, denominators, jax.random.key(4)))(batch)
-    assert float(aux.metrics["reward"]) == pytest.approx(rewards[:-1, front:].mean(), rel=1e-5)
+    assert float(aux.metrics["sample_reward"]) == pytest.approx(rewards[:-1, front:].mean(), rel=1e-5)
 
     worth = 0.0
     for row in range(len(labels) - 1):
@@ -184,7 +184,7 @@ def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
     real = (np.asarray(batch["labels"]) != PAD).any(axis=1)
     assert 0 < real.sum() <= CONFIG.num_decoded_examples
     found = evaluation.finish({name: float(value) for name, value in sums.items()}, None).scalars
-    assert found == {"reward": pytest.approx(np.asarray(prepared["rewards"])[real, 1:].mean(), rel=1e-5)}
+    assert found == {"sample_reward": pytest.approx(np.asarray(prepared["rewards"])[real, 1:].mean(), rel=1e-5)}
 
 
 def test_a_model_whose_attention_draws_is_refused() -> None:

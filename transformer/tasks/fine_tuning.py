@@ -152,8 +152,8 @@ class FineTuning(LabeledTextTask):
                 _predicted(batch),
                 0.0,
             )
-            metrics["language_model"] = sums.cross_entropy / denominators["tokens"]
-            loss = loss + weight * metrics["language_model"]
+            metrics["language_model_loss"] = sums.cross_entropy / denominators["tokens"]
+            loss = loss + weight * metrics["language_model_loss"]
         return loss, LossAux.from_aux(aux, view.task_state, metrics)
 
     def combine_outputs(self, outputs_SBxC: Float[Array, "SB C"]) -> Float[Array, "B _"]:

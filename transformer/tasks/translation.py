@@ -269,7 +269,9 @@ class Translation(BaseTask):
         if "drawn" in batch:
             worth, reward = self._expected_reward(view, batch, key)
             loss = (self.config.nll_weight * sums.smoothed - worth) / denominators["tokens"]
-            return loss, LossAux.from_aux(aux, view.task_state, {**metrics, "reward": reward / denominators["drawn"]})
+            return loss, LossAux.from_aux(
+                aux, view.task_state, {**metrics, "sample_reward": reward / denominators["drawn"]}
+            )
         if not (view.train and "attention_log_prob" in aux.extras):
             return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
         baseline = view.task_state["baseline"]
@@ -305,7 +307,7 @@ class Translation(BaseTask):
     def _reward_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         prepared, _ = self.prepare_batch(view, batch, key)
         own_BxN = self._own(prepared)
-        return {"reward": jnp.sum(jnp.where(own_BxN, prepared["rewards"], 0)), "drawn": jnp.sum(own_BxN)}, None
+        return {"sample_reward": jnp.sum(jnp.where(own_BxN, prepared["rewards"], 0)), "drawn": jnp.sum(own_BxN)}, None
 
     def _own(self, batch: Batch) -> Array:
         """Return which of the sequences of each source the model sampled: all except a reference in front of them."""

@@ -5,7 +5,7 @@
 `:small` is a smaller model. Needs no data; takes six and four minutes on a CPU core. Every row has its own map of six
 letters, shown by words and their translations; the model is trained on next-token prediction only. Expected accuracy on
 held-out maps (`unseen_accuracy_k`) after 0, 1 and 8 pairs: 0.00, 0.08 and 0.39; 0.00, 0.07 and 0.28 with `:small`; 0.60
-after 8 pairs if the larger model trains for 10,000 steps. `unseen_bayes_optimal_k` is the upper bound. See
+after 8 pairs if the larger model trains for 10,000 steps. `unseen_bayes_optimal_accuracy_k` is the upper bound. See
 results/word_maps.md. Two layers of width 32 only learn which letters a language has.
 `python -m launch.maps --workdir=runs/word_maps` shows what each head attends to, and would name one that attends to the
 translations of the queried letter: none does so sharply.

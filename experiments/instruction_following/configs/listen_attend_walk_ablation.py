@@ -58,5 +58,11 @@ def get_ablation(ablation):
         direction="maximize",
         seeds=(1, 2, 3),
         smallest_effect_of_interest=0.02,
-        plotted_metrics=("validation/loss", "test/position", "test/success/1", "test/success/2", "test/success/3"),
+        plotted_metrics=(
+            "validation/loss",
+            "test/position_accuracy",
+            "test/success/1",
+            "test/success/2",
+            "test/success/3",
+        ),
     )

@@ -4,10 +4,10 @@ r"""Meta-learned bandits: SNAIL imitates the Bayes-optimal policy of five-armed 
     python -m launch.train --config=experiments/meta_rl/configs/bandits.py:transformer \
         --workdir=runs/bandits_transformer
 
-Needs no data. Takes two minutes on one CPU core. Expected mean return: 6.66 (`greedy_exact`, exact over all bandits),
-which equals the optimum (`bayes_optimal`); chance is 5.0, Gittins indices and the paper's SNAIL reach 6.6 (Mishra et
-al. 2018, table 3). `greedy` is the return in 2,000 test bandits. `:transformer` is a Transformer decoder, with the same
-result. See results/bandits.md.
+Needs no data. Takes two minutes on one CPU core. Expected mean return: 6.66 (`expected_greedy_return`, exact
+over all bandits), which equals the optimum (`bayes_optimal_return`); chance is 5.0, Gittins indices and the paper's
+SNAIL reach 6.6 (Mishra et al. 2018, table 3). `greedy_return` is the return in 2,000 test bandits. `:transformer` is a
+Transformer decoder, with the same result. See results/bandits.md.
 """
 
 from typing import Literal

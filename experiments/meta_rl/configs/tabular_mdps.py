@@ -3,8 +3,8 @@
     python -m launch.train --config=experiments/meta_rl/configs/tabular_mdps.py --workdir=runs/decision_processes
 
 Needs no data. Takes a few minutes on one CPU core. Four states, three actions, five episodes of six steps in each MDP.
-Expected mean return in test MDPs: 18.7 (`greedy`), compared with 16.8 of posterior sampling, 15.1 of a random policy
-and 22.8 of the optimal policy of a known MDP. See results/bandits.md.
+Expected mean return in test MDPs: 18.7 (`greedy_return`), compared with 16.8 of posterior sampling, 15.1 of a random
+policy and 22.8 of the optimal policy of a known MDP. See results/bandits.md.
 """
 
 from ml_collections import ConfigDict

@@ -83,7 +83,9 @@ def test_targets_are_the_target_networks_and_the_loss_is_that_of_the_equation() 
     np.testing.assert_allclose(loss, total / count, rtol=1e-5)
     # Both networks do differ, so that one in place of the other would be seen.
     assert np.abs(values - of_target).max() > 0.05
-    np.testing.assert_allclose(metrics["return"], batch["rewards"].sum() / CONFIG.batch_size, rtol=1e-5)
+    np.testing.assert_allclose(
+        metrics["replayed_episode_reward"], batch["rewards"].sum() / CONFIG.batch_size, rtol=1e-5
+    )
 
 
 def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:
@@ -135,9 +137,9 @@ def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_
     assert seen > 5
     np.testing.assert_allclose(told["attention_mass/person"], np.mean(mass), rtol=1e-5)
     np.testing.assert_allclose(told["attention_mass/person_over_uniform"], 64 * np.mean(mass), rtol=1e-5)
-    np.testing.assert_allclose(told["reward"], lived.rewards.sum(1).mean(), atol=1e-6)
+    np.testing.assert_allclose(told["episode_reward"], lived.rewards.sum(1).mean(), atol=1e-6)
     np.testing.assert_allclose(told["success"], (lived.rewards > 0).any(1).mean(), atol=1e-6)
-    np.testing.assert_allclose(told["length"], lived.lengths.mean(), atol=1e-6)
+    np.testing.assert_allclose(told["episode_length"], lived.lengths.mean(), atol=1e-6)
 
 
 @pytest.mark.parametrize(("stride", "regions"), [(3, {0: {0}, 13: {13}}), (6, {0: {0}, 9: {0}, 63: {15}})])

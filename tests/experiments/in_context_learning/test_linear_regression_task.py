@@ -68,13 +68,17 @@ def test_evaluations_are_of_all_dimensions_and_measure_what_is_answered(task: Li
     rows = [np.asarray(evaluation.step(view, batch, None)[1]["answers"]) for batch in evaluation.batches]
     scalars = evaluation.finish({}, {"answers": np.concatenate(rows)}).scalars
     assert set(scalars) == {
-        *(f"{name}_{known}" for name in ("squared_error", "least_squares", "bayes_optimal") for known in (0, 2, 3, 6)),
-        "zero_baseline",
+        *(
+            f"{name}_{known}"
+            for name in ("squared_error", "least_squares_error", "bayes_optimal_error")
+            for known in (0, 2, 3, 6)
+        ),
+        "zero_baseline_error",
         "error_over_least_squares",
     }
     # To say 0 is all that can be done behind no example.
-    assert scalars["squared_error_0"] == scalars["least_squares_0"] == scalars["bayes_optimal_0"]
-    assert scalars["bayes_optimal_6"] < scalars["least_squares_6"] < scalars["zero_baseline"]
+    assert scalars["squared_error_0"] == scalars["least_squares_error_0"] == scalars["bayes_optimal_error_0"]
+    assert scalars["bayes_optimal_error_6"] < scalars["least_squares_error_6"] < scalars["zero_baseline_error"]
 
 
 def test_a_report_by_hand() -> None:
@@ -83,16 +87,16 @@ def test_a_report_by_hand() -> None:
     scalars = regression_report(functions, answers, noise=1.0).scalars
     assert [scalars[f"squared_error_{known}"] for known in (0, 1, 2)] == [(1 + 9) / 2, (0 + 4) / 2, (0 + 1) / 2]
     # Means of what was shown: 3 and 4 behind two examples; ridge divides their sums by one more.
-    assert scalars["least_squares_2"] == pytest.approx((1 + 0) / 2)
-    assert scalars["bayes_optimal_2"] == pytest.approx((0 + (4 - 8 / 3) ** 2) / 2)
-    assert scalars["zero_baseline"] == (4 + 16) / 2
+    assert scalars["least_squares_error_2"] == pytest.approx((1 + 0) / 2)
+    assert scalars["bayes_optimal_error_2"] == pytest.approx((0 + (4 - 8 / 3) ** 2) / 2)
+    assert scalars["zero_baseline_error"] == (4 + 16) / 2
     assert scalars["error_over_least_squares"] == pytest.approx(1)
 
 
 def test_nothing_is_compared_with_least_squares_that_is_without_fault() -> None:
     functions = sample_functions(np.random.default_rng(0), 4, 7, 3, 0.0)
     scalars = regression_report(functions, functions.values * 1.01, 0.0).scalars
-    assert scalars["least_squares_6"] < 1e-20
+    assert scalars["least_squares_error_6"] < 1e-20
     assert "error_over_least_squares" not in scalars
 
 
@@ -100,9 +104,9 @@ def test_no_method_undercuts_the_least_error_on_the_whole() -> None:
     functions = sample_functions(np.random.default_rng(0), 3000, 7, 3, 1.0)
     scalars = regression_report(functions, least_squares(functions), 1.0).scalars
     assert scalars["error_over_least_squares"] == 1
-    assert scalars["bayes_optimal_6"] < 0.9 * scalars["least_squares_6"]
+    assert scalars["bayes_optimal_error_6"] < 0.9 * scalars["least_squares_error_6"]
     # The excess of least squares behind k examples of d dimensions is d / (k - d - 1).
-    assert scalars["least_squares_6"] == pytest.approx(3 / (6 - 3 - 1), rel=0.15)
+    assert scalars["least_squares_error_6"] == pytest.approx(3 / (6 - 3 - 1), rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_few_shots_are_measured_on_rules_that_training_never_has() -> None:
         report = evaluation.finish(found, None)
         scalars = {name.removeprefix(f"{evaluation.name}_"): value for name, value in report.scalars.items()}
         assert scalars["accuracy_0"] == scalars["accuracy_2"] == 1
-        assert scalars["bayes_optimal_0"] < scalars["bayes_optimal_2"] < 1
+        assert scalars["bayes_optimal_accuracy_0"] < scalars["bayes_optimal_accuracy_2"] < 1
 
 
 def test_links_lead_to_where_a_letters_translation_stands() -> None:

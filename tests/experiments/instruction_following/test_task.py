@@ -138,7 +138,7 @@ def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
     assert not right_ones[3]
     near = [stop and end // 4 == goal // 4 for stop, end, goal in zip(stops, ends, batch["goal"], strict=True)]
     assert told.scalars["success"] == pytest.approx(np.mean(right_ones))
-    assert told.scalars["position"] == pytest.approx(np.mean(near))
+    assert told.scalars["position_accuracy"] == pytest.approx(np.mean(near))
     assert sum(near) > sum(right_ones)
     assert told.scalars["exact_match"] == pytest.approx((rows == batch["labels"]).all(axis=1).mean())
     for count in (1, 2):

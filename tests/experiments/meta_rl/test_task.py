@@ -68,7 +68,7 @@ def test_the_loss_is_the_cross_entropy_of_what_is_best(task: MetaRL) -> None:
     log = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
     assert float(loss) == pytest.approx(-(batch["best"] * log).sum() / 16, rel=1e-5)
     right = np.take_along_axis(batch["best"], logits.argmax(axis=-1)[..., None], axis=-1) > 0
-    assert float(aux.metrics["agreement"]) == right.mean()
+    assert float(aux.metrics["optimal_action_accuracy"]) == right.mean()
 
 
 def test_acting_in_a_world_is_what_is_read_of_it_afterwards() -> None:
@@ -110,14 +110,14 @@ def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: MetaRL
     evaluation = task.evaluations[1]
     assert (evaluation.split, evaluation.at_end, len(evaluation.batches)) == ("test", True, 2)
     report = evaluation.finish({"greedy": 16.0, "sampled": 8.0, "mdps": 8.0}, None).scalars
-    assert (report["greedy"], report["sampled"]) == (2, 1)
-    assert report["random_policy"] < report["oracle"] <= 4
-    assert 0 < report["posterior_sampling"] <= 4
-    assert "bayes_optimal" not in report
+    assert (report["greedy_return"], report["sampled_return"]) == (2, 1)
+    assert report["random_policy_return"] < report["oracle_return"] <= 4
+    assert 0 < report["posterior_sampling_return"] <= 4
+    assert "bayes_optimal_return" not in report
     bandit = MetaRL(config_of(num_states=1, horizon=1, num_episodes=3, teacher="bayes_optimal")).evaluations[0]
     report = bandit.finish({"greedy": 8.0, "sampled": 8.0, "mdps": 8.0}, None).scalars
     # Of two arms and three pulls, by the plans of tests/experiments/meta_rl/test_data.py.
-    assert report["bayes_optimal"] == pytest.approx(5 / 3)
+    assert report["bayes_optimal_return"] == pytest.approx(5 / 3)
 
 
 def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
@@ -130,7 +130,7 @@ def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
         return jnp.where(won > 0, acted, 1 - acted) + jnp.asarray([0.1, 0.0])
 
     (evaluation,) = MetaRL(config).evaluations[2:]
-    step = jax.jit(lambda batch: evaluation.step(of_model(stays), batch, None)[0]["greedy_exact"])
+    step = jax.jit(lambda batch: evaluation.step(of_model(stays), batch, None)[0]["expected_greedy_return"])
     exact = sum(float(step(batch)) for batch in evaluation.batches)
     grid = (np.arange(200) + 0.5) / 200
     first, second = grid[:, None], grid[None, :]
@@ -139,7 +139,7 @@ def test_what_a_policy_gives_is_exact_over_every_row_of_wins() -> None:
     then_second = second * (1 + second) + (1 - second) * first
     assert exact == pytest.approx((first * (1 + then_first) + (1 - first) * then_second).mean(), abs=1e-4)
     assert len(evaluation.batches) == 2
-    assert evaluation.finish({"greedy_exact": 1.5}, None).scalars == {"greedy_exact": 1.5}
+    assert evaluation.finish({"expected_greedy_return": 1.5}, None).scalars == {"expected_greedy_return": 1.5}
     assert len(MetaRL(config_of(num_states=1, horizon=1, num_episodes=13)).evaluations) == 2
 
 

@@ -90,9 +90,9 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
     assert {name: float(value) for name, value in denominators.items()} == {"bits": bits, "examples": 4}
     expected = {
         "loss": nats / bits,
-        "bits_wrong": wrong / bits,
+        "bit_error_rate": wrong / bits,
         "bits_per_sequence": nats / np.log(2) / 4,
-        "exact": exact / 4,
+        "exact_match": exact / 4,
     }
     assert {name: float(value) for name, value in aux.metrics.items()} == pytest.approx(expected, rel=1e-5)
     assert float(loss) == pytest.approx(expected["loss"], rel=1e-5)
@@ -107,8 +107,8 @@ def test_n_grams_are_measured_above_the_optimum() -> None:
     said = evaluation.finish({name: np.float64(value) for name, value in sums.items()}, None).scalars
     optimal = float(evaluation.batches[0]["optimal_nats"].sum() / np.log(2) / 6)
     assert said["optimal_bits_per_sequence/20"] == pytest.approx(optimal, rel=1e-6)
-    assert said["above_optimum/20"] == pytest.approx(said["bits_per_sequence/20"] / optimal - 1, rel=1e-6)
-    assert "above_optimum/7" not in size_report(7, {"bits": 2.0, "examples": 1.0, "loss": 1.0}, None).scalars
+    assert said["optimality_gap/20"] == pytest.approx(said["bits_per_sequence/20"] / optimal - 1, rel=1e-6)
+    assert "optimality_gap/7" not in size_report(7, {"bits": 2.0, "examples": 1.0, "loss": 1.0}, None).scalars
 
 
 def test_a_text_of_bits_is_answered_by_as_many_words_with_maps_of_its_steps() -> None:

@@ -176,12 +176,14 @@ def test_hulls_are_measured_by_corners_and_area() -> None:
     def found(answer: Any) -> dict[str, float]:
         return geometry_metrics(Problem.HULL, [SQUARE], [truth], [answer])
 
-    whole = {"accuracy": 1, "area": 1, "failed": 0}
+    whole = {"accuracy": 1, "area_ratio": 1, "invalid_fraction": 0}
     assert found((0, 3, 1, 2)) == found((1, 2, 0, 3)) == whole  # wherever it begins
-    assert found((0, 3, 1)) == {"accuracy": 0, "area": 0.5, "failed": 0}
-    assert found((0, 1, 3, 2)) == found((0, 1)) == found(None) == {"accuracy": 0, "area": 0, "failed": 1}
+    assert found((0, 3, 1)) == {"accuracy": 0, "area_ratio": 0.5, "invalid_fraction": 0}
+    assert (
+        found((0, 1, 3, 2)) == found((0, 1)) == found(None) == {"accuracy": 0, "area_ratio": 0, "invalid_fraction": 1}
+    )
     both = geometry_metrics(Problem.HULL, [SQUARE] * 4, [truth] * 4, [truth, (0, 3, 1), (0, 1, 2, 3), truth])
-    assert both == pytest.approx({"accuracy": 0.5, "area": (1 + 0.5 + 1) / 3, "failed": 0.25})
+    assert both == pytest.approx({"accuracy": 0.5, "area_ratio": (1 + 0.5 + 1) / 3, "invalid_fraction": 0.25})
 
 
 def test_triangulations_are_measured_as_sets() -> None:
@@ -191,11 +193,11 @@ def test_triangulations_are_measured_as_sets() -> None:
         return geometry_metrics(Problem.DELAUNAY, [SQUARE], [truth], [answer])
 
     assert set(itertools.batched(truth, 3)) == set(delaunay_triangulation(SQUARE))
-    assert found(truth) == {"accuracy": 1, "coverage": 1}
-    assert found((*truth[3:], 4, 2, 0)) == {"accuracy": 1, "coverage": 1}
-    assert found(truth[:6]) == {"accuracy": 0, "coverage": 0.5}
-    assert found((*truth, 0)) == found((*truth, *truth[:3])) == {"accuracy": 0, "coverage": 1}
-    assert found(None) == {"accuracy": 0, "coverage": 0}
+    assert found(truth) == {"accuracy": 1, "triangle_coverage": 1}
+    assert found((*truth[3:], 4, 2, 0)) == {"accuracy": 1, "triangle_coverage": 1}
+    assert found(truth[:6]) == {"accuracy": 0, "triangle_coverage": 0.5}
+    assert found((*truth, 0)) == found((*truth, *truth[:3])) == {"accuracy": 0, "triangle_coverage": 1}
+    assert found(None) == {"accuracy": 0, "triangle_coverage": 0}
 
 
 def test_tours_are_measured_by_their_length() -> None:
@@ -204,13 +206,19 @@ def test_tours_are_measured_by_their_length() -> None:
     def found(answer: Any) -> dict[str, float]:
         return geometry_metrics(Problem.TOUR, [points], [truth], [answer])
 
-    whole = {"accuracy": 1, "length": 4, "optimal": 4, "excess": 0, "failed": 0}
+    whole = {"accuracy": 1, "tour_length": 4, "optimal_tour_length": 4, "optimality_gap": 0, "invalid_fraction": 0}
     assert found(truth) == found((0, 2, 1, 3)) == found((1, 2, 0, 3)) == whole
     crossed = found((0, 1, 2, 3))
     assert crossed == pytest.approx(
-        {"accuracy": 0, "length": 2 + 8**0.5, "optimal": 4, "excess": 8**0.5 / 4 - 0.5, "failed": 0}
+        {
+            "accuracy": 0,
+            "tour_length": 2 + 8**0.5,
+            "optimal_tour_length": 4,
+            "optimality_gap": 8**0.5 / 4 - 0.5,
+            "invalid_fraction": 0,
+        }
     )
-    nothing = {"accuracy": 0, "length": 0, "optimal": 0, "excess": 0, "failed": 1}
+    nothing = {"accuracy": 0, "tour_length": 0, "optimal_tour_length": 0, "optimality_gap": 0, "invalid_fraction": 1}
     assert found((0, 1, 2)) == found((0, 1, 1, 2)) == found(None) == nothing
 
 
@@ -229,9 +237,9 @@ def test_evaluations_report_every_number_of_points_both_ways(problem: Problem) -
         tokens = [step(batch) for batch in batches]
         scalars = of_test[name].finish({}, {"tokens": np.concatenate(tokens)}).scalars
         whats = {
-            Problem.HULL: {"accuracy", "area", "failed"},
-            Problem.DELAUNAY: {"accuracy", "coverage"},
-            Problem.TOUR: {"accuracy", "length", "optimal", "excess", "failed"},
+            Problem.HULL: {"accuracy", "area_ratio", "invalid_fraction"},
+            Problem.DELAUNAY: {"accuracy", "triangle_coverage"},
+            Problem.TOUR: {"accuracy", "tour_length", "optimal_tour_length", "optimality_gap", "invalid_fraction"},
         }[problem]
         assert set(scalars) == {f"{name}/{what}/{count}" for what in whats for count in (4, 5)}
         # The labels themselves, as answers: all right, and each at its own number of points.

@@ -162,8 +162,8 @@ def test_losses_are_the_hinges_of_the_scores(components: TrainingComponents, fir
     assert scores[0].min() < 1 or scores[1].max() > -1
     hinges = np.mean(np.maximum(0, 1 - scores[0])) + np.mean(np.maximum(0, 1 + scores[1]))
     assert float(of_discriminator[0]) == pytest.approx(hinges, rel=1e-5)
-    assert float(of_discriminator[1]["real"]) == pytest.approx(scores[0].mean(), rel=1e-5)
-    assert float(of_discriminator[1]["fake"]) == pytest.approx(scores[1].mean(), rel=1e-5)
+    assert float(of_discriminator[1]["real_score"]) == pytest.approx(scores[0].mean(), rel=1e-5)
+    assert float(of_discriminator[1]["fake_score"]) == pytest.approx(scores[1].mean(), rel=1e-5)
     assert float(of_generator[0]) == pytest.approx(-scores[1].mean(), rel=1e-5)
 
 
