@@ -199,7 +199,7 @@ def test_a_model_whose_attention_draws_is_refused() -> None:
         task.init_task_state(view, jax.random.key(0))
 
 
-@pytest.mark.parametrize(("name", "value"), [("draws", 0), ("likelihood", -1.0), ("mrt_alpha", -0.1)])
+@pytest.mark.parametrize(("name", "value"), [("num_samples", 0), ("nll_weight", -1.0), ("mrt_alpha", -0.1)])
 def test_numbers_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(UserError, match=f"config.task.{name}={value}"):
         TranslationConfig(**{name: value})
