@@ -106,7 +106,7 @@ def main(arguments: Arguments) -> None:
     if not chosen:
         raise UserError(f"--filter={arguments.filter} matches no config; there are {', '.join(known)}")
     path = Path(arguments.results_file)
-    records = read_records(path)
+    records = read_pod_records(path)
     failed = []
     for name in chosen:
         report = compile_config(root, name)
@@ -120,7 +120,7 @@ def main(arguments: Arguments) -> None:
         print(f"{name}: {_line(report)}" + "".join(f"\n  {change}" for change in changed), flush=True)
         records[name] = report
         # At once, so that an error in the next loses nothing.
-        write_records(path, records)
+        write_pod_records(path, records)
     print(f"{len(chosen) - len(failed)} of {len(chosen)} fit" + (f"; not {', '.join(failed)}" if failed else ""))
     if failed:
         sys.exit(1)
@@ -179,11 +179,11 @@ def describe_changes(before: Mapping[str, Any] | None, after: Mapping[str, Any])
     return [f"{key} was {before[key]}, is {after[key]}{versions}" for key in COMPARED_KEYS if before[key] != after[key]]
 
 
-def read_records(path: Path) -> dict[str, Any]:
+def read_pod_records(path: Path) -> dict[str, Any]:
     """Read the previous records by config name; empty if there are none.
 
     Raises:
-        UserError: If the file is not one that `write_records` writes.
+        UserError: If the file is not one that `write_pod_records` writes.
     """
     from transformer.json_reading import parse_dataclass, read_json_object
 
@@ -195,7 +195,7 @@ def read_records(path: Path) -> dict[str, Any]:
     return records
 
 
-def write_records(path: Path, records: Mapping[str, Any]) -> None:
+def write_pod_records(path: Path, records: Mapping[str, Any]) -> None:
     """Write the records as JSON, and as a page of tables with the same name and the ending .md.
 
     Args:

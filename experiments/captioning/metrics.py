@@ -17,7 +17,7 @@ from transformer.tasks.attention_mass import (
     cell_of_patch,
     head_with_most_mass,
 )
-from transformer.tasks.sequence_generation import model_inputs, predicted_step_mask
+from transformer.tasks.sequence_generation_base import model_inputs, predicted_step_mask
 from transformer.tasks.task import Batch, EvaluationReport, EvaluationStep, StateView
 
 _PENALTY = "penalty/"

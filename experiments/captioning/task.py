@@ -36,7 +36,11 @@ from transformer.tasks.hard_attention_reinforce import (
     token_log_likelihood,
     update_baseline,
 )
-from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_alignments_from_mask, predicted_step_mask
+from transformer.tasks.sequence_generation_base import (
+    ImageToSequenceTask,
+    gold_alignments_from_mask,
+    predicted_step_mask,
+)
 from transformer.tasks.task import (
     Batch,
     Evaluation,

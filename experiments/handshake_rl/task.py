@@ -41,7 +41,7 @@ from transformer.models.task_interface import ACTION_VALUES, InputSpec, Modality
 from transformer.tasks.attention_mass import cell_of_patch, patch_centers
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import BaseTask, check_batch_size
-from transformer.tasks.sequence_generation import gold_alignments_from_mask
+from transformer.tasks.sequence_generation_base import gold_alignments_from_mask
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux, Objective, StateView, TaskSpec
 
 # Seeds of episodes are below 2^31 in training, at and above it in evaluations: no run trains on those.

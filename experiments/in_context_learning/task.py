@@ -68,7 +68,7 @@ from transformer.tasks.text_data import (
     token_axis_labels,
 )
 from transformer.tasks.text_generation import generate_continuations, predict_continuations
-from transformer.tasks.text_task import CONTINUATION_READER, real_positions
+from transformer.tasks.text_task_base import CONTINUATION_READER, real_positions
 
 
 class Problem(enum.Enum):

@@ -26,7 +26,7 @@ from transformer.tasks.attention_mass import (
 )
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import check_batch_size, make_capture_function, report_means
-from transformer.tasks.sequence_generation import (
+from transformer.tasks.sequence_generation_base import (
     END,
     PAD,
     SPECIAL,

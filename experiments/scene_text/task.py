@@ -23,7 +23,7 @@ from transformer.data.images import scale_pixels
 from transformer.tasks.attention_mass import TARGET_OVER_GRID
 from transformer.tasks.axis_labels import GoldAlignment
 from transformer.tasks.base_task import check_batch_size, report_means
-from transformer.tasks.sequence_generation import ImageToSequenceTask, gold_alignments_from_mask
+from transformer.tasks.sequence_generation_base import ImageToSequenceTask, gold_alignments_from_mask
 from transformer.tasks.string_metrics import glyph_mask, glyph_mass_report, string_report, sum_glyph_attention_mass
 from transformer.tasks.task import Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView, TaskSpec
 

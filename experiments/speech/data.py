@@ -20,7 +20,7 @@ from transformer.data.datasets.local_files import (
     unread_members,
 )
 from transformer.data.datasets.split_overlap import describe_overlap
-from transformer.data.wav import read_wav
+from transformer.data.wav import decode_wav
 from transformer.layers.log_mel import SAMPLE_RATE
 
 _QUIET = 5e-4  # the deviation of the noise that fills silences
@@ -269,7 +269,7 @@ def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
             f"there is no file {path}: give the folder of FSDD's {_ARCHIVE} by --data_dir, or say dataset=synthetic"
         )
     recordings = [
-        (Recording(int(match[1]), match[2], read_wav(sound, where)), int(match[3]))
+        (Recording(int(match[1]), match[2], decode_wav(sound, where)), int(match[3]))
         for match, where, sound in read_members(path, _NAME, _MOST_BYTES)
     ]
     if not recordings:

@@ -18,7 +18,7 @@ from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.datasets.digit_words import WORDS
-from transformer.data.wav import encode_wav, read_wav
+from transformer.data.wav import decode_wav, encode_wav
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_spectrogram
 from transformer.models.task_interface import SPEECH_RECOGNITION, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import attention_mass_sums, capture_weights
@@ -31,7 +31,7 @@ from transformer.tasks.base_task import (
     report_means,
 )
 from transformer.tasks.decoding_config import DecodingConfig
-from transformer.tasks.sequence_generation import (
+from transformer.tasks.sequence_generation_base import (
     BEGIN,
     END,
     PAD,
@@ -365,7 +365,7 @@ def _spoken(text: str, random: np.random.Generator) -> Utterance:
     if path.suffix.lower() == ".wav":
         if not path.is_file():
             raise UserError(f"{text[:200]!r} is no file: name a .wav file, or say digits, such as '3 1 4'")
-        return Utterance((), read_wav(path.read_bytes(), str(path)), ())
+        return Utterance((), decode_wav(path.read_bytes(), str(path)), ())
     if re.fullmatch(r"[0-9]( ?[0-9])*", text.strip(), flags=re.ASCII) is None:
         raise UserError(f"{text[:80]!r} is neither a .wav file nor digits: say something like '3 1 4'")
     return synthesize_digits(Voice(), [int(digit) for digit in text if digit.isdecimal()], random)

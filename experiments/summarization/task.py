@@ -37,7 +37,7 @@ from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPY
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import check_batch_size, make_capture_function, refuse_text_options, report_means
 from transformer.tasks.decoding_config import DecodingConfig
-from transformer.tasks.sequence_generation import (
+from transformer.tasks.sequence_generation_base import (
     BEGIN,
     END,
     PAD,

@@ -25,7 +25,7 @@ from transformer.layers.functional_module import FunctionalModule, Precision
 from transformer.models.model import Aux, Cache, Model, Variables
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.tasks.text_task import TextTask
+from transformer.tasks.text_task_base import TextTask
 from transformer.training import run_loading
 from transformer.training.config import resolve_config
 from transformer.training.train import train

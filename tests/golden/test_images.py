@@ -16,7 +16,7 @@ from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.images import Normalization
 from transformer.huggingface.convert import read_model_folder, write_model_folder
-from transformer.huggingface.preprocessor import preprocessor_config, read_preprocessor
+from transformer.huggingface.preprocessor import convert_preprocessor_config, preprocessor_config
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import build, model_config
@@ -184,7 +184,7 @@ def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None
     for values in ({"image_size": 12}, {"image_size": 12, "resize_side": 16, "resample": "bicubic"}):
         task = task_config({"name": "image_classification", "dataset": "pets", **values})
         said = preprocessor_config("vit", 12, task, 3)
-        read = read_preprocessor(said, "vit", 12)
+        read = convert_preprocessor_config(said, "vit", 12)
         assert task_config({"name": "image_classification", "dataset": "pets", **read}) == dataclasses.replace(
             task, normalization=Normalization((0.5,) * 3, (0.5,) * 3)
         )

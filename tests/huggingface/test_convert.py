@@ -283,7 +283,7 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
 
 
 def test_gpt2_small_has_the_published_tensors() -> None:
-    section, interface = CONVERSIONS["gpt2"].read_config(
+    section, interface = CONVERSIONS["gpt2"].convert_config(
         {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
         frozenset(),
     )

@@ -52,7 +52,7 @@ PIECES = ("<pad>", "</s>", "<unk>", "▁the", "▁fox", "▁der", "▁Fuchs", "s
 def write_weights(folder: Path, config: Mapping[str, Any]) -> None:
     """config.json and model.safetensors of a family, large enough random weights that no head is uniform."""
     family = CONVERSIONS[config["model_type"]]
-    section, interface = family.read_config(dict(config), frozenset())
+    section, interface = family.convert_config(dict(config), frozenset())
     shapes = build(model_config(section), interface, Precision()).functional.shapes()
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32) / 2, shapes)

@@ -215,7 +215,7 @@ def test_a_record_of_pods_that_is_none_is_told_in_a_line(
 
 
 def test_the_record_of_pods_is_as_its_schema_says() -> None:
-    assert compile_experiments.read_records(CHECKOUT / "experiments" / "pods" / "results" / "pods.json")
+    assert compile_experiments.read_pod_records(CHECKOUT / "experiments" / "pods" / "results" / "pods.json")
 
 
 def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from transformer.training.config import changeable_keys, resolve_config
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
 
-MODEL, _ = CONVERSIONS["gpt2"].read_config(
+MODEL, _ = CONVERSIONS["gpt2"].convert_config(
     {"model_type": "gpt2", "vocab_size": 128, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 36}, frozenset()
 )
 CONFIG: dict[str, Any] = {

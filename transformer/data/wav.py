@@ -19,8 +19,8 @@ _UNKNOWN_BYTES = 0x7FFFF000
 _GREATEST_RATIO = 2**16
 
 
-def read_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
-    """Read the samples of a WAV file.
+def decode_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
+    """Decode the samples of a WAV file.
 
     Channels are averaged, and other rates are resampled. If the header was written before the length was known, as by
     ffmpeg into a pipe, the sound lasts until the end of the file.

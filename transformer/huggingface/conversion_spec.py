@@ -258,7 +258,7 @@ class ConversionSpec:
             if name not in read and value not in empty and not name.startswith("summary_")
         )
 
-    def read_config(self, config: Mapping[str, Any], names: TensorNames) -> tuple[Config, TaskInterface]:
+    def convert_config(self, config: Mapping[str, Any], names: TensorNames) -> tuple[Config, TaskInterface]:
         """Convert config.json to the config of our model.
 
         Args:

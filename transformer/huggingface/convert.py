@@ -233,7 +233,9 @@ def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterfac
         return {}
     file = folder / preprocessor.FILE
     side = interface.inputs["image"].shape[1]
-    return preprocessor.read_preprocessor(read_json_object(file) if file.is_file() else {}, family.model_type, side)
+    return preprocessor.convert_preprocessor_config(
+        read_json_object(file) if file.is_file() else {}, family.model_type, side
+    )
 
 
 @contextlib.contextmanager
@@ -261,7 +263,7 @@ def atomic_output_folder(folder: Path, flag: str) -> Iterator[None]:
 
 def _section(family: ConversionSpec, config: Config, names: frozenset[str]) -> tuple[Config, TaskInterface]:
     try:
-        return family.read_config(config, names)
+        return family.convert_config(config, names)
     except (TypeError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"{CONFIG} has a value of the wrong kind for a {family.model_type} model: {error}") from error
 

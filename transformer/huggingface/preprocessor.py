@@ -46,7 +46,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-def read_preprocessor(content: Mapping[str, Any], model_type: str, side: int) -> dict[str, Any]:
+def convert_preprocessor_config(content: Mapping[str, Any], model_type: str, side: int) -> dict[str, Any]:
     """Convert the keys of the file to values of our task config.
 
     Args:

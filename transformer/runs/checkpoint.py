@@ -35,8 +35,8 @@ from transformer.runs.checkpoint_files import (
     make_manifest,
     manifest_leaf_shapes,
     named_leaves,
+    parse_manifest,
     read_arrays,
-    read_manifest,
     to_orbax_path,
     to_stored_array,
 )
@@ -424,7 +424,7 @@ class Checkpoints:
         def load() -> dict[str, Any]:
             try:
                 return {
-                    "manifest": read_manifest(read_regular_file(self._directory / str(step) / "manifest" / "metadata"))
+                    "manifest": parse_manifest(read_regular_file(self._directory / str(step) / "manifest" / "metadata"))
                 }
             except ValueError as error:
                 return {"wrong": str(error)}
@@ -528,7 +528,7 @@ class CheckpointVerifier:
             self._committed()
         try:
             storage_of(self.path).sync_tree(self.path)
-            read = read_manifest((self.path / "manifest" / "metadata").read_bytes())
+            read = parse_manifest((self.path / "manifest" / "metadata").read_bytes())
             if read["leaves"] != self._manifest["leaves"]:
                 self._wrong = "manifest/metadata is not what was saved"
                 return

@@ -160,8 +160,8 @@ def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata:
     return {**plain, "sha256": _sha256(plain["leaves"], plain["metadata"])}
 
 
-def read_manifest(text: str | bytes) -> dict[str, Any]:
-    """Read a manifest.
+def parse_manifest(text: str | bytes) -> dict[str, Any]:
+    """Parse a manifest.
 
     Raises:
         ValueError: If it cannot be read, or is not what was saved.

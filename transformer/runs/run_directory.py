@@ -271,13 +271,13 @@ class RunDirectory:
         """Return the step and the config of the newest checkpoint with a valid manifest."""
         if not self.checkpoints_dir.is_dir():
             return None
-        from transformer.runs.checkpoint_files import read_manifest  # imports jax
+        from transformer.runs.checkpoint_files import parse_manifest  # imports jax
 
         steps = [int(each.name) for each in self.checkpoints_dir.iterdir() if each.name.isdecimal()]
         for step in sorted(steps, reverse=True):
             # If one is damaged, try the next.
             with contextlib.suppress(OSError, ValueError):
-                manifest = read_manifest(read_regular_file(self.checkpoints_dir / str(step) / "manifest" / "metadata"))
+                manifest = parse_manifest(read_regular_file(self.checkpoints_dir / str(step) / "manifest" / "metadata"))
                 if isinstance(saved := manifest["metadata"].get("config"), dict):
                     return step, saved
         return None

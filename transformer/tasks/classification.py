@@ -26,7 +26,7 @@ from transformer.tasks.base_task import (
     real_rows,
     refuse_decoding_options,
 )
-from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextConfig, LabeledTextTask
+from transformer.tasks.labeled_text_task_base import EncodedSplit, LabeledTextConfig, LabeledTextTask
 from transformer.tasks.losses import class_loss
 from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
 from transformer.tasks.task import (

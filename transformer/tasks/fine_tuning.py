@@ -33,7 +33,7 @@ from transformer.tasks.base_task import (
     refuse_decoding_options,
 )
 from transformer.tasks.classification import classification_report, confusion_matrix
-from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextConfig, LabeledTextTask
+from transformer.tasks.labeled_text_task_base import EncodedSplit, LabeledTextConfig, LabeledTextTask
 from transformer.tasks.losses import chunked_token_loss, class_loss
 from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
 from transformer.tasks.task import (
@@ -50,7 +50,7 @@ from transformer.tasks.task import (
     TaskSpec,
 )
 from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
-from transformer.tasks.text_task import real_positions
+from transformer.tasks.text_task_base import real_positions
 
 # The separator of an example's texts where a user writes them as one text.
 TEXT_SEPARATOR = " $ "

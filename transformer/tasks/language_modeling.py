@@ -33,7 +33,7 @@ from transformer.tasks.task import (
 )
 from transformer.tasks.text_data import Documents, TextConfig, bytes_per_token, load_encoded_text, mean_token_metrics
 from transformer.tasks.text_generation import continuation_evaluation, encode_prompts, predict_continuations
-from transformer.tasks.text_task import CONTINUATION_READER, TextTask, real_positions
+from transformer.tasks.text_task_base import CONTINUATION_READER, TextTask, real_positions
 
 _IMPORTANCE = "importance/"
 

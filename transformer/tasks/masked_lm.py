@@ -45,7 +45,7 @@ from transformer.tasks.task import (
     TaskSpec,
 )
 from transformer.tasks.text_data import Documents, TextConfig, load_encoded_text
-from transformer.tasks.text_task import (
+from transformer.tasks.text_task_base import (
     MAX_PROBE_TOKENS,
     TextTask,
     make_encoded_inputs,

@@ -49,7 +49,7 @@ from transformer.tasks.text_data import (
     load_encoded_text,
     token_axis_labels,
 )
-from transformer.tasks.text_task import CONTINUATION_READER, TextTask, make_text_task_interface
+from transformer.tasks.text_task_base import CONTINUATION_READER, TextTask, make_text_task_interface
 
 INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
 

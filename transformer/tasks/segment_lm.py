@@ -23,7 +23,7 @@ from transformer.tasks.recurrent_memory import (
 from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import Batch, Evaluation, StateView, TaskSpec
 from transformer.tasks.text_data import Documents, load_encoded_text
-from transformer.tasks.text_task import CONTINUATION_READER
+from transformer.tasks.text_task_base import CONTINUATION_READER
 
 
 @dataclasses.dataclass(frozen=True)

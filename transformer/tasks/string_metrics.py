@@ -15,7 +15,7 @@ from transformer.tasks.attention_mass import (
     head_with_most_mass,
     patch_centers,
 )
-from transformer.tasks.sequence_generation import model_inputs
+from transformer.tasks.sequence_generation_base import model_inputs
 from transformer.tasks.task import Batch, EvaluationReport, StateView
 
 

@@ -17,7 +17,12 @@ from transformer.models.model import Variables
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView
 from transformer.tasks.text_data import pad_texts
-from transformer.tasks.text_task import MAX_PROBE_TOKENS, make_encoded_inputs, max_input_length, predictions_with_maps
+from transformer.tasks.text_task_base import (
+    MAX_PROBE_TOKENS,
+    make_encoded_inputs,
+    max_input_length,
+    predictions_with_maps,
+)
 
 
 def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:

@@ -50,7 +50,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_task import predictions_with_maps
+from transformer.tasks.text_task_base import predictions_with_maps
 from transformer.tasks.translation_data import (
     TranslationConfig,
     TranslationSplit,

@@ -21,9 +21,9 @@ from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks import registry as tasks
-from transformer.tasks.sequence_generation import SymbolSequenceTask
+from transformer.tasks.sequence_generation_base import SymbolSequenceTask
 from transformer.tasks.synthetic_data import abstract_batch
-from transformer.tasks.text_task import TextTask
+from transformer.tasks.text_task_base import TextTask
 from transformer.training.build import TrainingComponents, build_components, flops_counter
 from transformer.training.checkpoint_metadata import (
     check_metadata,

@@ -28,7 +28,7 @@ from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.tasks.attention_mass import NO_CELL, attention_mass_within, cell_of_patch
 from transformer.tasks.hard_attention_reinforce import estimate_reinforce_loss, token_log_likelihood
-from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.sequence_generation_base import BEGIN, END, PAD
 from transformer.tasks.task import PredictionRequest, StateView
 
 PIXELS = 8

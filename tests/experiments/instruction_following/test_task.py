@@ -23,7 +23,7 @@ from transformer.data.batches import TEST_SEED, VALIDATION_SEED
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.recurrent_attention_decoder_base import SITE
-from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.sequence_generation_base import BEGIN, END, PAD
 from transformer.tasks.task import PredictionRequest, StateView
 
 CONFIG = InstructionFollowingConfig(

@@ -15,7 +15,7 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.tasks.attention_mass import attention_mass_within
-from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.sequence_generation_base import BEGIN, END, PAD
 from transformer.tasks.string_metrics import edit_distance, glyph_mask, glyph_mass_report, string_report
 from transformer.tasks.task import PredictionRequest, StateView
 

@@ -13,7 +13,7 @@ from experiments.speech.data import concatenate_recordings as joined
 from experiments.speech.synthetic_speech import Voice
 from transformer.config import UserError
 from transformer.data.datasets.digit_words import WORDS
-from transformer.data.wav import encode_wav, read_wav
+from transformer.data.wav import decode_wav, encode_wav
 from transformer.layers.log_mel import SAMPLE_RATE
 
 TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(1000) / SAMPLE_RATE)).astype(np.float32)
@@ -49,23 +49,25 @@ def with_lengths(riff: int, data: int) -> bytes:
 # The lengths that ffmpeg, SoX and arecord write into a pipe.
 @pytest.mark.parametrize(("riff", "data"), [(2**32 - 1, 2**32 - 1), (0x7FFFF024, 0x7FFFF000), (0x80000024, 0x80000000)])
 def test_a_file_written_into_a_pipe_is_read_to_its_end(riff: int, data: int) -> None:
-    np.testing.assert_array_equal(read_wav(with_lengths(riff, data), "x.wav"), read_wav(with_lengths(2036, 2000), "x"))
+    np.testing.assert_array_equal(
+        decode_wav(with_lengths(riff, data), "x.wav"), decode_wav(with_lengths(2036, 2000), "x")
+    )
 
 
 @pytest.mark.parametrize("rate", [1, 8000, 11025, 22255, 44056, 47999, 48000, 96000, 192000, 384000])
 def test_rates_that_recorders_have_are_read(rate: int) -> None:
-    assert len(read_wav(file_of(TONE[:100], size=2, rate=rate), "x.wav")) == -(-100 * SAMPLE_RATE // rate)
+    assert len(decode_wav(file_of(TONE[:100], size=2, rate=rate), "x.wav")) == -(-100 * SAMPLE_RATE // rate)
 
 
 @pytest.mark.parametrize(("size", "within"), [(1, 0.01), (2, 1e-4), (3, 1e-6), (4, 1e-6)])
 def test_files_of_any_width_are_read_and_ours_come_back(size: int, within: float) -> None:
-    np.testing.assert_allclose(read_wav(file_of(TONE, size=size), "tone"), TONE, atol=within)
-    np.testing.assert_allclose(read_wav(encode_wav(TONE), "ours"), TONE, atol=1e-4)
+    np.testing.assert_allclose(decode_wav(file_of(TONE, size=size), "tone"), TONE, atol=within)
+    np.testing.assert_allclose(decode_wav(encode_wav(TONE), "ours"), TONE, atol=1e-4)
 
 
 def test_channels_are_averaged_and_another_rate_is_brought_to_ours() -> None:
     time = np.arange(4410) / 44100
-    found = read_wav(file_of(0.5 * np.sin(2 * np.pi * 440 * time), size=2, rate=44100, channels=2), "tone")
+    found = decode_wav(file_of(0.5 * np.sin(2 * np.pi * 440 * time), size=2, rate=44100, channels=2), "tone")
     assert len(found) == 800
     np.testing.assert_allclose(found[50:-50], TONE[50:750], atol=0.01)
 
@@ -86,7 +88,7 @@ def test_channels_are_averaged_and_another_rate_is_brought_to_ours() -> None:
 )
 def test_what_is_no_sound_is_refused_in_one_line(content: bytes, said: str) -> None:
     with pytest.raises(UserError, match=f"x.wav {said}"):
-        read_wav(bytes(content), "x.wav")
+        decode_wav(bytes(content), "x.wav")
 
 
 def test_the_synthetic_speaker_never_speaks_twice_alike_but_by_the_seed() -> None:

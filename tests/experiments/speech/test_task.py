@@ -26,12 +26,12 @@ from experiments.speech.task import (
 )
 from transformer.attention import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.data.wav import encode_wav, read_wav
+from transformer.data.wav import decode_wav, encode_wav
 from transformer.layers.functional_module import Precision
 from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.models.model import Variables
 from transformer.tasks.registry import task_config
-from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.sequence_generation_base import BEGIN, END, PAD
 from transformer.tasks.task import InputTexts, PredictionRequest, StateView
 
 CONFIG = SpokenDigitRecognitionConfig(
@@ -120,7 +120,9 @@ def test_labels_have_frames_sounds_and_the_frames_of_each_digit(task: SpokenDigi
         assert len(names) == -(-length // 640) == num_frames(FRAMES, length)
         assert names[:2] == ("0.00 s", "0.08 s")
         assert labels.tokens["target_input"][row] == ("<begin>", *labels.tokens["target"][row][:-1])
-        np.testing.assert_allclose(read_wav(labels.sounds["frames"][row], ""), batch["sound"][row, :length], atol=1e-4)
+        np.testing.assert_allclose(
+            decode_wav(labels.sounds["frames"][row], ""), batch["sound"][row, :length], atol=1e-4
+        )
         links = {(link.query, link.key) for link in labels.gold_alignments["decoder/attention"][row]}
         expected = {
             (step, at)
@@ -235,7 +237,7 @@ def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitRecogn
     assert set("".join(answers.lines)) <= set(OutputUnits.LETTERS.symbols)
     assert len(answers.labels.sounds["frames"]) == 2
     np.testing.assert_allclose(
-        read_wav(answers.labels.sounds["frames"][1], ""),
+        decode_wav(answers.labels.sounds["frames"][1], ""),
         task.probe_examples["sound"][0, : task.probe_examples["lengths"][0]],
         atol=1e-4,
     )
@@ -243,7 +245,7 @@ def test_a_file_and_digits_are_answered_with_their_sound(task: SpokenDigitRecogn
     assert READER.make_task_interface(CONFIG, None).inputs == task.interface.inputs
     reading = READER.encode(CONFIG, view, None, InputTexts(["3 1"], ["three one"]))
     assert reading.labels.tokens["target"] == (("t", "h", "r", "e", "e", " ", "o", "n", "e", "<end>"),)
-    assert reading.inputs["lengths"].tolist() == [len(read_wav(reading.labels.sounds["frames"][0], ""))]
+    assert reading.inputs["lengths"].tolist() == [len(decode_wav(reading.labels.sounds["frames"][0], ""))]
 
 
 def test_strings_of_more_digits_than_any_are_refused_before_they_are_spelled() -> None:

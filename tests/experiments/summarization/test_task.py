@@ -15,7 +15,7 @@ from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import FAMILIES
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING
-from transformer.tasks.sequence_generation import BEGIN, END, PAD
+from transformer.tasks.sequence_generation_base import BEGIN, END, PAD
 from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What tasks over labeled texts share: their config, splits, batches and evaluations."""
+"""The base class of tasks over labeled texts, with their config, splits, batches and evaluations."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Sized
