@@ -52,7 +52,7 @@ class CaptionerConfig(Config, path="config.model"):
     """The configuration of a captioner: a convolutional image encoder, and an LSTM decoder that attends to its grid.
 
     Attributes:
-        encoder: The convolutions.
+        image_encoder: The convolutions.
         grid_positions: The position embeddings of the grid; none, as in the paper, leaves only the edges that
             convolutions see.
         width: Features of the LSTM.
@@ -69,7 +69,7 @@ class CaptionerConfig(Config, path="config.model"):
             soft attention.
     """
 
-    encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     grid_positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     width: PositiveInt = 256
     embedding_width: PositiveInt = 128
@@ -136,10 +136,10 @@ class Captioner(RecurrentAttentionDecoder):
     def __init__(self, config: CaptionerConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
-        seen, width, embedding = config.encoder.width, config.width, config.embedding_width
+        seen, width, embedding = config.image_encoder.width, config.width, config.embedding_width
         vocabulary = interface.vocabularies["target"]
         self.places = GridFeatures(
-            config.encoder, config.grid_positions, interface.inputs["image"].shape[1:], builder=builder
+            config.image_encoder, config.grid_positions, interface.inputs["image"].shape[1:], builder=builder
         )
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
 
@@ -216,7 +216,7 @@ def build(config: CaptionerConfig, interface: TaskInterface, precision: Precisio
     Raises:
         UserError: If the strides of the convolutions do not divide the image.
     """
-    grid = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
+    grid = config.image_encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     sites: tuple[Site, ...] = ()
     if config.attention is not AttentionKind.NONE:
         values = MapValues.SAMPLE if config.attention is AttentionKind.HARD else MapValues.PROBABILITY

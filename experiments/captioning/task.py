@@ -64,7 +64,7 @@ class CaptioningConfig(Config, path="config.task"):
     Attributes:
         min_items: The fewest items of a scene.
         max_items: The most items of a scene.
-        pixels: The height and width of a cell in pixels.
+        cell_pixels: The height and width of a cell in pixels.
         batch_size: Scenes in a batch.
         num_eval_examples: Scenes of the validation set and of the test set, rounded up to whole batches.
         num_beams: The beam size; 1 decodes greedily.
@@ -79,7 +79,7 @@ class CaptioningConfig(Config, path="config.task"):
 
     min_items: PositiveInt = 2
     max_items: Annotated[int, Range(1, 9)] = 3
-    pixels: ImageSize = 16
+    cell_pixels: ImageSize = 16
     batch_size: BatchSize = 64
     num_eval_examples: NumExamples = 1000
     num_beams: NumBeams = 1
@@ -94,7 +94,7 @@ class CaptioningConfig(Config, path="config.task"):
     @property
     def scene_generator(self) -> SceneGenerator:
         """The distribution of the scenes."""
-        return SceneGenerator(cell_pixels=self.pixels, min_items=self.min_items, max_items=self.max_items)
+        return SceneGenerator(cell_pixels=self.cell_pixels, min_items=self.min_items, max_items=self.max_items)
 
 
 class Captioning(ImageToSequenceTask):

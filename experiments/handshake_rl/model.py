@@ -49,7 +49,7 @@ class RecurrentQNetworkConfig(Config, path="config.model"):
     """The configuration of a recurrent Q-network: convolutions of each image, pooled regions, an LSTM, action values.
 
     Attributes:
-        encoder: The convolutions of each image.
+        image_encoder: The convolutions of each image.
         region_pooling: How regions become the input of the LSTM.
         width: Features of the LSTM.
 
@@ -57,7 +57,7 @@ class RecurrentQNetworkConfig(Config, path="config.model"):
         UserError: If the width is below 1.
     """
 
-    encoder: GridEncoderConfig = dataclasses.field(
+    image_encoder: GridEncoderConfig = dataclasses.field(
         default_factory=lambda: GridEncoderConfig(channels=(32,), strides=(3,))
     )
     region_pooling: RegionPooling = RegionPooling.ATTENTION
@@ -66,7 +66,7 @@ class RecurrentQNetworkConfig(Config, path="config.model"):
     @property
     def num_region_features(self) -> int:
         """The number of features of a region, over both images."""
-        return len(STREAMS) * self.encoder.width
+        return len(STREAMS) * self.image_encoder.width
 
     def pooled_width(self, regions: int) -> int:
         """Return the number of image features that the recurrent layer reads, for an image of so many regions."""
@@ -106,8 +106,8 @@ class RecurrentQNetwork(StatelessModule):
     def __init__(self, config: RecurrentQNetworkConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype, self.count = config, builder.dtype, interface.vocabularies["actions"]
         regions = _regions(config, interface)
-        self.gray = GridEncoder(config.encoder, 1, builder=builder)
-        self.depth = GridEncoder(config.encoder, 1, builder=builder)
+        self.gray = GridEncoder(config.image_encoder, 1, builder=builder)
+        self.depth = GridEncoder(config.image_encoder, 1, builder=builder)
         if config.region_pooling is RegionPooling.ATTENTION:
             self.attention = AttentionCell(
                 AttentionCellConfig(), config.width, config.num_region_features, builder=builder
@@ -184,14 +184,14 @@ class RecurrentQNetwork(StatelessModule):
 
 
 def _regions(config: RecurrentQNetworkConfig, interface: TaskInterface) -> int:
-    rows, columns = config.encoder.stages(*interface.inputs["gray"].shape[2:4])[-1]
+    rows, columns = config.image_encoder.stages(*interface.inputs["gray"].shape[2:4])[-1]
     return rows * columns
 
 
 def build(config: RecurrentQNetworkConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model; without attention it has no maps."""
     sites: tuple[Site, ...] = ()
-    region = config.encoder.axis("region", *interface.inputs["gray"].shape[2:4])
+    region = config.image_encoder.axis("region", *interface.inputs["gray"].shape[2:4])
     if config.region_pooling is RegionPooling.ATTENTION:
         sites = (Site(SITE, Axis("step", AxisKind.STEPS), region, layers=("0",), heads=("0",)),)
     return Model(FunctionalModule(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)

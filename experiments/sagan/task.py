@@ -42,11 +42,11 @@ CLASSIFIER = "classifier"
 
 @dataclasses.dataclass(frozen=True)
 class PairedDigitsConfig(Config, path="config.task"):
-    """Generation of images of `pixels` x 2 `pixels` that show one digit twice.
+    """Generation of images of `image_height` x 2 `image_height` that show one digit twice.
 
     Attributes:
         digits: The digits.
-        pixels: The height of an image in pixels.
+        image_height: The height of an image in pixels.
         noise_size: The dimensions of the latent noise.
         batch_size: Images in a batch.
         num_eval_examples: Samples to evaluate, rounded up to whole batches.
@@ -59,7 +59,7 @@ class PairedDigitsConfig(Config, path="config.task"):
     """
 
     digits: str = "0123456789"
-    pixels: Annotated[int, Range(8, 2**12, ": smaller digits are not told apart")] = 16
+    image_height: Annotated[int, Range(8, 2**12, ": smaller digits are not told apart")] = 16
     noise_size: PositiveInt = 32
     batch_size: BatchSize = 64
     num_eval_examples: Annotated[int, Range(2, 2**22, ": one has no covariance")] = 1024
@@ -85,10 +85,12 @@ class PairedDigits(BaseTask):
     def __init__(self, config: PairedDigitsConfig, directory: Path | None = None, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.directory = config, directory
-        self.nearest = NearestNeighborClassifier.from_glyphs(config.digits, config.pixels)
+        self.nearest = NearestNeighborClassifier.from_glyphs(config.digits, config.image_height)
         inputs = {
             "noise": InputSpec((config.batch_size, config.noise_size), jnp.float32, Modality.POINTS),
-            "image": InputSpec((config.batch_size, config.pixels, 2 * config.pixels, 1), jnp.float32, Modality.IMAGE),
+            "image": InputSpec(
+                (config.batch_size, config.image_height, 2 * config.image_height, 1), jnp.float32, Modality.IMAGE
+            ),
         }
         # The classifier may be a run of image_classification, which knows all digits.
         self.interface = TaskInterface(inputs, {"classes": len(DIGITS)}, output=IMAGE_GENERATION.output)
@@ -105,7 +107,7 @@ class PairedDigits(BaseTask):
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
-        canvases = sample_pairs(random, config.digits, config.batch_size, config.pixels)
+        canvases = sample_pairs(random, config.digits, config.batch_size, config.image_height)
         numbers = np.array([int(digit) for digit in config.digits], np.int32)
         noise = random.normal(size=(config.batch_size, config.noise_size)).astype(np.float32)
         return {"image": canvases.images, "noise": noise, "labels": numbers[canvases.glyph_indices]}

@@ -54,7 +54,7 @@ class TextRenderer:
     """A renderer of images with a random string.
 
     Attributes:
-        pixels: The height and width of an image.
+        image_size: The height and width of an image.
         min_length: The fewest glyphs of a string.
         max_length: The most glyphs of a string.
         glyph_size_range: The range of a glyph's side in pixels; smaller if the string would not fit.
@@ -64,7 +64,7 @@ class TextRenderer:
         ValueError: If a value is out of range, or a glyph is no capital letter or digit or is repeated.
     """
 
-    pixels: int = 56
+    image_size: int = 56
     min_length: int = 3
     max_length: int = 5
     glyph_size_range: tuple[float, float] = (9.0, 12.0)
@@ -79,10 +79,10 @@ class TextRenderer:
             raise ValueError(f"alphabet={self.alphabet!r} has {unknown}, which are no capital letters or digits")
         if not self.alphabet or len(set(self.alphabet)) < len(self.alphabet):
             raise ValueError(f"alphabet={self.alphabet!r} must name at least one glyph, and none of them twice")
-        if not 1 <= self.glyph_size_range[0] <= self.glyph_size_range[1] <= self.pixels / 2:
+        if not 1 <= self.glyph_size_range[0] <= self.glyph_size_range[1] <= self.image_size / 2:
             raise ValueError(
                 f"glyph_size_range={self.glyph_size_range} must rise, from 1 pixel to half of the image's "
-                f"pixels={self.pixels}"
+                f"image_size={self.image_size}"
             )
 
     def sample_string(self, random: np.random.Generator) -> str:
@@ -108,8 +108,8 @@ class TextRenderer:
         middles = np.concatenate([np.zeros((1, 2)), np.cumsum(steps, axis=0)])
         reach = (np.abs(np.cos(turns)) + np.abs(np.sin(turns)))[:, None] / 2
         low, high = (middles - reach).min(axis=0), (middles + reach).max(axis=0)
-        side = min(random.uniform(*self.glyph_size_range), self.pixels / float((high - low).max()))
-        corner = random.uniform(0, 1, 2) * np.maximum(self.pixels - side * (high - low), 0)
+        side = min(random.uniform(*self.glyph_size_range), self.image_size / float((high - low).max()))
+        corner = random.uniform(0, 1, 2) * np.maximum(self.image_size - side * (high - low), 0)
         return RenderedText(text, side * (middles - low) + corner, turns, side)
 
 
@@ -145,12 +145,12 @@ def render_text(
     count = len(strings)
     ground = random.uniform(*_GROUND, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
     ink = random.uniform(*_INK, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
-    inked = np.zeros((count, text_renderer.pixels, text_renderer.pixels), np.float32)
+    inked = np.zeros((count, text_renderer.image_size, text_renderer.image_size), np.float32)
     squares, corners, rows = _squares(text_renderer, strings, random, variation)
     patch = squares.shape[1]
     for square, (x, y), row in zip(squares, corners, rows, strict=True):
         above, left = max(y, 0), max(x, 0)
-        seen = square[above - y : max(text_renderer.pixels - y, 0), left - x : max(text_renderer.pixels - x, 0)]
+        seen = square[above - y : max(text_renderer.image_size - y, 0), left - x : max(text_renderer.image_size - x, 0)]
         part = inked[row, above : above + patch, left : left + patch][: seen.shape[0], : seen.shape[1]]
         np.maximum(part, seen, out=part)
     images = ground + inked[..., None] * (ink - ground) + random.normal(0, _NOISE, (*inked.shape, 3))

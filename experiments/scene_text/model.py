@@ -50,13 +50,13 @@ class ShowAttendReadConfig(Config, path="config.model"):
     """The configuration of a convolutional image encoder, an LSTM over its columns, and an attentive LSTM decoder.
 
     Attributes:
-        encoder: The convolutions.
+        image_encoder: The convolutions.
         width: Features of both LSTMs.
         layers: Layers of both LSTMs.
         attention_input: What attention scores and reads.
     """
 
-    encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
+    image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     width: PositiveInt = 512
     layers: NumLayers = 2
     attention_input: AttentionInput = AttentionInput.NEIGHBORS
@@ -82,8 +82,8 @@ class ShowAttendRead(RecurrentAttentionDecoder):
     def __init__(self, config: ShowAttendReadConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
-        seen, width, vocabulary = config.encoder.width, config.width, interface.vocabularies["target"]
-        self.grid = GridEncoder(config.encoder, interface.inputs["image"].shape[-1], builder=builder)
+        seen, width, vocabulary = config.image_encoder.width, config.width, interface.vocabularies["target"]
+        self.grid = GridEncoder(config.image_encoder, interface.inputs["image"].shape[-1], builder=builder)
         self.encoder = RecurrentStack(config.recurrent, seen, builder=builder)
         self.holistic = Linear((("features", width),), (("embed", width),), bias=False, builder=builder)
         self.embedding = Embedding(vocabulary, width, builder=builder)
@@ -176,7 +176,7 @@ def build(config: ShowAttendReadConfig, interface: TaskInterface, precision: Pre
     Raises:
         UserError: If the strides of the convolutions do not divide the image.
     """
-    seen = config.encoder.axis("grid", *interface.inputs["image"].shape[1:3])
+    seen = config.image_encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     if config.attention_input is AttentionInput.COLUMNS:
         assert seen.shape is not None
         seen = Axis("columns", AxisKind.STEPS, num_positions=seen.shape[1])

@@ -37,7 +37,7 @@ class SceneTextConfig(Config, path="config.task"):
     Attributes:
         min_length: The fewest glyphs of a string.
         max_length: The most glyphs of a string.
-        pixels: The height and width of an image.
+        image_size: The height and width of an image.
         alphabet: The glyphs.
         curved_fraction: The fraction of training strings along an arc or a wave; the others are along a straight line.
         batch_size: Images in a batch.
@@ -52,7 +52,7 @@ class SceneTextConfig(Config, path="config.task"):
 
     min_length: int = 3
     max_length: int = 5
-    pixels: ImageSize = 56
+    image_size: ImageSize = 56
     alphabet: str = ALPHABET
     curved_fraction: Fraction = 0.5
     batch_size: BatchSize = 32
@@ -69,7 +69,7 @@ class SceneTextConfig(Config, path="config.task"):
     @property
     def text_renderer(self) -> TextRenderer:
         """The renderer of the images."""
-        return TextRenderer(self.pixels, self.min_length, self.max_length, alphabet=self.alphabet)
+        return TextRenderer(self.image_size, self.min_length, self.max_length, alphabet=self.alphabet)
 
 
 class SceneText(ImageToSequenceTask):
@@ -78,7 +78,7 @@ class SceneText(ImageToSequenceTask):
     def __init__(self, config: SceneTextConfig, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         self.config, self.text_renderer = config, config.text_renderer
-        size = {"size": config.pixels, "rows": config.batch_size, "num_beams": config.num_beams}
+        size = {"size": config.image_size, "rows": config.batch_size, "num_beams": config.num_beams}
         super().__init__("text", tuple(config.alphabet), config.max_length, **size, separator="")
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.

@@ -39,7 +39,7 @@ class SMemVQAConfig(Config, path="config.model"):
         num_hops: The number of hops.
         image_encoder: The convolutions.
         grid_positions: The position embeddings of the grid.
-        readout: How the image is read; mean weights all positions alike in every hop, nothing takes no hop.
+        image_readout: How the image is read; mean weights all positions alike in every hop, nothing takes no hop.
         dropout: The rate of dropout on the input of the output layer.
         word_dropout: The probability that a word may not guide the first hop in training.
         vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
@@ -49,7 +49,7 @@ class SMemVQAConfig(Config, path="config.model"):
     num_hops: NumHops = 2
     image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     grid_positions: GridPositionEncoding = GridPositionEncoding.LEARNED
-    readout: ImageReadout = ImageReadout.ATTENTION
+    image_readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     word_dropout: Rate = 0.0
     vocab_size: int | None = None
@@ -76,13 +76,13 @@ class SMemVQA(StatelessModule):
         # Every word counts alike at first.
         self.bag = builder.parameter(jax.nn.initializers.ones, (longest,), ("positions",))
         self.bag_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",))
-        if config.readout is not ImageReadout.NOTHING:
+        if config.image_readout is not ImageReadout.NOTHING:
             self.places = GridFeatures(
                 config.image_encoder, config.grid_positions, image_shape(interface), builder=builder
             )
             for hop in range(config.num_hops):
                 setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
-        if config.readout is ImageReadout.ATTENTION:
+        if config.image_readout is ImageReadout.ATTENTION:
             self.correlated = self._embedding_of_places(builder)
         classes = (("features", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", width),), classes, bias=True, builder=builder)
@@ -108,7 +108,7 @@ class SMemVQA(StatelessModule):
         bag_T = jnp.asarray(self.bag[: tokens_BxT.shape[1]], self.dtype)
         known_BxN = jnp.einsum("t,btn->bn", bag_T, words_BxTxN) + self.bag_bias[...].astype(self.dtype)[None]
         looks: list[CapturedAttention | None] = []
-        if self.config.readout is not ImageReadout.NOTHING:
+        if self.config.image_readout is not ImageReadout.NOTHING:
             places_BxLxC = self.places(jnp.asarray(inputs["image"], self.dtype))
             guides_BxT = sample_guide_mask(real_BxT, self.config.word_dropout, keys[1])
             known_BxN, looks = self.run_hops(
@@ -142,7 +142,7 @@ class SMemVQA(StatelessModule):
         looks: list[CapturedAttention | None] = []
         evidence_BxLxN = None
         for hop in range(self.config.num_hops):
-            if self.config.readout is ImageReadout.MEAN:
+            if self.config.image_readout is ImageReadout.MEAN:
                 weights_BxL = jnp.full(places_BxLxC.shape[:2], 1 / places_BxLxC.shape[1], places_BxLxC.dtype)
             else:
                 if evidence_BxLxN is None:
@@ -202,7 +202,7 @@ def image_shape(interface: TaskInterface) -> tuple[int, ...]:
 
 def build(config: SMemVQAConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task of images, questions and classes; without attention it has no maps."""
-    attends = config.readout is ImageReadout.ATTENTION
+    attends = config.image_readout is ImageReadout.ATTENTION
     sites = (glimpse_site(SITE, config.image_encoder, image_shape(interface), config.num_hops),) if attends else ()
     return Model(FunctionalModule(lambda builder: SMemVQA(config, interface, builder), precision), sites)
 

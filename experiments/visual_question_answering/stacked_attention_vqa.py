@@ -38,23 +38,23 @@ class StackedAttentionConfig(Config, path="config.model"):
 
     Attributes:
         embedding_width: Features of the word embeddings.
-        encoder: The recurrent layers over words.
+        question_encoder: The recurrent layers over words.
         num_glimpses: The number of glimpses.
         hidden: Features of the first convolution, and of the classifier's first layer.
         image_encoder: The convolutions of the image.
         grid_positions: The position embeddings of the grid.
-        readout: How the image is read; mean is one glimpse at all positions alike, nothing none.
+        image_readout: How the image is read; mean is one glimpse at all positions alike, nothing none.
         dropout: The rate of dropout on word vectors and on the inputs of the glimpses' and the classifier's layers.
         vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
     """
 
     embedding_width: PositiveInt = 64
-    encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=128))
+    question_encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=128))
     num_glimpses: NumHops = 2
     hidden: PositiveInt = 128
     image_encoder: GridEncoderConfig = dataclasses.field(default_factory=GridEncoderConfig)
     grid_positions: GridPositionEncoding = GridPositionEncoding.LEARNED
-    readout: ImageReadout = ImageReadout.ATTENTION
+    image_readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     vocab_size: int | None = None
 
@@ -62,7 +62,7 @@ class StackedAttentionConfig(Config, path="config.model"):
     def image_features_width(self) -> int:
         """The number of features that are read from an image."""
         return {ImageReadout.ATTENTION: self.num_glimpses, ImageReadout.MEAN: 1, ImageReadout.NOTHING: 0}[
-            self.readout
+            self.image_readout
         ] * self.image_encoder.width
 
 
@@ -83,13 +83,13 @@ class StackedAttention(StatelessModule):
         self.config, self.dtype, hidden = config, builder.dtype, config.hidden
         rows = padded_vocab_size(interface.vocabularies["tokens"], config.vocab_size)
         self.embedding = Embedding(rows, config.embedding_width, builder=builder)
-        self.encoder = RecurrentStack(config.encoder, config.embedding_width, builder=builder)
-        state = config.encoder.output_width
-        if config.readout is not ImageReadout.NOTHING:
+        self.encoder = RecurrentStack(config.question_encoder, config.embedding_width, builder=builder)
+        state = config.question_encoder.output_width
+        if config.image_readout is not ImageReadout.NOTHING:
             self.places = GridFeatures(
                 config.image_encoder, config.grid_positions, interface.inputs["image"].shape[1:], builder=builder
             )
-        if config.readout is ImageReadout.ATTENTION:
+        if config.image_readout is ImageReadout.ATTENTION:
             features, inner = (("features", config.image_encoder.width),), (("embed", hidden),)
             self.of_place = Linear(features, inner, bias=True, builder=builder)
             self.of_question = Linear((("features", state),), inner, bias=False, builder=builder)
@@ -117,7 +117,7 @@ class StackedAttention(StatelessModule):
         question_BxS = carry[-1].hidden
         seen = [question_BxS]
         looks: list[CapturedAttention | None] = []
-        if self.config.readout is not ImageReadout.NOTHING:
+        if self.config.image_readout is not ImageReadout.NOTHING:
             places_BxLxC = normalize_to_unit_length(self.places(jnp.asarray(inputs["image"], self.dtype)))
             glimpsed_BxF, looks = self.compute_glimpses(
                 places_BxLxC, question_BxS, tuple(keys[4:]), capture_for_site(SITE, capture)
@@ -136,7 +136,7 @@ class StackedAttention(StatelessModule):
         asked: Capture | None,
     ) -> tuple[Float[Array, "B F"], list[CapturedAttention | None]]:
         """Compute all glimpses, and return what was captured of each."""
-        if self.config.readout is ImageReadout.MEAN:
+        if self.config.image_readout is ImageReadout.MEAN:
             return jnp.mean(places_BxLxC, axis=1), []
         rate = self.config.dropout
         read_BxLxC, state_BxS = dropout(places_BxLxC, rate, keys[0]), dropout(question_BxS, rate, keys[1])
@@ -157,7 +157,7 @@ def normalize_to_unit_length(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
 
 def build(config: StackedAttentionConfig, interface: TaskInterface, precision: Precision) -> Model:
     """Build the model for a task of images, questions and classes; without attention it has no maps."""
-    attends, image = config.readout is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
+    attends, image = config.image_readout is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
     sites = (glimpse_site(SITE, config.image_encoder, image, config.num_glimpses),) if attends else ()
     return Model(FunctionalModule(lambda builder: StackedAttention(config, interface, builder), precision), sites)
 

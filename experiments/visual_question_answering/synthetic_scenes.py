@@ -38,7 +38,7 @@ class SceneQuestions(Config, path="scenes"):
     neighboring cell: "what color is the thing right of the star ?", "what shape is below the red thing ?".
 
     Attributes:
-        pixels: The height and width of a cell in pixels.
+        cell_pixels: The height and width of a cell in pixels.
         min_items: The fewest items of a scene.
         max_items: The most items of a scene.
         questions_per_scene: Training questions about one scene, which take less time to render.
@@ -49,7 +49,7 @@ class SceneQuestions(Config, path="scenes"):
         UserError: If a value is out of range, or no scene has so many items.
     """
 
-    pixels: Annotated[int, Range(4)] = 16
+    cell_pixels: Annotated[int, Range(4)] = 16
     min_items: Annotated[int, Range(2, note=": relations are of two items")] = 3
     max_items: int = 5
     questions_per_scene: PositiveInt = 4
@@ -65,7 +65,7 @@ class SceneQuestions(Config, path="scenes"):
     @property
     def scene_generator(self) -> SceneGenerator:
         """The generator of the scenes."""
-        return SceneGenerator(_SIDE, self.pixels, self.min_items, self.max_items, one_of_each=True)
+        return SceneGenerator(_SIDE, self.cell_pixels, self.min_items, self.max_items, one_of_each=True)
 
     @property
     def question_vocabulary(self) -> QuestionVocabulary:

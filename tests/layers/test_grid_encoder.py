@@ -12,7 +12,7 @@ from transformer.costs.flops import count_matmul_flops
 from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 
-CONFIG = GridEncoderConfig(channels=(4, 6), strides=(2, 3), blocks=1)
+CONFIG = GridEncoderConfig(channels=(4, 6), strides=(2, 3), blocks_per_stage=1)
 
 
 def convolved(x: np.ndarray, kernel: np.ndarray, stride: int) -> np.ndarray:
@@ -63,7 +63,9 @@ def test_axis_and_flops() -> None:
         CONFIG.axis("grid", 12, 16)
 
 
-@pytest.mark.parametrize("wrong", [{"channels": ()}, {"strides": (2,)}, {"channels": (0, 1, 1)}, {"blocks": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"channels": ()}, {"strides": (2,)}, {"channels": (0, 1, 1)}, {"blocks_per_stage": -1}]
+)
 def test_unfit_stages_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError, match=rf"{next(iter(wrong))}.*must"):
         GridEncoderConfig(**wrong)

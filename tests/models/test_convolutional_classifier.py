@@ -19,7 +19,7 @@ from transformer.models.model import Model
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 
 CONFIG = ConvolutionalClassifierConfig(
-    GridEncoderConfig((4, 6), (2, 2), blocks=1), attention_stages=(0,), attention_reduction=2
+    GridEncoderConfig((4, 6), (2, 2), blocks_per_stage=1), attention_stages=(0,), attention_reduction=2
 )
 IMAGE = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32)
 

@@ -22,7 +22,8 @@ class GridEncoderConfig(Config):
     Attributes:
         channels: Output features of each stage.
         strides: Stride of the first convolution of each stage.
-        blocks: Residual blocks of two convolutions that follow in each stage (He et al. 2016, Identity mappings).
+        blocks_per_stage: Residual blocks of two convolutions that follow in each stage (He et al. 2016, Identity
+            mappings).
 
     Raises:
         UserError: If there is no stage, if `channels` and `strides` differ in length, or if a number is out of range.
@@ -30,7 +31,7 @@ class GridEncoderConfig(Config):
 
     channels: tuple[PositiveInt, ...] = (32, 64, 128)
     strides: tuple[PositiveInt, ...] = (2, 2, 2)
-    blocks: NumLayersOrZero = 0
+    blocks_per_stage: NumLayersOrZero = 0
 
     def _check(self) -> None:
         if not self.channels or len(self.channels) != len(self.strides):
@@ -135,7 +136,7 @@ class GridEncoder(Module):
         self.count = len(config.channels)
         sizes = zip((inputs, *config.channels), config.channels, config.strides, strict=False)
         for number, size in enumerate(sizes):
-            setattr(self, f"stage_{number}", Stage(*size, config.blocks, builder=builder))
+            setattr(self, f"stage_{number}", Stage(*size, config.blocks_per_stage, builder=builder))
 
     def __call__(self, image_BxYxXxI: Float[Array, "B Y X I"]) -> Float[Array, "B V W C"]:
         """Compute the features of every grid position."""

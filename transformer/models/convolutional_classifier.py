@@ -60,7 +60,7 @@ class ConvolutionalClassifier(StatelessModule):
         self.config, self.dtype, encoder = config, builder.dtype, config.encoder
         inputs = interface.inputs["image"].shape[-1]
         for number, (outputs, stride) in enumerate(zip(encoder.channels, encoder.strides, strict=True)):
-            setattr(self, f"stage_{number}", Stage(inputs, outputs, stride, encoder.blocks, builder=builder))
+            setattr(self, f"stage_{number}", Stage(inputs, outputs, stride, encoder.blocks_per_stage, builder=builder))
             if number in config.attention_stages:
                 block = GridSelfAttention(outputs, reduction=config.attention_reduction, builder=builder)
                 setattr(self, f"attention_{number}", block)

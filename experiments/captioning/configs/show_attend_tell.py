@@ -32,7 +32,7 @@ def get_config(attention: Literal["soft", "hard", "none"] = "soft") -> ConfigDic
             "task": {"name": "experiments.captioning.task", "batch_size": 32},
             "model": {
                 "family": "experiments.captioning.model",
-                "encoder": {"channels": (16, 32, 64)},
+                "image_encoder": {"channels": (16, 32, 64)},
                 "width": 96,
                 "embedding_width": 48,
             },

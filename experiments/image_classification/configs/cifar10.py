@@ -32,7 +32,7 @@ def get_config(model: Literal["vit", "convolution", "attention"] = "vit") -> Con
     """Build the config: about ten epochs of 47,500 images, cropped and mirrored."""
     convolution = {
         "family": "convolutional_classifier",
-        "encoder": {"strides": (1, 2, 2), "blocks": 1},
+        "encoder": {"strides": (1, 2, 2), "blocks_per_stage": 1},
     }
     models = {
         "vit": {

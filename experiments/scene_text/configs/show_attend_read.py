@@ -30,7 +30,7 @@ def get_config(attention_input: Literal["neighbors", "columns", "plain"] = "neig
             "task": {"name": "experiments.scene_text.task"},
             "model": {
                 "family": "experiments.scene_text.model",
-                "encoder": {"channels": (16, 32, 64), "strides": (2, 2, 1), "blocks": 1},
+                "image_encoder": {"channels": (16, 32, 64), "strides": (2, 2, 1), "blocks_per_stage": 1},
                 "width": 64,
                 "layers": 1,
             },

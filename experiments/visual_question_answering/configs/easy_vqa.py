@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
             "task": {"name": "experiments.visual_question_answering.task", "dataset": "easy_vqa", "batch_size": 64},
             "model": {
                 "family": "experiments.visual_question_answering.stacked_attention_vqa",
-                "encoder": {"width": 64},
+                "question_encoder": {"width": 64},
                 "image_encoder": {"channels": (8, 16, 32, 64), "strides": (2, 2, 2, 2)},
             },
             "optimizer": {"learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 100, "clip_norm": 1.0},

@@ -24,8 +24,8 @@ ARMS = {
     "two_hops": {**MEMORY, "word_dropout": 0.3},
     "one_hop": {**MEMORY, "word_dropout": 0.3, "num_hops": 1},
     "stacked_attention": {"family": "experiments.visual_question_answering.stacked_attention_vqa"},
-    "mean": {**MEMORY, "readout": "mean", "num_hops": 1},
-    "question_only": {"family": "experiments.visual_question_answering.smem_vqa", "readout": "nothing"},
+    "mean": {**MEMORY, "image_readout": "mean", "num_hops": 1},
+    "question_only": {"family": "experiments.visual_question_answering.smem_vqa", "image_readout": "nothing"},
 }
 
 
@@ -42,7 +42,7 @@ def get_config(
             "eval_every": 1000,
             "task": {
                 "name": "experiments.visual_question_answering.task",
-                "dataset": "scenes/pixels=8",
+                "dataset": "scenes/cell_pixels=8",
                 "batch_size": 64,
             },
             "model": {"image_encoder": {"channels": (32, 64), "strides": (2, 2)}},

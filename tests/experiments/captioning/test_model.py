@@ -106,7 +106,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
         logits, aux = jax.device_get(found)
     penalty = 0.0
     for row, steps in enumerate(STEPS):
-        a, words = places(variables.params["places"], IMAGE[row], config.encoder.strides), TARGET[row, :steps]
+        a, words = places(variables.params["places"], IMAGE[row], config.image_encoder.strides), TARGET[row, :steps]
         draws = likeliest(config, variables.params, a, words) if name == "hard" else ()
         expected, seen = told(config, variables.params, a, words, draws)
         np.testing.assert_allclose(logits[row, :steps], expected, rtol=0, atol=1e-11)
@@ -148,14 +148,14 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
 
 # Two places and two words: four ways to look.
 TINY = dataclasses.replace(
-    CASES["hard"], encoder=GridEncoderConfig(channels=(3,), strides=(3,)), width=3, soft_attention_probability=0.0
+    CASES["hard"], image_encoder=GridEncoderConfig(channels=(3,), strides=(3,)), width=3, soft_attention_probability=0.0
 )
 SAID, LABELS, WAYS = np.int32([1, 4]), np.int32([4, 2]), tuple(itertools.product(range(2), repeat=2))
 
 
 def expected_loss(weights: Any, image: np.ndarray) -> tuple[float, np.ndarray]:
     """-E[sum_t log p(y_t)] over all draws, and how probable each of `WAYS` is."""
-    a = places(weights["places"], image, TINY.encoder.strides)
+    a = places(weights["places"], image, TINY.image_encoder.strides)
     worth, shares = np.zeros((2, len(WAYS)))
     for way, draws in enumerate(WAYS):
         logits, seen = told(TINY, weights, a, SAID, draws)
@@ -234,7 +234,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     rows, steps, grid = len(IMAGE), TARGET.shape[1], 6
     uses = {"encoder": grid, "first_hidden": 1, "first_memory": 1, "keys": grid, "vector": steps * grid}
     # The sum over places has no parameters.
-    total = 0 if config.attention is AttentionKind.NONE else 2 * steps * grid * config.encoder.width
+    total = 0 if config.attention is AttentionKind.NONE else 2 * steps * grid * config.image_encoder.width
     for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):
         names = [entry.key for entry in path]
         if names[-1] in ("bias", "scale", "table"):

@@ -36,7 +36,7 @@ PIXELS = 8
 
 @pytest.fixture(scope="module")
 def task() -> Captioning:
-    return Captioning(CaptioningConfig(pixels=PIXELS, batch_size=8, num_eval_examples=10, num_probe_examples=3))
+    return Captioning(CaptioningConfig(cell_pixels=PIXELS, batch_size=8, num_eval_examples=10, num_probe_examples=3))
 
 
 @functools.cache

@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "task": {
         "name": "experiments.sagan.task",
         "digits": "0147",
-        "pixels": 8,
+        "image_height": 8,
         "noise_size": 4,
         "batch_size": 8,
         "num_eval_examples": 16,
@@ -59,7 +59,7 @@ def first(components: TrainingComponents) -> TrainState:
 
 
 def test_canvases_have_one_digit_on_both_halves_drawn_differently() -> None:
-    task = PairedDigits(PairedDigitsConfig(digits="38", pixels=16, batch_size=64))
+    task = PairedDigits(PairedDigitsConfig(digits="38", image_height=16, batch_size=64))
     batch = task.training_batches(0)[0]
     assert batch["image"].shape == (64, 16, 32, 1)
     assert set(batch["labels"]) == {3, 8}
@@ -258,7 +258,7 @@ def test_a_run_answers_by_canvases_of_seeds_and_refuses_all_else(
         {"digits": "33"},
         {"digits": ""},
         {"digits": "3a"},
-        {"pixels": 7},
+        {"image_height": 7},
         {"noise_size": 0},
         {"batch_size": 0},
         {"num_eval_examples": 1},

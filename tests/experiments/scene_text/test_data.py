@@ -31,7 +31,7 @@ def test_squares_lie_within_the_image_side_by_side_along_the_line(line: TextLine
         assert set(written.text) <= set(KIND.alphabet)
         assert len(written.glyph_centers) == len(written.glyph_angles) == len(written.text)
         assert corners(written).min() >= -1e-9
-        assert corners(written).max() <= KIND.pixels + 1e-9
+        assert corners(written).max() <= KIND.image_size + 1e-9
         assert 5 < written.glyph_size <= KIND.glyph_size_range[1]
         steps = np.diff(written.glyph_centers, axis=0)
         distances = np.linalg.norm(steps, axis=1) / written.glyph_size
@@ -62,7 +62,7 @@ def test_glyphs_of_curved_strings_alone_stand_above_one_another(
 
 def test_a_glyph_is_painted_where_its_square_stands() -> None:
     """Every pixel of a large image by brute force: the share of the glyph's own drawing, turned and moved there."""
-    kind = dataclasses.replace(KIND, pixels=40)
+    kind = dataclasses.replace(KIND, image_size=40)
     for text, line, seed in (("PT2", TextLine.CURVED, 3), ("KAJ", TextLine.STRAIGHT, 4), ("RGF", TextLine.CURVED, 5)):
         random = np.random.default_rng(seed)
         written = kind.place_glyphs(text, line, random)
@@ -117,7 +117,7 @@ def test_drawings_of_their_own_are_those_of_strokes() -> None:
         ({"alphabet": "Ab"}, "alphabet='Ab' has \\['b'\\], which are no capital letters"),
         ({"alphabet": "AA"}, "alphabet='AA' must name at least one glyph, and none of them twice"),
         ({"alphabet": ""}, "alphabet='' must name"),
-        ({"pixels": 20}, "must rise, from 1 pixel to half of the image's pixels=20"),
+        ({"image_size": 20}, "must rise, from 1 pixel to half of the image's image_size=20"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict, said: str) -> None:

@@ -66,7 +66,7 @@ def told(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The logits and the probabilities of the places at every step of one example."""
     v = image.astype(np.float64)
-    for number, stride in enumerate(config.encoder.strides):
+    for number, stride in enumerate(config.image_encoder.strides):
         stage = weights["grid"][f"stage_{number}"]
         v = np.maximum(normed(convolved(v, stage["convolution"]["kernel"], stride), stage["norm"]), 0)
     rows, columns, features = v.shape
@@ -149,7 +149,7 @@ def test_the_flops_are_two_for_each_matrix_element_and_place(name: str) -> None:
     keys = columns if name == "columns" else places
     uses = {"grid": places, "encoder": columns, "holistic": 1, "decoder": 1 + steps, "neighbors": places}
     uses |= {"keys": keys, "vector": steps * keys}
-    total = 2 * steps * keys * config.encoder.width  # the glimpses, which have no parameters
+    total = 2 * steps * keys * config.image_encoder.width  # the glimpses, which have no parameters
     for path, leaf in jax.tree_util.tree_leaves_with_path(model_of(config, "float32").functional.shapes()):
         names = [entry.key for entry in path]
         if names[-1] in ("bias", "scale", "table"):
@@ -177,4 +177,4 @@ def test_sizes_below_one_are_refused(wrong: dict) -> None:
 
 def test_images_that_the_strides_do_not_divide_are_refused() -> None:
     with pytest.raises(UserError, match="are not divided by 5"):
-        model_of(dataclasses.replace(CONFIG, encoder=GridEncoderConfig((4,), (5,))))
+        model_of(dataclasses.replace(CONFIG, image_encoder=GridEncoderConfig((4,), (5,))))

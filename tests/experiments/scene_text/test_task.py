@@ -24,7 +24,7 @@ GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
 
 @pytest.fixture(scope="module")
 def task() -> SceneText:
-    return SceneText(SceneTextConfig(pixels=32, batch_size=8, num_eval_examples=10, num_probe_examples=3))
+    return SceneText(SceneTextConfig(image_size=32, batch_size=8, num_eval_examples=10, num_probe_examples=3))
 
 
 def model_of(task: SceneText, attention: AttentionInput = AttentionInput.NEIGHBORS) -> Model:
@@ -86,7 +86,7 @@ def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: SceneText) -
 
 @pytest.mark.parametrize(("share", "bent"), [(0.0, 0), (1.0, 8)])
 def test_the_share_of_curved_strings_is_kept(share: float, bent: int) -> None:
-    task = SceneText(SceneTextConfig(pixels=32, batch_size=8, num_eval_examples=1, curved_fraction=share))
+    task = SceneText(SceneTextConfig(image_size=32, batch_size=8, num_eval_examples=1, curved_fraction=share))
     turns, sides = (task.training_batches(0)[0][name] for name in ("turns", "sides"))
     spread = [np.ptp(turn[side > 0]) for turn, side in zip(turns, sides, strict=True)]
     assert sum(each > 0 for each in spread) == bent

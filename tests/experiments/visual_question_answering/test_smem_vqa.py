@@ -38,8 +38,8 @@ CONFIGS = {
     "three hops": SMemVQAConfig(
         width=4, num_hops=3, image_encoder=SMALL, grid_positions=GridPositionEncoding.LEARNED_2D
     ),
-    "mean": SMemVQAConfig(width=4, num_hops=2, image_encoder=SMALL, readout=ImageReadout.MEAN),
-    "nothing": SMemVQAConfig(width=4, image_encoder=SMALL, readout=ImageReadout.NOTHING),
+    "mean": SMemVQAConfig(width=4, num_hops=2, image_encoder=SMALL, image_readout=ImageReadout.MEAN),
+    "nothing": SMemVQAConfig(width=4, image_encoder=SMALL, image_readout=ImageReadout.NOTHING),
 }
 
 
@@ -56,11 +56,11 @@ def expected(config: SMemVQAConfig, weights: Any, row: int) -> tuple[np.ndarray,
     words = [weights["embedding"]["table"][token].astype(np.float64) for token in TOKENS[row, : LENGTHS[row]]]
     known = weights["bag_bias"] + sum(weights["bag"][place] * word for place, word in enumerate(words))
     looks = []
-    if config.readout is not ImageReadout.NOTHING:
+    if config.image_readout is not ImageReadout.NOTHING:
         seen = places(weights["places"], IMAGES[row], SMALL.strides)
         evidence: Any = None
         for hop in range(config.num_hops):
-            if config.readout is ImageReadout.MEAN:
+            if config.image_readout is ImageReadout.MEAN:
                 look = np.full(len(seen), 1 / len(seen))
             elif evidence is None:
                 look = first_look(weights, row, range(LENGTHS[row]))
@@ -79,7 +79,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     with jax.enable_x64(True):
         model = model_of(FAMILY, config)
         variables = random_variables(model)
-        attends = config.readout is ImageReadout.ATTENTION
+        attends = config.image_readout is ImageReadout.ATTENTION
         assert [site.layers for site in model.sites] == [tuple("012"[: config.num_hops])] * attends
         capture = Capture((SITE,)) if attends else None
         inputs = {"image": IMAGES, "tokens": TOKENS, "lengths": LENGTHS}

@@ -42,9 +42,9 @@ def expected(config: StackedAttentionConfig, weights: Any, row: int) -> tuple[np
     _, carry = oracle.stack(oracle.Stack("lstm"), weights["encoder"], words[None], np.array([len(words)]))
     state = carry[-1][0].hidden
     seen, looks = [], []
-    if config.readout is not ImageReadout.NOTHING:
+    if config.image_readout is not ImageReadout.NOTHING:
         phi = [place / np.sqrt(place @ place) for place in places(weights["places"], IMAGES[row], SMALL.strides)]
-        if config.readout is ImageReadout.MEAN:
+        if config.image_readout is ImageReadout.MEAN:
             seen = [sum(phi) / len(phi)]
         else:
             first = np.concatenate([weights["of_place"]["kernel"], weights["of_question"]["kernel"]])

@@ -17,7 +17,7 @@ from transformer.config import UserError
 from transformer.data.synthetic_glyphs import SHAPES
 from transformer.data.synthetic_scenes import COLORS, SceneGenerator, SceneItem
 
-SMALL = SceneQuestions(pixels=8, validation=20, test=30)
+SMALL = SceneQuestions(cell_pixels=8, validation=20, test=30)
 PLACES = [f"{row} {column}" for row in ("top", "middle", "bottom") for column in ("left", "center", "right")]
 NAMED = rf"the ({'|'.join(SHAPES)}|(?:{'|'.join(COLORS)}) thing)"
 STEPS = {"right of": lambda r, c: (r, c + 1), "left of": lambda r, c: (r, c - 1)}
@@ -139,7 +139,7 @@ def test_held_out_questions_are_the_same_in_batches_of_any_size() -> None:
     [
         ("scenes/min_items=1", "min_items=1 must be at least 2"),
         ("scenes/max_items=7", "max_items=7 items cannot all differ"),
-        ("scenes/pixels=2", "pixels=2 must be at least 4"),
+        ("scenes/cell_pixels=2", "cell_pixels=2 must be at least 4"),
         ("scenes/test=0", "test=0 must be at least 1"),
         ("scenes/color=1", "unknown key scenes.color"),
         ("scene", "did you mean 'scenes'"),

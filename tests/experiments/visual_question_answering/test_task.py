@@ -29,7 +29,7 @@ from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
     "name": "experiments.visual_question_answering.task",
-    "dataset": "scenes/pixels=8,validation=10,test=6",
+    "dataset": "scenes/cell_pixels=8,validation=10,test=6",
     "batch_size": 8,
     "num_probe_examples": 3,
 }
