@@ -33,7 +33,7 @@ from transformer.layers.recurrent import RecurrentConfig
 
 
 def config_of(look: ImageReadout = ImageReadout.ATTENTION, **values: Any) -> StackedAttentionConfig:
-    return StackedAttentionConfig(4, RecurrentConfig(width=3), 2, 6, SMALL, readout=look, **values)
+    return StackedAttentionConfig(4, RecurrentConfig(width=3), 2, 6, SMALL, image_readout=look, **values)
 
 
 def expected(config: StackedAttentionConfig, weights: Any, row: int) -> tuple[np.ndarray, list[np.ndarray]]:
