@@ -74,7 +74,7 @@ def _stopped_and_resumed(values: dict[str, Any], run: Path, cache: Path, plant: 
 
 def _resumed_with(change: Callable[[TrainState], TrainState]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        resume = train.resume
+        resume = train.resume_run
 
         def changed(*arguments: Any) -> Any:
             resumed = resume(*arguments)
@@ -88,8 +88,8 @@ def _resumed_with(change: Callable[[TrainState], TrainState]) -> Plant:
 
 def _batches(order: Callable[[Iterator[Any]], Iterator[Any]]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        stream = loop.stream
-        patch.setattr(loop, "stream", lambda source, start, stop: order(stream(source, start, stop)))
+        iterate = loop.iterate_batches
+        patch.setattr(loop, "iterate_batches", lambda source, start, stop: order(iterate(source, start, stop)))
 
     return plant
 
