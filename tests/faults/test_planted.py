@@ -1,4 +1,4 @@
-"""The planted faults are faults of the code as it is: one that cannot be planted would pass for one that was noticed."""
+"""Every planted fault can be planted: one that names what is gone would pass for one that was noticed."""
 
 import pytest
 
