@@ -144,7 +144,7 @@ def _begin(
     """
     from transformer.storage.paths import parse_path
     from transformer.studies.ablations.study_metadata import (
-        collect_study_metadata,
+        check_and_describe_arms,
         read_metadata,
         refuse_dropped_seeds,
         study_identity,
@@ -162,7 +162,7 @@ def _begin(
         about = read_metadata(path)
     if about is None:
         print(f"checking that {len(spec.arms)} arms meet on equal terms", flush=True)
-        about = collect_study_metadata(spec, base, planned, arguments.data_dir)
+        about = check_and_describe_arms(spec, base, planned, arguments.data_dir)
     trial_store = TrialStore.open(path, study_identity(spec, base))
     write_metadata(path, about)
     return trial_store, about

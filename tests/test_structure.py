@@ -22,7 +22,7 @@ ORDER = (
     "json_reading",
     "private_folders",
     "terminal",
-    "text_lines",
+    "line_splitting",
     "overrides",
     "module_registry",
     "trust",

@@ -112,7 +112,7 @@ class Coreference(_Antecedents):
 
 
 @dataclasses.dataclass(frozen=True)
-class CoreferenceByClue(_Antecedents):
+class CoreferenceFromClue(_Antecedents):
     """Coreference of "it" that only later words resolve: "the dog left the street because it was tired".
 
     A causal model cannot know the answer. Any of the later words may gather it and pass it on to "it". A text has two

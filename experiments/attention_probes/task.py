@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from experiments.attention_probes.probe_corpus import Corpus, FrequencyBaselines, Words, baseline_accuracies
-from experiments.attention_probes.sentence_corpora import Agreement, Coreference, CoreferenceByClue
+from experiments.attention_probes.sentence_corpora import Agreement, Coreference, CoreferenceFromClue
 from experiments.attention_probes.symbol_corpora import Brackets, Motifs, Retrieval, Sorting, TwoOffsetCopy
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site, sites_between
@@ -56,7 +56,7 @@ from transformer.tasks.task import (
 
 CORPORA: Mapping[str, type] = {
     "coreference": Coreference,
-    "coreference_by_clue": CoreferenceByClue,
+    "coreference_from_clue": CoreferenceFromClue,
     "agreement": Agreement,
     "two_offset_copy": TwoOffsetCopy,
     "retrieval": Retrieval,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import UserError
-from transformer.text_lines import split_lines
+from transformer.line_splitting import split_lines
 
 ARROW, STOP = ">", ";"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -244,7 +244,7 @@ _LENGTHS = 4
 _UNSEEN = 4
 
 
-def apply_edits(names: tuple[str, ...], word: str) -> str:
+def edit_word(names: tuple[str, ...], word: str) -> str:
     """Apply edits to a word, one after the other.
 
     Args:
@@ -276,11 +276,11 @@ def edit_programs(min_word_length: int, max_word_length: int) -> Mapping[bool, t
         LETTERS[:length] for length in range(min_word_length, min(max_word_length, min_word_length + _LENGTHS - 1) + 1)
     )
     singles = [(name,) for name in EDITS]
-    does = {tuple(apply_edits(names, word) for word in nothing): names for names in reversed(singles)}
+    does = {tuple(edit_word(names, word) for word in nothing): names for names in reversed(singles)}
     twos: dict[tuple[str, ...], tuple[str, ...]] = {}
     for first in EDITS:
         for second in EDITS:
-            made = tuple(apply_edits((first, second), word) for word in nothing)
+            made = tuple(edit_word((first, second), word) for word in nothing)
             if made not in does and made != nothing:
                 twos.setdefault(made, (first, second))
     unseen = tuple(twos.values())[::_UNSEEN]
@@ -324,7 +324,7 @@ class StringEdits(NamedTuple):
         names = known[random.integers(len(known))]
         letters = LETTERS[: self.alphabet_size]
         words = sample_words(random, pairs, letters, self.min_word_length, self.max_word_length, unseen=unseen)
-        return Episode(tuple(Pair(word, apply_edits(names, word)) for word in words), ", ".join(names))
+        return Episode(tuple(Pair(word, edit_word(names, word)) for word in words), ", ".join(names))
 
     def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
         """Return 1 if the most probable answer is right, else 0.
@@ -333,10 +333,10 @@ class StringEdits(NamedTuple):
         """
         shown, (asked, target) = episode.pairs[:known], episode.pairs[known]
         fitting = [
-            apply_edits(names, asked)
+            edit_word(names, asked)
             for of_split in self.programs.values()
             for names in of_split
-            if all(apply_edits(names, source) == made for source, made in shown)
+            if all(edit_word(names, source) == made for source, made in shown)
         ]
         likeliest = max(set(fitting), key=lambda answer: (fitting.count(answer), answer))
         return float(likeliest == target)

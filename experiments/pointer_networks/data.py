@@ -152,7 +152,7 @@ def signed_areas(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarra
     return 0.5 * np.sum(x * np.roll(y, -1, axis=-1) - np.roll(x, -1, axis=-1) * y, axis=-1)
 
 
-def perimeters(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
+def polygon_perimeters(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
     """Compute the perimeter of each polygon."""
     sides = polygons_BxNx2.astype(np.float64) - np.roll(polygons_BxNx2.astype(np.float64), -1, axis=-2)
     return np.hypot(sides[..., 0], sides[..., 1]).sum(-1)

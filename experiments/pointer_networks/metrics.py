@@ -6,7 +6,7 @@ from typing import assert_never
 import numpy as np
 from jaxtyping import Float
 
-from experiments.pointer_networks.data import is_simple_polygon, perimeters, rotate_to_lowest, signed_areas
+from experiments.pointer_networks.data import is_simple_polygon, polygon_perimeters, rotate_to_lowest, signed_areas
 from experiments.pointer_networks.decoding import Answer, Problem
 
 
@@ -86,8 +86,8 @@ def _tours(
             continue
         forward = rotate_to_lowest(answer)
         right += truth in (forward, (*forward[:1], *forward[:0:-1]))
-        lengths.append(float(perimeters(points_Nx2[list(answer)])))
-        shortest.append(float(perimeters(points_Nx2[list(truth)])))
+        lengths.append(float(polygon_perimeters(points_Nx2[list(answer)])))
+        shortest.append(float(polygon_perimeters(points_Nx2[list(truth)])))
     length, optimal = _mean(lengths), _mean(shortest)
     return {
         "accuracy": right / len(truths),

@@ -35,7 +35,7 @@ COORDINATES = 2
 NO_POINT = -1e9
 
 
-class DecoderInput(enum.Enum):
+class DecoderInputKind(enum.Enum):
     """What the decoder reads of the last chosen point.
 
     point: its coordinates (section 2.3 of the paper). encoded: the encoder's output e_j, which also depends on the
@@ -64,7 +64,7 @@ class PointerNetworkConfig(Config, path="config.model"):
 
     encoder: RecurrentConfig = dataclasses.field(default_factory=lambda: RecurrentConfig(width=256))
     decoder_layers: NumLayers = 1
-    decoder_input: DecoderInput = DecoderInput.POINT
+    decoder_input: DecoderInputKind = DecoderInputKind.POINT
 
     def _check(self) -> None:
         if self.decoder_layers > self.encoder.layers:
@@ -92,7 +92,7 @@ class PointerNetworkConfig(Config, path="config.model"):
     @property
     def decoder_input_width(self) -> int:
         """The number of features that the decoder reads at each step."""
-        return COORDINATES if self.decoder_input is DecoderInput.POINT else self.encoder.output_width
+        return COORDINATES if self.decoder_input is DecoderInputKind.POINT else self.encoder.output_width
 
 
 class PointerNetwork(StatelessModule):
@@ -138,9 +138,9 @@ class PointerNetwork(StatelessModule):
 
         memory_BxKxE = behind(jnp.asarray(self.end[...], self.dtype), encoded_BxNxE)
         match self.config.decoder_input:
-            case DecoderInput.POINT:
+            case DecoderInputKind.POINT:
                 fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), points_BxNx2)
-            case DecoderInput.ENCODED:
+            case DecoderInputKind.ENCODED:
                 fed_BxKxI = behind(jnp.asarray(self.begin[...], self.dtype), encoded_BxNxE)
             case _:
                 assert_never(self.config.decoder_input)

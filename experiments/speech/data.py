@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from experiments.speech.synthetic_speech import Voice
+from experiments.speech.spoken_digit_synthesis import Voice
 from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.local_files import (

@@ -132,6 +132,6 @@ FAMILY = ModelFamily(
     SpeechTransformerConfig,
     build,
     frozenset({SPEECH_RECOGNITION}),
-    check_placement=check_ring_attention,
+    check_ring_attention_placement=check_ring_attention,
     embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "first/*", "second/*"),
 )

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Key
 
 from experiments.speech.data import RecordingSet, SpokenDigitSet, Utterance, open_spoken_digits, synthesize_digits
 from experiments.speech.metrics import ALL, FIRST, HEARD, monotonicity, monotonicity_report, transcript_report
-from experiments.speech.synthetic_speech import Voice
+from experiments.speech.spoken_digit_synthesis import Voice
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint

@@ -8,7 +8,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
 from transformer.data.datasets.local_files import HeldOutFiles
-from transformer.data.fine_tuning_inputs import SequenceLayout
+from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample
 
 PAIRS = "".join(f"premise {n}\thypothesis {n}\t{('no', 'yes')[n % 2]}\n" for n in range(80))

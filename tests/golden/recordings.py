@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from tests.golden.extra_conversions import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
 from transformer.huggingface.convert import read_model_folder
-from transformer.huggingface.parameter_conversion import parameter_shapes, plan_tensors, tensors_to_params
+from transformer.huggingface.parameter_conversion import parameter_shapes, plan_file_tensors, tensors_to_params
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, PyTree
 from transformer.models.registry import build, model_config
@@ -59,7 +59,7 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         section = section_of(config) | {"vocab_size": rows}
         bare = TaskInterface({}, {"tokens": rows, "joint": rows}, pad_id=0, bos_id=0, eos_id=0)
         shapes = parameter_shapes(build(model_config(section), bare, Precision()).functional.shapes())
-        plan, weights = plan_tensors(family(entries), shapes), prepared(recorded.weights)
+        plan, weights = plan_file_tensors(family(entries), shapes), prepared(recorded.weights)
         assert {planned.tensor_name: planned.shape for planned in plan} == {
             key: value.shape for key, value in weights.items()
         }

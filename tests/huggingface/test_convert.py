@@ -15,7 +15,7 @@ from tests.golden.recordings import EXCHANGED, Recording, recording
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import TRAINING_ONLY_FIELDS
 from transformer.huggingface.convert import CONVERSIONS, ImportedModel, read_model_folder, write_model_folder
-from transformer.huggingface.parameter_conversion import parameter_shapes, plan_tensors
+from transformer.huggingface.parameter_conversion import parameter_shapes, plan_file_tensors
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import FAMILIES as MODELS
 from transformer.models.registry import build, model_config
@@ -288,6 +288,6 @@ def test_gpt2_small_has_the_published_tensors() -> None:
         frozenset(),
     )
     shapes = parameter_shapes(build(model_config(section), interface, Precision()).functional.shapes())
-    plan = plan_tensors(CONVERSIONS["gpt2"], shapes)
+    plan = plan_file_tensors(CONVERSIONS["gpt2"], shapes)
     assert len(plan) == 148
     assert sum(int(np.prod(planned.shape)) for planned in plan) == 124_439_808

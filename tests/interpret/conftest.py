@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from transformer.data.tokenizers.token_text import byte_characters
 from transformer.huggingface.convert import CONVERSIONS
-from transformer.huggingface.parameter_conversion import parameter_shapes, params_to_tensors, plan_tensors
+from transformer.huggingface.parameter_conversion import parameter_shapes, params_to_tensors, plan_file_tensors
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build, model_config
 
@@ -57,7 +57,7 @@ def write_weights(folder: Path, config: Mapping[str, Any]) -> None:
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32) / 2, shapes)
     folder.mkdir()
-    tensors_of = dict(params_to_tensors(plan_tensors(family, parameter_shapes(shapes)), params))
+    tensors_of = dict(params_to_tensors(plan_file_tensors(family, parameter_shapes(shapes)), params))
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors_of.items()}
     save_file(arrays, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))

@@ -90,7 +90,7 @@ def fakes(monkeypatch) -> Fakes:
     """Nothing is trained, and arms are taken to be fair."""
     found = Fakes()
     monkeypatch.setattr(ablate, "run_workers", found.run_workers)
-    monkeypatch.setattr("transformer.studies.ablations.study_metadata.collect_study_metadata", about_the_arms)
+    monkeypatch.setattr("transformer.studies.ablations.study_metadata.check_and_describe_arms", about_the_arms)
     return found
 
 

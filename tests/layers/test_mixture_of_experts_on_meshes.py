@@ -14,7 +14,7 @@ from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder
 from transformer.layers.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig
 from transformer.logical_axes import Placement, use_placement
-from transformer.training.partitioning import ShardingConfig, example_parallel_placement, make_placement
+from transformer.training.partitioning import ShardingConfig, make_placement, probe_placement
 
 ROWS, LENGTH, WIDTH, HIDDEN, COUNT = 16, 4, 8, 12, 4
 CONFIG = MixtureOfExpertsConfig(count=COUNT, capacity_factor=1.0)
@@ -89,7 +89,7 @@ def of_one() -> Any:
 )
 def test_divided_experts_compute_what_one_device_does(mesh: str, looking: bool, of_one: Any) -> None:
     placement = make_placement(MESHES[mesh])
-    found = program(example_parallel_placement(placement) if looking else placement)(*on(placement, given()))
+    found = program(probe_placement(placement) if looking else placement)(*on(placement, given()))
     for ours, one in zip(*map(jax.tree.leaves, (found, of_one)), strict=True):
         np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-5)
 

@@ -13,7 +13,7 @@ import pytest
 from launch.config_files import load_config, load_function
 from transformer.studies.ablations.ablation import Ablation, build_ablation
 from transformer.studies.ablations.run_plan import plan_runs
-from transformer.studies.ablations.study_metadata import collect_study_metadata
+from transformer.studies.ablations.study_metadata import check_and_describe_arms
 from transformer.training.config import apply_overrides, resolve_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def test_the_arms_of_a_study_meet_on_equal_terms(file: Path) -> None:
     if "--data_dir" in said(file) or "launch.train" in said(file).partition("launch.ablate")[0]:
         pytest.skip("its data lies in a folder that the command names, or it goes on from another run")
     base, spec = load_config(str(file)).to_dict(), study(file)
-    collect_study_metadata(spec, base, plan_runs(spec, base), None)
+    check_and_describe_arms(spec, base, plan_runs(spec, base), None)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def task_of(segments: int = 16) -> SegmentLanguageModeling:
     tokenizer = TokenizerKind.BPE
     return build_synthetic_task(
         SegmentLanguageModelingConfig(
-            vocab_size=11, tokenizer=tokenizer, context_length=2, batch_size=2, num_eval_segments=segments
+            vocab_size=11, tokenizer=tokenizer, context_length=2, batch_size=2, segments_per_eval_text=segments
         )
     )
 
@@ -106,7 +106,7 @@ def test_a_model_without_a_memory_is_refused_where_the_task_needs_one() -> None:
 def test_what_a_config_cannot_say_is_refused() -> None:
     for options, said in (
         ({"partial_prediction_k": 200}, "partial_prediction_k=200 of context_length=128"),
-        ({"num_eval_segments": 0}, "num_eval_segments=0"),
+        ({"segments_per_eval_text": 0}, "segments_per_eval_text=0"),
     ):
         with pytest.raises(UserError, match=said):
             PERMUTATION.config_class(**options)

@@ -18,7 +18,7 @@ from transformer.models.model import Aux, Model, leaves_by_path
 from transformer.training.partitioning import (
     ShardingConfig,
     add_family_axes,
-    example_parallel_placement,
+    probe_placement,
     shard_batch,
     state_shardings,
 )
@@ -142,9 +142,7 @@ def test_each_device_computes_its_own_experts_for_all_rows_that_are_sent_to_it()
 
 def test_a_pass_over_examples_keeps_experts_and_own_axes_apart_from_them() -> None:
     own = {"slots": ("sequence",), "frames": ("expert", "sequence")}
-    here = example_parallel_placement(
-        add_family_axes(on(ShardingConfig(data=2, expert=2, sequence=2, rules="sp"), 8), own)
-    )
+    here = probe_placement(add_family_axes(on(ShardingConfig(data=2, expert=2, sequence=2, rules="sp"), 8), own))
     assert here.partition_spec(("batch", "length", "slots")) == PartitionSpec(
         ("data", "expert", "sequence"), None, None
     )

@@ -36,10 +36,10 @@ from transformer.training.optimizer import (
 from transformer.training.parameter_averages import AverageKind, ParameterAverage
 from transformer.training.partitioning import (
     ShardingConfig,
-    example_parallel_placement,
     is_axis_names,
     make_mesh,
     make_placement,
+    probe_placement,
     shard_batch,
     state_shardings,
     trace_with_placement,
@@ -296,12 +296,12 @@ def test_a_large_parameter_is_not_left_whole_unsaid(model: Model) -> None:
 
 
 def test_a_pass_over_examples_divides_them_over_all_axes_but_that_of_heads() -> None:
-    here = example_parallel_placement(on(TENSOR, 8))
+    here = probe_placement(on(TENSOR, 8))
     assert here.partition_spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp"), None, "tensor")
-    here = example_parallel_placement(on(ShardingConfig(data=2, expert=4), 8))
+    here = probe_placement(on(ShardingConfig(data=2, expert=4), 8))
     assert here.partition_spec(("batch", "length", "heads")) == PartitionSpec(("data", "expert"), None, None)
     assert here.partition_spec(("experts", "expert_batch", "length")) == PartitionSpec("expert", "data", None)
-    here = example_parallel_placement(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
+    here = probe_placement(on(ShardingConfig(data=2, fsdp=2, sequence=2, rules="sp"), 8))
     assert here.partition_spec(("batch", "length", "heads")) == PartitionSpec(("data", "fsdp", "sequence"), None, None)
 
 

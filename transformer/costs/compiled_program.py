@@ -46,7 +46,7 @@ class Collective(NamedTuple):
     source: str
 
 
-class Buffer(NamedTuple):
+class BufferGroup(NamedTuple):
     """Arrays of one type and shape that the program makes in main memory.
 
     Attributes:
@@ -85,7 +85,7 @@ class CompiledProgram(NamedTuple):
     code_bytes: int
     bytes_moved: int
     collectives: tuple[Collective, ...]
-    largest_buffers: tuple[Buffer, ...]
+    largest_buffers: tuple[BufferGroup, ...]
     loops_without_trip_count: tuple[str, ...]
     fingerprint: str
 
@@ -201,7 +201,7 @@ def _bytes_on_device(leaf: Any) -> int:
     return math.prod(shape) * leaf.dtype.itemsize
 
 
-def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tuple[Buffer, ...]:
+def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tuple[BufferGroup, ...]:
     """Return the largest arrays that the program makes in main memory, one of each type and shape.
 
     Not all of them are live at once. Views of other arrays do not count; an in-place update counts as the array that it
@@ -215,7 +215,7 @@ def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tupl
         The arrays, the largest first.
     """
     names = ("parameter", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "opt-barrier")
-    largest: dict[str, Buffer] = {}
+    largest: dict[str, BufferGroup] = {}
     for run in executed_instructions(module):
         made = run.instruction
         if made.opcode in names or made.opcode.endswith("-start"):
@@ -224,7 +224,7 @@ def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tupl
             before = largest.get(str(array))
             # The compiler's own broadcasts and copies say no source; whoever writes into them does.
             if array.memory_space == 0 and (before is None or "/" not in before.source):
-                largest[str(array)] = Buffer(array.padded_bytes, str(array), made.opcode, made.source)
+                largest[str(array)] = BufferGroup(array.padded_bytes, str(array), made.opcode, made.source)
     return tuple(sorted(largest.values(), key=lambda buffer: -buffer.num_bytes)[:count])
 
 

@@ -19,7 +19,7 @@ from transformer.huggingface.parameter_conversion import (
     match_tensor_names,
     parameter_shapes,
     params_to_tensors,
-    plan_tensors,
+    plan_file_tensors,
     tensors_to_params,
 )
 from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader
@@ -97,7 +97,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
     try:
         section, interface = _section(family, config, frozenset(headers))
         shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
-        plan = plan_tensors(family, parameter_shapes(shapes))
+        plan = plan_file_tensors(family, parameter_shapes(shapes))
         names = match_tensor_names(family, headers, plan)
         _check(plan, names, headers)
         _check_aliases(family, names, headers)
@@ -185,7 +185,7 @@ def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config,
         if family.model_family != name:
             continue
         try:
-            return family, family.write_config(model, shapes), plan_tensors(family, shapes)
+            return family, family.write_config(model, shapes), plan_file_tensors(family, shapes)
         except InexpressibleModelError as error:
             refusals.append(error)
     if not refusals:

@@ -48,7 +48,7 @@ class MatchedTensorNames(NamedTuple):
     dropped: list[str]
 
 
-def plan_tensors(family: ConversionSpec, shapes: Shapes) -> list[PlannedTensor]:
+def plan_file_tensors(family: ConversionSpec, shapes: Shapes) -> list[PlannedTensor]:
     """Plan the tensors of a model with parameters of these shapes.
 
     Args:

@@ -69,7 +69,7 @@ def digests_by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[s
     return {name: [digests.get(step, {}).get(name, combine_digests()) for step in steps] for name in names}
 
 
-def digests_by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
+def regroup_digests_by_step(steps: Sequence[int], digests: Mapping[str, Sequence[str]]) -> Digests:
     """Convert lists of digests by array to digests by step and array; the inverse of `digests_by_array`.
 
     Args:

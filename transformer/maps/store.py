@@ -50,8 +50,8 @@ from transformer.maps.checksums import (
     digest_array,
     digest_shards,
     digests_by_array,
-    digests_by_step,
     merge_digests,
+    regroup_digests_by_step,
 )
 from transformer.maps.quantize import Quantized
 from transformer.maps.store_metadata import (
@@ -595,7 +595,8 @@ class MapStore:
         written = set(file.steps).intersection(*(each.steps for each in lists))
         self._steps = [step for step in file.steps if step in written]
         self._places = {step: place for place, step in enumerate(file.steps)}
-        self._digests = merge_digests([digests_by_step(each.steps, each.digests) for each in lists], self._steps)
+        by_step = [regroup_digests_by_step(each.steps, each.digests) for each in lists]
+        self._digests = merge_digests(by_step, self._steps)
 
 
 def _read_list(path: Path, writer: int) -> WrittenSteps:

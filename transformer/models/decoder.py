@@ -210,5 +210,5 @@ FAMILY = ModelFamily(
     build,
     frozenset({LANGUAGE_MODELING, TEXT_CLASSIFICATION, TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING}),
     sizes=sizes_of_family("decoder"),
-    check_placement=check_ring_attention,
+    check_ring_attention_placement=check_ring_attention,
 )

@@ -246,5 +246,5 @@ FAMILY = ModelFamily(
     build,
     frozenset({MASKED_LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING_OF_PAIRS, BERT_PRETRAINING}),
     sizes=sizes_of_family("encoder"),
-    check_placement=check_ring_attention,
+    check_ring_attention_placement=check_ring_attention,
 )

@@ -254,5 +254,5 @@ FAMILY = ModelFamily(
     build,
     frozenset({TRANSLATION}),
     sizes=sizes_of_family("encoder_decoder"),
-    check_placement=check_ring_attention,
+    check_ring_attention_placement=check_ring_attention,
 )

@@ -86,8 +86,8 @@ class ModelFamily:
         logical_axes: Logical axes of its parameters that `transformer.logical_axes` does not know, each with the mesh
             axes along which it is sharded (none: replicated).
         sizes: Its published sizes by name, for the key `config.model.size`.
-        check_placement: Raises UserError for a placement on devices that the model does not support, before anything
-            is traced; None if every placement is supported.
+        check_ring_attention_placement: Raises UserError, before anything is traced, if the placement on devices needs
+            ring attention and the model's attention does not support it; None if every placement is supported.
         embedding_patterns: Patterns of the parameters that come before the first stacked layer, which layer-wise
             learning rates treat as the lowest layer.
     """
@@ -97,5 +97,5 @@ class ModelFamily:
     signatures: frozenset[Signature] = frozenset()
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, PublishedSize] = dataclasses.field(default_factory=dict)
-    check_placement: Callable[[Any, Placement], None] | None = None
+    check_ring_attention_placement: Callable[[Any, Placement], None] | None = None
     embedding_patterns: tuple[str, ...] = TOKEN_EMBEDDING_PATTERNS

@@ -124,7 +124,7 @@ def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: 
     )
 
 
-def check_placement(config: RegressionDecoderConfig, placement: Placement) -> None:
+def check_ring_attention_placement(config: RegressionDecoderConfig, placement: Placement) -> None:
     """Check that the attention supports ring attention if the placement needs it.
 
     Raises:
@@ -137,6 +137,6 @@ FAMILY = ModelFamily(
     RegressionDecoderConfig,
     build,
     frozenset({VECTOR_REGRESSION}),
-    check_placement=check_placement,
+    check_ring_attention_placement=check_ring_attention_placement,
     embedding_patterns=("embed/*", "positions/*"),
 )

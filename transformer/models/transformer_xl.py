@@ -127,4 +127,9 @@ def build(config: TransformerXLConfig, interface: TaskInterface, precision: Prec
     )
 
 
-FAMILY = ModelFamily(TransformerXLConfig, build, frozenset({LANGUAGE_MODELING}), check_placement=check_ring_attention)
+FAMILY = ModelFamily(
+    TransformerXLConfig,
+    build,
+    frozenset({LANGUAGE_MODELING}),
+    check_ring_attention_placement=check_ring_attention,
+)

@@ -219,7 +219,7 @@ def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> 
     return Model(FunctionalModule(lambda builder: Vit(config, interface, builder), precision), sites)
 
 
-def check_placement(config: VitConfig, placement: Placement) -> None:
+def check_ring_attention_placement(config: VitConfig, placement: Placement) -> None:
     """Check that the attention supports ring attention if the placement needs it.
 
     Raises:
@@ -268,6 +268,6 @@ FAMILY = ModelFamily(
     build,
     frozenset({IMAGE_CLASSIFICATION}),
     sizes=SIZES,
-    check_placement=check_placement,
+    check_ring_attention_placement=check_ring_attention_placement,
     embedding_patterns=("embed/*", "class_token", "distillation_token", "positions/*"),
 )

@@ -266,6 +266,6 @@ FAMILY = ModelFamily(
     build,
     frozenset({PERMUTATION_LANGUAGE_MODELING}),
     sizes=sizes_of_family("xlnet"),
-    check_placement=check_ring_attention,
+    check_ring_attention_placement=check_ring_attention,
     embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "blank"),
 )

@@ -55,7 +55,7 @@ class ScalingFit(NamedTuple):
     intervals: Mapping[str, tuple[float, float]]
 
 
-class RunsToFit(NamedTuple):
+class RunSelection(NamedTuple):
     """Runs read for a fit.
 
     Attributes:
@@ -314,7 +314,7 @@ def _groups(runs: Sequence[ScalingRun], terms: Sequence[PowerLawTerm]) -> list[t
     return [tuple(map(int, row)) for row in zip(*columns, strict=True)]
 
 
-def read_runs(paths: Iterable[Path], metric: str) -> RunsToFit:
+def read_runs(paths: Iterable[Path], metric: str) -> RunSelection:
     """Read the runs in directories: each directory is a run, or a sweep or ablation with runs in `trials/`.
 
     Training tokens are those that the training loss counted per step, times the steps. FLOPs are counted by the model
@@ -331,7 +331,7 @@ def read_runs(paths: Iterable[Path], metric: str) -> RunsToFit:
     Raises:
         UserError: If a directory is neither a run nor has trials.
     """
-    asked, found = parse_metric_name(metric), RunsToFit([], [])
+    asked, found = parse_metric_name(metric), RunSelection([], [])
     for path in _directories(paths):
         try:
             read = _read_run(path, asked)

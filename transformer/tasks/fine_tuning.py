@@ -15,7 +15,7 @@ from transformer.config import NonNegativeFloat, UserError
 from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
 from transformer.data.datasets.glue import glue_metric
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
-from transformer.data.fine_tuning_inputs import DelimiterTokens, SequenceLayout
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import (
@@ -61,9 +61,9 @@ _MARK_NAMES = ("<start>", "<delimiter>", "<extract>")
 class FineTuningConfig(LabeledTextConfig):
     """Examples, their tokenizer, the shapes of their batches, and the loss.
 
-    An example becomes one or more sequences (transformer.data.fine_tuning_inputs); if one is longer than the largest of
-    `bucket_lengths`, its longest text is cut. The start, delimiter and extract tokens have the three numbers after the
-    tokenizer's.
+    An example becomes one or more sequences (transformer.data.fine_tuning_sequence_layouts); if one is longer than the
+    largest of `bucket_lengths`, its longest text is cut. The start, delimiter and extract tokens have the three numbers
+    after the tokenizer's.
 
     Attributes:
         dataset: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)

@@ -62,13 +62,14 @@ class PermutationLanguageModelingConfig(TextConfig):
         partial_prediction_k: The last 1 / k of the tokens of every segment's factorization order are predicted.
         max_span_length: The predicted tokens lie in spans of at most this length. 1 predicts single tokens anywhere.
         context_attention: Whether the tokens that are not predicted attend to each other in both directions.
-        num_eval_segments: The number of segments in a text of an evaluation, each with the memory of those before it.
+        segments_per_eval_text: The number of segments in a text of an evaluation, each with the memory of those before
+            it.
     """
 
     partial_prediction_k: PositiveInt = 6
     max_span_length: PositiveInt = 1
     context_attention: ContextAttention = ContextAttention.BIDIRECTIONAL
-    num_eval_segments: PositiveInt = 16
+    segments_per_eval_text: PositiveInt = 16
 
     def _check(self) -> None:
         super()._check()
@@ -168,7 +169,7 @@ class PermutationLanguageModeling(TextTask):
         config = self.config
         windows = WindowBatches(
             join_documents(documents, self.tokenizer.eos_id),
-            context_length=config.num_eval_segments * config.context_length,
+            context_length=config.segments_per_eval_text * config.context_length,
             rows=config.batch_size,
             seed=None,
             frame=SpecialTokenFrame(),
@@ -176,9 +177,11 @@ class PermutationLanguageModeling(TextTask):
         return Evaluation(
             name="permuted",
             split=name,
-            batches=OneEpoch(PermutedBatches(windows, config.permutations, VALIDATION_SEED, config.num_eval_segments)),
+            batches=OneEpoch(
+                PermutedBatches(windows, config.permutations, VALIDATION_SEED, config.segments_per_eval_text)
+            ),
             step=self._over_segments,
-            finish=lambda sums, rows: memory_report(sums, config.num_eval_segments),
+            finish=lambda sums, rows: memory_report(sums, config.segments_per_eval_text),
             at_end=name != config.validation_split,
             parameters=config.eval_parameters,
         )
@@ -190,7 +193,7 @@ class PermutationLanguageModeling(TextTask):
             sums, aux = self._sums(view, segment, None)
             return sums, aux.extras
 
-        return sums_with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
+        return sums_with_and_without_memory(view, batch, self.config.segments_per_eval_text, score), None
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Capture maps of excerpts of the validation text, all predicted in a random order, with as long a memory.

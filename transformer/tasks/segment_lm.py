@@ -31,10 +31,10 @@ class SegmentLanguageModelingConfig(LanguageModelingConfig):
     """Language modeling with a memory.
 
     Attributes:
-        num_eval_segments: The number of successive segments in a text of the evaluation "recurrence".
+        segments_per_eval_text: The number of successive segments in a text of the evaluation "recurrence".
     """
 
-    num_eval_segments: PositiveInt = 16
+    segments_per_eval_text: PositiveInt = 16
 
     def _check(self) -> None:
         super()._check()
@@ -96,7 +96,10 @@ class SegmentLanguageModeling(LanguageModeling):
     def _evaluation(self, name: str, documents: Documents) -> Evaluation:
         config, stream = self.config, join_documents(documents, self.tokenizer.eos_id)
         windows = WindowBatches(
-            stream, context_length=config.num_eval_segments * config.context_length, rows=config.batch_size, seed=None
+            stream,
+            context_length=config.segments_per_eval_text * config.context_length,
+            rows=config.batch_size,
+            seed=None,
         )
 
         return Evaluation(
@@ -104,7 +107,7 @@ class SegmentLanguageModeling(LanguageModeling):
             split=name,
             batches=OneEpoch(windows),
             step=self._over_segments,
-            finish=lambda sums, rows: memory_report(sums, config.num_eval_segments),
+            finish=lambda sums, rows: memory_report(sums, config.segments_per_eval_text),
             at_end=name != config.validation_split,
             parameters=config.eval_parameters,
         )
@@ -121,7 +124,7 @@ class SegmentLanguageModeling(LanguageModeling):
                 **denominators,
             }, aux.task_state
 
-        return sums_with_and_without_memory(view, batch, self.config.num_eval_segments, score), None
+        return sums_with_and_without_memory(view, batch, self.config.segments_per_eval_text, score), None
 
 
 def build_task(

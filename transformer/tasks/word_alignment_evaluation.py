@@ -9,12 +9,12 @@ from transformer.config import UserError
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.local_files import read_text
 from transformer.data.datasets.translation import SentencePair
+from transformer.line_splitting import split_lines
 from transformer.models.model import Model
 from transformer.tasks.task import Evaluation, Task
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import TARGET_OVER_SOURCE, TranslationSplit, encode_pairs, word_of_each_piece
 from transformer.tasks.translation_metrics import alignment_evaluation
-from transformer.text_lines import split_lines
 
 
 def read_alignment_files(

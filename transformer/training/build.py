@@ -94,8 +94,8 @@ def build_components(
     else:
         task = tasks.build_task(experiment.task, directory, parts)
     check_sequence_divides(task.interface, placement)
-    if family.check_placement is not None:
-        family.check_placement(experiment.model, placement)
+    if family.check_ring_attention_placement is not None:
+        family.check_ring_attention_placement(experiment.model, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimizers = {
         objective.name: _make_objective_optimizer(objective, experiment.optimizer_of(objective.name), experiment, model)

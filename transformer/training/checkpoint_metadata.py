@@ -142,7 +142,7 @@ def describe_config_change(recorded: Mapping[str, Any], config: Mapping[str, Any
     return None
 
 
-def describe_allowed_changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def describe_config_changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """Describe the allowed config changes since the checkpoint.
 
     Args:

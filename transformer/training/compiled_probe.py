@@ -12,7 +12,7 @@ from transformer.maps.capture_plan import CapturePlan, MapStorageConfig, StoredM
 from transformer.models.model import Model
 from transformer.tasks.task import Task
 from transformer.training.compiled_evaluation import evaluation_view
-from transformer.training.partitioning import example_parallel_placement, trace_with_placement
+from transformer.training.partitioning import probe_placement, trace_with_placement
 from transformer.training.state import TrainState, derive_key
 
 
@@ -64,7 +64,7 @@ def compile_probe(
     everything = Capture(tuple(site.name for site in model.sites))
     traced = jax.eval_shape(lambda state: look(state, everything), abstract)
     plan = plan_capture(traced, model.sites, labels, config, times, resolutions)
-    placed = example_parallel_placement(placement)
+    placed = probe_placement(placement)
 
     def seen(state: TrainState) -> dict[str, StoredMaps]:
         return plan.stored_maps(look(state, plan.request()))

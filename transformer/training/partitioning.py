@@ -150,8 +150,8 @@ def add_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) ->
     return placement._replace(rules={**placement.rules, **{name: tuple(axes) for name, axes in own.items()}})
 
 
-def example_parallel_placement(placement: Placement) -> Placement:
-    """Return the placement of a pass over few examples, such as the probe.
+def probe_placement(placement: Placement) -> Placement:
+    """Return the placement of the probe, a pass over few examples.
 
     Positions are not sharded, and examples are sharded over all axes except those of heads, so that a map is whole on
     one device and attention needs no keys of other devices.

@@ -15,8 +15,8 @@ from transformer.storage.paths import storage_of
 from transformer.training.build import TrainingComponents
 from transformer.training.checkpoint_metadata import (
     check_metadata,
-    describe_allowed_changes,
     describe_config_change,
+    describe_config_changes,
     describe_data_change,
     describe_tokenizer_change,
     refuse_change,
@@ -156,7 +156,7 @@ def _check_unchanged(run: TrainingRun, metadata: Mapping[str, Any], step: int) -
         or describe_no_longer_skipped(metadata, skipped_ranges, step)
     )
     refuse_change(path, first_message_across_processes(what))
-    for change in describe_allowed_changes(metadata, run.experiment.to_config()) if is_primary() else ():
+    for change in describe_config_changes(metadata, run.experiment.to_config()) if is_primary() else ():
         print_and_log(f"{path}: {change}")
     before = metadata.get("commit")
     if is_primary() and before is not None and before != now["commit"]:

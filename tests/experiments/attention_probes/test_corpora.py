@@ -95,7 +95,7 @@ def of_motifs(words: list[str]) -> Answers:
 
 OTHERWISE = {
     "coreference": lambda words: of_antecedents(words, clue=False),
-    "coreference_by_clue": lambda words: of_antecedents(words, clue=True),
+    "coreference_from_clue": lambda words: of_antecedents(words, clue=True),
     "agreement": of_agreement,
     "two_offset_copy": of_two_places,
     "retrieval": of_retrieval,
@@ -133,7 +133,7 @@ def test_every_answer_and_its_sources_are_those_found_another_way(name: str) -> 
         )
         lengths.add(len(words))
     assert max(lengths) <= corpus.max_length
-    assert corpus.needs_future == (name == "coreference_by_clue")
+    assert corpus.needs_future == (name == "coreference_from_clue")
 
 
 def test_a_pronoun_means_the_last_noun_that_agrees_with_it() -> None:
@@ -143,7 +143,7 @@ def test_a_pronoun_means_the_last_noun_that_agrees_with_it() -> None:
         (question,) = open_corpus("coreference").find_questions([*text.split(), pronoun])
         assert (question.answer, question.attended_positions) == (answer, ((text.split().index(answer),),))
     famous = ["the", "dog", "left", "the", "street", "because", "it", "was", "tired"]
-    (question,) = open_corpus("coreference_by_clue").find_questions(famous)
+    (question,) = open_corpus("coreference_from_clue").find_questions(famous)
     assert (famous[question.position], question.answer) == ("it", "dog")
     assert not open_corpus("coreference").find_questions(["the", "dog", "passed", "the", "queen", ".", "then", "he"])
 

@@ -236,8 +236,8 @@ def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: Atten
 
 def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> None:
     with pytest.raises(UserError, match=r"config\.task\.direction=bidirectional"):
-        AttentionProbesConfig("coreference_by_clue")
-    config = AttentionProbesConfig("coreference_by_clue", Direction.BIDIRECTIONAL, batch_size=2, num_eval_examples=2)
+        AttentionProbesConfig("coreference_from_clue")
+    config = AttentionProbesConfig("coreference_from_clue", Direction.BIDIRECTIONAL, batch_size=2, num_eval_examples=2)
     assert AttentionProbes(config).interface.output == "masked tokens"
     for name in ("batch_size", "num_eval_examples", "num_probe_examples"):
         with pytest.raises(UserError, match=f"config.task.{name}=0"):

@@ -8,8 +8,8 @@ from experiments.in_context_learning.data import (
     Episode,
     Pair,
     StringEdits,
-    apply_edits,
     edit_programs,
+    edit_word,
     is_held_out,
 )
 
@@ -30,7 +30,7 @@ from experiments.in_context_learning.data import (
     ],
 )
 def test_an_edit_does_what_it_says(names: tuple[str, ...], made: str) -> None:
-    assert apply_edits(names, "abcd") == made
+    assert edit_word(names, "abcd") == made
 
 
 @pytest.mark.parametrize("lengths", [(3, 3), (3, 4), (3, 6), (4, 9)])
@@ -38,14 +38,14 @@ def test_unseen_programs_do_what_no_seen_one_does_to_words_of_these_lengths(leng
     words = tuple("mnopqrstu"[:length] for length in range(lengths[0], lengths[1] + 1))
     of_splits = edit_programs(*lengths)
     does = {
-        unseen: {tuple(apply_edits(names, word) for word in words): names for names in of_split}
+        unseen: {tuple(edit_word(names, word) for word in words): names for names in of_split}
         for unseen, of_split in of_splits.items()
     }
     assert not set(does[False]) & set(does[True])
     # Each pair is another, and none leaves words as they are.
     assert len(does[True]) == len(of_splits[True]) > 5
     pairs = [names for names in of_splits[False] if len(names) == 2]
-    assert len({tuple(apply_edits(names, word) for word in words) for names in pairs}) == len(pairs)
+    assert len({tuple(edit_word(names, word) for word in words) for names in pairs}) == len(pairs)
     assert words not in does[False] | does[True]
     assert {(name,) for name in EDITS} <= set(of_splits[False])
     assert {len(names) for names in of_splits[True]} == {2}
@@ -62,7 +62,7 @@ def test_episodes_are_of_their_split(unseen: bool) -> None:
         assert tuple(episode.rule_name.split(", ")) in edit_programs(3, 4)[unseen]
         assert len({source for source, _ in episode.pairs}) == 4
         for source, target in episode.pairs:
-            assert target == apply_edits(tuple(episode.rule_name.split(", ")), source)
+            assert target == edit_word(tuple(episode.rule_name.split(", ")), source)
             assert is_held_out(source) == unseen
             assert set(target) <= set(edits.alphabet)
             assert len(source) + len(target) + 2 <= edits.max_pair_length

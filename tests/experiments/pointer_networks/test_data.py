@@ -10,7 +10,7 @@ from experiments.pointer_networks.data import (
     convex_hull,
     delaunay_triangulation,
     is_simple_polygon,
-    perimeters,
+    polygon_perimeters,
     rotate_to_lowest,
     sample_points,
     shortest_tours,
@@ -112,7 +112,7 @@ def test_tours_are_the_shortest_of_all_orders(count: int) -> None:
         assert sorted(tour) == list(range(count))
         assert tour[0] == 0
         assert length(tuple(tour)) == pytest.approx(min(map(length, orders)), abs=1e-12)
-        assert perimeters(points[tour]) == pytest.approx(length(tuple(tour)), abs=1e-12)
+        assert polygon_perimeters(points[tour]) == pytest.approx(length(tuple(tour)), abs=1e-12)
         # Counter-clockwise: the angles around a point within the tour add up to one whole turn.
         corners = points[tour]
         steps = np.roll(corners, -1, axis=0) - corners

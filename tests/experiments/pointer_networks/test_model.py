@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.pointer_networks.model import FAMILY, SITE, DecoderInput, PointerNetworkConfig
+from experiments.pointer_networks.model import FAMILY, SITE, DecoderInputKind, PointerNetworkConfig
 from tests import programs
 from tests.models.random_models import random_variables
 from tests.oracles import recurrent as oracle
@@ -31,7 +31,7 @@ INPUTS = {"points": POINTS, "lengths": LENGTHS, "target": TARGET}
 class Case(NamedTuple):
     """A config, with the words that the oracle knows it by."""
 
-    decoder_input: DecoderInput = DecoderInput.POINT
+    decoder_input: DecoderInputKind = DecoderInputKind.POINT
     cell: CellKind = CellKind.LSTM
     direction: Direction = Direction.FORWARD
     layers: int = 1
@@ -45,8 +45,8 @@ class Case(NamedTuple):
 
 CASES = (
     Case(),
-    Case(DecoderInput.ENCODED, direction=Direction.BIDIRECTIONAL),
-    Case(DecoderInput.ENCODED, CellKind.GRU_RESET_AFTER, layers=2, decoder_layers=2),
+    Case(DecoderInputKind.ENCODED, direction=Direction.BIDIRECTIONAL),
+    Case(DecoderInputKind.ENCODED, CellKind.GRU_RESET_AFTER, layers=2, decoder_layers=2),
     Case(cell=CellKind.VANILLA, direction=Direction.BIDIRECTIONAL, layers=2),
 )
 
@@ -61,7 +61,7 @@ def expected(case: Case, weights: Any, row: int) -> np.ndarray:
     of_encoder = oracle.Stack(case.cell.value, case.direction.value, case.layers)
     encoded, carry = oracle.stack(of_encoder, weights["encoder"], points[None], np.array([len(points)]))
     keys = [weights["end"], *encoded[0]]
-    decoder_input = [weights["begin"], *(points if case.decoder_input is DecoderInput.POINT else encoded[0])]
+    decoder_input = [weights["begin"], *(points if case.decoder_input is DecoderInputKind.POINT else encoded[0])]
     states = [of_layer[0] for of_layer in carry[case.layers - case.decoder_layers :]]
     matrix = {name: weights["pointer"]["score"][name][0] for name in ("keys", "queries", "vector")}
     logits = []
@@ -119,9 +119,9 @@ def test_what_stands_behind_the_points_has_no_effect_on_logits_or_gradients() ->
 
 
 @pytest.mark.parametrize(
-    "decoder_input", [pytest.param(DecoderInput.POINT, marks=pytest.mark.slow), DecoderInput.ENCODED]
+    "decoder_input", [pytest.param(DecoderInputKind.POINT, marks=pytest.mark.slow), DecoderInputKind.ENCODED]
 )
-def test_steps_of_decoding_are_teacher_forcing_for_every_beam(decoder_input: DecoderInput) -> None:
+def test_steps_of_decoding_are_teacher_forcing_for_every_beam(decoder_input: DecoderInputKind) -> None:
     """Two beams an example that say different things read the same points."""
     model = model_of(
         Case(decoder_input, direction=Direction.BIDIRECTIONAL, layers=2, decoder_layers=2).config, "float32"

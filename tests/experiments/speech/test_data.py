@@ -10,7 +10,7 @@ import pytest
 
 from experiments.speech.data import Recording, RecordingSet, open_spoken_digits
 from experiments.speech.data import concatenate_recordings as joined
-from experiments.speech.synthetic_speech import Voice
+from experiments.speech.spoken_digit_synthesis import Voice
 from transformer.config import UserError
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import decode_wav, encode_wav

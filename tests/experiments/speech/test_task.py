@@ -14,7 +14,7 @@ from experiments.speech import task as spoken_digits
 from experiments.speech.data import synthesize_digits
 from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig
 from experiments.speech.metrics import monotonicity, monotonicity_report, spearman, transcript_report
-from experiments.speech.synthetic_speech import Voice
+from experiments.speech.spoken_digit_synthesis import Voice
 from experiments.speech.task import (
     READER,
     OutputUnits,

@@ -16,7 +16,7 @@ from transformer.data.datasets.local_files import (
 )
 from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, find_problem, generate_grammar_examples
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
-from transformer.data.fine_tuning_inputs import SequenceLayout
+from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from transformer.config import UserError
 from transformer.data.datasets.local_files import read_text, refuse_empty_lines
 from transformer.data.labeled_text_batches import LabeledText
-from transformer.text_lines import split_lines
+from transformer.line_splitting import split_lines
 
 
 @dataclasses.dataclass(frozen=True)

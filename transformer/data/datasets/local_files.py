@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from transformer.config import UserError
 from transformer.json_reading import parse_json, read_regular_file, require_object
+from transformer.line_splitting import split_lines
 from transformer.terminal import escape_control_characters
-from transformer.text_lines import split_lines
 
 SPLITS = ("train", "validation", "test")
 # Of twenty parts of the examples, one is for validation and one for test.

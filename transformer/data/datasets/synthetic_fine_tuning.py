@@ -9,7 +9,7 @@ import numpy as np
 from transformer.config import Config, PositiveInt, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.synthetic_symbols import SPLITS
-from transformer.data.fine_tuning_inputs import SequenceLayout
+from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample
 
 NOUNS = ("dog", "cat", "bird", "girl", "king", "cook")

@@ -18,7 +18,7 @@ from transformer.data.datasets.local_files import (
     locate_file,
 )
 from transformer.data.datasets.synthetic_symbols import generate_repeated_segments
-from transformer.data.datasets.text_files import read_python_docs, read_text_files, read_tinyshakespeare, read_wikitext
+from transformer.data.datasets.text_files import read_python_docs, read_text_splits, read_tinyshakespeare, read_wikitext
 from transformer.data.datasets.tfds_preparation import DatasetKind, prepare_tfds_dataset
 from transformer.data.datasets.tfds_records import (
     TfdsFeatures,
@@ -133,7 +133,7 @@ def open_text_dataset(
     """
     if (files := _own_files(name, data_dir)) is not None:
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
-        found = read_text_files(files, held)
+        found = read_text_splits(files, held)
         how = held_out.describe(BY_PLACE, found.named_splits)
         return TextDataset(
             name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))), from_files=True

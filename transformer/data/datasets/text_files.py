@@ -86,7 +86,7 @@ class SplitTexts(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-def read_text_files(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> SplitTexts:
+def read_text_splits(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = MappingProxyType({})) -> SplitTexts:
     """Read the documents of text files by split.
 
     A text file is a document, and so is the field "text" of every line of a .jsonl; a folder has those of all .txt and

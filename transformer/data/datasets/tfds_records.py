@@ -16,7 +16,7 @@ from typing import Any
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_hidden
 from transformer.json_reading import read_json_object
-from transformer.text_lines import split_lines
+from transformer.line_splitting import split_lines
 
 INFO = "dataset_info.json"
 """The file by which a folder is recognized as a prepared TFDS data set."""

@@ -12,7 +12,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
 from transformer.json_reading import read_json_object
-from transformer.text_lines import split_lines
+from transformer.line_splitting import split_lines
 
 _END_OF_TEXT = "<|endoftext|>"
 _BERT = {"pad": "[PAD]", "begin": "[CLS]", "end": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"}

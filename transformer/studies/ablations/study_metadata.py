@@ -169,7 +169,7 @@ def refuse_dropped_seeds(spec: Ablation, trial_store: TrialStore) -> None:
         )
 
 
-def collect_study_metadata(
+def check_and_describe_arms(
     spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun], data_dir: str | None = None
 ) -> dict[str, Any]:
     """Check that all arms see the same data, and collect each arm's metadata.
@@ -224,7 +224,7 @@ def write_metadata(path: Path, about: Mapping[str, Any]) -> None:
 
     Args:
         path: The directory.
-        about: The metadata, as `collect_study_metadata` and `measure_initial_gradients` return it.
+        about: The metadata, as `check_and_describe_arms` and `measure_initial_gradients` return it.
     """
     write_json(path / _FILE, about)
 

@@ -1,6 +1,6 @@
 """A small encoder learns what "it" refers to in "the dog left the street because it was tired".
 
-    python -m launch.train --config=experiments/attention_probes/configs/coreference_by_clue.py --workdir=runs/famous
+    python -m launch.train --config=experiments/attention_probes/configs/coreference_from_clue.py --workdir=runs/famous
     python -m launch.maps --workdir=runs/famous
 
 Takes minutes on one core. The clue comes after "it", so that only a bidirectional model can know. Accuracy and the
@@ -16,8 +16,8 @@ from experiments.attention_probes.configs import single_probe
 def get_config() -> ConfigDict:
     """Build the config: two layers of two heads, bidirectional."""
     config = single_probe.get_config()
-    config.name = "coreference_by_clue"
-    config.task.dataset = "coreference_by_clue"
+    config.name = "coreference_from_clue"
+    config.task.dataset = "coreference_from_clue"
     config.task.direction = "bidirectional"
     config.model = ConfigDict(
         {

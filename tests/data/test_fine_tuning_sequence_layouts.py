@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transformer.data.fine_tuning_inputs import DelimiterTokens, SequenceLayout
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceLayout
 
 S, D, E = MARKS = DelimiterTokens.after_vocabulary(10)
 A, B, C = [1, 2, 3], [4, 5], [6]

@@ -14,11 +14,11 @@ from transformer.config import UserError
 from transformer.data.datasets import multi30k
 from transformer.data.datasets.glue import read_glue
 from transformer.data.datasets.local_files import read_fields, read_lines
-from transformer.data.datasets.text_files import read_text_files
+from transformer.data.datasets.text_files import read_text_splits
 from transformer.data.datasets.tfds_records import _classes
 from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
+from transformer.line_splitting import split_lines
 from transformer.tasks.word_alignment_evaluation import read_alignment_files
-from transformer.text_lines import split_lines
 
 # What str.splitlines, text mode or a database of Unicode takes for the end of a line; within a line of ours.
 NO_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
@@ -95,7 +95,7 @@ def test_readers_of_examples_keep_every_line(tmp_path: Path) -> None:
             assert read_fields(objects, ("text", "label")) == expected
         (tmp_path / "book.txt").write_bytes(whole.encode())
         held = {name: file for name in ("validation", "test")}
-        documents = read_text_files(tmp_path / "book.txt", held).splits
+        documents = read_text_splits(tmp_path / "book.txt", held).splits
         assert documents == {split: [whole] for split in ("train", "validation", "test")}
         (tmp_path / "CoLA" / "raw").mkdir(parents=True, exist_ok=True)
         for part in ("in_domain_train", "in_domain_dev", "out_of_domain_dev"):
@@ -114,7 +114,7 @@ def test_texts_that_are_cut_lose_nothing(tmp_path: Path) -> None:
     for seed in range(0, 300, 10):
         whole = "".join(f"{line}\n" for n in range(40) for line in random_lines(seed * 40 + n, blank=True))
         (tmp_path / "book.txt").write_bytes(whole.encode())
-        read = read_text_files(tmp_path / "book.txt")
+        read = read_text_splits(tmp_path / "book.txt")
         assert not read.named_splits
         assert "".join(text for split in ("train", "validation", "test") for text in read.splits[split]) == whole
 
