@@ -58,7 +58,7 @@ class HandshakeRLConfig(Config, path="config.task"):
     Attributes:
         max_episode_steps: The most actions of an episode.
         episodes_per_step: New episodes in a training step.
-        batch_size: Episodes that are replayed in a training step.
+        replay_batch_size: Episodes that are replayed in a training step.
         replay_capacity: Episodes that the buffer holds.
         discount: The discount factor.
         final_epsilon: The final probability of a random action; it falls from 1.
@@ -74,7 +74,7 @@ class HandshakeRLConfig(Config, path="config.task"):
 
     max_episode_steps: PositiveInt = 14
     episodes_per_step: PositiveInt = 8
-    batch_size: BatchSize = 24
+    replay_batch_size: BatchSize = 24
     replay_capacity: int = 4096
     discount: Fraction = 0.95
     final_epsilon: Fraction = 0.05
@@ -164,14 +164,16 @@ class HandshakeRL(BaseTask):
     """Handshakes by reinforcement learning: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: HandshakeRLConfig, rows_multiple: int = 1):
-        check_batch_size(config.batch_size, rows_multiple)
+        check_batch_size(config.replay_batch_size, rows_multiple, key="replay_batch_size")
         self.config = config
-        seen = InputSpec((config.batch_size, config.max_episode_steps, PIXELS, PIXELS, 1), jnp.float32, Modality.IMAGE)
+        seen = InputSpec(
+            (config.replay_batch_size, config.max_episode_steps, PIXELS, PIXELS, 1), jnp.float32, Modality.IMAGE
+        )
         inputs = {
             "gray": seen,
             "depth": seen,
-            "actions": InputSpec((config.batch_size, config.max_episode_steps), jnp.int32, Modality.ACTIONS),
-            "lengths": InputSpec((config.batch_size,)),
+            "actions": InputSpec((config.replay_batch_size, config.max_episode_steps), jnp.int32, Modality.ACTIONS),
+            "lengths": InputSpec((config.replay_batch_size,)),
         }
         self.interface = TaskInterface(inputs, {"actions": len(Action)}, output=ACTION_VALUES.output)
         self.objectives = (Objective("q_learning", self._loss),)
@@ -205,7 +207,7 @@ class HandshakeRL(BaseTask):
         of_acting, of_replay = jax.random.split(key)
         epsilon = 1 - (1 - config.final_epsilon) * jnp.minimum(view.step / config.exploration_steps, 1)
         replay = add_episodes(view.task_state, self._live(view, jnp.asarray(batch["seeds"]), epsilon, of_acting))
-        drawn: EpisodeBatch = sample_episodes(replay, config.batch_size, of_replay)
+        drawn: EpisodeBatch = sample_episodes(replay, config.replay_batch_size, of_replay)
         drawn = jax.tree.map(lambda leaf: with_logical_constraint(leaf, "batch", *(None,) * (leaf.ndim - 1)), drawn)
         inputs = drawn.inputs()
         values_BxTxA, _ = view.model.apply(view.averaged(config.target_network), inputs, train=False)

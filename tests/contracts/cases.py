@@ -948,7 +948,7 @@ CASES = (
                 "name": "experiments.handshake_rl.task",
                 "max_episode_steps": 4,
                 "episodes_per_step": 8,
-                "batch_size": 16,
+                "replay_batch_size": 16,
                 "replay_capacity": 24,
                 "exploration_steps": 20,
                 "num_eval_examples": 8,

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from transformer.studies.ablations.statistics import (
+    Interval,
+    clip_to_metric_range,
     detectable_effect,
     estimate_discrete_step,
     holm_correction,
@@ -283,3 +285,26 @@ def test_what_has_no_power_is_refused() -> None:
         statistical_power(1, 1.0)
     with pytest.raises(ValueError, match="difference of zero"):
         num_pairs_needed(0.0)
+
+
+# The names are those that tasks report, and beside them the names of older records.
+@pytest.mark.parametrize(
+    ("metrics", "low", "high"),
+    [
+        ("exact_match exact exact_match/de position_accuracy optimal_action_accuracy accuracy_1_shot", 0.0, 1.0),
+        ("invalid_fraction success success/2 greedy/success", 0.0, 1.0),
+        ("loss language_model_loss bit_error_rate character_error_rate bayes_optimal_error frechet_distance", 0.0, 1.2),
+        ("episode_reward sample_reward replayed_episode_reward reward", -0.1, 1.2),
+        ("max_q_value value greedy_return expected_greedy_return oracle_return real_score fake_score", -0.1, 1.2),
+        ("optimality_gap above_optimum excess area_ratio tour_length optimal_tour_length", -0.1, 1.2),
+    ],
+)
+def test_an_interval_is_clipped_to_what_its_metric_can_be(metrics: str, low: float, high: float) -> None:
+    for metric in metrics.split():
+        clipped = clip_to_metric_range(f"test/{metric}", Interval(-0.1, 1.2), [0.1, 0.9])
+        assert clipped == Interval(low, high), metric
+
+
+def test_an_interval_is_whole_where_a_value_is_beyond_the_range_of_its_name() -> None:
+    assert clip_to_metric_range("test/loss", Interval(-0.3, 0.4), [-0.1, 0.2]) == Interval(-0.3, 0.4)
+    assert clip_to_metric_range("test/accuracy", Interval(-0.3, 1.4), [0.5, 1.1]) == Interval(-0.3, 1.4)

@@ -216,18 +216,19 @@ def describe_splits(dataset: str, sizes: Mapping[str, int], what: str, how: str 
     return f"data {dataset}: {parts} {what}" + (f"; {how}" if how else "")
 
 
-def check_batch_size(rows: int, rows_multiple: int) -> None:
-    """Refuse a `config.task.batch_size` that cannot be divided among the devices and microbatches.
+def check_batch_size(rows: int, rows_multiple: int, key: str = "batch_size") -> None:
+    """Refuse a batch size that cannot be divided among the devices and microbatches.
 
     Args:
         rows: The batch size.
         rows_multiple: Devices that share the batch x microbatches.
+        key: The key of `config.task` that says the batch size.
 
     Raises:
         UserError: If `rows` is not a multiple of `rows_multiple`.
     """
     if rows % rows_multiple:
         raise UserError(
-            f"config.task.batch_size={rows} cannot be cut into {rows_multiple} equal parts (those of the batch on the "
+            f"config.task.{key}={rows} cannot be cut into {rows_multiple} equal parts (those of the batch on the "
             f"mesh x config.num_microbatches): give a multiple of {rows_multiple}, or another config.sharding"
         )

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.handshake_rl.environment import render
 from experiments.handshake_rl.model import FAMILY, SITE, RecurrentQNetworkConfig
-from experiments.handshake_rl.task import TASK, EpisodeBatch, HandshakeRLConfig, cell_regions
+from experiments.handshake_rl.task import TASK, EpisodeBatch, HandshakeRL, HandshakeRLConfig, cell_regions
 from launch.config_files import load_config
 from tests.experiments.variants import CHECKOUT, arguments_of
 from transformer.attention.capture import Capture
@@ -28,7 +28,7 @@ CONFIG_FILE = CHECKOUT / "experiments" / "handshake_rl" / "configs" / "mdarqn.py
 CONFIG = HandshakeRLConfig(
     max_episode_steps=8,
     episodes_per_step=4,
-    batch_size=6,
+    replay_batch_size=6,
     replay_capacity=6,
     num_eval_examples=5,
     num_probe_examples=3,
@@ -84,7 +84,7 @@ def test_targets_are_the_target_networks_and_the_loss_is_that_of_the_equation() 
     # Both networks do differ, so that one in place of the other would be seen.
     assert np.abs(values - of_target).max() > 0.05
     np.testing.assert_allclose(
-        metrics["replayed_episode_reward"], batch["rewards"].sum() / CONFIG.batch_size, rtol=1e-5
+        metrics["replayed_episode_reward"], batch["rewards"].sum() / CONFIG.replay_batch_size, rtol=1e-5
     )
 
 
@@ -205,3 +205,8 @@ def test_a_run_without_the_target_network_is_told_how_to_keep_it() -> None:
 def test_values_out_of_range_are_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         dataclasses.replace(CONFIG, **values)
+
+
+def test_a_replayed_batch_that_devices_cannot_share_is_refused_by_its_key() -> None:
+    with pytest.raises(UserError, match=r"config\.task\.replay_batch_size=6 cannot be cut into 4 equal parts"):
+        HandshakeRL(CONFIG, rows_multiple=4)

@@ -16,7 +16,7 @@ POWER = 0.8  # the share of studies that are to see a true difference
 RESAMPLES = 2000  # of a bootstrap
 SIGN_FLIPS = 9999  # of the signs, where there are too many to try each: beyond 13 pairs
 _NODES = 1024  # of the integral over the estimated deviation: power is then good to 1e-4
-_SHARES = {"accuracy", "exact", "share"}
+_SHARES = {"accuracy", "exact", "fraction", "share", "success"}
 _NEVER_NEGATIVE = {"loss", "entropy", "perplexity", "error", "distance", "bleu", "gleu", "norm"}
 
 
@@ -315,7 +315,7 @@ def clip_to_metric_range(metric: str, interval: Interval, values: Sequence[float
     its coverage. The range is known from the words of the metric's name. A metric with a value outside of it, such as a
     loss that subtracts something, keeps the whole interval.
 
-    Examples: ("test/loss", -0.1 to 0.4) -> 0 to 0.4; ("test/reward", -0.1 to 0.4) is unchanged.
+    Examples: ("test/loss", -0.1 to 0.4) -> 0 to 0.4; ("test/episode_reward", -0.1 to 0.4) is unchanged.
 
     Args:
         metric: The metric, as "split/name".
