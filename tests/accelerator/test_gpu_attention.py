@@ -149,7 +149,7 @@ PACKED_SIZES: dict[str, tuple[Shape, list[list[int]]]] = {
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
 @pytest.mark.parametrize("name", PACKED_SIZES)
 def test_cudnn_in_packed_rows(name: str, causal: bool) -> None:
-    """The kernel alone, which `attend` doesn't choose yet: BACKENDS has no segments for cudnn until this has passed."""
+    """Sequences of all kinds, of which twelve in a row of 256 positions are too many for the kernel."""
     shape, sizes = PACKED_SIZES[name]
     segments = np.zeros((shape.batch, shape.queries), np.int32)
     for row, of_row in zip(segments, sizes, strict=True):

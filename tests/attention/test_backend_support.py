@@ -352,7 +352,7 @@ def test_auto_is_exact_for_whatever_means_something(at: CallShape) -> None:
     for combination in meaningful():
         chosen = choose_backend(AUTO, combination, at)
         assert Cell(chosen, combination) in taken
-        assert limit_exceeded(chosen, at) is None
+        assert limit_exceeded(chosen, at, combination.features) is None
 
 
 def test_auto_takes_the_fastest() -> None:

@@ -447,7 +447,7 @@ CUDNN = AttentionSpec(backend=Backend.CUDNN)
 @pytest.mark.parametrize(
     ("facts", "position", "says"),
     [
-        ("segments", AttentionPosition.NONE, "mask.segments"),
+        ("causal window segments", AttentionPosition.NONE, "mask.window with mask.segments"),
         ("causal prefix", AttentionPosition.NONE, "mask.prefix"),
         ("causal query_offset", AttentionPosition.NONE, "mask.query_offset"),
         ("order", AttentionPosition.NONE, "mask.order"),
@@ -472,6 +472,7 @@ def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: Atten
         ({"depth": 60, "value_depth": 60}, "multiples of 8, not 60"),
         ({"depth": 136, "value_depth": 136}, "depths to 128"),
         ({"value_depth": 32}, "values of the keys' depth, 64, not 32"),
+        ({"keys": 64}, "mask.segments of as many keys as queries, not 256 and 64"),
     ],
 )
 def test_cudnn_refuses_machines_and_arrays_that_it_has_no_kernel_for(changed: dict[str, Any], says: str) -> None:
@@ -480,4 +481,4 @@ def test_cudnn_refuses_machines_and_arrays_that_it_has_no_kernel_for(changed: di
         is Backend.CUDNN
     )
     with pytest.raises(ValueError, match=re.escape(says)):
-        choose_backend(CUDNN, AttentionVariant(), dataclasses.replace(GPU, **changed))
+        choose_backend(CUDNN, AttentionVariant(features=frozenset({"segments"})), dataclasses.replace(GPU, **changed))

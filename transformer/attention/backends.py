@@ -145,7 +145,7 @@ _TURNED = frozenset(position for position in _IN_BLOCKS if not SCHEMES[position]
 
 # In order of preference where several would do and none is named.
 BACKENDS: dict[Backend, BackendSupport] = {
-    Backend.CUDNN: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE),
+    Backend.CUDNN: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
     Backend.SPLASH: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
     Backend.EINSUM: BackendSupport(
         frozenset(Score), frozenset(Normalizer), frozenset(Reweighting), frozenset(AttentionPosition), _EVERY_FACT
@@ -206,14 +206,18 @@ def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | Non
     missing += [
         fact if fact in NON_MASK_FEATURES else f"mask.{fact}" for fact in sorted(variant.features - supported.features)
     ]
-    if not missing and _window_alone(backend, variant):
-        missing.append("mask.window without mask.causal")
+    if not missing and (excluded := _excluded_window(backend, variant)):
+        missing.append(excluded)
     return f"backend={backend.value} does not take {', '.join(missing)}" if missing else None
 
 
-def _window_alone(backend: Backend, variant: AttentionVariant) -> bool:
-    """Whether this is a window without causal on cuDNN, which takes the first only with the second."""
-    return backend is Backend.CUDNN and "window" in variant.features and "causal" not in variant.features
+def _excluded_window(backend: Backend, variant: AttentionVariant) -> str | None:
+    """Say which window cuDNN does not take: one without causal, or with segments."""
+    if backend is not Backend.CUDNN or "window" not in variant.features:
+        return None
+    if "causal" not in variant.features:
+        return "mask.window without mask.causal"
+    return "mask.window with mask.segments" if "segments" in variant.features else None
 
 
 def uses_interpret_mode(backend: Backend, shape: CallShape) -> bool:
@@ -221,8 +225,14 @@ def uses_interpret_mode(backend: Backend, shape: CallShape) -> bool:
     return backend is Backend.SPLASH and shape.platform != "tpu"
 
 
-def limit_exceeded(backend: Backend, shape: CallShape) -> str | None:
-    """Say which limit of a backend the arrays or the machine exceed; None if it runs."""
+def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] = frozenset()) -> str | None:
+    """Say which limit of a backend the arrays or the machine exceed; None if it runs.
+
+    Args:
+        backend: The backend.
+        shape: The sizes, dtype and platform of the call.
+        features: The variant's features, on which some limits depend.
+    """
     if shape.sequence_parallel is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
     if shape.sequence_parallel is not None and backend is Backend.CUDNN:
@@ -242,6 +252,11 @@ def limit_exceeded(backend: Backend, shape: CallShape) -> str | None:
                 return f"backend=cudnn takes bfloat16 and float16, not {shape.dtype}"
             if shape.depth % 8 or shape.depth > 128:
                 return f"backend=cudnn takes head depths to 128 that are multiples of 8, not {shape.depth}"
+            if "segments" in features and shape.queries != shape.keys:
+                lengths = f"{shape.queries} and {shape.keys}"
+                return f"backend=cudnn takes mask.segments of as many keys as queries, not {lengths}"
+            if "segments" in features and _is_older_than_hopper(jax.local_devices()[0]):
+                return "backend=cudnn takes mask.segments on GPUs of compute capability 9.0 (Hopper) and later"
         case Backend.SPLASH:
             if shape.dtype not in ("bfloat16", "float32"):
                 return f"backend=splash takes bfloat16 and float32, not {shape.dtype}"
@@ -250,6 +265,10 @@ def limit_exceeded(backend: Backend, shape: CallShape) -> str | None:
     if backend is not Backend.SPLASH and shape.depth != shape.value_depth:
         return f"backend={backend.value} takes values of the keys' depth, {shape.depth}, not {shape.value_depth}"
     return None
+
+
+def _is_older_than_hopper(device: jax.Device) -> bool:
+    return device.platform == "gpu" and float(getattr(device, "compute_capability", "9.0")) < 9
 
 
 def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallShape) -> Backend:
@@ -282,18 +301,18 @@ def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallSh
                 "attention=gather computes it as it stands"
             )
     if spec.backend is not Backend.AUTO:
-        why = unsupported_reason(spec.backend, variant) or limit_exceeded(spec.backend, shape)
+        why = unsupported_reason(spec.backend, variant) or limit_exceeded(spec.backend, shape, variant.features)
         if why is not None:
             able = [
                 other.value
                 for other in BACKENDS
-                if not (unsupported_reason(other, variant) or limit_exceeded(other, shape))
+                if not (unsupported_reason(other, variant) or limit_exceeded(other, shape, variant.features))
             ]
             raise ValueError(f"{variant}: {why}; {_nearest(spec.backend, variant, able)}")
         return spec.backend
     small = shape.batch * shape.heads * shape.queries * shape.keys <= MAX_DENSE_LOGITS
     for backend in BACKENDS:
-        if unsupported_reason(backend, variant) or limit_exceeded(backend, shape):
+        if unsupported_reason(backend, variant) or limit_exceeded(backend, shape, variant.features):
             continue
         if uses_interpret_mode(backend, shape) or (backend is Backend.SPLASH and shape.num_devices > 1):
             continue
@@ -322,7 +341,7 @@ def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> At
         position=variant.position if variant.position in supported.positions else plain.position,
         features=variant.features & supported.features,
     )
-    if _window_alone(backend, changed):
+    if _excluded_window(backend, changed):
         changed = dataclasses.replace(changed, features=changed.features - {"window"})
     return changed if unsupported_reason(backend, changed) is None else None
 
