@@ -23,6 +23,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 # Neighbors along a later axis are closer to each other, and later axes communicate more in every layer.
 MESH_AXES = ("data", "fsdp", "expert", "tensor", "sequence")
 
+# The axis of vmapped training, which is an axis of no mesh.
+VMAPPED_RUNS = "vmapped_runs"
+
 # Of parameters: embed to vocabulary. Of activations: batch, expert_batch (the batch of an array that has experts as
 # well), length, and those that they share with parameters. A family names others of its own (`unknown_axis`).
 LOGICAL_AXES = frozenset(
@@ -221,6 +224,15 @@ def target_platform() -> str:
     """Return the platform that is compiled for, such as "cpu", "gpu" or "tpu", which a mesh in context may set."""
     target = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if target is None else target.platform
+
+
+def is_vmapped() -> bool:
+    """Whether the code being traced is in vmapped training, whose axis of runs is named `VMAPPED_RUNS`."""
+    try:
+        jax.lax.axis_size(VMAPPED_RUNS)
+    except NameError:
+        return False
+    return True
 
 
 def current_placement() -> Placement | None:

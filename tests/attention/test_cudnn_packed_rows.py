@@ -14,10 +14,13 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as fused
 
 from tests.attention.test_jax_kernels import Shape, arrays, expected, mask_of, seen_by
-from transformer.attention import kernels
-from transformer.attention.attention_spec import Backend
+from transformer.attention import api, backends, kernels
+from transformer.attention.api import attend
+from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.cudnn_packed_rows import packed_sequences
+from transformer.attention.masks import Mask
+from transformer.logical_axes import VMAPPED_RUNS
 
 LENGTH = 192  # three sequences in a row
 SHAPE = Shape(LENGTH, LENGTH, depth=8, values=8, heads=2, groups=1, batch=3)
@@ -100,6 +103,27 @@ def test_the_kernel_is_told_the_sequences_of_the_mask(sizes: Any, causal: bool, 
     np.testing.assert_allclose(output, answer.output, atol=2e-5)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_position_in_no_sequence_makes_odd_lengths_even(causal: bool, monkeypatch: Any) -> None:
+    """Rows of 191 positions, the first without padding."""
+    lengths = []
+
+    def note(q: Any, k: Any, v: Any, *, q_offsets: Any, kv_offsets: Any, **told: Any) -> jax.Array:
+        lengths.extend([q.shape[1], k.shape[1], v.shape[1]])
+        return in_place_of_the_kernel(q, k, v, q_offsets=q_offsets, kv_offsets=kv_offsets, **told)
+
+    monkeypatch.setattr(fused, "dot_product_attention", note)
+    shape = SHAPE._replace(queries=LENGTH - 1, keys=LENGTH - 1)
+    facts = facts_of(rows_of((100, 91), PADDED, EMPTY)[:, :-1]) | {"causal": causal}
+    inputs = arrays(shape)
+    answer = expected(inputs, seen_by(facts, shape), scale=0.3)
+    output = kernels.dot_product_attention(
+        *map(jnp.asarray, inputs[:3]), LogitTerms(mask_of(facts)), LogitScaling(0.3), Backend.CUDNN
+    )
+    assert lengths == [LENGTH] * 3
+    np.testing.assert_allclose(output, answer.output, atol=2e-5)
+
+
 def test_other_lengths_of_keys_are_computed_in_blocks(monkeypatch: Any) -> None:
     monkeypatch.setattr(fused, "dot_product_attention", in_place_of_the_kernel)
     facts = facts_of(rows_of(FULL, PADDED, FULL)) | {"causal": False, "query_lengths": np.int32([90, 110, 192])}
@@ -111,7 +135,8 @@ def test_other_lengths_of_keys_are_computed_in_blocks(monkeypatch: Any) -> None:
     np.testing.assert_allclose(output, answer.output, atol=2e-5)
 
 
-def test_nothing_undefined_leaves_the_kernel_or_its_gradient(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("length", [LENGTH, LENGTH - 1])
+def test_nothing_undefined_leaves_the_kernel_or_its_gradient(length: int, monkeypatch: Any) -> None:
     """Padding is zero in the output and in the gradients, whatever the kernel leaves there."""
 
     @jax.custom_vjp
@@ -122,8 +147,8 @@ def test_nothing_undefined_leaves_the_kernel_or_its_gradient(monkeypatch: Any) -
     monkeypatch.setattr(
         fused, "dot_product_attention", lambda q, k, v, q_offsets, kv_offsets, **told: undefined(q, k, v)
     )
-    facts = facts_of(rows_of(FULL, PADDED, EMPTY))
-    *inputs, cotangent = map(jnp.asarray, arrays(SHAPE))
+    facts = facts_of(rows_of((100, 92), PADDED, EMPTY)[:, :length])
+    *inputs, cotangent = map(jnp.asarray, arrays(SHAPE._replace(queries=length, keys=length)))
     attention = lambda q, k, v: kernels.dot_product_attention(  # noqa: E731
         q, k, v, LogitTerms(mask_of(facts)), LogitScaling(1.0), Backend.CUDNN
     )
@@ -134,19 +159,21 @@ def test_nothing_undefined_leaves_the_kernel_or_its_gradient(monkeypatch: Any) -
         assert np.isnan(np.asarray(x)[~padding]).all()
 
 
-def test_packed_rows_lower_for_a_gpu_with_their_gradient(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("length", [LENGTH, LENGTH - 1])
+def test_packed_rows_lower_for_a_gpu_with_their_gradient(length: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91300)
     monkeypatch.setattr(fused, "check_compute_capability", lambda least: True)
-    facts = facts_of(rows_of(FULL, PADDED, EMPTY))
+    facts = facts_of(rows_of((100, 92), PADDED, EMPTY)[:, :length])
 
     def loss(q: Any, k: Any, v: Any) -> jax.Array:
         scaling = LogitScaling(0.125)
         return jnp.sum(kernels.dot_product_attention(q, k, v, LogitTerms(mask_of(facts)), scaling, Backend.CUDNN))
 
-    inputs = [jax.ShapeDtypeStruct(x.shape, jnp.bfloat16) for x in arrays(SHAPE)[:3]]
+    shape = SHAPE._replace(queries=length, keys=length)
+    inputs = [jax.ShapeDtypeStruct(x.shape, jnp.bfloat16) for x in arrays(shape)[:3]]
     text = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
     assert re.findall(r"custom_call @__cudnn\$(\w+)", text) == ["fmhaSoftmax", "fmhaSoftmaxBackward"]
-    assert set(re.findall(r"max_seg_per_batch\\22: (\d+)", text)) == {"3"}
+    assert set(re.findall(r"max_seg_per_batch\\22: (\d+)", text)) == {str(length // 64)}
     assert set(re.findall(r"mask_type\\22: (?:\\22)?(\w+)", text)) == {"PADDING_CAUSAL"}
 
 
@@ -171,3 +198,46 @@ def test_what_the_kernel_does_not_take_is_refused_by_name(keys: int, facts: dict
     mask = mask_of({"segments": (segments, segments[:, :keys]), **facts})
     with pytest.raises(ValueError, match=re.escape(says)):
         kernels.dot_product_attention(q, k, v, LogitTerms(mask), LogitScaling(1.0), Backend.CUDNN)
+
+
+def attend_rows(q: Any, k: Any, v: Any, spec: AttentionSpec) -> jax.Array:
+    """Causal attention within one sequence of four positions and another of two."""
+    segments = jnp.asarray([[1, 1, 1, 1, 2, 2]] * 2)
+    return attend(q, k, v, spec=spec, mask=Mask(causal=True, segments=(segments, segments)))[0]
+
+
+def test_vmapped_training_computes_packed_rows_in_blocks(monkeypatch: Any) -> None:
+    """By `auto`, which chooses cuDNN for the same arrays without vmap; one that is named is refused."""
+    monkeypatch.setattr(backends, "target_platform", lambda: "gpu")
+    monkeypatch.setattr(backends, "MAX_DENSE_LOGITS", 0)
+    names = []
+    monkeypatch.setattr(api, "log_backend_choice", lambda backend, *_: names.append(backend))
+    monkeypatch.setattr(fused, "dot_product_attention", in_place_of_the_kernel)
+    runs_of_qkv = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3, 2, 6, 2, 8)), jnp.bfloat16)
+
+    def attention(qkv: Any, backend: Backend) -> jax.Array:
+        return attend_rows(*qkv, spec=AttentionSpec(backend=backend))
+
+    # Compiled, because what was compiled without vmap must not be taken under it.
+    compiled = jax.jit(attention, static_argnums=1)
+    alone = [compiled(qkv, Backend.AUTO) for qkv in runs_of_qkv]
+    assert names == [Backend.CUDNN]
+    together = jax.vmap(lambda qkv: compiled(qkv, Backend.AUTO), axis_name=VMAPPED_RUNS)(runs_of_qkv)
+    assert names == [Backend.CUDNN, Backend.BLOCKWISE]
+    np.testing.assert_allclose(together.astype(jnp.float32), jnp.stack(alone).astype(jnp.float32), atol=2e-2)
+    with pytest.raises(ValueError, match=re.escape("mask.segments in vmapped training")):
+        jax.vmap(lambda qkv: compiled(qkv, Backend.CUDNN), axis_name=VMAPPED_RUNS)(runs_of_qkv)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.grad, jax.checkpoint], ids=["values", "gradient", "remat"])
+def test_the_kernel_under_another_vmap_is_refused_by_name(transform: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(fused, "dot_product_attention", in_place_of_the_kernel)
+    segments = rows_of(FULL, PADDED, FULL)
+    runs_of_qkv = jnp.stack([jnp.stack(list(map(jnp.asarray, arrays(SHAPE._replace(groups=2))[:3])))] * 2)
+
+    def loss(qkv: Any) -> jax.Array:
+        terms = LogitTerms(mask_of(facts_of(segments)))
+        return jnp.sum(kernels.dot_product_attention(*qkv, terms, LogitScaling(), Backend.CUDNN))
+
+    with pytest.raises(ValueError, match=re.escape("mask.segments under jax.vmap")):
+        jax.jit(jax.vmap(transform(loss)))(runs_of_qkv)

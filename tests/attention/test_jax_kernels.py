@@ -473,6 +473,7 @@ def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: Atten
         ({"depth": 136, "value_depth": 136}, "depths to 128"),
         ({"value_depth": 32}, "values of the keys' depth, 64, not 32"),
         ({"keys": 64}, "mask.segments of as many keys as queries, not 256 and 64"),
+        ({"vmapped": True}, "does not take mask.segments in vmapped training"),
     ],
 )
 def test_cudnn_refuses_machines_and_arrays_that_it_has_no_kernel_for(changed: dict[str, Any], says: str) -> None:

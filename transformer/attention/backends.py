@@ -18,7 +18,7 @@ from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, 
 from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sharded_attention import AttentionSharding
-from transformer.logical_axes import SequenceParallel, target_platform
+from transformer.logical_axes import SequenceParallel, is_vmapped, target_platform
 
 _logger = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class CallShape:
         value_depth: Features of a value head.
         num_devices: Devices that the compiler may spread the program over where no placement says how.
         sequence_parallel: How keys on other devices are reached where positions are sharded; None where they are not.
+        vmapped: Whether the call is in vmapped training. Sizes are then those of one run.
     """
 
     platform: str
@@ -86,6 +87,7 @@ class CallShape:
     value_depth: int
     num_devices: int = 1
     sequence_parallel: SequenceParallel | None = None
+    vmapped: bool = False
 
     @classmethod
     def from_arrays(
@@ -108,6 +110,7 @@ class CallShape:
             value_depth=v.shape[3],
             num_devices=1 if shards is not None else jax.device_count() if mesh.empty else mesh.size,
             sequence_parallel=crosses,
+            vmapped=is_vmapped(),
         )
 
 
@@ -255,6 +258,8 @@ def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] 
             if "segments" in features and shape.queries != shape.keys:
                 lengths = f"{shape.queries} and {shape.keys}"
                 return f"backend=cudnn takes mask.segments of as many keys as queries, not {lengths}"
+            if "segments" in features and shape.vmapped:
+                return "backend=cudnn does not take mask.segments in vmapped training"
             if "segments" in features and _is_older_than_hopper(jax.local_devices()[0]):
                 return "backend=cudnn takes mask.segments on GPUs of compute capability 9.0 (Hopper) and later"
         case Backend.SPLASH:

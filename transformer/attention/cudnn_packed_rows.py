@@ -87,7 +87,8 @@ def attend_packed(
         The output.
 
     Raises:
-        ValueError: If queries and keys differ in number, the mask has a window, or JAX doesn't pass offsets to cuDNN.
+        ValueError: If queries and keys differ in number, the mask has a window, JAX doesn't pass offsets to cuDNN, or
+            the call is under `jax.vmap`.
     """
     if mask.window is not None:
         raise ValueError("backend=cudnn does not take mask.window with mask.segments")
@@ -106,7 +107,7 @@ def attend_packed(
     )
     scale = scaling.scale / scaling.temperature
     output = jax.lax.cond(
-        sequences.describe_mask,
+        _not_vmapped(sequences.describe_mask, jax.lax.stop_gradient(q_BxTxHxD)),
         lambda q, k, v: _attend_by_offsets(q, k, v, sequences, causal=mask.causal, scale=scale),
         lambda q, k, v: output_blockwise(q, k, v, LogitTerms(mask), scaling),
         *inputs,
@@ -114,18 +115,32 @@ def attend_packed(
     return jnp.where(real_query, output, 0)
 
 
+@jax.custom_batching.custom_vmap
+def _not_vmapped(describe_mask: Array, q: Array) -> Array:
+    """Return `describe_mask`; under `jax.vmap` raise an error, because JAX's own rule for cuDNN ignores offsets."""
+    return describe_mask
+
+
+@_not_vmapped.def_vmap
+def _(size: int, are_batched: list[bool], describe_mask: Array, q: Array) -> tuple[Array, bool]:
+    raise ValueError("backend=cudnn does not take mask.segments under jax.vmap; backend=blockwise does")
+
+
 def _attend_by_offsets(
     q: Array, k: Array, v: Array, sequences: PackedSequences, *, causal: bool, scale: float
 ) -> Array:
-    """Call the function below `jax.nn.dot_product_attention`, which itself has no offsets in jax 0.12."""
+    """Call the function below `jax.nn.dot_product_attention`, which itself has no offsets in jax 0.12.
+
+    The position that makes an odd length even is in no sequence.
+    """
     from jax._src.cudnn import fused_attention_stablehlo as fused
 
     if not {"q_offsets", "kv_offsets"} <= inspect.signature(fused.dot_product_attention).parameters.keys():
         raise ValueError(f"backend=cudnn: jax {jax.__version__} doesn't pass the offsets of mask.segments to cuDNN")
-    return fused.dot_product_attention(
-        q,
-        k,
-        v,
+    output: Array = fused.dot_product_attention(
+        pad_to_even_length(q),
+        pad_to_even_length(k),
+        pad_to_even_length(v),
         q_seqlen=sequences.lengths,
         kv_seqlen=sequences.lengths,
         # Starts alone: JAX moves those of all rows together, so that the end of a row would be a sequence of the next.
@@ -134,3 +149,10 @@ def _attend_by_offsets(
         scale=scale,
         mask_type=fused.MaskType.PADDING_CAUSAL if causal else fused.MaskType.PADDING,
     )
+    return output[:, : q.shape[1]]
+
+
+def pad_to_even_length(x_BxLxHxD: Array) -> Array:
+    """Add a position of zeros to an odd length, for which JAX refuses the gradient of cuDNN's attention."""
+    odd = x_BxLxHxD.shape[1] % 2
+    return jnp.pad(x_BxLxHxD, ((0, 0), (0, odd), (0, 0), (0, 0))) if odd else x_BxLxHxD

@@ -18,7 +18,7 @@ from transformer.attention.blockwise import (
     output_blockwise,
 )
 from transformer.attention.component import Keys, Queries, Values
-from transformer.attention.cudnn_packed_rows import attend_packed
+from transformer.attention.cudnn_packed_rows import attend_packed, pad_to_even_length
 from transformer.attention.masks import Mask, dense_mask, query_positions, visible_keys
 
 TPU_LANES = 128
@@ -118,7 +118,7 @@ def dot_product_attention(
     q, k, v = q_BxQxHxD, k_BxKxGxD, v_BxKxGxD
     query_lengths, key_lengths = mask.query_lengths, mask.key_lengths
     if backend is Backend.CUDNN:
-        q, k, v = (_pad_to_even_length(x) for x in (q, k, v))
+        q, k, v = (pad_to_even_length(x) for x in (q, k, v))
         if window is not None and queries > keys + window[0]:
             # Queries whose window lies beyond all keys are padding to cuDNN: otherwise such a call failed on an H100.
             reach = jnp.full(q.shape[:1], keys + window[0])
@@ -245,12 +245,6 @@ def _lengths(lengths: Array | None, backend: Backend) -> Array | None:
     if lengths is None:
         return None
     return (jnp.maximum(lengths, 1) if backend is Backend.CUDNN else lengths).astype(jnp.int32)
-
-
-def _pad_to_even_length(x_BxLxHxD: Array) -> Array:
-    """Add a position of zeros to an odd length, for which JAX refuses the gradient of cuDNN's attention."""
-    odd = x_BxLxHxD.shape[1] % 2
-    return jnp.pad(x_BxLxHxD, ((0, 0), (0, odd), (0, 0), (0, 0))) if odd else x_BxLxHxD
 
 
 def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array, Array]:

@@ -54,9 +54,10 @@ the list below the table has them. `+` joins facts that are used together. `bias
 supports them together. There is one exception: cudnn supports `window` only together with `causal`, and not with
 `segments`. Combinations in no row of any table have no meaning and raise an error.
 
-On cudnn, `segments` need as many keys as queries and a GPU of compute capability 9.0 (Hopper) or later, and are not
-supported in vmapped training. The kernel is compiled for one sequence per 64 positions of a row, and for two at least.
-Batches with more sequences in a row, or with segments that aren't contiguous, are computed in blocks.
+On cudnn, `segments` need as many keys as queries and a GPU of compute capability 9.0 (Hopper) or later, and can't be
+computed under `jax.vmap`. In vmapped training, `auto` chooses another backend for them. The kernel is compiled for one
+sequence per 64 positions of a row, and for at least two. Batches with more sequences in a row, or with segments that
+aren't contiguous, are computed in blocks.
 
 Every backend agrees with a NumPy float64 reference on the requests that it supports, and has gradients with respect to
 q, k, v, the bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is

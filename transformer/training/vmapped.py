@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from transformer.config import UserError, to_config
 from transformer.costs.chips import peak_flops
 from transformer.data.batches import BatchSource
-from transformer.logical_axes import Placement
+from transformer.logical_axes import VMAPPED_RUNS, Placement
 from transformer.maps.capture_plan import StoredMaps
 from transformer.models.model import count_parameters
 from transformer.runs.exceptions import NonFiniteError
@@ -225,7 +225,7 @@ def vmap_step(step: TrainStep) -> TrainStep:
     """
 
     def vmapped(state: TrainState, batch: Mapping[str, Any], observe: bool = False) -> tuple[TrainState, StepMetrics]:
-        return jax.vmap(step, in_axes=(0, 0, None))(state, batch, observe)
+        return jax.vmap(step, in_axes=(0, 0, None), axis_name=VMAPPED_RUNS)(state, batch, observe)
 
     return vmapped
 
