@@ -1,8 +1,8 @@
 """Every toy, and every registered task on every registered model, through the real step and the real loop.
 
 One table: each case runs plain, resumed, mapped, and vectorized with every lane's batch accumulated from parts. Every
-registered family and task has a case. `make test` runs every case plain and resumed, and the other modes of those that
-say so; `make slow` runs the rest. A family that needs the step, the loop or the store to know about it fails here.
+registered family and task has a case. `make test` runs most cases plain and resumed, and other modes of those that say
+so; `make slow` runs the rest. A family that needs the step, the loop or the store to know about it fails here.
 """
 
 import dataclasses
@@ -269,9 +269,8 @@ def assert_only_trained_parameters_differ(trial: Trial) -> None:
 
 
 MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped, vectorized)}
-ALWAYS = ("plain", "resumed")
 ROWS = [
-    pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[] if mode in case.daily + ALWAYS else [pytest.mark.slow])
+    pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[] if mode in case.daily else [pytest.mark.slow])
     for case in CASES
     for mode in MODES
     if mode != "accumulated" or case.sampled
