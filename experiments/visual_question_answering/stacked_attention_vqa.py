@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.config import Config, NumHops, PositiveInt, Rate
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision

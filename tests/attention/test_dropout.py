@@ -11,7 +11,7 @@ import pytest
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import check_dropout_rate, dropout
+from transformer.attention.inverted_dropout import check_dropout_rate, dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import AttentionPosition, Shaw

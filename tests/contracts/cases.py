@@ -269,8 +269,8 @@ class Case:
     is so many times the others'. `holds` asserts what else is true of the last state. `attends`: the share of queries
     that look where they should by the end. `sampled` says why accumulation cannot equal the large batch. `rounding`:
     how far, relatively, losses may drift apart over some steps that are computed in another order. `meshes`: those
-    that `make test` takes. `daily`: the modes of test_contracts.py that it takes; none of a variant
-    of another case, nor of one that takes ten seconds of a processor.
+    that `make test` takes. `daily`: the modes of test_contracts.py that it takes; none where a case is a variant of
+    another, or takes long to compile and its family and task have other tests.
     """
 
     name: str
@@ -458,6 +458,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
+        daily=(),
     ),
     Case(
         "translation x convs2s",
@@ -477,6 +478,7 @@ CASES = (
         steps=24,
         learning_rate=0.03,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
+        daily=(),
     ),
     Case(
         "translation x bytenet",
@@ -497,6 +499,7 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         # Each norm blows rounding up: 3.6e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=1e-5,
+        daily=(),
     ),
     Case(
         "language_modeling x decoder",
@@ -837,6 +840,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < first),
         sampled="every microbatch has its own statistics: those of the large batch are not their mean",
+        daily=(),
     ),
     Case(
         "meta_rl x snail",
@@ -1184,6 +1188,7 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.7 * first),
+        daily=(),
     ),
     Case(
         "attention_probes x decoder",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward

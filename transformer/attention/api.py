@@ -32,7 +32,7 @@ from transformer.attention.capture import (
     capture_weights,
     check_capture,
 )
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel
 from transformer.attention.masks import Mask, dense_mask, query_positions, zero_hidden_keys, zero_padded_queries
 from transformer.attention.normalizers import Reweighting, gaussian_reweight, log_sum_exp, normalize

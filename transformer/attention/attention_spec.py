@@ -5,7 +5,7 @@ import enum
 from typing import NamedTuple
 
 from transformer.attention.argument_checks import check_member, check_positive
-from transformer.attention.dropout import check_dropout_rate
+from transformer.attention.inverted_dropout import check_dropout_rate
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction

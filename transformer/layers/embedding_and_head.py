@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.positions import PositionCombination, sinusoidal_positions
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.functional_module import Module, ParameterBuilder

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.component import Initializer
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.config import Config, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole, RecurrentInitialization

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.layers.functional_module import Module
 from transformer.layers.norm import LayerNorm, RmsNorm
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack

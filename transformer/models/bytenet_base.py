@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.config import Config, PositiveInt, Rate, UserError
 from transformer.layers.convolution import Convolution1D, ConvolutionWindow, Padding
 from transformer.layers.embedding import Embedding

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.sites import Site
 from transformer.config import Config, PositiveInt, Rate, UserError
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision

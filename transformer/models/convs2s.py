@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, NumLayers, PositiveInt, Rate

@@ -14,7 +14,7 @@ from transformer.attention.capture import (
     capture_weights,
     single_layer_maps,
 )
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, capture_weights
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, Rate, UserError

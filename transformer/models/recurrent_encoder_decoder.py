@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
 from transformer.attention.scores import SCORES, Score

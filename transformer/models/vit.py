@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
-from transformer.attention.dropout import dropout
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
