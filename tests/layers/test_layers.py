@@ -118,10 +118,12 @@ def test_a_product_is_the_sum_over_the_contracted_axes(devices: int, contracted:
     @jax.jit
     def multiplied(x: jax.Array, weights: jax.Array) -> jax.Array:
         with use_placement(make_placement(ShardingConfig(), jax.devices()[:devices])):
-            return product(x, weights, contracted)
+            return product(x, weights, contracted, jnp.float32)
 
     found = multiplied(jnp.asarray(x, jnp.float32), jnp.asarray(weights, jnp.float32))
     np.testing.assert_allclose(found, np.tensordot(x, weights, contracted), atol=1e-5)
+    rounded = product(jnp.asarray(x, jnp.bfloat16), jnp.asarray(weights, jnp.bfloat16), contracted, jnp.float32)
+    assert rounded.dtype == jnp.float32
 
 
 def test_linear_computes_in_the_type_of_its_input() -> None:

@@ -255,13 +255,8 @@ def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] 
                 return f"backend=cudnn takes bfloat16 and float16, not {shape.dtype}"
             if shape.depth % 8 or shape.depth > 128:
                 return f"backend=cudnn takes head depths to 128 that are multiples of 8, not {shape.depth}"
-            if "segments" in features and shape.queries != shape.keys:
-                lengths = f"{shape.queries} and {shape.keys}"
-                return f"backend=cudnn takes mask.segments of as many keys as queries, not {lengths}"
-            if "segments" in features and shape.vmapped:
-                return "backend=cudnn does not take mask.segments in vmapped training"
-            if "segments" in features and _is_older_than_hopper(jax.local_devices()[0]):
-                return "backend=cudnn takes mask.segments on GPUs of compute capability 9.0 (Hopper) and later"
+            if "segments" in features and (why := _limit_of_packed_rows(shape)):
+                return why
         case Backend.SPLASH:
             if shape.dtype not in ("bfloat16", "float32"):
                 return f"backend=splash takes bfloat16 and float32, not {shape.dtype}"
@@ -269,6 +264,17 @@ def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] 
                 return f"backend=splash takes lengths that are multiples of 128, not {shape.queries} and {shape.keys}"
     if backend is not Backend.SPLASH and shape.depth != shape.value_depth:
         return f"backend={backend.value} takes values of the keys' depth, {shape.depth}, not {shape.value_depth}"
+    return None
+
+
+def _limit_of_packed_rows(shape: CallShape) -> str | None:
+    """Say which limit of cuDNN's kernel for segments the arrays or the machine exceed."""
+    if shape.queries != shape.keys:
+        return f"backend=cudnn takes mask.segments of as many keys as queries, not {shape.queries} and {shape.keys}"
+    if shape.vmapped:
+        return "backend=cudnn does not take mask.segments in vmapped training"
+    if _is_older_than_hopper(jax.local_devices()[0]):
+        return "backend=cudnn takes mask.segments on GPUs of compute capability 9.0 (Hopper) and later"
     return None
 
 

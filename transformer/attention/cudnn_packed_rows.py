@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.blockwise import LogitScaling, LogitTerms, output_blockwise
 from transformer.attention.component import Keys, Queries, Values
-from transformer.attention.masks import Mask
+from transformer.attention.masks import Mask, zero_hidden_keys, zero_padded_queries
 
 
 class PackedSequences(NamedTuple):
@@ -99,20 +99,17 @@ def attend_packed(
         )
     sequences = packed_sequences(mask, length, most=max(length // 64, 2))
     # What the kernel leaves at padding, in values and gradients, is undefined.
-    real_query, real_key = (
-        _are_real(lengths, q_BxTxHxD.shape[:2])[..., None, None] for lengths in (mask.query_lengths, mask.key_lengths)
-    )
-    inputs = (
-        jnp.where(real, x, 0) for real, x in ((real_query, q_BxTxHxD), (real_key, k_BxTxGxD), (real_key, v_BxTxGxD))
-    )
+    q, k, v = zero_padded_queries(mask, q_BxTxHxD), zero_hidden_keys(mask, k_BxTxGxD), zero_hidden_keys(mask, v_BxTxGxD)
     scale = scaling.scale / scaling.temperature
     output = jax.lax.cond(
         _not_vmapped(sequences.describe_mask, jax.lax.stop_gradient(q_BxTxHxD)),
         lambda q, k, v: _attend_by_offsets(q, k, v, sequences, causal=mask.causal, scale=scale),
         lambda q, k, v: output_blockwise(q, k, v, LogitTerms(mask), scaling),
-        *inputs,
+        q,
+        k,
+        v,
     )
-    return jnp.where(real_query, output, 0)
+    return zero_padded_queries(mask, output)
 
 
 @jax.custom_batching.custom_vmap

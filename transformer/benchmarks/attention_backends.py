@@ -49,7 +49,7 @@ def time_backends(
         for backend in BACKENDS
         if not (
             unsupported_reason(backend, variant)
-            or limit_exceeded(backend, shape)
+            or limit_exceeded(backend, shape, variant.features)
             or uses_interpret_mode(backend, shape)
         )
     ]

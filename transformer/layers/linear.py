@@ -14,7 +14,9 @@ from transformer.logical_axes import is_sharded, target_platform
 Axes = tuple[tuple[str, int], ...]
 
 
-def product(x: Float[Array, "..."], weights: Float[Array, "..."], contracted: int = 1) -> Float[Array, "..."]:
+def product(
+    x: Float[Array, "..."], weights: Float[Array, "..."], contracted: int = 1, dtype: jax.typing.DTypeLike | None = None
+) -> Float[Array, "..."]:
     """Compute x W over the last `contracted` axes of x and the first of W.
 
     On one device it is a matrix product: XLA on CPUs copies arrays with more axes into other layouts, especially
@@ -24,15 +26,17 @@ def product(x: Float[Array, "..."], weights: Float[Array, "..."], contracted: in
         x: The inputs.
         weights: W.
         contracted: Number of axes to contract.
+        dtype: Type of the result; None means the type of x.
 
     Returns:
         The product.
     """
     if is_sharded():
-        return jnp.tensordot(x, weights, axes=contracted)
+        return jnp.tensordot(x, weights, axes=contracted, preferred_element_type=dtype)
     kept, new = x.shape[: x.ndim - contracted], weights.shape[contracted:]
     size = math.prod(weights.shape[:contracted])
-    return jnp.matmul(x.reshape(-1, size), weights.reshape(size, -1)).reshape(*kept, *new)
+    y = jnp.matmul(x.reshape(-1, size), weights.reshape(size, -1), preferred_element_type=dtype)
+    return y.reshape(*kept, *new)
 
 
 def logits_product(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Float[Array, "*B V"]:
@@ -49,15 +53,9 @@ def logits_product(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Flo
     Returns:
         The product.
     """
-    return _bfloat16_product(x, weights) if x.dtype == jnp.bfloat16 else _accumulate_in_float32(x, weights)
-
-
-def _accumulate_in_float32(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Float[Array, "*B V"]:
-    at_least_float32 = jnp.promote_types(x.dtype, jnp.float32)
-    if is_sharded():
-        return jnp.tensordot(x, weights, axes=1, preferred_element_type=at_least_float32)
-    y = jnp.matmul(x.reshape(-1, x.shape[-1]), weights, preferred_element_type=at_least_float32)
-    return y.reshape(*x.shape[:-1], weights.shape[1])
+    if x.dtype == jnp.bfloat16:
+        return _bfloat16_product(x, weights)
+    return product(x, weights, dtype=jnp.promote_types(x.dtype, jnp.float32))
 
 
 @jax.custom_vjp
@@ -66,7 +64,7 @@ def _bfloat16_product(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> 
 
 
 def _bfloat16_forward(x: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _accumulate_in_float32(x, _align(weights))[..., : weights.shape[1]], (x, weights)
+    return product(x, _align(weights), dtype=jnp.float32)[..., : weights.shape[1]], (x, weights)
 
 
 def _bfloat16_backward(saved: tuple[Array, Array], gradient: Float[Array, "*B V"]) -> tuple[Array, Array]:
