@@ -38,7 +38,7 @@ export interface AxisData {
   shape: number[];
   stride: number;
   offset: number;
-  leading: number;
+  numLeadingPositions: number;
   /** Height and width of an image, and of it as the page has it. */
   image: [number, number, number, number] | null;
   sound: boolean;
