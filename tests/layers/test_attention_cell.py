@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
+from tests.gradients import check_gradient
 from tests.oracles import attention_equations
 from tests.oracles import recurrent as oracle
 from transformer.attention import (
@@ -188,18 +188,19 @@ def test_gradients_are_right_and_padding_has_none(case: Case) -> None:
     functional = cell_of(case)
     memory = random(B, K, case.memory, seed=2)
 
-    @jax.jit
     def read(weights: Any, query: Any, memory: Any) -> Any:
         cell = functional.bind(weights)
         return cell.step(query, cell.prepare(memory, jnp.asarray(LENGTHS)))[0]
 
+    @jax.jit
+    def gradients_of(*inputs: Any) -> Any:
+        return jax.grad(lambda *inputs: jnp.sum(jnp.square(read(*inputs))), argnums=(0, 2))(*inputs)
+
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), random_weights(functional))
-        inputs = wide, jnp.asarray(random(B, WIDTH)), jnp.asarray(memory)
-        check_grads(read, inputs, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-5)
+        inputs = random_weights(functional), random(B, WIDTH), memory
+        check_gradient(read, inputs, atol=1e-6, rtol=1e-6, eps=1e-5)
         hidden = np.broadcast_to(np.arange(K)[None, :, None] >= LENGTHS[:, None, None], memory.shape)
-        padded = jnp.asarray(np.where(hidden, np.nan, memory))
-        gradients = jax.grad(lambda *inputs: jnp.sum(jnp.square(read(*inputs))), argnums=(0, 2))(*inputs[:2], padded)
+        gradients = gradients_of(*inputs[:2], np.where(hidden, np.nan, memory))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
     assert (np.asarray(gradients[1])[hidden] == 0).all()
     assert (np.asarray(gradients[1])[~hidden] != 0).all()
@@ -209,11 +210,16 @@ def test_a_sampler_draws_in_training_by_its_key_and_gives_its_log_probability() 
     case = CASES[5]
     functional = cell_of(case)
     cell = functional.bind(random_weights(functional))
-    query, memory = jnp.asarray(random(B, WIDTH), jnp.float32), jnp.asarray(random(B, K, MEMORY), jnp.float32)
-    prepared = cell.prepare(memory)
+    query, memory = random(B, WIDTH).astype(np.float32), random(B, K, MEMORY).astype(np.float32)
+
+    @jax.jit
+    def draw(seed: Any) -> Any:
+        prepared = cell.prepare(jnp.asarray(memory))
+        return prepared, cell.step(jnp.asarray(query), prepared, key=jax.random.key(seed), train=True)[1]
+
+    prepared, _ = draw(0)
     np.testing.assert_array_equal(prepared.lengths, [K] * B)
-    draw = jax.jit(lambda key: cell.step(query, prepared, key=key, train=True)[1])
-    draws = [draw(jax.random.key(seed)) for seed in range(20)]
+    draws = [draw(seed)[1] for seed in range(20)]
     chosen = np.stack([np.asarray(one.weights).argmax(-1) for one in draws])
     assert (np.sort(draws[0].weights, axis=-1) == [0] * (K - 1) + [1]).all()
     assert len(np.unique(chosen[:, 0, 0])) > 1
@@ -221,7 +227,7 @@ def test_a_sampler_draws_in_training_by_its_key_and_gives_its_log_probability() 
     of_chosen = np.take_along_axis(logits, chosen[3][..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(draws[3].log_prob, of_chosen - np.log(np.exp(logits).sum(-1)), rtol=0, atol=1e-5)
     with pytest.raises(TypeError, match="normalizer=hard draws a sample in training"):
-        cell.step(query, prepared, train=True)
+        jax.jit(lambda query: cell.step(query, prepared, train=True))(query)
 
 
 def test_a_window_around_a_predicted_center_is_local_p() -> None:
@@ -231,11 +237,14 @@ def test_a_window_around_a_predicted_center_is_local_p() -> None:
     center = np.float64([[[3.2]], [[0.4]], [[0.0]]])  # of B examples, 1 head, 1 query
     with jax.enable_x64(True):
         cell = functional.bind(weights)
-        prepared = cell.prepare(jnp.asarray(memory), jnp.asarray(LENGTHS))
-        mask = Mask(window=(2, 2), center=jnp.asarray(center))
-        context, alignment = cell.step(jnp.asarray(query), prepared, mask=mask)
+
+        def read(center: Any) -> Any:
+            mask = None if center is None else Mask(window=(2, 2), center=center)
+            return cell.step(jnp.asarray(query), cell.prepare(jnp.asarray(memory), jnp.asarray(LENGTHS)), mask=mask)
+
+        context, alignment = jax.jit(read)(center)
         with pytest.raises(ValueError, match="reweighting=gaussian needs a mask with window and center"):
-            cell.step(jnp.asarray(query), prepared)
+            jax.jit(read)(None)
     arrays = {"q": query[:, None, None], "k": memory[:, :, None], "v": memory[:, :, None], "center": center}
     arrays["score.weight_HxDxC"] = weights["score"]["weight"]
     answer = attention_equations.attention(
@@ -250,10 +259,14 @@ def test_a_window_in_bfloat16_stands_where_its_query_does() -> None:
     config = AttentionCellConfig(Score.DOT, attention_span=AttentionSpan.MONOTONIC, half_width=1)
     functional = FunctionalModule(lambda builder: AttentionCell(config, WIDTH, WIDTH, builder=builder))
     cell = functional.bind(random_weights(functional))
-    prepared = cell.prepare(jnp.zeros((1, 600, WIDTH), jnp.bfloat16))
+
+    @jax.jit
+    def weights_at(position: Any) -> Any:
+        prepared = cell.prepare(jnp.zeros((1, 600, WIDTH), jnp.bfloat16))
+        return cell.step(jnp.zeros((1, WIDTH), jnp.bfloat16), prepared, position_R=position[None])[1].weights
+
     for position in (255, 301, 598):
-        query = jnp.zeros((1, WIDTH), jnp.bfloat16)
-        weights = cell.step(query, prepared, position_R=jnp.asarray([position]))[1].weights
+        weights = np.asarray(weights_at(np.int32(position)))
         assert np.flatnonzero(weights[0, 0]).tolist() == [position - 1, position, position + 1]
 
 
@@ -412,7 +425,7 @@ def test_gradients_of_teacher_forcing_are_finite_behind_padding_and_each_step_ha
 
 
 def test_the_maps_of_one_layer_have_a_layer_axis_and_only_where_they_are_asked_for() -> None:
-    captured = CapturedAttention(jnp.ones((B, 2, Q, K)), {"entropy": jnp.ones(2)}, {"entropy": jnp.ones(2)})
+    captured = CapturedAttention(np.ones((B, 2, Q, K)), {"entropy": np.ones(2)}, {"entropy": np.ones(2)})
     assert jax.tree.map(jnp.shape, add_layer_axis(captured)) == jax.tree.map(lambda leaf: (1, *leaf.shape), captured)
     assert set(single_layer_maps("here", captured, Capture(("here", "there")))) == {"here"}
     assert single_layer_maps("here", captured, Capture(("there",))) == {}

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
+from tests.gradients import check_gradient
 from tests.oracles import recurrent as oracle
 from transformer.layers.convolution import (
     Convolution1D,
@@ -84,9 +84,12 @@ def test_a_convolution_over_rows_of_any_length_is_the_oracles(
 def test_gradients_are_right() -> None:
     functional = line_of(*LINES[3])
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), random_weights(functional))
-        run = jax.jit(lambda weights, x: functional.bind(weights)(x, jnp.asarray(LENGTHS)))
-        check_grads(run, (wide, jnp.asarray(random(B, T, INPUTS))), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
+        check_gradient(
+            lambda weights, x: functional.bind(weights)(x, jnp.asarray(LENGTHS)),
+            (random_weights(functional), random(B, T, INPUTS)),
+            atol=1e-6,
+            rtol=1e-6,
+        )
 
 
 def test_a_causal_convolution_a_position_at_a_time_is_the_whole_one_and_reads_nothing_later() -> None:

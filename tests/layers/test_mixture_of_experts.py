@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
 from tests import programs
+from tests.gradients import check_gradient
 from tests.oracles import experts as oracle
 from transformer.attention.capture import Capture
 from transformer.layers import mixture_of_experts as layer
@@ -104,7 +104,7 @@ def test_gradients_are_those_of_finite_differences_also_of_further_turns() -> No
         y, _, balance = experts.bind(params)(x_BxTxE, key=jax.random.key(1))
         return jnp.sum(jnp.sin(y)), balance.importance, balance.load
 
-    check_grads(jax.jit(run), (params, x_BxTxE), order=1, modes=["rev"], rtol=1e-5, atol=1e-6, eps=1e-6)
+    check_gradient(run, (params, x_BxTxE), rtol=1e-5, atol=1e-6, eps=1e-6)
 
 
 @pytest.mark.usefixtures("wide")

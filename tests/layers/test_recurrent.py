@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
+from tests.gradients import check_gradient
 from tests.oracles import recurrent as oracle
 from transformer.config import UserError
 from transformer.layers.functional_module import FunctionalModule
@@ -118,10 +118,13 @@ def test_gradients_are_right(cell: CellKind) -> None:
     functional = stack_of(cell)
     weights = random_weights(functional)
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), weights)
-        run = jax.jit(lambda weights, x: functional.bind(weights)(x, jnp.asarray(LENGTHS)))
-        inputs = (wide, jnp.asarray(random(B, T, INPUTS)))
-        check_grads(run, inputs, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-5)
+        check_gradient(
+            lambda weights, x: functional.bind(weights)(x, jnp.asarray(LENGTHS)),
+            (weights, random(B, T, INPUTS)),
+            atol=1e-6,
+            rtol=1e-6,
+            eps=1e-5,
+        )
 
 
 @pytest.mark.parametrize(

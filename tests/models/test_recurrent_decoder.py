@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
+from tests import programs
+from tests.gradients import check_gradient
+from tests.models.random_models import whole_and_stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture
 from transformer.attention.statistics import STATISTICS
@@ -39,7 +41,7 @@ def made(config: RecurrentDecoderConfig, seed: int = 0) -> tuple[Model, Variable
     model = build(config, INTERFACE, Precision())
     shapes = model.functional.shapes()
     rng = np.random.default_rng(seed)
-    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), shapes)
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), shapes)
     return model, Variables(params, {})
 
 
@@ -89,7 +91,7 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
     model, variables = made(config)
     capture = Capture((SITE,)) if config.memory is RecurrentMemory.STATE_HISTORY else None
     inputs = {"tokens": TOKENS, "lengths": LENGTHS}
-    found, aux = model.apply(variables, inputs, train=False, capture=capture)
+    found, aux = programs.apply(model, variables, inputs, train=False, capture=capture)
     logits, weights = expected(config, variables.params)
     for row, length in enumerate(LENGTHS):
         np.testing.assert_allclose(found[row, :length], logits[row], atol=2e-5)
@@ -99,7 +101,8 @@ def test_logits_and_maps_are_those_of_the_equations(name: str) -> None:
             assert (of_layer[length:] == 0).all()
             assert (of_layer[:, length:] == 0).all()
     # Padding, whatever stands in it, changes nothing.
-    other, _ = model.apply(variables, {"tokens": np.where(TOKENS == 0, 6, TOKENS), "lengths": LENGTHS}, train=False)
+    padded = {"tokens": np.where(TOKENS == 0, 6, TOKENS), "lengths": LENGTHS}
+    other, _ = programs.apply(model, variables, padded, train=False, capture=capture)
     np.testing.assert_array_equal(other[1, :3], found[1, :3])
 
 
@@ -108,7 +111,7 @@ def test_classes_are_read_behind_the_last_real_token() -> None:
     inputs = {"tokens": InputSpec((2, 5)), "lengths": InputSpec((2,))}
     model = build(TINY, TaskInterface(inputs, sizes, 0, 1, 2, output=TEXT_CLASSIFICATION.output), Precision())
     rng = np.random.default_rng(3)
-    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), model.functional.shapes())
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), model.functional.shapes())
     batch = {"tokens": TOKENS, "lengths": LENGTHS}
     run = functools.partial(model.apply, Variables(params, {}), batch, train=False)
     (found, _), (hidden, _) = jax.jit(lambda: (run(), run(method="hidden")))()
@@ -137,25 +140,25 @@ def test_steps_behind_prompts_of_unequal_lengths_are_the_forward_pass(config: Re
     model, variables = made(config)
     prompts = {"tokens": TOKENS[:, :3], "lengths": np.array([3, 1], np.int32)}
     said = np.array([[5, 6, 2], [1, 2, 5]], np.int32)  # behind 3, 4 and behind nothing
-    cache, tokens = model.init_cache(variables, prompts, num_beams=2, length=3)
-    assert tokens.tolist() == [5, 5, 1, 1]
-    whole, aux = model.apply(
+    capture = Capture((SITE,)) if model.sites else None
+    (whole, aux), (tokens, logits, maps) = whole_and_stepped(
+        model,
         variables,
-        {"tokens": np.array([[3, 4, 5, 6, 2], [1, 2, 5, 0, 0]], np.int32), "lengths": LENGTHS},
-        train=False,
-        capture=Capture((SITE,)) if model.sites else None,
+        prompts,
+        np.repeat(said, 2, axis=0),
+        2,
+        capture,
+        whole_inputs={"tokens": np.array([[3, 4, 5, 6, 2], [1, 2, 5, 0, 0]], np.int32), "lengths": LENGTHS},
     )
+    assert tokens.tolist() == [5, 5, 1, 1]
     for place in range(3):
-        logits, cache, told = model.step(
-            variables, cache, jnp.repeat(said[:, place], 2), capture=Capture((SITE,)) if model.sites else None
-        )
         for row, first in enumerate((2, 0)):
             for beam in range(2):
-                np.testing.assert_allclose(logits[2 * row + beam], whole[row, first + place], atol=2e-5)
+                np.testing.assert_allclose(logits[place, 2 * row + beam], whole[row, first + place], atol=2e-5)
             if model.sites:
                 slots = first + place
-                seen = np.asarray(told.maps[SITE].weights)[:, 2 * row, 0, 0]
-                wanted = np.asarray(aux.maps[SITE].weights)[:, row, 0, slots]
+                seen = maps[SITE].weights[place, :, 2 * row, 0, 0]
+                wanted = aux.maps[SITE].weights[:, row, 0, slots]
                 np.testing.assert_allclose(seen[:, :slots], wanted[:, :slots], atol=1e-5)
                 assert (seen[:, slots:] == 0).all()
 
@@ -164,28 +167,27 @@ def test_no_token_sees_a_later_one_and_gradients_are_right() -> None:
     config = dataclasses.replace(CONFIGS["tape"], layers=1)
     model, variables = made(config)
 
-    def at(table: jax.Array, place: int) -> jax.Array:
+    @jax.jit
+    @jax.grad
+    def gradient_at(table: jax.Array, place: int) -> jax.Array:
         params = {**variables.params, "embedding": {"table": table}}
         return jnp.sum(model.apply(Variables(params, {}), {"tokens": TOKENS[:1]}, train=False)[0][0, place])
 
     for place, before in ((0, [3]), (2, [3, 4, 5])):
-        gradient = np.asarray(jax.grad(at)(variables.params["embedding"]["table"], place))
+        gradient = np.asarray(gradient_at(variables.params["embedding"]["table"], place))
         assert {token for token in range(VOCABULARY) if (gradient[token] != 0).any()} == set(before)
     with jax.enable_x64(True):
         model = build(config, INTERFACE, Precision("float64", "float64"))
-        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variables.params)
-        check_grads(
+        check_gradient(
             lambda params: model.apply(Variables(params, {}), {"tokens": TOKENS[:1, :3]}, train=False)[0],
-            (params,),
-            1,
-            modes=["rev"],
+            (variables.params,),
         )
 
 
 def test_dropout_acts_in_training_alone() -> None:
     model, variables = made(dataclasses.replace(TINY, dropout=0.5))
     inputs = {"tokens": TOKENS, "lengths": LENGTHS}
-    run = lambda **how: np.asarray(model.apply(variables, inputs, **how)[0])  # noqa: E731
+    run = lambda **how: np.asarray(programs.apply(model, variables, inputs, **how)[0])  # noqa: E731
     key = jax.random.key(1)
     np.testing.assert_array_equal(run(train=False), run(train=False, key=key))
     assert (run(train=True, key=key) != run(train=False)).any()
@@ -205,7 +207,7 @@ def test_flops_are_those_of_its_formula(name: str) -> None:
 def test_head_statistics_are_taken_of_the_tape() -> None:
     model, variables = made(CONFIGS["tape"])
     capture = Capture((SITE,), maps=False, statistics=(STATISTICS["entropy"],))
-    _, aux = model.apply(variables, {"tokens": TOKENS, "lengths": LENGTHS}, train=False, capture=capture)
+    _, aux = programs.apply(model, variables, {"tokens": TOKENS, "lengths": LENGTHS}, train=False, capture=capture)
     _, weights = expected(CONFIGS["tape"], variables.params)
     of_layers = [
         sum(-(w[w > 0] * np.log(w[w > 0])).sum() for w in (row[layer] for row in weights)) for layer in range(2)

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
 from tests import programs
+from tests.gradients import check_gradient
+from tests.models.random_models import whole_and_stepped
 from tests.oracles import attention_equations
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture, Normalizer, Score
@@ -238,29 +239,25 @@ def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
     capture = Capture((SITE,)) if model.sites else None
     batch = {"source": SOURCE, "target": TARGET}
 
-    with jax.enable_x64(True), jax.disable_jit():
-        variables = Variables(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), weights), {})
-        outputs, aux = model.apply(variables, batch, train=False, capture=capture)
-        cache, tokens = model.init_cache(variables, batch, num_beams=2, length=4)
-        steps = []
-        for place in range(TARGET.shape[1]):
-            given = tokens if place == 0 else jnp.repeat(TARGET[:, place], 2)
-            logits, cache, of_step = model.step(variables, cache, given, capture=capture)
-            steps.append((logits, of_step.maps))
+    with jax.enable_x64(True):
+        (outputs, aux), (first, logits_TxRxV, maps) = whole_and_stepped(
+            model, Variables(weights, {}), batch, np.repeat(TARGET, 2, axis=0), 2, capture
+        )
+    assert (first == BEGIN).all()
     for row, (source, target) in enumerate(zip(SOURCE, TARGET, strict=True)):
         source, target = source[source != PAD], np.concatenate([target[:1], target[1:][target[1:] != PAD]])
         if not len(source):
             continue
         answer = expected_of(config, weights, source, target)
         np.testing.assert_allclose(outputs[row, : len(target)], answer.logits, rtol=1e-9, atol=1e-9)
-        for place, (logits, maps) in enumerate(steps[: len(target)]):
-            for beam in range(2):
-                np.testing.assert_allclose(logits[2 * row + beam], answer.logits[place], rtol=1e-9, atol=1e-9)
+        for place in range(len(target)):
+            for beam in (2 * row, 2 * row + 1):
+                np.testing.assert_allclose(logits_TxRxV[place, beam], answer.logits[place], rtol=1e-9, atol=1e-9)
                 if capture is not None:
-                    read = np.asarray(maps[SITE].weights)[0, 2 * row + beam, :, 0, : len(source)]
+                    read = maps[SITE].weights[place, 0, beam, :, 0, : len(source)]
                     np.testing.assert_allclose(read, answer.weights[:, place], rtol=1e-9, atol=1e-9)
         if capture is not None:
-            whole = np.asarray(aux.maps[SITE].weights)[0, row]
+            whole = aux.maps[SITE].weights[0, row]
             np.testing.assert_allclose(whole[:, : len(target), : len(source)], answer.weights, rtol=1e-9, atol=1e-9)
             assert (whole[:, len(target) :] == 0).all()
             assert (whole[:, :, len(source) :] == 0).all()
@@ -278,8 +275,7 @@ def test_gradients_are_right(name: str) -> None:
         return jnp.sum(jnp.sin(model.apply(Variables(weights, {}), batch, train=False)[0]))
 
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), weights)
-        check_grads(jax.jit(loss), (wide,), order=1, modes=["rev"], atol=1e-5, rtol=1e-5, eps=1e-6)
+        check_gradient(loss, (weights,), atol=1e-5, rtol=1e-5, eps=1e-6)
 
 
 def test_identity_projections_are_the_plain_score() -> None:
@@ -311,8 +307,8 @@ def test_attention_begins_uniform_as_bahdanau_begins_it() -> None:
     np.testing.assert_allclose(weights[1, 0, :2, :3], np.full((2, 3), 1 / 3), rtol=1e-6)
     score = variables.params["attention"]["score"]
     assert (score["vector"] == 0).all()
-    assert 0 < float(jnp.std(score["keys"])) < 0.003
-    assert 0.005 < float(jnp.std(variables.params["readout"]["kernel"])) < 0.02
+    assert 0 < np.std(score["keys"]) < 0.003
+    assert 0.005 < np.std(variables.params["readout"]["kernel"]) < 0.02
 
 
 def test_the_lectures_context_is_smaller_by_the_length_of_the_source() -> None:

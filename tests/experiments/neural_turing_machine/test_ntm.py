@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
 from experiments.neural_turing_machine import lstm_controller as controller_only
 from experiments.neural_turing_machine.lstm_controller import LSTMControllerConfig
 from experiments.neural_turing_machine.ntm import NTM, READ, WRITE, ControllerKind, MemoryInit, NTMConfig, build
 from tests import programs
+from tests.gradients import check_gradient
 from tests.oracles import neural_turing_machine as oracle
 from tests.oracles import recurrent
 from transformer.attention import STATISTICS, Capture
@@ -143,9 +143,9 @@ def test_the_gradient_is_that_of_finite_differences(config: NTMConfig) -> None:
     params = random_params(model, 0.5)
     inputs = {"vectors": np.nan_to_num(given()["vectors"])[:1, :4], "lengths": np.int32([4])}
     with jax.enable_x64(True):
-        params = jax.tree.map(jnp.asarray, params)
-        function = jax.jit(lambda params: model.apply(Variables(params, {}), inputs, train=True)[0])
-        check_grads(function, (params,), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
+        check_gradient(
+            lambda params: model.apply(Variables(params, {}), inputs, train=True)[0], (params,), atol=1e-6, rtol=1e-6
+        )
 
 
 def test_statistics_of_the_heads_leave_padding_out() -> None:
