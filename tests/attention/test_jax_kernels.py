@@ -103,7 +103,7 @@ def expected(
 
 
 def mask_of(facts: dict[str, Any]) -> Mask:
-    traced = {name: jax.tree.map(jnp.asarray, fact) for name, fact in facts.items() if name not in STATIC}
+    traced = {name: jax.device_put(fact) for name, fact in facts.items() if name not in STATIC}
     return Mask(**{name: facts[name] for name in STATIC if name in facts}, **traced)
 
 
@@ -219,7 +219,7 @@ def test_splash_lets_nothing_through_from_a_hidden_key() -> None:
 @pytest.mark.slow
 def test_splash_is_exact_to_a_hundredth_in_bfloat16() -> None:
     shape, facts = LONG._replace(depth=80, values=80), SPLASH_FACTS["causal"] | SPLASH_FACTS["lengths"]
-    inputs = [jnp.asarray(x, jnp.bfloat16) for x in arrays(shape)]
+    inputs = arrays(shape, jnp.bfloat16)
     output, log_sum, gradients = by_splash(*inputs, mask_of(facts))
     rounded = [np.asarray(x, np.float32) for x in inputs]
     answer = expected(rounded, seen_by(facts, shape))
@@ -235,7 +235,7 @@ def test_splash_is_exact_to_a_hundredth_in_bfloat16() -> None:
 @pytest.mark.parametrize(("dtype", "depth"), [("float32", 80), ("bfloat16", 64), ("bfloat16", 80)])
 def test_maps_beside_splash_are_the_oracles_and_sum_to_one(dtype: str, depth: int) -> None:
     shape = Shape(128, 128, depth=depth, values=depth)
-    q, k, v, cotangent = (jnp.asarray(x, dtype) for x in arrays(shape))
+    q, k, v, cotangent = arrays(shape, jnp.dtype(dtype))
     capture = Capture(("here",), rows=(0, 5, 100, 127))
     spec = AttentionSpec(backend=Backend.SPLASH)
     found = jax.jit(lambda *qkv: attend(*qkv, spec=spec, mask=Mask(causal=True), capture=capture)[1].captured)(q, k, v)
@@ -328,7 +328,7 @@ def test_cudnn_is_called_with_the_facts_and_no_dense_array(facts: dict[str, Any]
         return jnp.ones_like(q)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", record)
-    q, k, v, _ = (jnp.asarray(x, jnp.bfloat16) for x in arrays(CUDNN_SHAPE))
+    q, k, v, _ = jax.device_put(arrays(CUDNN_SHAPE, jnp.bfloat16))
     output = by_cudnn(q, k, v, mask_of(facts))
     ((bias, mask, told),) = calls
     assert bias is None
@@ -410,12 +410,18 @@ def test_positions_that_cudnn_gets_to_make_lengths_even_change_nothing(
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla_instead)
     inputs = arrays(shape)
-    output, pull_back = jax.vjp(lambda q, k, v: by_cudnn(q, k, v, mask_of(facts)), *map(jnp.asarray, inputs[:3]))
+
+    @jax.jit
+    def output_and_gradients(q: Any, k: Any, v: Any, cotangent: Any, mask: Mask) -> tuple[Any, Any]:
+        output, pull_back = jax.vjp(lambda q, k, v: by_cudnn(q, k, v, mask), q, k, v)
+        return output, pull_back(cotangent)
+
+    output, gradients = output_and_gradients(*inputs, mask_of(facts))
     assert [length % 2 for length in lengths] == [0, 0, 0]
     seen = seen_by(facts, shape)
     answer = expected(inputs, seen, scale=0.125, temperature=0.5)
     np.testing.assert_allclose(output, answer.output, rtol=0, atol=1e-5)
-    assert_gradients_are(pull_back(jnp.asarray(inputs[3])), answer, seen)
+    assert_gradients_are(gradients, answer, seen)
 
 
 @pytest.mark.parametrize("given", [None, [9, 3]], ids=["none", "lengths"])
@@ -433,9 +439,14 @@ def test_queries_whose_window_lies_beyond_all_keys_are_padding_to_cudnn(
     shape, facts = Shape(12, 4), {"causal": True, "window": (2, 0)}
     facts |= {} if given is None else {"query_lengths": np.int32(given)}
     inputs = arrays(shape)
-    output = by_cudnn(*map(jnp.asarray, inputs[:3]), mask_of(facts))
+
+    @jax.jit
+    def output_and_lengths(q: Any, k: Any, v: Any, mask: Mask) -> tuple[jax.Array, jax.Array]:
+        return by_cudnn(q, k, v, mask), lengths[0]
+
+    output, query_lengths = output_and_lengths(*inputs[:3], mask_of(facts))
     # The last key is seen from positions 3 to 5.
-    np.testing.assert_array_equal(lengths[0], [6, 6] if given is None else [6, 3])
+    np.testing.assert_array_equal(query_lengths, [6, 6] if given is None else [6, 3])
     answer = expected(inputs, seen_by(facts, shape), scale=0.125, temperature=0.5)
     np.testing.assert_allclose(output, answer.output, rtol=0, atol=1e-5)
 

@@ -1,6 +1,7 @@
 """The log-sum-exp that attend() returns on request, against NumPy in float64: values, gradients, types, meshes."""
 
 import contextlib
+import functools
 import itertools
 from typing import Any
 
@@ -16,15 +17,15 @@ from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParall
 BATCH, LENGTH, HEADS, GROUPS, DEPTH = 2, 6, 4, 2, 8
 
 
-def arrays(length: int = LENGTH, dtype: Any = jnp.float32) -> list[jax.Array]:
+def arrays(length: int = LENGTH, dtype: Any = np.float32) -> list[np.ndarray]:
     random = np.random.default_rng(0)
     shapes = [(BATCH, length, heads, DEPTH) for heads in (HEADS, GROUPS, GROUPS)]
-    return [jnp.asarray(random.normal(size=shape), dtype) for shape in shapes]
+    return [random.normal(size=shape).astype(dtype) for shape in shapes]
 
 
 def logits_of(q: Any, k: Any) -> np.ndarray:
     """The products of queries and keys over sqrt(D) in float64, one pair after the other."""
-    q, k = (np.asarray(x.astype(jnp.float32), np.float64) for x in (q, k))
+    q, k = (np.asarray(x, np.float64) for x in (q, k))
     logits = np.empty((len(q), q.shape[2], q.shape[1], k.shape[1]))
     for b, h, i, j in np.ndindex(*logits.shape):
         logits[b, h, i, j] = q[b, i, h] @ k[b, j, h // (q.shape[2] // k.shape[2])] / np.sqrt(q.shape[3])
@@ -42,7 +43,7 @@ CAUSAL = np.tril(np.ones((LENGTH, LENGTH), bool))
 # The last query and the last two keys of the second example are padding.
 LENGTHS = jnp.array([LENGTH, LENGTH - 2], jnp.int32)
 INSIDE = np.arange(LENGTH) < np.asarray(LENGTHS)[:, None]
-BIAS = jnp.asarray(np.random.default_rng(1).normal(size=(1, HEADS, LENGTH, LENGTH)), jnp.float32)
+BIAS = jax.device_put(np.random.default_rng(1).normal(size=(1, HEADS, LENGTH, LENGTH)).astype(np.float32))
 SLOPES = 2.0 ** (-8 * (np.arange(HEADS) + 1) / HEADS)
 AWAY = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH))
 REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
@@ -64,9 +65,13 @@ def test_it_is_numpys_at_every_backend(named: str, backend: Backend) -> None:
     choices, arguments, change = REQUESTS[named]
     q, k, v = arrays()
     spec = AttentionSpec(backend=backend, **choices)
-    output, attended = attend(q, k, v, spec=spec, log_sum_exp=True, **arguments)
+
+    @jax.jit
+    def with_and_without(q: Any, k: Any, v: Any, arguments: dict[str, Any]) -> Any:
+        return [attend(q, k, v, spec=spec, log_sum_exp=wanted, **arguments) for wanted in (True, False)]
+
+    (output, attended), (without, nothing) = with_and_without(q, k, v, arguments)
     np.testing.assert_allclose(attended.log_sum_exp, log_sum(change(logits_of(q, k))), rtol=0, atol=3e-6)
-    without, nothing = attend(q, k, v, spec=spec, **arguments)
     assert nothing.log_sum_exp is None
     np.testing.assert_allclose(output, without, rtol=0, atol=1e-6)
 
@@ -78,12 +83,14 @@ def test_its_gradient_is_that_of_the_logits(backend: Backend) -> None:
     mask = Mask(query_lengths=LENGTHS, key_lengths=LENGTHS)
     cotangent = np.random.default_rng(2).normal(size=(BATCH, HEADS, LENGTH))
 
-    def total(q: jax.Array, k: jax.Array) -> jax.Array:
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1))
+    def gradients(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask) -> jax.Array:
         found = attend(q, k, v, spec=AttentionSpec(backend=backend), mask=mask, log_sum_exp=True)[1].log_sum_exp
         assert found is not None
         return jnp.sum(jnp.where(jnp.isfinite(found), found, 0) * cotangent)
 
-    d_q, d_k = jax.grad(total, (0, 1))(q, k)
+    d_q, d_k = gradients(q, k, v, mask)
     logits = REQUESTS["padded"][2](logits_of(q, k))
     finite = np.where(np.isfinite(log_sum(logits)), log_sum(logits), 0)
     of_logits = np.exp(logits - finite[..., None]) * cotangent[..., None] / np.sqrt(DEPTH)
@@ -97,7 +104,8 @@ def test_its_gradient_is_that_of_the_logits(backend: Backend) -> None:
 @pytest.mark.parametrize("backend", HERE, ids=str)
 def test_it_is_float32_at_least(backend: Backend) -> None:
     q, k, v = arrays(dtype=jnp.bfloat16)
-    output, attended = attend(q, k, v, spec=AttentionSpec(backend=backend), log_sum_exp=True)
+    spec = AttentionSpec(backend=backend)
+    output, attended = jax.jit(lambda *qkv: attend(*qkv, spec=spec, log_sum_exp=True))(q, k, v)
     assert attended.log_sum_exp is not None
     assert (output.dtype, attended.log_sum_exp.dtype) == (jnp.bfloat16, jnp.float32)
     # Of the rounded inputs exactly: a log-sum-exp in bfloat16 would be off by 4e-3.
@@ -107,7 +115,7 @@ def test_it_is_float32_at_least(backend: Backend) -> None:
 def test_splash_gives_it_too() -> None:
     q, k, v = (x[:1, :, :1] for x in arrays(length=128))
     spec, mask = AttentionSpec(backend=Backend.SPLASH), Mask(causal=True)
-    found = attend(q, k, v, spec=spec, mask=mask, log_sum_exp=True)[1].log_sum_exp
+    found = jax.jit(lambda *qkv: attend(*qkv, spec=spec, mask=mask, log_sum_exp=True)[1].log_sum_exp)(q, k, v)
     expected = log_sum(np.where(np.tril(np.ones((128, 128), bool)), logits_of(q, k), -np.inf))
     np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6)
 
@@ -121,7 +129,7 @@ def test_on_a_mesh_it_is_that_of_one_device(backend: Backend) -> None:
     mesh = jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape), devices=jax.devices()[:4])
     q, k, v = arrays()
 
-    def total(q: jax.Array, here: Placement | None) -> tuple[jax.Array, Any]:
+    def total(q: jax.Array, k: jax.Array, v: jax.Array, here: Placement | None) -> tuple[jax.Array, Any]:
         with contextlib.nullcontext() if here is None else use_placement(here):
             output, attended = attend(
                 q, k, v, spec=AttentionSpec(backend=backend), mask=Mask(causal=True), log_sum_exp=True
@@ -130,7 +138,7 @@ def test_on_a_mesh_it_is_that_of_one_device(backend: Backend) -> None:
         return jnp.sum(output**2) + jnp.sum(jnp.sin(attended.log_sum_exp)), attended.log_sum_exp
 
     found, alone = (
-        jax.jit(jax.grad(lambda q, here=here: total(q, here), has_aux=True))(q)
+        jax.jit(jax.grad(functools.partial(total, here=here), has_aux=True))(q, k, v)
         for here in (Placement(mesh, RULES["sp+tp"], how), None)
     )
     np.testing.assert_allclose(found[1], log_sum(np.where(CAUSAL, logits_of(q, k), -np.inf)), rtol=0, atol=3e-6)
@@ -140,4 +148,4 @@ def test_on_a_mesh_it_is_that_of_one_device(backend: Backend) -> None:
 @pytest.mark.parametrize("normalizer", [Normalizer.SPARSEMAX, Normalizer.ENTMAX15], ids=str)
 def test_what_has_none_is_refused(normalizer: Normalizer) -> None:
     with pytest.raises(ValueError, match=f"normalizer={normalizer.value}, whose weights have no log-sum-exp"):
-        attend(*arrays(), spec=AttentionSpec(normalizer=normalizer), log_sum_exp=True)
+        attend(*jax.device_put(arrays()), spec=AttentionSpec(normalizer=normalizer), log_sum_exp=True)

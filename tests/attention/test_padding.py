@@ -4,6 +4,7 @@ Other numbers in the same places are the truth: all must be the same to the last
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -41,17 +42,17 @@ B, Q, K, H, G, D, A = 2, 3, 5, 2, 1, 4, 3
 QUERIES, KEYS = np.array([3, 2]), np.array([3, 5])
 WEIGHT = np.random.default_rng(0).normal(size=(H, 2 * D, A)).astype(np.float32)
 PARTS: dict[Score, Any] = {
-    Score.GENERAL: General(jnp.asarray(WEIGHT[:, :D, :1] * WEIGHT[:, None, D:, 0])),
+    Score.GENERAL: General(jax.device_put(WEIGHT[:, :D, :1] * WEIGHT[:, None, D:, 0])),
     Score.ADDITIVE: Additive(*map(jnp.asarray, (WEIGHT[:, :D], WEIGHT[:, D:], WEIGHT[:, 0]))),
-    Score.CONCAT: Concat(jnp.asarray(WEIGHT), jnp.asarray(WEIGHT[:, 0])),
-    Score.MLP: Mlp(jnp.asarray(WEIGHT), jnp.asarray(WEIGHT[:, 1]), jnp.asarray(WEIGHT[:, 0])),
+    Score.CONCAT: Concat(jax.device_put(WEIGHT), jax.device_put(WEIGHT[:, 0])),
+    Score.MLP: Mlp(jax.device_put(WEIGHT), jax.device_put(WEIGHT[:, 1]), jax.device_put(WEIGHT[:, 0])),
     Score.COSINE: Cosine(jnp.full((1, 1, 1), 2.0)),
-    Score.LOCATION: Location(jnp.asarray(np.repeat(WEIGHT[:, :D, :1], K, axis=2))),
+    Score.LOCATION: Location(jax.device_put(np.repeat(WEIGHT[:, :D, :1], K, axis=2))),
 }
 MASKS: dict[str, Callable[[], Mask]] = {
-    "lengths": lambda: Mask(query_lengths=jnp.asarray(QUERIES), key_lengths=jnp.asarray(KEYS)),
+    "lengths": lambda: Mask(query_lengths=jax.device_put(QUERIES), key_lengths=jax.device_put(KEYS)),
     "allowed": lambda: Mask(
-        query_lengths=jnp.asarray(QUERIES), allowed=jnp.asarray(np.arange(K) < KEYS[:, None])[:, None, None]
+        query_lengths=jax.device_put(QUERIES), allowed=jax.device_put((np.arange(K) < KEYS[:, None])[:, None, None])
     ),
 }
 
@@ -63,27 +64,23 @@ def inputs(filling: float) -> tuple[jax.Array, ...]:
     for shape, lengths in (((B, Q, H, D), QUERIES), ((B, K, G, D), KEYS), ((B, K, G, D), KEYS)):
         array = random.normal(size=shape).astype(np.float32)
         array[np.arange(shape[1]) >= lengths[:, None]] = filling
-        arrays.append(jnp.asarray(array))
+        arrays.append(jax.device_put(array))
     return tuple(arrays)
 
 
-def everything(call: Callable[..., Any], params: AttentionParameters, filling: float) -> Any:
-    """The output, what was captured, and the gradients of q, k, v and all parameters.
+def check(call: Callable[..., Any], params: AttentionParameters, mask: Mask) -> None:
+    """Compare the output, what was captured, and the gradients of q, k, v and all parameters."""
 
-    All cases have the same shapes: operation by operation they share what is compiled, as whole programs they do not.
-    """
+    @jax.jit
+    def run(params: AttentionParameters, *arrays: jax.Array, mask: Mask) -> Any:
+        def loss(params: AttentionParameters, *arrays: jax.Array) -> tuple[jax.Array, Any]:
+            output, captured = call(*arrays, params, mask)
+            return jnp.sum(jnp.sin(output)), (output, captured)
 
-    def loss(params: AttentionParameters, *arrays: jax.Array) -> tuple[jax.Array, Any]:
-        output, captured = call(*arrays, params)
-        return jnp.sum(jnp.sin(output)), (output, captured)
+        (_, found), gradients = jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(params, *arrays)
+        return found, gradients
 
-    with jax.disable_jit():
-        (_, found), gradients = jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(params, *inputs(filling))
-    return found, gradients
-
-
-def check(call: Callable[..., Any], params: AttentionParameters) -> None:
-    wild, tame = everything(call, params, np.nan), everything(call, params, 1.0)
+    wild, tame = (run(params, *inputs(filling), mask=mask) for filling in (np.nan, 1.0))
     for one, other in zip(jax.tree.leaves(wild), jax.tree.leaves(tame), strict=True):
         np.testing.assert_array_equal(one, other)
         assert np.isfinite(one).all()
@@ -113,24 +110,26 @@ CASES = [
 def test_attend_does_not_see_what_stands_in_padding(
     kind: Score, normalizer: Normalizer, backend: Backend, mask: str
 ) -> None:
-    def call(q: jax.Array, k: jax.Array, v: jax.Array, params: AttentionParameters) -> Any:
+    def call(q: jax.Array, k: jax.Array, v: jax.Array, params: AttentionParameters, mask: Mask) -> Any:
         spec = AttentionSpec(kind, normalizer, backend=backend)
-        output, attended = attend(q, k, v, spec=spec, mask=MASKS[mask](), params=params, capture=Capture(("here",)))
+        output, attended = attend(q, k, v, spec=spec, mask=mask, params=params, capture=Capture(("here",)))
         return output, attended.captured
 
-    check(call, AttentionParameters(PARTS.get(kind)))
+    check(call, AttentionParameters(PARTS.get(kind)), MASKS[mask]())
 
 
 QUERY_SEGMENTS, KEY_SEGMENTS = np.array([[1, 1, 2], [1, 2, 2]]), np.array([[1, 1, 2, 9, 9], [9, 1, 2, 2, 9]])
+PREFIX, NO_KEY = np.array([2, 3]), np.array([0, 5])
+QUERY_ORDER, KEY_ORDER = np.array([[3, 2, 1], [2, 2, 2]]), np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
 FACTS: dict[str, Callable[[], Mask]] = {
     "causal": lambda: Mask(causal=True),
-    "causal-lengths": lambda: Mask(causal=True, query_lengths=jnp.asarray(QUERIES)),
-    "prefix": lambda: Mask(causal=True, query_lengths=jnp.asarray(QUERIES - 2), prefix=jnp.asarray([2, 3])),
-    "window": lambda: Mask(window=(2, 1), query_lengths=jnp.asarray(QUERIES)),
+    "causal-lengths": lambda: Mask(causal=True, query_lengths=jax.device_put(QUERIES)),
+    "prefix": lambda: Mask(causal=True, query_lengths=jax.device_put(QUERIES - 2), prefix=jax.device_put(PREFIX)),
+    "window": lambda: Mask(window=(2, 1), query_lengths=jax.device_put(QUERIES)),
     "causal-window": lambda: Mask(causal=True, window=(1, 0)),
-    "segments": lambda: Mask(segments=(jnp.asarray(QUERY_SEGMENTS), jnp.asarray(KEY_SEGMENTS))),
-    "order": lambda: Mask(order=(jnp.asarray([[3, 2, 1], [2, 2, 2]]), jnp.asarray([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]))),
-    "no key": lambda: Mask(key_lengths=jnp.asarray([0, 5])),
+    "segments": lambda: Mask(segments=jax.device_put((QUERY_SEGMENTS, KEY_SEGMENTS))),
+    "order": lambda: Mask(order=jax.device_put((QUERY_ORDER, KEY_ORDER))),
+    "no key": lambda: Mask(key_lengths=jax.device_put(NO_KEY)),
 }
 
 
@@ -147,18 +146,19 @@ BACKENDS = (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA)
     ],
 )
 def test_a_key_that_a_fact_hides_from_every_query_may_hold_anything(fact: str, backend: Backend) -> None:
-    hidden = ~np.broadcast_to(np.asarray(dense_mask(FACTS[fact](), Q, K)), (B, 1, Q, K)).any((1, 2))
-    assert hidden.any()
+    mask = FACTS[fact]()
+    hidden_BxK = ~np.broadcast_to(jax.jit(dense_mask, static_argnums=(1, 2))(mask, Q, K), (B, 1, Q, K)).any((1, 2))
+    assert hidden_BxK.any()
     q, k, v = inputs(1.0)
 
-    def run(filling: float) -> Any:
-        def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-            output, _ = attend(*arrays, spec=AttentionSpec(backend=backend), mask=FACTS[fact]())
-            return jnp.sum(jnp.sin(output)), output
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2), has_aux=True)
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask) -> tuple[jax.Array, jax.Array]:
+        output, _ = attend(q, k, v, spec=AttentionSpec(backend=backend), mask=mask)
+        return jnp.sum(jnp.sin(output)), output
 
-        filled = (jnp.where(jnp.asarray(hidden)[:, :, None, None], filling, x) for x in (k, v))
-        with jax.disable_jit():
-            return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(q, *filled)
+    def run(filling: float) -> Any:
+        return loss(q, *(np.where(hidden_BxK[:, :, None, None], np.float32(filling), x) for x in (k, v)), mask)
 
     jax.tree.map(np.testing.assert_array_equal, run(np.nan), run(1.0))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run(np.inf)))
@@ -171,8 +171,9 @@ def test_keys_that_position_alone_hides_behind_an_offset_are_read(mask: Mask) ->
     behind = dataclasses.replace(mask, query_offset=jnp.asarray([0, 1]))
     assert not np.broadcast_to(np.asarray(dense_mask(behind, 1, K)), (B, 1, 1, K))[..., 2:].any()
 
-    def output(mask: Mask) -> np.ndarray:
-        return np.asarray(attend(q[:, :1], k, v.at[:, 2:].set(jnp.nan), mask=mask)[0])
+    @jax.jit
+    def output(mask: Mask) -> jax.Array:
+        return attend(q[:, :1], k, v.at[:, 2:].set(jnp.nan), mask=mask)[0]
 
     assert np.isnan(output(behind)).all()
     assert np.isfinite(output(dataclasses.replace(behind, key_lengths=jnp.asarray([2, 2])))).all()
@@ -184,19 +185,16 @@ def test_a_bias_of_minus_infinity_hides_as_a_mask_does(backend: Backend) -> None
     allowed[:, :, 1], allowed[..., 2] = False, False  # a query that sees no key, a key that no query sees
     drawn = np.random.default_rng(4).normal(size=(B, H, Q, K)).astype(np.float32)
     q, k, v = inputs(1.0)
-    wild = [x.at[:, 2].set(jnp.nan) for x in (k, v)]
+    wild = [np.where(np.arange(K)[:, None, None] == 2, np.float32(np.nan), x) for x in (k, v)]
 
-    def run(bias: np.ndarray, mask: Mask, *arrays: jax.Array) -> Any:
-        def loss(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-            *arrays, bias = arrays
-            output, _ = attend(*arrays, spec=AttentionSpec(backend=backend), mask=mask, bias=bias)
-            return jnp.sum(jnp.sin(output)), output
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2, 3), has_aux=True)
+    def run(q: Any, k: Any, v: Any, bias: Any, mask: Mask) -> tuple[jax.Array, jax.Array]:
+        output, _ = attend(q, k, v, spec=AttentionSpec(backend=backend), mask=mask, bias=bias)
+        return jnp.sum(jnp.sin(output)), output
 
-        with jax.disable_jit():
-            return jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(*arrays, jnp.asarray(bias))
-
-    hiding = run(np.where(allowed, drawn, -np.inf), Mask(), q, *wild)
-    masked = run(drawn, Mask(allowed=jnp.asarray(allowed)), q, k, v)
+    hiding = run(q, *wild, np.where(allowed, drawn, -np.inf), Mask())
+    masked = run(q, k, v, drawn, Mask(allowed=jax.device_put(allowed)))
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), hiding, masked)
     assert not np.any(hiding[0][1][:, 1])
 
@@ -204,7 +202,7 @@ def test_a_bias_of_minus_infinity_hides_as_a_mask_does(backend: Backend) -> None
 @pytest.mark.slow
 def test_splash_does_not_see_what_stands_in_padding() -> None:
     random, size = np.random.default_rng(5), 128
-    q, k, v = (jnp.asarray(random.normal(size=(2, size, 1, 128)), jnp.float32) for _ in range(3))
+    q, k, v = (jax.device_put(random.normal(size=(2, size, 1, 128)).astype(np.float32)) for _ in range(3))
     mask = Mask(causal=True, key_lengths=jnp.asarray([100, 128]), query_lengths=jnp.asarray([100, 0]))
     hidden = np.arange(size) >= np.array([[100], [0]])
 
@@ -213,7 +211,7 @@ def test_splash_does_not_see_what_stands_in_padding() -> None:
             output, _ = attend(*arrays, spec=AttentionSpec(backend=Backend.SPLASH), mask=mask)
             return jnp.sum(jnp.sin(output)), output
 
-        filled = (jnp.where(jnp.asarray(hidden)[:, :, None, None], filling, x) for x in (q, k, v))
+        filled = (np.where(hidden[:, :, None, None], np.float32(filling), x) for x in (q, k, v))
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*filled)
 
     wild, tame = run(np.nan), run(1.0)
@@ -223,19 +221,18 @@ def test_splash_does_not_see_what_stands_in_padding() -> None:
 
 @pytest.mark.parametrize("kind", [Score.DOT, Score.ADDITIVE, Score.COSINE], ids=lambda kind: kind.value)
 def test_the_stages_do_not_see_what_stands_in_padding(kind: Score) -> None:
-    def call(q: jax.Array, k: jax.Array, v: jax.Array, params: AttentionParameters) -> Any:
-        mask = MASKS["lengths"]()
+    def call(q: jax.Array, k: jax.Array, v: jax.Array, params: AttentionParameters, mask: Mask) -> Any:
         q, k, v = zero_padded_queries(mask, q), zero_hidden_keys(mask, k), zero_hidden_keys(mask, v)
         logits = score(q, prepare_keys(k, kind, params=params), kind, params=params)
         weights = normalize(logits, dense_mask(mask, Q, K)).values
         return weighted_sum(weights, v), capture_weights(weights, Capture(("here",)), logits=logits, mask=mask)
 
-    check(call, AttentionParameters(PARTS.get(kind)))
+    check(call, AttentionParameters(PARTS.get(kind)), MASKS["lengths"]())
 
 
 def test_a_hidden_logit_that_is_nan_has_no_effect_on_any_weight() -> None:
     """Whoever scores by other means hides by `allowed` alone."""
-    allowed = jnp.asarray(np.arange(K) < KEYS[:, None])[:, None, None]
+    allowed = jax.device_put((np.arange(K) < KEYS[:, None])[:, None, None])
     logits = np.random.default_rng(2).normal(size=(B, H, Q, K)).astype(np.float32)
 
     for kind in (Normalizer.SOFTMAX, Normalizer.SPARSEMAX, Normalizer.ENTMAX15, Normalizer.STRAIGHT_THROUGH):

@@ -28,6 +28,7 @@ from transformer.attention.scores import Score
 
 B, Q, K, H, D = 2, 5, 7, 2, 8
 POSITIONS = np.arange(256)
+waves = jax.jit(sinusoidal_positions, static_argnums=1)
 PAIRINGS = pytest.mark.parametrize("halves", [False, True], ids=["neighbors", "halves"])
 
 
@@ -44,7 +45,7 @@ def wave(position: int, column: int, width: int) -> float:
 
 @pytest.mark.parametrize("width", [2, 8, 128])
 def test_every_entry_is_the_equations(width: int) -> None:
-    ours = np.asarray(sinusoidal_positions(jnp.asarray(POSITIONS), width))
+    ours = np.asarray(waves(POSITIONS, width))
     expected = np.array([[wave(p, column, width) for column in range(width)] for p in POSITIONS])
     # A float32 angle of a far position is only known to its own rounding.
     assert (np.abs(ours - expected) <= 1e-6 + 1.2e-7 * POSITIONS[:, None]).all()
@@ -52,8 +53,9 @@ def test_every_entry_is_the_equations(width: int) -> None:
 
 
 def test_any_shape_of_positions_is_encoded_entry_by_entry() -> None:
-    table = np.asarray(sinusoidal_positions(jnp.asarray(POSITIONS), 8))
+    table = np.asarray(waves(POSITIONS, 8))
     positions = np.array([[3, 0, 7], [255, 1, 1]])
+    # Outside of jit, as a notebook calls it.
     np.testing.assert_allclose(sinusoidal_positions(jnp.asarray(positions), 8), table[positions], atol=1e-6)
 
 
@@ -66,7 +68,7 @@ def test_a_shift_is_one_rotation_for_all_positions(shift: int) -> None:
         angle = shift / 10000 ** (2 * pair / width)
         block = [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
         rotation[2 * pair : 2 * pair + 2, 2 * pair : 2 * pair + 2] = block
-    here, there = (np.asarray(sinusoidal_positions(jnp.asarray(POSITIONS + move), width)) for move in (0, shift))
+    here, there = (np.asarray(waves(POSITIONS + move, width)) for move in (0, shift))
     np.testing.assert_allclose(there, here @ rotation.T, rtol=0, atol=1e-4)
     np.testing.assert_allclose(np.sum(here**2, axis=1), width / 2, rtol=1e-5)
 
@@ -89,22 +91,25 @@ def turned(x: np.ndarray, positions_BxN: np.ndarray, base: float, halves: bool) 
     return out
 
 
+rotated = jax.jit(apply_rotary, static_argnames=("base", "halves"))
+
+
 @pytest.mark.parametrize("base", [10000.0, 500.0])
 @PAIRINGS
 def test_rotary_is_a_complex_multiplication(halves: bool, base: float) -> None:
     x = random_arrays((B, K, H, D))[0]
     for positions in (np.arange(K)[None], np.array([[0, 3, 250, 7, 7, 1, 90], [5, 4, 3, 2, 1, 0, 11]])):
         truth = turned(x, positions, base, halves)
-        single = apply_rotary(jnp.asarray(x, jnp.float32), jnp.asarray(positions), base=base, halves=halves)
+        single = rotated(x.astype(np.float32), positions, base=base, halves=halves)
         # As with the waves: a float32 angle of a far position is only known to its own rounding.
         error = np.abs(single - truth) / np.abs(x).max()
         assert (error <= 1e-6 + 1.2e-7 * positions[..., None, None]).all()
-        rounded = jnp.asarray(x, jnp.bfloat16)
-        narrow = apply_rotary(rounded, jnp.asarray(positions), base=base, halves=halves)
-        of_rounded = turned(np.asarray(rounded.astype(jnp.float32), np.float64), positions, base, halves)
-        np.testing.assert_allclose(narrow.astype(jnp.float32), of_rounded, rtol=2**-8, atol=1e-4)
+        rounded = x.astype(jnp.bfloat16)
+        narrow = rotated(rounded, positions, base=base, halves=halves)
+        of_rounded = turned(rounded.astype(np.float64), positions, base, halves)
+        np.testing.assert_allclose(np.asarray(narrow, np.float32), of_rounded, rtol=2**-8, atol=1e-4)
         with jax.enable_x64(True):
-            double = apply_rotary(jnp.asarray(x), jnp.asarray(positions), base=base, halves=halves)
+            double = rotated(x, positions, base=base, halves=halves)
             np.testing.assert_allclose(double, truth, rtol=0, atol=1e-13)
         assert (single.dtype, narrow.dtype, double.dtype) == (np.float32, jnp.bfloat16, np.float64)
 
@@ -116,7 +121,7 @@ def test_rotated_products_depend_on_the_distance_alone_and_lengths_stay(halves: 
     with jax.enable_x64(True):
 
         def at(x: np.ndarray, position: int) -> np.ndarray:
-            return np.asarray(apply_rotary(jnp.asarray(x), jnp.full((1, 1), position), halves=halves))[0, 0]
+            return np.asarray(rotated(x, np.full((1, 1), position), halves=halves))[0, 0]
 
         for m, n in ((5, 2), (1003, 1000), (3, 0), (0, -3), (2, 5), (7, 7)):
             products = (at(q, m) * at(k, n)).sum(-1)
@@ -126,11 +131,13 @@ def test_rotated_products_depend_on_the_distance_alone_and_lengths_stay(halves: 
 
 
 def test_the_two_pairings_are_one_permutation_of_features() -> None:
-    x = jnp.asarray(random_arrays((B, K, H, D))[0], jnp.float32)
+    x = random_arrays((B, K, H, D))[0].astype(np.float32)
     order = np.arange(D).reshape(2, D // 2).T.reshape(D)
-    positions = jnp.arange(K)[None]
-    neighbors = apply_rotary(x[..., order], positions)
-    np.testing.assert_array_equal(neighbors, apply_rotary(x, positions, halves=True)[..., order])
+    positions = np.arange(K)[None]
+    neighbors, of_halves = (
+        np.asarray(rotated(one, positions, halves=halves)) for one, halves in ((x[..., order], False), (x, True))
+    )
+    np.testing.assert_array_equal(neighbors, of_halves[..., order])
 
 
 def test_rotary_refuses_an_odd_depth_and_a_base_that_is_no_frequency() -> None:
@@ -179,18 +186,19 @@ def published_bucket(distance: int, buckets: int, max_distance: int, bidirection
     return bucket + min(exact + int(share * np.float32(buckets - exact)), buckets - 1)
 
 
+bucket = jax.jit(t5_bucket, static_argnames=("buckets", "max_distance", "bidirectional"))
+
+
 @pytest.mark.parametrize(
     ("buckets", "max_distance", "bidirectional"),
     [(32, 128, True), (32, 128, False), (16, 64, True), (8, 20, False), (10, 1000, True)],
 )
 def test_t5s_buckets_are_the_published_codes(buckets: int, max_distance: int, bidirectional: bool) -> None:
-    def bucket(distances: jax.Array) -> jax.Array:
-        return t5_bucket(distances, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
-
+    options: Any = {"buckets": buckets, "max_distance": max_distance, "bidirectional": bidirectional}
     distances = np.arange(-1100, 1101)
     truth = [published_bucket(int(distance), buckets, max_distance, bidirectional) for distance in distances]
     # Compiled and not: a division that a compiler rewrites would move the edges.
-    for found in (bucket(jnp.asarray(distances)), jax.jit(bucket)(jnp.asarray(distances))):
+    for found in (t5_bucket(jnp.asarray(distances), **options), bucket(distances, **options)):
         np.testing.assert_array_equal(found, truth)
     assert set(truth) == set(range(buckets)) - ({buckets // 2} if bidirectional else set())
 
@@ -200,33 +208,39 @@ def test_t5s_buckets_have_their_published_edges() -> None:
 
     def first_distances(bidirectional: bool) -> list[int]:
         distances = np.arange(1000)
-        found = np.asarray(
-            t5_bucket(jnp.asarray(-distances), buckets=32, max_distance=128, bidirectional=bidirectional)
-        )
+        found = np.asarray(bucket(-distances, buckets=32, max_distance=128, bidirectional=bidirectional))
         assert (np.diff(found) >= 0).all()
         assert found[-1] == (15 if bidirectional else 31)
-        return [int(distances[found == bucket][0]) for bucket in np.unique(found)]
+        return [int(distances[found == one][0]) for one in np.unique(found)]
 
     grown = [16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
     assert first_distances(bidirectional=False) == [*range(16), *grown]
     assert first_distances(bidirectional=True) == [*range(8), 8, 12, 16, 23, 32, 46, 64, 91]
-    both = t5_bucket(jnp.array([0, 1, -1, 7, 8, 500]), buckets=32, max_distance=128, bidirectional=True)
+    both = bucket(np.array([0, 1, -1, 7, 8, 500]), buckets=32, max_distance=128, bidirectional=True)
     assert both.tolist() == [0, 17, 1, 23, 24, 31]
-    behind = t5_bucket(jnp.array([0, 1, 500, -1]), buckets=32, max_distance=128, bidirectional=False)
+    behind = bucket(np.array([0, 1, 500, -1]), buckets=32, max_distance=128, bidirectional=False)
     assert behind.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
     table = random_arrays((8, H))[0]
-    params = T5(jnp.asarray(table, jnp.float32), bidirectional=bidirectional, max_distance=6)
-    keys = np.arange(K)
-    found = params.position_bias(jnp.asarray(POSITIONS_BxQ), jnp.asarray(keys)[None, None], H, jnp.dtype(jnp.float32))
-    assert found is not None
+    params = T5(jax.device_put(table.astype(np.float32)), bidirectional=bidirectional, max_distance=6)
+
+    @jax.jit
+    def bias(params: T5, positions_BxQ: jax.Array, keys: jax.Array) -> jax.Array | None:
+        return params.position_bias(positions_BxQ, keys, H, jnp.dtype(jnp.float32))
+
+    found = np.asarray(bias(params, POSITIONS_BxQ, np.arange(K)[None, None]))
     assert found.shape == (B, H, Q, K)
     for b, h, i, j in np.ndindex(found.shape):
         bucket = published_bucket(int(j - POSITIONS_BxQ[b, i]), 8, 6, bidirectional)
         assert found[b, h, i, j] == np.float32(table[bucket, h])
+
+
+@jax.jit
+def shaws_terms(params: Shaw, q: Any, weights: Any, positions: Any) -> tuple[Any, Any]:
+    return params.position_logits(q, positions, K), params.position_values(weights, positions)
 
 
 @pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
@@ -240,11 +254,17 @@ def test_shaws_terms_are_the_naive_equations(clip: int, positions: np.ndarray) -
         logits[b, h, i, j] = q[b, i, h] @ of_keys[edge]
         values[b, i, h] += weights[b, h, i, j] * of_values[edge]
     with jax.enable_x64(True):
-        params = Shaw(jnp.asarray(of_keys), jnp.asarray(of_values))
-        found = params.position_logits(jnp.asarray(q), jnp.asarray(positions), K)
+        params = Shaw(*jax.device_put((of_keys, of_values)))
+        found, read = shaws_terms(params, q, weights, positions)
         np.testing.assert_allclose(found, logits, rtol=0, atol=1e-13)
-        read = params.position_values(jnp.asarray(weights), jnp.asarray(positions))
         np.testing.assert_allclose(read, values, rtol=0, atol=1e-13)
+
+
+@jax.jit(static_argnames=("kind", "position"))
+def prepared_score(
+    q: Any, k: Any, params: AttentionParameters, positions: Any, kind: Score, position: AttentionPosition
+) -> jax.Array:
+    return score(q, prepare_keys(k, kind, position, params), kind, position, params, positions=positions)
 
 
 @pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
@@ -261,11 +281,9 @@ def test_transformer_xls_score_is_the_sum_of_its_four_terms(kind: Score, positio
         truth[b, h, i, j] = sum(terms) / (1 if kind is Score.DOT else D**0.5)
     for dtype, tolerance in ((jnp.float32, 1e-6 * np.abs(truth).max()), (jnp.float64, 1e-13)):
         with jax.enable_x64(dtype is jnp.float64):
-            arrays = [jnp.asarray(x, dtype) for x in (q, k, weight, u, v)]
+            arrays = jax.device_put([x.astype(dtype) for x in (q, k, weight, u, v)])
             params = AttentionParameters(position=TransformerXL(*arrays[2:]))
-            prepared = prepare_keys(arrays[1], kind, AttentionPosition.TRANSFORMER_XL, params)
-            places = jnp.asarray(positions)
-            found = score(arrays[0], prepared, kind, AttentionPosition.TRANSFORMER_XL, params, positions=places)
+            found = prepared_score(*arrays[:2], params, positions, kind, AttentionPosition.TRANSFORMER_XL)
             np.testing.assert_allclose(found, truth, rtol=0, atol=tolerance)
 
 
@@ -275,21 +293,22 @@ def test_transformer_xls_score_is_the_sum_of_its_four_terms(kind: Score, positio
 def test_terms_of_bfloat16_are_summed_in_float32(position: AttentionPosition) -> None:
     """Of equal arrays in float32, in which their products are exact, the logits are those."""
     q, k, *arrays = (
-        jnp.asarray(x, jnp.bfloat16).astype(jnp.float32)
+        jax.device_put(x.astype(jnp.bfloat16).astype(np.float32))
         for x in random_arrays((1, 1, H, D), (1, 1, H, D), (3, D), (2, H, D), (2, H, D))
     )
     table, weight, kinds = arrays
     # bfloat16 holds the wave of distance 0 and the sums of the query with biases of 0.
-    none, differ = jnp.zeros((H, D)), jnp.ones((1, 1, 1), bool)
+    none, differ = jax.device_put((np.zeros((H, D), np.float32), np.ones((1, 1, 1), bool)))
     scheme: Any = Shaw(table)
     if position is AttentionPosition.TRANSFORMER_XL:
         scheme = TransformerXL(weight, none, none, kinds, none, differ)
 
     def logits(dtype: Any) -> Any:
-        cast = jax.tree.map(lambda x: x if x.dtype == bool else x.astype(dtype), scheme)
-        params = AttentionParameters(position=cast)
-        prepared = prepare_keys(k.astype(dtype), Score.DOT, position, params)
-        return score(q.astype(dtype), prepared, Score.DOT, position, params)
+        def cast(x: Any) -> Any:
+            return x if x.dtype == bool else jax.device_put(np.asarray(x, dtype))
+
+        params = AttentionParameters(position=jax.tree.map(cast, scheme))
+        return prepared_score(cast(q), cast(k), params, None, Score.DOT, position)
 
     assert logits(jnp.bfloat16).dtype == jnp.float32
     np.testing.assert_allclose(logits(jnp.bfloat16), logits(jnp.float32), rtol=0, atol=1e-5)
@@ -298,12 +317,17 @@ def test_terms_of_bfloat16_are_summed_in_float32(position: AttentionPosition) ->
 LENGTH = 14
 
 
+@jax.jit(static_argnames="position")
+def self_attention(x: jax.Array, params: AttentionParameters, position: AttentionPosition) -> jax.Array:
+    return attend(x, x, x, spec=AttentionSpec(position=position), mask=local_monotonic(2), params=params)[0]
+
+
 def window_attention(x_NxHxD: np.ndarray, position: AttentionPosition) -> np.ndarray:
     """Self-attention of one sequence within a window of two to each side."""
     generator = np.random.default_rng(9)
 
     def normal(*shape: int) -> jax.Array:
-        return jnp.asarray(generator.normal(size=shape), jnp.float32)
+        return jax.device_put(generator.normal(size=shape).astype(np.float32))
 
     own: dict[AttentionPosition, Any] = {
         AttentionPosition.T5: lambda: T5(normal(8, H)),
@@ -311,10 +335,7 @@ def window_attention(x_NxHxD: np.ndarray, position: AttentionPosition) -> np.nda
         AttentionPosition.TRANSFORMER_XL: lambda: TransformerXL(normal(6, H, D), normal(H, D), normal(H, D)),
     }
     params = AttentionParameters(position=own[position]() if position in own else None)
-    x = jnp.asarray(x_NxHxD, jnp.float32)[None]
-    return np.asarray(
-        attend(x, x, x, spec=AttentionSpec(position=position), mask=local_monotonic(2), params=params)[0]
-    )[0]
+    return np.asarray(self_attention(x_NxHxD[None].astype(np.float32), params, position))[0]
 
 
 @pytest.mark.parametrize("position", list(AttentionPosition), ids=lambda position: position.value)
@@ -322,15 +343,15 @@ def test_relative_positions_move_with_the_sequence_and_absolute_ones_do_not(posi
     """F(shift x) = shift f(x) wherever the window meets neither end."""
     shift = 3
     x = random_arrays((LENGTH, H, D))[0]
-    waves = np.asarray(sinusoidal_positions(jnp.arange(LENGTH), D))[:, None]
+    absolute = np.asarray(waves(np.arange(LENGTH), D))[:, None]
 
-    def change(absolute: np.ndarray | float) -> float:
-        before = window_attention(x + absolute, position)
-        after = window_attention(np.roll(x, shift, axis=0) + absolute, position)
+    def change(added: np.ndarray | float) -> float:
+        before = window_attention(x + added, position)
+        after = window_attention(np.roll(x, shift, axis=0) + added, position)
         return np.abs(after[shift + 2 : -2] - before[2 : -2 - shift]).max()
 
     assert change(0.0) <= 1e-5
-    assert change(waves) >= 1e-1
+    assert change(absolute) >= 1e-1
 
 
 def test_relative_positions_tell_apart_what_attention_alone_does_not() -> None:

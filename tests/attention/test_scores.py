@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention.api import attend, prepare_keys, score
+from transformer.attention.api import PreparedKeys, attend, prepare_keys, score
 from transformer.attention.attend_checks import check_attend_call
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.masks import Mask
@@ -22,6 +22,8 @@ from transformer.attention.scores import Additive, Concat, Cosine, General, Loca
 B, Q, K, H, D, C, A, N = 2, 3, 5, 2, 4, 6, 3, 7
 PRODUCTS = (Score.DOT, Score.SCALED_DOT, Score.COSINE)
 POSITIONS = tuple(position for position in AttentionPosition if position is not AttentionPosition.NONE)
+# Values that are unit vectors: what attend() gives of them are its weights.
+UNIT_VALUES = jax.device_put(np.broadcast_to(np.eye(K, dtype=np.float32)[:, None], (B, K, H, K)))
 
 SHAPES: Mapping[Score, tuple[type, dict[str, tuple[int, ...]]]] = MappingProxyType(
     {
@@ -83,16 +85,19 @@ def expected(kind: Score, q: np.ndarray, k: np.ndarray, own: Any) -> np.ndarray:
 
 
 def cast(tree: Any, dtype: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
+    return jax.tree.map(lambda x: np.asarray(x, dtype), tree)
 
 
-def whole(kind: Score, q: Any, k: Any, own: Any, **options: Any) -> jax.Array:
+def prepared_score(kind: Score, q: Any, k: Any, own: Any, scale: float | None = None) -> jax.Array:
     """Prepared keys and their scores in one."""
     params = AttentionParameters(own)
     with jax.default_matmul_precision("highest"):
         return score(
-            q, prepare_keys(k, kind, AttentionPosition.NONE, params), kind, AttentionPosition.NONE, params, **options
+            q, prepare_keys(k, kind, AttentionPosition.NONE, params), kind, AttentionPosition.NONE, params, scale=scale
         )
+
+
+whole = jax.jit(prepared_score, static_argnames=("kind", "scale"))
 
 
 @pytest.mark.parametrize("groups", [1, H])
@@ -115,7 +120,7 @@ def test_bfloat16_inputs_give_float32_logits(kind: Score, parameters: Any) -> No
     q, k, own = inputs(kind)
     arrays = (*cast((q, k), jnp.bfloat16), cast(own, parameters))
     logits = whole(kind, *arrays)
-    rounded = jax.tree.map(lambda x: np.asarray(x.astype(jnp.float32), np.float64), arrays)
+    rounded = cast(arrays, np.float64)
     truth = expected(kind, *rounded)
     assert logits.dtype == np.float32
     np.testing.assert_allclose(logits, truth, rtol=0, atol=1e-2 * max(1, np.abs(truth).max()))
@@ -129,24 +134,25 @@ def test_a_scale_replaces_the_root_of_the_depth() -> None:
 
 def test_six_steps_of_one_query() -> None:
     """Scores 112 and 96, divided by sqrt(64): 14 and 12; softmax: 0.880797 and 0.119203."""
-    q = jnp.ones((1, 1, 1, 64))
-    k = jnp.stack([jnp.full((1, 64), 112 / 64), jnp.full((1, 64), 96 / 64)])[None]
-    np.testing.assert_array_equal(whole(Score.DOT, q, k, None)[0, 0, 0], [112, 96])
-    scaled = whole(Score.SCALED_DOT, q, k, None)
-    np.testing.assert_array_equal(scaled[0, 0, 0], [14, 12])
-    np.testing.assert_allclose(softmax(scaled)[0, 0, 0], [0.880797, 0.119203], rtol=0, atol=5e-7)
+    q = jax.device_put(np.ones((1, 1, 1, 64), np.float32))
+    k = jax.device_put(np.repeat(np.float32([112 / 64, 96 / 64]), 64).reshape(1, 2, 1, 64))
+    # Outside of jit, as the first lines of a notebook.
+    np.testing.assert_array_equal(np.asarray(score(q, k, Score.DOT))[0, 0, 0], [112, 96])
+    scaled = score(q, k, Score.SCALED_DOT)
+    np.testing.assert_array_equal(np.asarray(scaled)[0, 0, 0], [14, 12])
+    np.testing.assert_allclose(np.asarray(softmax(scaled))[0, 0, 0], [0.880797, 0.119203], rtol=0, atol=5e-7)
 
 
 def test_additive_is_concat_with_both_matrices_stacked() -> None:
     q, k, own = cast(inputs(Score.ADDITIVE), jnp.float32)
-    stacked = Concat(jnp.concatenate([own.keys_HxCxA, own.queries_HxDxA], axis=1), own.score_HxA)
+    stacked = Concat(np.concatenate([own.keys_HxCxA, own.queries_HxDxA], axis=1), own.score_HxA)
     np.testing.assert_array_equal(whole(Score.ADDITIVE, q, k, own), whole(Score.CONCAT, q, k, stacked))
 
 
 def test_bahdanaus_first_step_weighs_all_keys_alike() -> None:
     """His v starts at zero (Bahdanau et al. 2015, appendix B.1)."""
     q, k, own = cast(inputs(Score.ADDITIVE), jnp.float32)
-    weights = softmax(whole(Score.ADDITIVE, q, k, dataclasses.replace(own, score_HxA=jnp.zeros((H, A)))))
+    weights = softmax(whole(Score.ADDITIVE, q, k, dataclasses.replace(own, score_HxA=np.zeros((H, A), np.float32))))
     np.testing.assert_array_equal(weights, np.full((B, H, Q, K), np.float32(1) / np.float32(K)))
 
 
@@ -166,7 +172,7 @@ def test_general_with_a_factored_weight_is_the_product_of_two_projections() -> N
 
 def test_general_with_the_identity_is_dot() -> None:
     q, k, _ = cast(inputs(Score.DOT), jnp.float32)
-    identity = General(jnp.broadcast_to(jnp.eye(D), (H, D, D)))
+    identity = General(np.broadcast_to(np.eye(D, dtype=np.float32), (H, D, D)))
     np.testing.assert_allclose(whole(Score.GENERAL, q, k, identity), whole(Score.DOT, q, k, None), rtol=0, atol=1e-6)
 
 
@@ -182,25 +188,27 @@ def test_sharpened_cosine_is_the_addressing_of_a_turing_machine() -> None:
     """w_i = exp(beta K[k, M_i]) / sum_j exp(beta K[k, M_j]) (Graves et al. 2014, equations 5 and 6)."""
     memory_KxD = np.array([[1.0, 0], [0, 2], [-3, 0], [5, 5]])
     cosines = np.array([1, 0, -1, np.sqrt(0.5)])
-    q, k = jnp.array([7.0, 0])[None, None, None], jnp.asarray(memory_KxD, jnp.float32)[None, :, None]
+    q, k = np.float32([7, 0])[None, None, None], np.float32(memory_KxD)[None, :, None]
     for beta in (1.0, 4.0):
         powers = np.exp(beta * cosines)
-        for sharpening in (beta, jnp.full((1, 1, 1), beta)):
-            weights = softmax(whole(Score.COSINE, q, k, Cosine(sharpening)))
+        # A number is no argument of a compiled function.
+        of_number = jax.jit(lambda q, k, beta=beta: prepared_score(Score.COSINE, q, k, Cosine(beta)))(q, k)
+        of_array = whole(Score.COSINE, q, k, Cosine(np.full((1, 1, 1), beta, np.float32)))
+        for logits in (of_number, of_array):
+            weights = np.asarray(softmax(logits))
             np.testing.assert_allclose(weights[0, 0, 0], powers / powers.sum(), rtol=0, atol=1e-6)
-    absent = whole(Score.COSINE, q, k, None)
+    absent = np.asarray(whole(Score.COSINE, q, k, None))
     np.testing.assert_allclose(absent[0, 0, 0], cosines, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE], ids=lambda backend: backend.value)
 def test_cosine_of_a_zero_vector_is_zero_and_so_is_its_gradient(backend: Backend) -> None:
     q, k, own = cast(inputs(Score.COSINE), jnp.float32)
-    q, k = q.at[0, 1].set(0), k.at[1, 2].set(0)
-    v = jnp.broadcast_to(jnp.eye(K)[:, None], (B, K, H, K))
+    q[0, 1], k[1, 2] = 0, 0
     spec = AttentionSpec(Score.COSINE, backend=backend)
 
     def first_weights(q: jax.Array, k: jax.Array) -> jax.Array:
-        return jnp.sum(attend(q, k, v, spec=spec, mask=Mask(), params=AttentionParameters(own))[0][..., 0])
+        return jnp.sum(attend(q, k, UNIT_VALUES, spec=spec, mask=Mask(), params=AttentionParameters(own))[0][..., 0])
 
     logits = np.asarray(whole(Score.COSINE, q, k, own))
     assert not logits[0, :, 1].any()
@@ -218,20 +226,20 @@ def test_location_depends_on_the_query_alone() -> None:
     q, k, own = cast(inputs(Score.LOCATION), jnp.float32)
     logits = whole(Score.LOCATION, q, k, own)
     np.testing.assert_array_equal(logits, whole(Score.LOCATION, q, -3 * k, own))
-    of_k = jax.grad(lambda k: jnp.sum(whole(Score.LOCATION, q, k, own) ** 2))(k)
-    assert not of_k.any()
+    of_k = jax.jit(jax.grad(lambda k: jnp.sum(whole(Score.LOCATION, q, k, own) ** 2)))(k)
+    assert not np.any(of_k)
     # Two queries that are equal look at equal places, whatever their own.
-    same = whole(Score.LOCATION, jnp.broadcast_to(q[:, :1], q.shape), k, own)
-    np.testing.assert_array_equal(same, jnp.broadcast_to(same[:, :, :1], same.shape))
+    same = np.asarray(whole(Score.LOCATION, np.broadcast_to(q[:, :1], q.shape), k, own))
+    np.testing.assert_array_equal(same, np.broadcast_to(same[:, :, :1], same.shape))
 
 
 def test_location_is_cut_to_a_shorter_memory_and_refuses_a_longer_one() -> None:
-    q, k, own = cast(inputs(Score.LOCATION), jnp.float32)
-    logits = whole(Score.LOCATION, q, k, own)
-    np.testing.assert_allclose(whole(Score.LOCATION, q, k[:, :2], own), logits[..., :2], rtol=0, atol=1e-6)
+    q, k, own = jax.device_put(cast(inputs(Score.LOCATION), jnp.float32))
+    logits = np.asarray(whole(Score.LOCATION, q, k, own))
+    np.testing.assert_allclose(whole(Score.LOCATION, q, np.asarray(k)[:, :2], own), logits[..., :2], rtol=0, atol=1e-6)
     spec = AttentionSpec(Score.LOCATION)
     for keys, fits in ((1, True), (N, True), (N + 1, False)):
-        memory = jnp.zeros((B, keys, H, C))
+        memory = jax.device_put(np.zeros((B, keys, H, C), np.float32))
         if fits:
             check_attend_call(q, memory, memory, spec, Mask(), None, AttentionParameters(own))
             continue
@@ -244,7 +252,7 @@ def position_parameters(position: AttentionPosition) -> Any:
     generator = np.random.default_rng(6)
 
     def normal(*shape: int) -> jax.Array:
-        return jnp.asarray(generator.normal(size=shape), jnp.float32)
+        return jax.device_put(generator.normal(size=shape).astype(np.float32))
 
     match position:
         case AttentionPosition.T5:
@@ -268,16 +276,24 @@ def test_keys_are_prepared_once_for_a_loop_over_queries(kind: Score, position: A
     if kind is Score.COSINE:
         own = Cosine(own.sharpening[:, :, :1])
     params = AttentionParameters(own, position_parameters(position))
-    prepared = prepare_keys(k, kind, position, params)
-    positions_BxQ = jnp.array([[3], [1]]) + jnp.arange(Q)
+    positions_BxQ = np.array([[3], [1]]) + np.arange(Q)
 
     @jax.jit
-    def logits(q: jax.Array, positions: jax.Array) -> jax.Array:
-        return score(q, prepared, kind, position, params, positions=positions)
+    def together_and_in_steps(q: jax.Array, k: jax.Array, params: AttentionParameters) -> tuple[jax.Array, jax.Array]:
+        prepared = prepare_keys(k, kind, position, params)
 
-    together = logits(q, positions_BxQ)
-    steps = [logits(q[:, i : i + 1], positions_BxQ[:, i : i + 1]) for i in range(Q)]
-    np.testing.assert_allclose(jnp.concatenate(steps, axis=2), together, rtol=0, atol=1e-5)
+        def logits(q_BxQxHxD: jax.Array, positions: jax.Array) -> jax.Array:
+            return score(q_BxQxHxD, prepared, kind, position, params, positions=positions)
+
+        def step(_: None, query: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
+            q_BxHxD, positions_B = query
+            return None, logits(q_BxHxD[:, None], positions_B[:, None])[:, :, 0]
+
+        _, steps = jax.lax.scan(step, None, (jnp.moveaxis(q, 1, 0), positions_BxQ.T))
+        return logits(q, jnp.asarray(positions_BxQ)), jnp.moveaxis(steps, 0, 2)
+
+    together, steps = together_and_in_steps(q, k, params)
+    np.testing.assert_allclose(steps, together, rtol=0, atol=1e-5)
 
 
 def test_prepared_keys_are_carried_like_an_array() -> None:
@@ -286,42 +302,45 @@ def test_prepared_keys_are_carried_like_an_array() -> None:
     params = AttentionParameters(own)
     prepared = jax.jit(lambda k: prepare_keys(k, Score.ADDITIVE, params=params))(k)
     assert (prepared.kind, prepared.position, prepared.depth) == (Score.ADDITIVE, AttentionPosition.NONE, k.shape[-1])
-    alone = score(q, prepared, Score.ADDITIVE, params=params)
+
+    @jax.jit
+    def scores(q: jax.Array, prepared: PreparedKeys) -> jax.Array:
+        return score(q, prepared, Score.ADDITIVE, params=params)
+
+    alone = np.asarray(scores(q, prepared))
 
     def step(carried: Any, row: jax.Array) -> tuple[Any, jax.Array]:
         return carried, score(row[:, None], carried, Score.ADDITIVE, params=params)[:, :, 0]
 
-    last, rows = jax.lax.scan(step, prepared, jnp.moveaxis(q, 1, 0))
-    np.testing.assert_allclose(jnp.moveaxis(rows, 0, 2), alone, rtol=0, atol=1e-6)
+    last, rows = jax.lax.scan(step, prepared, np.moveaxis(q, 1, 0))
+    np.testing.assert_allclose(np.moveaxis(rows, 0, 2), alone, rtol=0, atol=1e-6)
     assert jax.tree.structure(last) == jax.tree.structure(prepared)
-    stacked = jax.vmap(lambda k: prepare_keys(k, Score.ADDITIVE, params=params))(jnp.stack([k, 2 * k]))
+    stacked = jax.vmap(lambda k: prepare_keys(k, Score.ADDITIVE, params=params))(np.stack([k, 2 * k]))
     assert stacked.keys.shape == (2, *prepared.keys.shape)
-    reversed_rows = jax.tree.map(lambda leaf: leaf[::-1], prepared)
-    found = score(q[::-1], reversed_rows, Score.ADDITIVE, params=params)
-    np.testing.assert_allclose(found, alone[::-1], rtol=0, atol=1e-6)
+    reversed_rows = jax.tree.map(lambda leaf: np.asarray(leaf)[::-1], prepared)
+    np.testing.assert_allclose(scores(q[::-1], reversed_rows), alone[::-1], rtol=0, atol=1e-6)
     described = jax.eval_shape(lambda k: prepare_keys(k, Score.ADDITIVE, params=params), k)
     assert described.keys.shape == prepared.keys.shape
 
 
+BIAS = np.random.default_rng(8).normal(size=(1, H, Q, K)).astype(np.float32)
+
+
 def attention_weights(
-    kind: Score,
-    position: AttentionPosition,
-    backend: Backend,
-    temperature: float,
-    bias: jax.Array,
-    scale: float | None = None,
+    kind: Score, position: AttentionPosition, backend: Backend, temperature: float, scale: float | None = None
 ) -> np.ndarray:
-    """The weights of attend(), read through values that are unit vectors."""
-    q, k, own = cast(inputs(kind), jnp.float32)
-    v = jnp.broadcast_to(jnp.eye(K)[:, None], (B, K, H, K))
+    """The weights of attend(), read through values that are unit vectors.
+
+    Operation by operation: the cells share most of them, and as whole programs nothing that is compiled.
+    """
+    q, k, own, bias = jax.device_put(cast((*inputs(kind), BIAS), np.float32))
     spec = AttentionSpec(kind, position=position, backend=backend, temperature=temperature, scale=scale)
     params = AttentionParameters(own, position_parameters(position))
-    output = attend(q, k, v, spec=spec, mask=Mask(), bias=bias, params=params)[0]
-    return np.asarray(jnp.moveaxis(output, 1, 2), np.float64)
+    output = attend(q, k, UNIT_VALUES, spec=spec, mask=Mask(), bias=bias, params=params)[0]
+    return np.moveaxis(np.asarray(output, np.float64), 1, 2)
 
 
 IN_BLOCKS = (AttentionPosition.NONE, AttentionPosition.ROTARY, AttentionPosition.ALIBI, AttentionPosition.T5)
-BIAS = np.random.default_rng(8).normal(size=(1, H, Q, K)).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -347,9 +366,8 @@ def test_temperature_divides_the_logits_with_all_their_terms(
 ) -> None:
     """softmax(s / T) is softmax(s)^(1 / T), normalized: whatever escapes the division breaks it."""
     temperature = 0.6
-    ordinary = attention_weights(kind, position, backend, 1.0, jnp.asarray(BIAS))
+    ordinary, found = (attention_weights(kind, position, backend, one) for one in (1.0, temperature))
     powers = ordinary ** (1 / temperature)
-    found = attention_weights(kind, position, backend, temperature, jnp.asarray(BIAS))
     np.testing.assert_allclose(found, powers / powers.sum(-1, keepdims=True), rtol=0, atol=3e-6)
 
 
@@ -361,5 +379,5 @@ def test_scale_bias_positions_and_temperature_stand_where_the_equation_has_them(
     for b, h, i, j in np.ndindex(logits.shape):
         logits[b, h, i, j] = (0.3 * q[b, i, h] @ k[b, j, h] - [1 / 16, 1 / 256][h] * abs(i - j) + BIAS[0, h, i, j]) / 2
     powers = np.exp(logits)
-    found = attention_weights(Score.SCALED_DOT, AttentionPosition.ALIBI, backend, 2.0, jnp.asarray(BIAS), scale=0.3)
+    found = attention_weights(Score.SCALED_DOT, AttentionPosition.ALIBI, backend, 2.0, scale=0.3)
     np.testing.assert_allclose(found, powers / powers.sum(-1, keepdims=True), rtol=0, atol=1e-6)
