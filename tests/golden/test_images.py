@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import transformer
+from tests import programs
 from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
@@ -49,9 +50,8 @@ def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
     model = build(model_config(foreign.model), foreign.interface, Precision())
     image = {"image": arrays["picture"].transpose(0, 2, 3, 1)}
     with jax.default_matmul_precision("highest"):
-        logits, aux = model.apply(
-            Variables(foreign.params, {}), image, train=False, capture=Capture(sites=("encoder/self",))
-        )
+        capture = Capture(sites=("encoder/self",))
+        logits, aux = programs.apply(model, Variables(foreign.params, {}), image, train=False, capture=capture)
     np.testing.assert_allclose(logits, arrays["logits"], atol=1e-4)
     np.testing.assert_allclose(aux.maps["encoder/self"].weights, arrays["attention"], atol=1e-5)
 
@@ -83,7 +83,7 @@ def test_a_published_model_looks_at_a_file(tmp_path: Path) -> None:
     read = (pixels / 255 - [0.4, 0.5, 0.6]) / [0.2, 0.3, 0.4]
     capture = Capture(sites=("encoder/self",))
     inputs = {"image": read[None].astype(np.float32)}
-    _, aux = loaded.model.apply(loaded.variables, inputs, train=False, capture=capture)
+    _, aux = programs.apply(loaded.model, loaded.variables, inputs, train=False, capture=capture)
     np.testing.assert_allclose(np.asarray(maps["encoder/self"][1]), aux.maps["encoder/self"].weights[1], atol=1e-5)
     assert arrays["attention"].shape[-1] == 10
     page = loaded.show_attention(str(tmp_path / "one.png"), page=tmp_path / "page.html")
@@ -151,7 +151,7 @@ def test_a_file_is_resized_cropped_and_normalized_as_the_folder_says(tmp_path: P
         loaded = transformer.load(tmp_path / "in")
         maps = loaded.run_with_maps(str(tmp_path / "one.png"))
         capture, inputs = Capture(sites=("encoder/self",)), {"image": expected[None, ..., None].astype(np.float32)}
-        _, aux = loaded.model.apply(loaded.variables, inputs, train=False, capture=capture)
+        _, aux = programs.apply(loaded.model, loaded.variables, inputs, train=False, capture=capture)
         np.testing.assert_allclose(np.asarray(maps["encoder/self"][1]), aux.maps["encoder/self"].weights[1], atol=1e-5)
 
 

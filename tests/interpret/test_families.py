@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import programs
 from tests.contracts.cases import CASES, Case
+from tests.models.random_models import fresh_variables
 from transformer.attention.sites import MapValues
 from transformer.interpret.load import LoadedModel, _model
 from transformer.tasks import registry as tasks
@@ -42,7 +42,7 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     read, own = (dataclasses.replace(interface, max_decoded_length=0) for interface in interfaces)
     assert read == own
     model = _model(experiment, tokenizer)
-    loaded = LoadedModel(experiment, model, programs.initial(model.init), tokenizer, {})
+    loaded = LoadedModel(experiment, model, fresh_variables(model), tokenizer, {})
     probed = next(iter(task.probe_batch.values()))  # type: ignore[attr-defined]
     texts = experiment.task.shape.num_texts if isinstance(experiment.task, FineTuningConfig) else 1
     text = TEXT_SEPARATOR.join([tokenizer.decode(probed[0][:6])] * texts)

@@ -18,6 +18,20 @@ def random_variables(model: Model) -> Variables:
     return Variables(jax.tree.map(lambda leaf: 0.7 * normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
+def fresh_variables(model: Model, seed: int = 0) -> Variables:
+    """Variables about as large as those of `model.init`, which compiles for longer than most models' passes."""
+    normal = np.random.default_rng(seed).normal
+
+    def draw(path: Any, leaf: Any) -> np.ndarray:
+        constant = {"scale": 1, "bias": 0}.get(path[-1].key)
+        drawn = 0.3 * normal(size=leaf.shape) if constant is None else np.full(leaf.shape, constant)
+        return drawn.astype(leaf.dtype)
+
+    params = jax.tree_util.tree_map_with_path(draw, model.functional.shapes())
+    initial, key = model.functional.bind(params).initial_state, jax.random.key(seed)
+    return Variables(params, jax.jit(initial)(key) if jax.tree.leaves(jax.eval_shape(initial, key)) else {})
+
+
 def decode(
     model: Model, variables: Variables, inputs: Any, said_RxT: np.ndarray, num_beams: int, asked: Capture | None
 ) -> tuple[Any, Any, Any]:

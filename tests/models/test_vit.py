@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
+from tests.models.random_models import fresh_variables
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import FunctionalModule, Precision
 from transformer.layers.grid_positions import GridPositionEmbeddings, GridPositionEncoding
 from transformer.models import registry
-from transformer.models.model import Model, count_parameters
+from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.model_family import PublishedSize
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.models.vit import SIZES, STACK, ImagePooling, VitConfig
@@ -37,10 +39,11 @@ def vit(**changes: Any) -> tuple[VitConfig, Model]:
     return config, registry.build(config, interface, Precision())
 
 
-def scattered(params: Any) -> Any:
+def scattered_variables(model: Model) -> Variables:
     """Parameters none of which is zero or one, so that each matters."""
-    rng = np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: leaf + 0.2 * rng.normal(size=leaf.shape).astype(np.float32), params)
+    rng, variables = np.random.default_rng(1), fresh_variables(model)
+    scatter = lambda leaf: np.asarray(leaf) + 0.2 * rng.normal(size=leaf.shape).astype(np.float32)  # noqa: E731
+    return variables._replace(params=jax.tree.map(scatter, variables.params))
 
 
 def image(rows: int = 2) -> np.ndarray:
@@ -83,9 +86,8 @@ def blocks(x: np.ndarray, layers: dict) -> np.ndarray:
 @pytest.mark.parametrize("pooling", ImagePooling)
 def test_logits_are_those_of_the_equations(pooling: ImagePooling) -> None:
     config, model = vit(pooling=pooling)
-    variables = model.init(jax.random.key(0))
-    variables = variables._replace(params=scattered(variables.params))
-    got, _ = model.apply(variables, {"image": image()}, train=False)
+    variables = scattered_variables(model)
+    got, _ = programs.apply(model, variables, {"image": image()}, train=False)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables.params)
     for one, logits in zip(image().astype(np.float64), got, strict=True):
         cuts = [
@@ -124,9 +126,8 @@ def test_sites_have_the_grid_and_the_token_in_front() -> None:
         4.0,
         1,
     )
-    variables = model.init(jax.random.key(0))
     capture = Capture(sites=(f"{STACK}/self",))
-    _, aux = model.apply(variables, {"image": image()}, train=False, capture=capture)
+    _, aux = programs.apply(model, fresh_variables(model), {"image": image()}, train=False, capture=capture)
     maps = aux.maps[f"{STACK}/self"].weights
     assert maps.shape == (2, 2, HEADS, 7, 7)
     np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
@@ -135,11 +136,12 @@ def test_sites_have_the_grid_and_the_token_in_front() -> None:
 @pytest.mark.parametrize("kind", GridPositionEncoding)
 def test_only_without_positions_is_a_image_a_set_of_patches(kind: GridPositionEncoding) -> None:
     _, model = vit(positions=kind)
-    variables = model.init(jax.random.key(0))
-    variables = variables._replace(params=scattered(variables.params))
+    variables = scattered_variables(model)
     given = image()
     turned = np.concatenate([given[:, PATCH:], given[:, :PATCH]], axis=1)
-    first, second = (model.apply(variables, {"image": each}, train=False)[0] for each in (given, turned))
+    first, second = (
+        np.asarray(programs.apply(model, variables, {"image": each}, train=False)[0]) for each in (given, turned)
+    )
     same = np.abs(first - second).max() < 1e-5
     assert same == (kind is GridPositionEncoding.NONE)
 
@@ -151,7 +153,8 @@ def test_sinusoidal_positions_of_rows_and_columns() -> None:
     functional = FunctionalModule(
         lambda builder: GridPositionEmbeddings(kind, shape, width, num_class_tokens=1, builder=builder)
     )
-    got = functional.bind(functional.init(jax.random.key(0)))(jnp.zeros((1, 13, width)))[0]
+    embed = jax.jit(lambda x: functional.bind(functional.init(jax.random.key(0)))(x))
+    got = embed(np.zeros((1, 13, width), np.float32))[0]
     expected = np.zeros((13, width))
     for row in range(3):
         for column in range(4):
@@ -167,8 +170,8 @@ def test_learned_rows_and_columns_are_shared() -> None:
             GridPositionEncoding.LEARNED_2D, (2, 3), 4, num_class_tokens=1, builder=builder
         )
     )
-    params = functional.init(jax.random.key(0))
-    got = functional.bind(params)(jnp.zeros((1, 7, 4)))[0]
+    params = jax.device_get(programs.initial(functional.init))
+    got = jax.jit(lambda params, x: functional.bind(params)(x))(params, np.zeros((1, 7, 4), np.float32))[0]
     rows, columns = params["rows"], params["columns"]
     expected = [np.zeros(4)] + [np.concatenate([rows[row], columns[column]]) for row in range(2) for column in range(3)]
     np.testing.assert_allclose(got, np.stack(expected))

@@ -13,6 +13,7 @@ import pytest
 
 from tests.golden.recordings import Recording
 from tests.golden.weights import random_weights
+from tests.models.random_models import fresh_variables
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
@@ -41,8 +42,9 @@ def recorded() -> Recording:
 
 def moved(model: Model) -> Variables:
     """Variables none of which is zero."""
-    variables, keys = model.init(jax.random.key(0)), iter(jax.random.split(jax.random.key(1), 100))
-    return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(next(keys), leaf.shape), variables)
+    variables, rng = fresh_variables(model), np.random.default_rng(1)
+    move = lambda leaf: jnp.asarray(leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32))  # noqa: E731
+    return jax.tree.map(move, variables)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import programs
+from tests.models.random_models import fresh_variables
 from transformer.attention import Axis, Capture, Site
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -44,7 +45,7 @@ def task_of(folder: Path, **values: Any) -> Any:
 def view(task: Classification) -> StateView:
     config = model_config({"family": "recurrent_classifier", "embedding_width": 4, "encoder": {"width": 3}})
     model = build_model(config, task.interface, Precision())
-    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+    return StateView(model, fresh_variables(model), {}, {}, jnp.int32(0), train=False)
 
 
 def test_matthews_and_f1_are_those_of_their_counts() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests import programs
 from tests.gradients import check_gradient
+from tests.models.random_models import fresh_variables
 from tests.tasks.test_translation import CONFIG, PAD, PAIRS
 from transformer.attention import Normalizer
 from transformer.config import UserError
@@ -117,7 +118,7 @@ def task_of(expectation: SequenceObjective) -> tuple[Translation, StateView]:
     config = dataclasses.replace(CONFIG, objective=expectation, num_samples=3, nll_weight=0.25, mrt_alpha=0.4)
     task = Translation(config, tokenizer, splits)
     model = build(RecurrentEncoderDecoderConfig(width=8, embedding_width=4), task.interface, Precision())
-    return task, StateView(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
+    return task, StateView(model, fresh_variables(model), {}, {}, jnp.int32(0), train=True)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_a_model_whose_attention_draws_is_refused() -> None:
         task.interface,
         Precision(),
     )
-    view = StateView(model, programs.initial(model.init), {}, {}, jnp.int32(0), train=True)
+    view = StateView(model, fresh_variables(model), {}, {}, jnp.int32(0), train=True)
     with pytest.raises(UserError, match=r"config\.task\.objective=reinforce draws translations"):
         task.init_task_state(view, jax.random.key(0))
 

@@ -19,6 +19,7 @@ from experiments.captioning.metrics import (
 )
 from experiments.captioning.model import FAMILY, AttentionKind, CaptionerConfig
 from experiments.captioning.task import Captioning, CaptioningConfig
+from tests.models.random_models import fresh_variables
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.sites import MapValues
 from transformer.config import UserError
@@ -46,7 +47,7 @@ def view_of(task: Captioning, attention: AttentionKind = AttentionKind.SOFT, *, 
     config = CaptionerConfig(GridEncoderConfig((4,), (stride,)), width=6, embedding_width=4, attention=attention)
     model = FAMILY.build(config, task.interface, Precision())
     extra = task.init_task_state(StateView(model, Variables({}, {}), {}, {}, np.int32(0), train), jax.random.key(0))
-    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, extra, np.int32(0), train)
+    return StateView(model, fresh_variables(model), {}, extra, np.int32(0), train)
 
 
 def test_a_batch_shows_what_its_caption_says(task: Captioning) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.handshake_rl.model import FAMILY, SITE, RecurrentQNetworkConfig, RegionPooling
+from tests import programs
 from tests.oracles import recurrent as oracle
 from transformer.attention.capture import Capture
 from transformer.layers.functional_module import Precision
@@ -86,12 +87,12 @@ def test_values_and_maps_are_those_of_the_equations_and_a_step_alone_gives_the_s
         variables = variables_of(model)
         attends = region_pooling is RegionPooling.ATTENTION
         capture = Capture((SITE,)) if attends else None
-        values, aux = model.apply(variables, INPUTS, train=False, capture=capture)
-        state, _ = model.apply(variables, {"actions": BEFORE[:, 0]}, method="begin", train=False)
+        values, aux = programs.apply(model, variables, INPUTS, train=False, capture=capture)
+        state, _ = programs.apply(model, variables, {"actions": BEFORE[:, 0]}, method="begin", train=False)
         alone = []
         for t in range(STEPS):
             now = {name: value[:, t] for name, value in INPUTS.items() if name != "lengths"}
-            (of_step, state), _ = model.apply(variables, {**now, "state": state}, method="act", train=False)
+            (of_step, state), _ = programs.apply(model, variables, {**now, "state": state}, method="act", train=False)
             alone.append(of_step)
         alone = np.stack(alone, axis=1)
     assert bool(model.sites) == attends

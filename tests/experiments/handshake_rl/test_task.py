@@ -14,6 +14,7 @@ from experiments.handshake_rl.model import FAMILY, SITE, RecurrentQNetworkConfig
 from experiments.handshake_rl.task import TASK, EpisodeBatch, HandshakeRL, HandshakeRLConfig, cell_regions
 from launch.config_files import load_config
 from tests.experiments.variants import CHECKOUT, arguments_of
+from tests.models.random_models import fresh_variables
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, AxisKind
 from transformer.config import UserError
@@ -42,7 +43,7 @@ def view_of() -> StateView:
     """An agent that knows nothing, and a target network that knows something else."""
     config = RecurrentQNetworkConfig(GridEncoderConfig((2,), (3,)), width=4)
     model = FAMILY.build(config, TASK_OF_IT.interface, Precision())
-    variables = jax.jit(model.init)(jax.random.key(0))
+    variables = fresh_variables(model)
     variables = variables._replace(params=jax.tree.map(lambda leaf: 2.0 * leaf, variables.params))
     average = {path: -leaf for path, leaf in leaves_by_path(variables.params).items()}
     return StateView(model, variables, {"target": average}, {}, jnp.int32(0), train=True)

@@ -17,6 +17,7 @@ from experiments.instruction_following.task import (
     clause_mask,
     sample_mazes,
 )
+from tests.models.random_models import fresh_variables
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED
@@ -51,7 +52,7 @@ def view_of(task: InstructionFollowing) -> StateView:
 
 def learned_nothing(task: InstructionFollowing) -> StateView:
     view = view_of(task)
-    return view._replace(variables=jax.jit(view.model.init)(jax.random.key(0)))
+    return view._replace(variables=fresh_variables(view.model))
 
 
 def follow_transitions(batch: Any, row: int, tokens: Any) -> int:

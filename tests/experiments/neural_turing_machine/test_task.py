@@ -10,6 +10,7 @@ import pytest
 
 from experiments.neural_turing_machine.task import Algorithms, parse_bits, size_report
 from tests import programs
+from tests.models.random_models import fresh_variables
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -38,7 +39,7 @@ def view_of(task: Algorithms) -> StateView:
         {"family": "experiments.neural_turing_machine.ntm", "width": 6, "num_slots": 8, "slot_width": 4}
     )
     model = build_model(config, task.interface, Precision())
-    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+    return StateView(model, fresh_variables(model), {}, {}, jnp.int32(0), train=False)
 
 
 def test_a_batch_is_of_one_size_and_padded_to_the_first_length_that_holds_it() -> None:

@@ -12,6 +12,7 @@ from experiments.pointer_networks.decoding import Problem, decode_answers, decod
 from experiments.pointer_networks.metrics import geometry_metrics
 from experiments.pointer_networks.model import FAMILY, SITE, PointerNetworkConfig
 from experiments.pointer_networks.task import Geometry, GeometryConfig, PointOrder, make_batch
+from tests.models.random_models import fresh_variables
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -42,7 +43,7 @@ def task_of(problem: Problem, **values: Any) -> Geometry:
 def view_of(task: Geometry, loudness: float = 3.0) -> StateView:
     """A model that has learned nothing, but is sure of it."""
     model = FAMILY.build(PointerNetworkConfig(RecurrentConfig(width=6)), task.interface, Precision())
-    variables = jax.jit(model.init)(jax.random.key(0))
+    variables = fresh_variables(model)
     return StateView(model, jax.tree.map(lambda leaf: loudness * leaf, variables), {}, {}, np.int32(0), train=False)
 
 

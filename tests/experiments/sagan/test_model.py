@@ -1,5 +1,6 @@
 """SAGAN: attention that begins as nothing, kernels of norm one, both players' shapes, FLOPs, and refusals."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 from experiments.sagan.model import SaganConfig
+from tests import programs
+from tests.models.random_models import fresh_variables
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
@@ -54,7 +57,7 @@ def scaled(params: Any) -> Any:
 @pytest.mark.slow
 def test_with_gamma_0_both_players_are_those_without_attention() -> None:
     plain, attending = model_of(SaganConfig(CONFIG.channels)), model_of(CONFIG)
-    variables = attending.init(jax.random.key(0))
+    variables = programs.initial(attending.init)
     params = {
         player: {name: leaf for name, leaf in variables.params[player].items() if "attention" not in name}
         for player in ("generator", "discriminator")
@@ -76,10 +79,10 @@ def test_with_gamma_0_both_players_are_those_without_attention() -> None:
 @pytest.mark.slow
 def test_maps_of_each_player_come_from_its_own_pass_with_the_shapes_of_its_grids() -> None:
     model = model_of(CONFIG)
-    variables = model.init(jax.random.key(0))
+    variables = programs.initial(model.init)
     capture = Capture(sites=tuple(site.name for site in model.sites))
-    made, of_generator = model.apply(variables, {"noise": NOISE}, train=False, capture=capture)
-    score, aux = model.apply(variables, {"image": IMAGE}, method="score", train=False, capture=capture)
+    made, of_generator = programs.apply(model, variables, {"noise": NOISE}, train=False, capture=capture)
+    score, aux = programs.apply(model, variables, {"image": IMAGE}, method="score", train=False, capture=capture)
     assert (made.shape, score.shape) == (IMAGE.shape, (3,))
     assert np.abs(made).max() <= 1
     maps = {**of_generator.maps, **aux.maps}
@@ -97,7 +100,7 @@ def test_maps_of_each_player_come_from_its_own_pass_with_the_shapes_of_its_grids
 @pytest.mark.slow
 def test_every_kernel_of_both_players_has_a_largest_singular_value_of_one() -> None:
     model = model_of(CONFIG)
-    variables = model.init(jax.random.key(1))
+    variables = programs.initial(model.init, 1)
 
     @jax.jit
     def train(variables: Any) -> Any:
@@ -128,17 +131,28 @@ def test_every_kernel_of_both_players_has_a_largest_singular_value_of_one() -> N
 
 
 def test_a_pass_moves_the_state_of_its_own_player_alone_and_only_in_training() -> None:
-    model = model_of(CONFIG)
-    variables = model.init(jax.random.key(1))
-    for method, inputs, own, other in (
-        ("forward", {"noise": NOISE}, "generator", "discriminator"),
-        ("score", {"image": IMAGE}, "discriminator", "generator"),
+    model = model_of(dataclasses.replace(CONFIG, channels=(4, 6), attention_grids=(4,), classifier_channels=()))
+    variables = fresh_variables(model)
+    inputs = {"forward": {"noise": NOISE}, "score": {"image": IMAGE}}
+
+    @jax.jit
+    def passes(variables: Any) -> Any:
+        return {
+            (method, train): model.apply(variables, inputs[method], method=method, train=train)[1].state
+            for method in inputs
+            for train in (True, False)
+        }
+
+    states = jax.device_get(passes(variables))
+    for method, own, other in (
+        ("forward", "generator", "discriminator"),
+        ("score", "discriminator", "generator"),
     ):
         for train in (True, False):
-            _, aux = model.apply(variables, inputs, method=method, train=train)
+            state = states[method, train]
             changed = {
                 player: any(
-                    np.any(np.asarray(aux.state[player][kind][name][0]) != variables.state[player][kind][name][0])
+                    np.any(state[player][kind][name][0] != variables.state[player][kind][name][0])
                     for kind in variables.state[player]
                     for name in variables.state[player][kind]
                 )
@@ -149,21 +163,29 @@ def test_a_pass_moves_the_state_of_its_own_player_alone_and_only_in_training() -
 
 def test_the_judge_is_the_classifier_of_its_parameters() -> None:
     model = model_of(CONFIG)
-    variables = model.init(jax.random.key(1))
+    variables = fresh_variables(model)
     halves = IMAGE[:, :, :8]
-    said, aux = model.apply(variables, {"image": halves}, method="classify", train=False)
+
+    @jax.jit
+    def classified(variables: Any) -> Any:
+        said, aux = model.apply(variables, {"image": halves}, method="classify", train=False)
+        assert aux.state is variables.state
+        return said
+
+    said = jax.device_get(classified(variables))
     inputs = {"image": InputSpec(halves.shape, jnp.float32, Modality.IMAGE)}
     alone = registry.build(CONFIG.classifier_config(), TaskInterface(inputs, {"classes": 10}), Precision())
-    expected, _ = alone.apply(
-        variables._replace(params=variables.params["classifier"], state={}), {"image": halves}, train=False
-    )
+    of_classifier = variables._replace(params=variables.params["classifier"], state={})
+    expected, _ = programs.apply(alone, of_classifier, {"image": halves}, train=False)
     np.testing.assert_array_equal(said["logits"], expected)
     head = variables.params["classifier"]["head"]
     np.testing.assert_allclose(said["features"] @ head["kernel"] + head["bias"], said["logits"], atol=1e-5)
-    assert aux.state is variables.state
     without = model_of(SaganConfig(CONFIG.channels))
     with pytest.raises(ValueError, match="has no classifier"):
-        without.apply(without.init(jax.random.key(0)), {"image": halves}, method="classify", train=False)
+        jax.eval_shape(
+            lambda variables: without.apply(variables, {"image": halves}, method="classify", train=False),
+            jax.eval_shape(without.init, jax.random.key(0)),
+        )
 
 
 def test_flops_count_every_product() -> None:

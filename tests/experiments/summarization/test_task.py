@@ -9,6 +9,7 @@ import pytest
 
 from experiments.summarization.data import KINDS, is_held_out, write_summary
 from experiments.summarization.task import UNKNOWN, OOVTarget, Summarization, SummarizationConfig
+from tests.models.random_models import fresh_variables
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -41,7 +42,7 @@ def view_of(task: Summarization) -> StateView:
     model = family.build(
         family.config_class(width=4, embedding_width=3, coverage_loss_weight=1.0), task.interface, Precision()
     )
-    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, np.int32(0), False)
+    return StateView(model, fresh_variables(model), {}, {}, np.int32(0), False)
 
 
 def test_what_is_asked_of_a_model_is_decided_by_what_unseen_words_become() -> None:

@@ -16,6 +16,7 @@ from experiments.visual_question_answering.metrics import (
 )
 from experiments.visual_question_answering.task import VisualQuestionAnswering
 from tests import programs
+from tests.models.random_models import fresh_variables
 from transformer.attention import Axis, AxisKind, Capture, Site
 from transformer.attention.capture import CapturedAttention
 from transformer.config import UserError
@@ -49,7 +50,7 @@ def task() -> VisualQuestionAnswering:
 @pytest.fixture(scope="module")
 def view(task: VisualQuestionAnswering) -> StateView:
     model = build_model(model_config(MODEL), task.interface, Precision())
-    return StateView(model, jax.jit(model.init)(jax.random.key(0)), {}, {}, jnp.int32(0), train=False)
+    return StateView(model, fresh_variables(model), {}, {}, jnp.int32(0), train=False)
 
 
 def summed(step: Any, view: StateView, batches: Any) -> dict[str, np.ndarray]:
