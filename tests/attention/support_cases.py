@@ -5,7 +5,6 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tests.oracles import attention_equations
@@ -204,7 +203,8 @@ def parameters_of(combination: AttentionVariant, arrays: attention_equations.Arr
 
 
 def mask_of(facts: attention_equations.Facts) -> Mask:
-    arrays = {name: jax.tree.map(jnp.asarray, fact) for name, fact in facts.items() if name not in ("causal", "window")}
+    # Not jnp.asarray, which compiles a program for each shape and type.
+    arrays = {name: jax.device_put(fact) for name, fact in facts.items() if name not in ("causal", "window")}
     return Mask(causal="causal" in facts, window=facts.get("window"), **arrays)
 
 

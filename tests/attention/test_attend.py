@@ -49,7 +49,7 @@ def seen(facts: dict[str, Any]) -> np.ndarray:
 
 
 def mask_of(facts: dict[str, Any]) -> Mask:
-    lengths = {name: jnp.asarray(fact) for name, fact in facts.items() if name != "causal"}
+    lengths = {name: jax.device_put(fact) for name, fact in facts.items() if name != "causal"}
     return Mask(causal=facts.get("causal", False), **lengths)
 
 
@@ -167,9 +167,9 @@ def test_shared_key_and_value_heads_are_as_good_as_repeated_ones(groups: int, ba
 
 @each_backend
 def test_bfloat16_is_computed_with_a_float32_softmax(backend: Backend) -> None:
-    inputs = [jnp.asarray(x, jnp.bfloat16) for x in arrays()]
+    inputs = arrays(dtype=jnp.bfloat16)
     output, weights, gradients = run(*inputs, facts=FACTS["all"], backend=backend)
-    q, k, v, cotangent = (np.asarray(x.astype(jnp.float32)) for x in inputs)
+    q, k, v, cotangent = (x.astype(np.float32) for x in inputs)
     options: dict[str, Any] = {"scaled": True, "seen_BxQxK": seen(FACTS["all"])}
     expected = oracle.attention(q, k, v, **options)
     assert (weights.dtype, output.dtype) == (np.float32, jnp.bfloat16)
@@ -241,26 +241,27 @@ def test_float64_gradients_are_those_of_finite_differences(attention: Any, order
     bias = np.random.default_rng(4).normal(size=(1, H, Q, K))
     with jax.enable_x64(True):
         # A step of 1e-5 is wrong by about 1e-10, by its curvature as much as by its rounding.
-        inputs = tuple(map(jnp.asarray, (q, k, v, bias)))
+        inputs = jax.device_put((q, k, v, bias))
         compiled = jax.jit(attention)
-        np.testing.assert_allclose(jax.tree.leaves(compiled(*inputs))[0], with_einsum(*inputs), rtol=0, atol=1e-14)
+        found, expected = jax.tree.leaves(compiled(*inputs))[0], jax.jit(with_einsum)(*inputs)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
         check_grads(compiled, inputs, order, modes=["rev"], atol=within, rtol=within, eps=1e-5)
 
 
 @each_backend
 def test_nothing_is_captured_unless_asked_and_what_is_captured_has_no_gradient(backend: Backend) -> None:
-    q, k, v, _ = map(jnp.asarray, arrays())
+    q, k, v, _ = jax.device_put(arrays())
     spec = AttentionSpec(backend=backend)
     attended = jax.eval_shape(lambda: attend(q, k, v, spec=spec, mask=Mask())[1])
     assert attended.captured is None
     assert attended.log_prob is None
     of_weights = jax.jit(jax.grad(lambda q: jnp.sum(output_and_weights(q, k, v, Mask(), spec)[1] ** 2)))
-    assert not of_weights(q).any()
+    assert not np.any(of_weights(q))
 
 
 @pytest.mark.parametrize("normalizer", [Normalizer.HARD, Normalizer.STRAIGHT_THROUGH], ids=lambda kind: kind.value)
 def test_a_sample_in_training_needs_a_key_and_has_a_log_probability(normalizer: Normalizer) -> None:
-    q, k, v, _ = map(jnp.asarray, arrays())
+    q, k, v, _ = jax.device_put(arrays())
     spec = AttentionSpec(normalizer=normalizer)
 
     def log_prob(**options: Any) -> Any:
@@ -276,10 +277,10 @@ def test_a_sample_in_training_needs_a_key_and_has_a_log_probability(normalizer: 
 @each_backend
 def test_six_steps_of_one_query(backend: Backend) -> None:
     """Scores 112 and 96, divided by sqrt(64): 14 and 12; softmax: 0.880797 and 0.119203."""
-    q = jnp.ones((1, 1, 1, 64))
-    k = jnp.stack([jnp.full((1, 64), 112 / 64), jnp.full((1, 64), 96 / 64)])[None]
-    v = jnp.zeros((1, 2, 1, 64)).at[0, 0].set(1.0)
-    output, weights = output_and_weights(q, k, v, Mask(), AttentionSpec(backend=backend))
+    q = np.ones((1, 1, 1, 64), np.float32)
+    k = np.repeat(np.float32([112 / 64, 96 / 64]), 64).reshape(1, 2, 1, 64)
+    v = np.repeat(np.float32([1, 0]), 64).reshape(1, 2, 1, 64)
+    output, weights = map(np.asarray, output_and_weights(q, k, v, Mask(), AttentionSpec(backend=backend)))
     np.testing.assert_allclose(weights[0, 0, 0], [0.880797, 0.119203], atol=5e-7)
     np.testing.assert_allclose(output[0, 0, 0, 0], 0.880797, atol=5e-7)
 
@@ -287,15 +288,15 @@ def test_six_steps_of_one_query(backend: Backend) -> None:
 @each_backend
 def test_a_permutation_of_the_inputs_permutes_the_outputs(backend: Backend) -> None:
     normal = np.random.default_rng(0).normal
-    x = jnp.asarray(normal(size=(1, 10, 1, 16)), jnp.float32)
+    x = normal(size=(1, 10, 1, 16)).astype(np.float32)
     order = np.random.default_rng(1).permutation(10)
     spec = AttentionSpec(backend=backend)
 
-    def change(x: jax.Array, permuted: jax.Array, mask: Mask) -> float:
+    def change(x: np.ndarray, permuted: np.ndarray, mask: Mask) -> float:
         before, after = (np.asarray(output_and_weights(y, y, y, mask, spec)[0]) for y in (x, permuted))
         return float(np.abs(before[:, order] - after).max())
 
-    waves = sinusoidal_positions(jnp.arange(10), 16)[None, :, None]
+    waves = np.asarray(jax.jit(sinusoidal_positions, static_argnums=1)(np.arange(10), 16))[None, :, None]
     assert change(x, x[:, order], Mask()) <= 1e-5
     assert change(x + waves, x[:, order] + waves, Mask()) >= 1e-1
     assert change(x, x[:, order], Mask(causal=True)) >= 1e-1
@@ -309,8 +310,7 @@ def test_unscaled_products_of_many_dimensions_saturate_the_softmax(
     score: Score, largest: float, backend: Backend
 ) -> None:
     normal = np.random.default_rng(0).normal
-    q = jnp.asarray(normal(size=(500, 1, 1, 256)), jnp.float32)
-    k = jnp.asarray(normal(size=(500, 64, 1, 256)), jnp.float32)
+    q, k = (normal(size=(500, length, 1, 256)).astype(np.float32) for length in (1, 64))
     weights = np.asarray(output_and_weights(q, k, k, Mask(), AttentionSpec(score, backend=backend))[1])
     assert float(weights.max(-1).mean()) == pytest.approx(largest, abs=0.02)
 
@@ -343,7 +343,7 @@ def test_the_gradient_vanishes_with_the_depth_unless_products_are_scaled() -> No
 
 @each_backend
 def test_a_mask_passes_through_jit_and_scan_as_an_argument(backend: Backend) -> None:
-    q, k, v, _ = map(jnp.asarray, arrays())
+    q, k, v, _ = jax.device_put(arrays())
     spec = AttentionSpec(backend=backend)
     traced = []
 

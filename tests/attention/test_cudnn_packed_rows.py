@@ -6,6 +6,7 @@ makes of ours.
 
 import re
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -42,10 +43,11 @@ def facts_of(segments: np.ndarray) -> dict[str, Any]:
 
 
 FULL, PADDED, EMPTY = (100, 60, 32), (50, 70), ()
+sequences = jax.jit(packed_sequences, static_argnums=1, static_argnames="most")
 
 
 def test_sequences_have_starts_and_lengths_as_jax_documents_them() -> None:
-    found = packed_sequences(mask_of(facts_of(rows_of(FULL, PADDED, EMPTY))), LENGTH, most=3)
+    found = sequences(mask_of(facts_of(rows_of(FULL, PADDED, EMPTY))), LENGTH, most=3)
     assert found.starts.tolist() == [[0, 100, 160, -1], [0, 50, -1, -1], [-1, -1, -1, -1]]
     assert found.lengths.tolist() == [[100, 60, 32], [50, 70, -1], [-1, -1, -1]]
     assert found.starts.dtype == found.lengths.dtype == jnp.int32
@@ -64,7 +66,7 @@ def test_segments_that_are_no_sequences_are_found(fault: str) -> None:
         facts["segments"] = (segments, np.roll(segments, 1, axis=1))
     else:
         facts["key_lengths"] = facts["key_lengths"] - np.int32([0, 1, 0])
-    assert not bool(packed_sequences(mask_of(facts), LENGTH, most=3).describe_mask)
+    assert not bool(sequences(mask_of(facts), LENGTH, most=3).describe_mask)
 
 
 def in_place_of_the_kernel(q: Any, k: Any, v: Any, *, q_offsets: Any, kv_offsets: Any, **told: Any) -> jax.Array:
@@ -89,22 +91,26 @@ def in_place_of_the_kernel(q: Any, k: Any, v: Any, *, q_offsets: Any, kv_offsets
     return jax.pure_callback(compute, jax.ShapeDtypeStruct(q.shape, q.dtype), q, k, v, sizes, starts)
 
 
+@jax.jit(static_argnames=("scaling", "kernel"))
+def by_kernel(q: Any, k: Any, v: Any, mask: Mask, scaling: LogitScaling, kernel: Any) -> jax.Array:
+    """Attention by cuDNN, with a function in place of its kernel."""
+    with mock.patch.object(fused, "dot_product_attention", kernel):
+        return kernels.dot_product_attention(q, k, v, LogitTerms(mask), scaling, Backend.CUDNN)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("sizes", [(FULL, PADDED, FULL), (PADDED, EMPTY, FULL), (FULL, (20,) * 9, PADDED)], ids=str)
-def test_the_kernel_is_told_the_sequences_of_the_mask(sizes: Any, causal: bool, monkeypatch: Any) -> None:
+def test_the_kernel_is_told_the_sequences_of_the_mask(sizes: Any, causal: bool) -> None:
     """Also where a row before has fewer sequences; nine in a row are too many, and are computed in blocks."""
-    monkeypatch.setattr(fused, "dot_product_attention", in_place_of_the_kernel)
     facts = facts_of(rows_of(*sizes)) | {"causal": causal}
     inputs = arrays(SHAPE)
     answer = expected(inputs, seen_by(facts, SHAPE), scale=0.3, temperature=0.5)
-    output = kernels.dot_product_attention(
-        *map(jnp.asarray, inputs[:3]), LogitTerms(mask_of(facts)), LogitScaling(0.3, 0.5), Backend.CUDNN
-    )
+    output = by_kernel(*inputs[:3], mask_of(facts), LogitScaling(0.3, 0.5), in_place_of_the_kernel)
     np.testing.assert_allclose(output, answer.output, atol=2e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_position_in_no_sequence_makes_odd_lengths_even(causal: bool, monkeypatch: Any) -> None:
+def test_a_position_in_no_sequence_makes_odd_lengths_even(causal: bool) -> None:
     """Rows of 191 positions, the first without padding."""
     lengths = []
 
@@ -112,25 +118,20 @@ def test_a_position_in_no_sequence_makes_odd_lengths_even(causal: bool, monkeypa
         lengths.extend([q.shape[1], k.shape[1], v.shape[1]])
         return in_place_of_the_kernel(q, k, v, q_offsets=q_offsets, kv_offsets=kv_offsets, **told)
 
-    monkeypatch.setattr(fused, "dot_product_attention", note)
     shape = SHAPE._replace(queries=LENGTH - 1, keys=LENGTH - 1)
     facts = facts_of(rows_of((100, 91), PADDED, EMPTY)[:, :-1]) | {"causal": causal}
     inputs = arrays(shape)
     answer = expected(inputs, seen_by(facts, shape), scale=0.3)
-    output = kernels.dot_product_attention(
-        *map(jnp.asarray, inputs[:3]), LogitTerms(mask_of(facts)), LogitScaling(0.3), Backend.CUDNN
-    )
+
+    output = by_kernel(*inputs[:3], mask_of(facts), LogitScaling(0.3), note)
     assert lengths == [LENGTH] * 3
     np.testing.assert_allclose(output, answer.output, atol=2e-5)
 
 
-def test_other_lengths_of_keys_are_computed_in_blocks(monkeypatch: Any) -> None:
-    monkeypatch.setattr(fused, "dot_product_attention", in_place_of_the_kernel)
+def test_other_lengths_of_keys_are_computed_in_blocks() -> None:
     facts = facts_of(rows_of(FULL, PADDED, FULL)) | {"causal": False, "query_lengths": np.int32([90, 110, 192])}
     inputs = arrays(SHAPE)
-    output = kernels.dot_product_attention(
-        *map(jnp.asarray, inputs[:3]), LogitTerms(mask_of(facts)), LogitScaling(), Backend.CUDNN
-    )
+    output = by_kernel(*inputs[:3], mask_of(facts), LogitScaling(), in_place_of_the_kernel)
     answer = expected(inputs, seen_by(facts, SHAPE), scale=1.0)
     np.testing.assert_allclose(output, answer.output, atol=2e-5)
 
@@ -148,12 +149,16 @@ def test_nothing_undefined_leaves_the_kernel_or_its_gradient(length: int, monkey
         fused, "dot_product_attention", lambda q, k, v, q_offsets, kv_offsets, **told: undefined(q, k, v)
     )
     facts = facts_of(rows_of((100, 92), PADDED, EMPTY)[:, :length])
-    *inputs, cotangent = map(jnp.asarray, arrays(SHAPE._replace(queries=length, keys=length)))
-    attention = lambda q, k, v: kernels.dot_product_attention(  # noqa: E731
-        q, k, v, LogitTerms(mask_of(facts)), LogitScaling(1.0), Backend.CUDNN
-    )
-    output, pull_back = jax.vjp(attention, *inputs)
-    for x in (output, *pull_back(cotangent)):
+
+    @jax.jit
+    def output_and_gradients(q: Any, k: Any, v: Any, cotangent: Any, mask: Mask) -> list[jax.Array]:
+        def attention(q: Any, k: Any, v: Any) -> jax.Array:
+            return kernels.dot_product_attention(q, k, v, LogitTerms(mask), LogitScaling(1.0), Backend.CUDNN)
+
+        output, pull_back = jax.vjp(attention, q, k, v)
+        return [output, *pull_back(cotangent)]
+
+    for x in output_and_gradients(*arrays(SHAPE._replace(queries=length, keys=length)), mask_of(facts)):
         padding = ~(np.asarray(facts["segments"][0]) > 0)
         assert not np.asarray(x)[padding].any()
         assert np.isnan(np.asarray(x)[~padding]).all()
@@ -177,12 +182,10 @@ def test_packed_rows_lower_for_a_gpu_with_their_gradient(length: int, monkeypatc
     assert set(re.findall(r"mask_type\\22: (?:\\22)?(\w+)", text)) == {"PADDING_CAUSAL"}
 
 
-def test_a_jax_without_offsets_is_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr(fused, "dot_product_attention", lambda q, k, v, **told: q)
-    q, k, v, _ = map(jnp.asarray, arrays(SHAPE))
+def test_a_jax_without_offsets_is_refused() -> None:
     mask = mask_of(facts_of(rows_of(FULL, FULL, FULL)))
     with pytest.raises(ValueError, match="offsets of mask"):
-        kernels.dot_product_attention(q, k, v, LogitTerms(mask), LogitScaling(1.0), Backend.CUDNN)
+        by_kernel(*arrays(SHAPE)[:3], mask, LogitScaling(1.0), lambda q, k, v, **told: q)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +197,7 @@ def test_a_jax_without_offsets_is_refused(monkeypatch: Any) -> None:
 )
 def test_what_the_kernel_does_not_take_is_refused_by_name(keys: int, facts: dict[str, Any], says: str) -> None:
     segments = rows_of(FULL, FULL, FULL)
-    q, k, v, _ = map(jnp.asarray, arrays(SHAPE._replace(keys=keys)))
+    q, k, v, _ = jax.device_put(arrays(SHAPE._replace(keys=keys)))
     mask = mask_of({"segments": (segments, segments[:, :keys]), **facts})
     with pytest.raises(ValueError, match=re.escape(says)):
         kernels.dot_product_attention(q, k, v, LogitTerms(mask), LogitScaling(1.0), Backend.CUDNN)
@@ -213,7 +216,7 @@ def test_vmapped_training_computes_packed_rows_in_blocks(monkeypatch: Any) -> No
     names = []
     monkeypatch.setattr(api, "log_backend_choice", lambda backend, *_: names.append(backend))
     monkeypatch.setattr(fused, "dot_product_attention", in_place_of_the_kernel)
-    runs_of_qkv = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3, 2, 6, 2, 8)), jnp.bfloat16)
+    runs_of_qkv = jax.device_put(np.random.default_rng(0).normal(size=(3, 3, 2, 6, 2, 8)).astype(jnp.bfloat16))
 
     def attention(qkv: Any, backend: Backend) -> jax.Array:
         return attend_rows(*qkv, spec=AttentionSpec(backend=backend))
@@ -224,7 +227,8 @@ def test_vmapped_training_computes_packed_rows_in_blocks(monkeypatch: Any) -> No
     assert names == [Backend.CUDNN]
     together = jax.vmap(lambda qkv: compiled(qkv, Backend.AUTO), axis_name=VMAPPED_RUNS)(runs_of_qkv)
     assert names == [Backend.CUDNN, Backend.BLOCKWISE]
-    np.testing.assert_allclose(together.astype(jnp.float32), jnp.stack(alone).astype(jnp.float32), atol=2e-2)
+    together, alone = (np.asarray(output, np.float32) for output in (together, alone))
+    np.testing.assert_allclose(together, alone, atol=2e-2)
     with pytest.raises(ValueError, match=re.escape("mask.segments in vmapped training")):
         jax.vmap(lambda qkv: compiled(qkv, Backend.CUDNN), axis_name=VMAPPED_RUNS)(runs_of_qkv)
 
@@ -233,7 +237,7 @@ def test_vmapped_training_computes_packed_rows_in_blocks(monkeypatch: Any) -> No
 def test_the_kernel_under_another_vmap_is_refused_by_name(transform: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(fused, "dot_product_attention", in_place_of_the_kernel)
     segments = rows_of(FULL, PADDED, FULL)
-    runs_of_qkv = jnp.stack([jnp.stack(list(map(jnp.asarray, arrays(SHAPE._replace(groups=2))[:3])))] * 2)
+    runs_of_qkv = np.stack([np.stack(arrays(SHAPE._replace(groups=2))[:3])] * 2)
 
     def loss(qkv: Any) -> jax.Array:
         terms = LogitTerms(mask_of(facts_of(segments)))

@@ -24,7 +24,11 @@ RATE = 0.25
 
 def inputs() -> tuple[jax.Array, jax.Array]:
     normal = np.random.default_rng(0).normal
-    return jnp.asarray(normal(size=(B, Q, H, D)), jnp.float32), jnp.asarray(normal(size=(B, K, 2, D)), jnp.float32)
+    return tuple(jax.device_put(normal(size=shape).astype(np.float32)) for shape in ((B, Q, H, D), (B, K, 2, D)))
+
+
+def values() -> jax.Array:
+    return jax.device_put(np.random.default_rng(1).normal(size=(B, K, 2, 3)).astype(np.float32))
 
 
 def call(v: Any, mask: Mask | None = None, params: Any = None, **options: Any) -> tuple[Any, Any]:
@@ -38,7 +42,7 @@ def call(v: Any, mask: Mask | None = None, params: Any = None, **options: Any) -
 
 def weights_used(**options: Any) -> np.ndarray:
     """The weights that multiply the values, read off values that are the rows of the identity: [B, H, Q, K]."""
-    identity = jnp.broadcast_to(jnp.eye(K)[None, :, None], (B, K, 2, K))
+    identity = jax.device_put(np.broadcast_to(np.eye(K, dtype=np.float32)[None, :, None], (B, K, 2, K)))
     return np.moveaxis(np.asarray(call(identity, **options)[0]), 2, 1)
 
 
@@ -59,7 +63,7 @@ EXTENT = Mask(window=(2, 2), center=jnp.full((B, H, Q), 3.0))
 def test_each_weight_is_dropped_or_scaled_and_what_is_captured_is_neither(choices: dict[str, Any]) -> None:
     options = {"dropout": RATE, "train": True, "key": KEY, **choices}
     used = weights_used(**options)
-    v = jnp.asarray(np.random.default_rng(1).normal(size=(B, K, 2, 3)), jnp.float32)
+    v = values()
     output, attended = call(v, **options)
     before = np.asarray(attended.captured.weights)
     kept = used != 0
@@ -76,7 +80,7 @@ def test_each_weight_is_dropped_or_scaled_and_what_is_captured_is_neither(choice
 
 def test_the_mean_over_many_keys_is_the_output_without_dropout() -> None:
     q, k = inputs()
-    v = jnp.asarray(np.random.default_rng(1).normal(size=(B, K, 2, 3)), jnp.float32)
+    v = values()
 
     @jax.jit
     @jax.vmap
@@ -94,7 +98,7 @@ def test_the_mean_over_many_keys_is_the_output_without_dropout() -> None:
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_the_rate_is_the_share_that_is_dropped(rate: float) -> None:
     size = 200_000
-    found = np.asarray(dropout(jnp.ones(size), rate, KEY))
+    found = np.asarray(jax.jit(dropout, static_argnums=1)(np.ones(size, np.float32), rate, KEY))
     assert abs((found == 0).mean() - rate) < 4.5 * np.sqrt(rate * (1 - rate) / size)
     np.testing.assert_allclose(found[found != 0], 1 / (1 - rate), rtol=2e-4)
 
@@ -109,8 +113,8 @@ def test_examples_heads_and_queries_are_dropped_apart() -> None:
 
 def test_the_gradient_is_that_of_the_weights_that_were_kept() -> None:
     q, k = inputs()
-    v = jnp.asarray(np.random.default_rng(1).normal(size=(B, K, 2, 3)), jnp.float32)
-    kept = jnp.asarray(weights_used(dropout=RATE, train=True, key=KEY, mask=Mask()) != 0) / (1 - RATE)
+    v = values()
+    kept = (weights_used(dropout=RATE, train=True, key=KEY, mask=Mask()) != 0) / np.float32(1 - RATE)
 
     def dropped(q: Any, k: Any, v: Any) -> Any:
         return jnp.sum(attend(q, k, v, spec=AttentionSpec(dropout=RATE), mask=Mask(), train=True, key=KEY)[0] ** 2)
@@ -126,9 +130,14 @@ def test_the_gradient_is_that_of_the_weights_that_were_kept() -> None:
 
 
 def test_shaws_values_are_read_by_the_same_weights() -> None:
-    table = Shaw(jnp.zeros((2 * K + 1, D)), jnp.ones((2 * K + 1, 3)))
-    options = {"position": AttentionPosition.SHAW, "params": AttentionParameters(position=table), "dropout": RATE}
-    output = call(jnp.zeros((B, K, 2, 3)), train=True, key=KEY, **options)[0]
+    table = Shaw(*jax.device_put((np.zeros((2 * K + 1, D), np.float32), np.ones((2 * K + 1, 3), np.float32))))
+
+    @jax.jit
+    def output_of(table: Shaw) -> jax.Array:
+        options = {"position": AttentionPosition.SHAW, "params": AttentionParameters(position=table), "dropout": RATE}
+        return call(jnp.zeros((B, K, 2, 3)), train=True, key=KEY, **options)[0]
+
+    output = np.asarray(output_of(table))
     identity = weights_used(dropout=RATE, train=True, key=KEY)
     np.testing.assert_allclose(output[..., 0], np.moveaxis(identity.sum(-1), 1, 2), rtol=0, atol=1e-6)
 
@@ -183,5 +192,5 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
 
 
 def test_a_rate_next_to_one_leaves_something_finite() -> None:
-    found = np.asarray(dropout(jnp.ones(1000), 1 - 2**-20, KEY))
+    found = np.asarray(jax.jit(dropout, static_argnums=1)(np.ones(1000, np.float32), 1 - 2**-20, KEY))
     assert np.isfinite(found).all()

@@ -76,8 +76,8 @@ def random_mask() -> np.ndarray:
     return allowed
 
 
-def row(*logits: float) -> jax.Array:
-    return jnp.asarray(logits)[None, None, None]
+def row(*logits: float) -> np.ndarray:
+    return np.array(logits, jnp.result_type(float))[None, None, None]
 
 
 @BOTH
@@ -86,8 +86,8 @@ def test_sparse_weights_are_those_of_a_solver_that_does_not_sort(name: str, spre
     logits, allowed = random_logits(spread), random_mask()
     truth = solved_rows(name, logits, allowed)
     with jax.enable_x64(True):
-        double = np.asarray(SPARSE[name](jnp.asarray(logits), jnp.asarray(allowed)))
-    single = np.asarray(SPARSE[name](jnp.asarray(logits, jnp.float32), jnp.asarray(allowed)))
+        double = np.asarray(SPARSE[name](logits, allowed))
+    single = np.asarray(SPARSE[name](logits.astype(np.float32), allowed))
     np.testing.assert_allclose(double, truth, rtol=0, atol=1e-14)
     np.testing.assert_allclose(single, truth, rtol=0, atol=1e-6 * max(1, spread))
     np.testing.assert_allclose(double.sum(-1), allowed.any(-1), rtol=0, atol=1e-14)
@@ -137,7 +137,7 @@ def test_weights_at_the_edge_of_the_support_are_never_negative(name: str, compil
     weights /= weights.sum(-1, keepdims=True)
     logits = weights if name == "sparsemax" else 2 * np.sqrt(weights)
     logits[..., 0] += generator.normal(size=20_000) * 5e-8
-    moved = jnp.asarray(logits + generator.normal(size=(1, 1, 20_000, 1)), jnp.float32)
+    moved = jax.device_put((logits + generator.normal(size=(1, 1, 20_000, 1))).astype(np.float32))
     weigh = SPARSE[name] if compiled else {"sparsemax": sparsemax, "entmax15": entmax15}[name]
     found = np.asarray(weigh(moved))
     np.testing.assert_allclose(found.sum(-1), 1, rtol=0, atol=1e-6)
@@ -168,8 +168,8 @@ def test_the_gradient_is_that_of_central_differences(name: str) -> None:
     logits, allowed = random_logits(), random_mask()
     cotangent, step = random_logits(seed=2), 1e-5
     with jax.enable_x64(True):
-        pull_back = jax.vjp(lambda s: SPARSE[name](s, jnp.asarray(allowed)), jnp.asarray(logits))[1]
-        gradient = np.asarray(pull_back(jnp.asarray(cotangent))[0])
+        weighted = jax.grad(lambda s: jnp.sum(SPARSE[name](s, allowed) * cotangent))
+        gradient = np.asarray(jax.jit(weighted)(logits))
     slopes = np.zeros(logits.shape)
     for key in range(K):
         # Rows are independent: one key of all of them moves at once.
@@ -249,7 +249,8 @@ def test_a_bias_of_minus_infinity_hides_a_key_as_a_mask_does(kind: Normalizer) -
 
 def test_entmax_lies_between_softmax_and_sparsemax() -> None:
     logits = random_logits(2.0, seed=5)
-    supports = [np.asarray(weigh(jnp.asarray(logits, jnp.float32))) > 0 for weigh in (*SPARSE.values(), softmax)]
+    single = jax.device_put(logits.astype(np.float32))
+    supports = [np.asarray(weigh(single)) > 0 for weigh in (*SPARSE.values(), softmax)]
     sizes = [support.sum() for support in supports]
     assert supports[2].all()
     assert (supports[0] <= supports[1]).all()
@@ -264,8 +265,9 @@ SEEN = np.array([True, True, True, False, True, True])
 
 @DRAWN
 def test_draws_are_as_frequent_as_the_softmax_says(kind: Normalizer) -> None:
-    logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (1, 1, DRAWS, K))
-    allowed = jnp.asarray(SEEN)[None, None, None]
+    logits, allowed = jax.device_put(
+        (np.broadcast_to(LOGITS.astype(np.float32), (1, 1, DRAWS, K)), SEEN[None, None, None])
+    )
     drawn = normalize(logits, allowed, kind, key=jax.random.key(0), train=True)
     values = np.asarray(drawn.values)[0, 0]
     assert set(np.unique(values)) == {0, 1}
@@ -301,7 +303,7 @@ def test_evaluation_takes_the_likeliest_key(kind: Normalizer) -> None:
     likeliest = np.where(allowed, logits, -np.inf).argmax(-1)
     one_hot = np.where(allowed, np.arange(K) == likeliest[..., None], 0)
     for key in (None, jax.random.key(0), jax.random.key(1)):
-        weights = normalize(jnp.asarray(logits, jnp.float32), jnp.asarray(allowed), kind, key=key, train=False)
+        weights = normalize(*jax.device_put((logits.astype(np.float32), allowed)), kind, key=key, train=False)
         np.testing.assert_array_equal(weights.values, one_hot)
 
 
@@ -313,8 +315,8 @@ def test_a_draw_without_a_key_is_refused(kind: Normalizer) -> None:
 
 @pytest.mark.parametrize("train", [False, True])
 def test_straight_through_has_the_gradient_of_softmax_and_hard_has_none(train: bool) -> None:
-    logits, allowed = jnp.asarray(random_logits(), jnp.float32), jnp.asarray(random_mask())
-    cotangent = jnp.asarray(random_logits(seed=2), jnp.float32)
+    logits, cotangent = jax.device_put([random_logits(seed=seed).astype(np.float32) for seed in (0, 2)])
+    allowed = jax.device_put(random_mask())
 
     def gradient(kind: Normalizer) -> np.ndarray:
         def values(logits: jax.Array) -> jax.Array:
@@ -335,15 +337,19 @@ def bell(center: np.ndarray, half_width: float) -> np.ndarray:
 
 def test_the_gaussian_is_luongs() -> None:
     center, half_width = np.random.default_rng(4).uniform(0, K - 1, size=(B, H, Q)), 3.0
-    probabilities = softmax(jnp.asarray(random_logits(), jnp.float32))
-    weights = NormalizedWeights(probabilities, probabilities)
-    found = gaussian_reweight(weights, jnp.asarray(center, jnp.float32), half_width)
+    powers = np.exp(random_logits())
+    probabilities = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+
+    @jax.jit
+    @functools.partial(jax.grad, argnums=1, has_aux=True)
+    def reweighted(probabilities: jax.Array, center: jax.Array) -> tuple[jax.Array, NormalizedWeights]:
+        found = gaussian_reweight(NormalizedWeights(probabilities, probabilities), center, half_width)
+        return jnp.sum(found.values), found
+
+    of_center, found = reweighted(probabilities, center.astype(np.float32))
     np.testing.assert_allclose(found.values, probabilities * bell(center, half_width), rtol=0, atol=1e-6)
     np.testing.assert_array_equal(found.probabilities, probabilities)
     # The gradient reaches the predicted position: d factor / d p_t = factor (s - p_t) / sigma^2.
-    of_center = jax.grad(lambda p: jnp.sum(gaussian_reweight(weights, p, half_width).values))(
-        jnp.asarray(center, jnp.float32)
-    )
     slope = bell(center, half_width) * (np.arange(K) - center[..., None]) / (half_width / 2) ** 2
     np.testing.assert_allclose(of_center, (probabilities * slope).sum(-1), rtol=0, atol=1e-5)
 
@@ -354,10 +360,10 @@ def test_local_attention_weighs_its_window_by_the_gaussian(kind: Normalizer) -> 
     generator, half_width = np.random.default_rng(5), 2
     q, k = (generator.normal(size=(B, length, H, 4)).astype(np.float32) for length in (Q, K))
     center = generator.uniform(0, K - 1, size=(B, H, Q))
-    v = jnp.broadcast_to(jnp.eye(K)[:, None], (B, K, H, K))
+    v = np.broadcast_to(np.eye(K, dtype=np.float32)[:, None], (B, K, H, K))
     spec = AttentionSpec(normalizer=kind, reweighting=Reweighting.GAUSSIAN)
-    mask = local_predictive(jnp.asarray(center, jnp.float32), half_width)
-    found = attend(jnp.asarray(q), jnp.asarray(k), v, spec=spec, mask=mask)[0]
+    mask = local_predictive(jax.device_put(center.astype(np.float32)), half_width)
+    found = jax.jit(lambda q, k, v, mask: attend(q, k, v, spec=spec, mask=mask)[0])(q, k, v, mask)
     logits = np.einsum("bqhd,bkhd->bhqk", q.astype(np.float64), k.astype(np.float64)) / 2
     allowed = np.abs(np.arange(K) - center[..., None]) <= half_width
     aligned = np.where(allowed, np.exp(logits), 0)
@@ -375,16 +381,16 @@ def test_log_sum_exp_is_numpys_and_minus_infinity_without_keys(center: float) ->
     allowed = random_mask()
     truth = np.logaddexp.reduce(np.where(allowed, logits, -np.inf), axis=-1)
     np.testing.assert_array_equal(truth == -np.inf, ~allowed.any(-1))
-    single = log_sum_exp(jnp.asarray(logits, jnp.float32), jnp.asarray(allowed))
+    single = log_sum_exp(*jax.device_put((logits.astype(np.float32), allowed)))
     np.testing.assert_allclose(single, truth, rtol=1e-6, atol=1e-6)
     with jax.enable_x64(True):
-        double = log_sum_exp(jnp.asarray(logits), jnp.asarray(allowed))
+        double = log_sum_exp(*jax.device_put((logits, allowed)))
         np.testing.assert_allclose(double, truth, rtol=1e-14, atol=1e-14)
     assert (single.dtype, double.dtype) == (np.float32, np.float64)
 
 
 def test_the_gradient_of_log_sum_exp_is_the_softmax() -> None:
-    logits, allowed = jnp.asarray(random_logits(), jnp.float32), jnp.asarray(random_mask())
+    logits, allowed = jax.device_put((random_logits().astype(np.float32), random_mask()))
 
     def total(logits: jax.Array) -> jax.Array:
         found = log_sum_exp(logits, allowed)

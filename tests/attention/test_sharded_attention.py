@@ -161,7 +161,7 @@ def program(case: Case, here: Placement | None, capture: Capture | None) -> Call
 def inputs_of(case: Case) -> tuple[Any, Mask, Any]:
     arrays = support.arrays_of(case.cell.combination, case.sizes)
     mask = support.mask_of(support.facts_of(case.cell.combination, case.sizes))
-    return jax.tree.map(jnp.asarray, (arrays, mask, cotangents_of(case.sizes).output))
+    return jax.device_put((arrays, mask, cotangents_of(case.sizes).output))
 
 
 def placement_of(case: Case) -> Placement:
@@ -287,7 +287,7 @@ def test_what_is_not_observed_gathers_nothing(how: SequenceParallel, says: str) 
 
 def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **options: Any) -> Any:
     """The shapes of an attention that is traced for a placement."""
-    q, k = (jnp.zeros((2, length, 2, 4)) for length in (queries, keys))
+    q, k = (jax.device_put(np.zeros((2, length, 2, 4), np.float32)) for length in (queries, keys))
 
     def call() -> Any:
         with use_placement(here):
@@ -344,7 +344,7 @@ def test_auto_chooses_for_what_one_device_has() -> None:
         )
 
     def sizes(here: Placement) -> CallShape:
-        q, k = jnp.zeros((4, 8, 4, 2)), jnp.zeros((4, 16, 3, 2))
+        q, k = jax.device_put((np.zeros((4, 8, 4, 2), np.float32), np.zeros((4, 16, 3, 2), np.float32)))
         with use_placement(here):
             return CallShape.from_arrays(q, k, k, attention_sharding(q, k))
 

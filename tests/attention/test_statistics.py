@@ -236,7 +236,7 @@ def statistics_of(case: Case) -> tuple[Statistic, ...]:
 
 def mask_of(case: Case) -> Mask:
     static = {name: fact for name, fact in case.facts.items() if name in ("causal", "window")}
-    return Mask(**jax.tree.map(jnp.asarray, dict(case.facts)) | static)
+    return Mask(**jax.device_put(dict(case.facts)) | static)
 
 
 @jax.jit(static_argnames=("backend", "case_name"))
@@ -444,10 +444,10 @@ def test_an_induction_head_is_scored_by_the_period_of_each_example() -> None:
     copies = [np.concatenate([x[:, :, :1]] * 3) for x in (q, k)]
     for periods, expected in (((7, 6, None), [7 + 8, 7 / 15]), ((7,), [21, 1])):
         capture = Capture(("here",), maps=False, statistics=(induction_mass(*periods),))
-        terms = LogitTerms(Mask(causal=True))
-        found = capture_from_queries_and_keys(
-            *map(jnp.float32, copies), capture, terms=terms, scaling=LogitScaling(), block=5
+        of_copies = functools.partial(
+            capture_from_queries_and_keys, terms=LogitTerms(Mask(causal=True)), scaling=LogitScaling(), block=5
         )
+        found = jax.jit(of_copies, static_argnums=2)(*map(np.float32, copies), capture)
         assert found is not None
         assert found.counts["induction"][0] == expected[0]
         # With the wrong period the first row that counts has nothing to copy yet, and attends evenly to seven keys.
@@ -463,10 +463,11 @@ def test_on_a_grid_the_patch_below_is_as_near_as_the_one_beside(leading: int) ->
     weights[0, 0, -1, leading - 1] += 0.6
     if not leading:
         weights[0, 0, -1] = np.where(np.arange(9) == 8, 0.6, weights[0, 0, -1])
-    last = Mask(allowed=jnp.asarray(weights > 0))
+    last = Mask(allowed=jax.device_put(weights > 0))
     statistic = grid_distance(3, leading)
     assert statistic.name == "distance"
-    found = capture_weights(jnp.asarray(weights), Capture(("here",), maps=False, statistics=(statistic,)), mask=last)
+    capture = Capture(("here",), maps=False, statistics=(statistic,))
+    found = jax.jit(lambda weights, mask: capture_weights(weights, capture, mask=mask))(weights, last)
     assert found is not None
     assert found.counts["distance"][0] == 1
     total = 0.2 + 0.2 * 2 * np.sqrt(2)
