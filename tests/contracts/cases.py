@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tests.training.written_run import write_run
 from transformer.logical_axes import Placement
 from transformer.models.model import Variables, leaves_by_path
 from transformer.training.build import TrainingComponents, build_components
@@ -265,12 +266,12 @@ class Case:
     """One row of the table: a family's and a task's smallest config, and what must come of it.
 
     `metric` is (split, name, what must hold of its first and last report). `begins_from` is the config of a run whose
-    parameters it takes by `rules` (config.initialize_from). `rates` are objectives whose learning rate
-    is so many times the others'. `holds` asserts what else is true of the last state. `attends`: the share of queries
-    that look where they should by the end. `sampled` says why accumulation cannot equal the large batch. `rounding`:
-    how far, relatively, losses may drift apart over some steps that are computed in another order. `meshes`: those
-    that `make test` takes. `daily`: the modes of test_contracts.py that it takes; none where a case is a variant of
-    another, or takes long to compile and its family and task have other tests.
+    parameters it takes by `rules` (config.initialize_from): trained where it says how, as drawn where it does not.
+    `rates` are objectives whose learning rate is so many times the others'. `holds` asserts what else is true of the
+    last state. `attends`: the share of queries that look where they should by the end. `sampled` says why accumulation
+    cannot equal the large batch. `rounding`: how far, relatively, losses may drift apart over some steps that are
+    computed in another order. `meshes`: those that `make test` takes. `daily`: the modes of test_contracts.py that it
+    takes.
     """
 
     name: str
@@ -333,11 +334,14 @@ class Case:
 
 @functools.cache
 def source_run(name: str) -> tempfile.TemporaryDirectory:
-    """The run that a case begins from, trained once."""
+    """The run that a case begins from, made once."""
     (case,) = (case for case in CASES if case.name == name)
     folder = tempfile.TemporaryDirectory()
-    quiet = {"eval_every": 0, "maps_every": 0, "parameter_averages": {}}
-    train(resolve_config({"name": "source", **quiet, **case.begins_from}), Path(folder.name))
+    config = {"name": "source", "eval_every": 0, "maps_every": 0, "parameter_averages": {}, **case.begins_from}
+    if "optimizer" in case.begins_from:
+        train(resolve_config(config), Path(folder.name))
+    else:
+        write_run(Path(folder.name), {"steps": 1, "optimizer": {}, **config}, lambda state: state)
     return folder
 
 
@@ -424,11 +428,7 @@ CASES = (
         # within the steps that meshes compare, where rounding alone would send the players apart.
         rates={"generator": 0.5},
         holds=direction_is_the_largest_singular_one,
-        daily=(
-            "plain",
-            "resumed",
-            "mapped",
-        ),
+        daily=("plain", "resumed", "mapped"),
     ),
     Case(
         "translation x encoder_decoder",
@@ -437,11 +437,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         averages={"mean": {"kind": "mean", "start": 16, "every": 4}},
-        daily=(
-            "plain",
-            "resumed",
-            "mapped",
-        ),
+        daily=("plain", "resumed", "mapped"),
     ),
     Case(
         "translation x recurrent",
@@ -458,7 +454,6 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        daily=(),
     ),
     Case(
         "translation x convs2s",
@@ -478,7 +473,6 @@ CASES = (
         steps=24,
         learning_rate=0.03,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
-        daily=(),
     ),
     Case(
         "translation x bytenet",
@@ -499,7 +493,6 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         # Each norm blows rounding up: 3.6e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=1e-5,
-        daily=(),
     ),
     Case(
         "language_modeling x decoder",
@@ -508,11 +501,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         meshes=("tensor",),
-        daily=(
-            "plain",
-            "resumed",
-            "mapped",
-        ),
+        daily=("plain", "resumed", "mapped"),
     ),
     Case(
         "language_modeling x recurrent_decoder",
@@ -539,7 +528,6 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         sampled="every microbatch draws its own noise, and a coefficient of variation is no sum over microbatches",
-        daily=(),
     ),
     Case(
         "language_modeling x decoder with LoRA and a new head",
@@ -550,10 +538,9 @@ CASES = (
         },
         steps=24,
         learning_rate=0.01,
-        begins_from={**UNTIED, "steps": 4, "optimizer": DESCENT},
+        begins_from=UNTIED,
         rules=("*/lora/* = fresh", "unembedding/* = fresh"),
         metric=("train", "cross_entropy", lambda first, last: last < 0.95 * first),
-        daily=(),
     ),
     Case(
         "masked_lm x encoder",
@@ -578,7 +565,6 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        daily=(),
     ),
     Case(
         "algorithms x turing",
@@ -629,7 +615,7 @@ CASES = (
         },
         steps=40,
         learning_rate=0.03,
-        begins_from={**BIDIRECTIONAL, "steps": 4, "optimizer": DESCENT},
+        begins_from=BIDIRECTIONAL,
         rules=(
             "elmo/pretrained/embedding/* = embedding/*",
             "elmo/pretrained/forward/* = *",
@@ -638,21 +624,17 @@ CASES = (
         ),
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         holds=the_mixture_of_features_has_moved,
-        daily=(),
     ),
     Case(
         "fine_tuning x decoder from a language model",
         FINE_TUNING,
         steps=24,
         learning_rate=0.01,
-        begins_from=LANGUAGE_MODELING
-        | {"task": LANGUAGE_MODELING["task"] | {"prompts": ()}, "model": FINE_TUNING["model"]}
-        | {"steps": 4, "optimizer": DESCENT},
+        begins_from=LANGUAGE_MODELING | {"model": FINE_TUNING["model"]},
         rules=("classes/* = fresh",),
         metric=("train", "language_model_loss", lambda first, last: last < 0.9 * first),
         # Rounding alone makes 6.3e-6 of the loss of step 16 on a mesh.
         rounding=1e-5,
-        daily=(),
     ),
     Case(
         "fine_tuning x recurrent_decoder",
@@ -674,7 +656,6 @@ CASES = (
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
         meshes=("data",),
-        daily=(),
     ),
     Case(
         "memory",
@@ -683,11 +664,7 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "auxiliary/sharpness", lambda first, last: last < 0.5 * first),
         meshes=("sequence",),
-        daily=(
-            "plain",
-            "resumed",
-            "mapped",
-        ),
+        daily=("plain", "resumed", "mapped"),
     ),
     Case(
         "patches",
@@ -696,7 +673,6 @@ CASES = (
         learning_rate=0.03,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
         meshes=("fsdp",),
-        daily=(),
     ),
     Case(
         "image_classification x vit",
@@ -756,7 +732,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        daily=(),
     ),
     Case(
         "linear_regression x regression_decoder",
@@ -840,7 +815,6 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < first),
         sampled="every microbatch has its own statistics: those of the large batch are not their mean",
-        daily=(),
     ),
     Case(
         "meta_rl x snail",
@@ -968,7 +942,6 @@ CASES = (
         sampled="every microbatch draws its own places: equal in expectation alone",
         # Rounding alone makes 1.3e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=3e-6,
-        daily=(),
     ),
     Case(
         "handshake_rl x recurrent_q_network",
@@ -995,7 +968,6 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         averages={"target": {"kind": "exponential", "decay": 0.8}},
         holds=the_replay_has_wrapped_and_the_target_lags,
-        daily=(),
     ),
     Case(
         "scene_text x show_attend_read",
@@ -1022,7 +994,6 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        daily=(),
     ),
     Case(
         "paired_digits x sagan",
@@ -1047,7 +1018,6 @@ CASES = (
         # Each player answers the other's rounding.
         rounding=3e-5,
         sampled="every microbatch has its own statistics: those of the large batch are not their mean",
-        daily=(),
     ),
     Case(
         "spoken_digits x listen_attend_spell",
@@ -1055,7 +1025,6 @@ CASES = (
         steps=40,
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        daily=(),
     ),
     Case(
         "spoken_digits x listen_attend_spell that reads its own",
@@ -1071,7 +1040,6 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         sampled="every microbatch draws its own characters and masks: equal in expectation alone",
-        daily=(),
     ),
     Case(
         "spoken_digits x speech_transformer",
@@ -1094,7 +1062,6 @@ CASES = (
         steps=40,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        daily=(),
     ),
     Case(
         "permutation_lm x xlnet",
@@ -1129,7 +1096,6 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         holds=the_memory_is_of_what_was_read,
-        daily=(),
     ),
     Case(
         "segment_lm x transformer_xl",
@@ -1188,7 +1154,6 @@ CASES = (
         steps=40,
         learning_rate=0.03,
         metric=("train", "loss", lambda first, last: last < 0.7 * first),
-        daily=(),
     ),
     Case(
         "attention_probes x decoder",
@@ -1237,6 +1202,5 @@ CASES = (
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         holds=statistics_have_moved,
         sampled="every microbatch has its own statistics: those of the large batch are not their mean",
-        daily=(),
     ),
 )

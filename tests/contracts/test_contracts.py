@@ -1,7 +1,7 @@
 """Every toy, and every registered task on every registered model, through the real step and the real loop.
 
 One table: each case runs plain, resumed, mapped, and vectorized with every lane's batch accumulated from parts. Every
-registered family and task has a case. `make test` runs most cases plain and resumed, and other modes of those that say
+registered family and task has a case. `make test` runs every case plain and resumed, and other modes of those that say
 so; `make slow` runs the rest. A family that needs the step, the loop or the store to know about it fails here.
 """
 
