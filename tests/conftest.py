@@ -40,9 +40,8 @@ SHAPED = [
     for pattern, held in (
         ("transformer/attention/*.py", "from jaxtyping import"),
         ("transformer/layers/*.py", "from jaxtyping import"),
-        # `make slow` checks models and projects too: by day that would take a tenth of the time.
-        *((("transformer/models/*.py", "from jaxtyping import"),) if "HEADWISE_CHECK_MODELS" in os.environ else ()),
-        *((("experiments/*/*.py", "\nFAMILY = "),) if "HEADWISE_CHECK_MODELS" in os.environ else ()),
+        ("transformer/models/*.py", "from jaxtyping import"),
+        ("experiments/*/*.py", "\nFAMILY = "),
     )
     for path in sorted(ROOT.glob(pattern))
     if held in path.read_text(encoding="utf-8")
