@@ -4,7 +4,7 @@
     python -m tests.experiments.first_steps --compare before.json after.json
 
 A config whose data set lies in no folder under FOLDER has made-up data of its shapes; one that is too large for a
-plain machine is shrunk first, and says so. The rest is what `launch.train` computes.
+plain machine is shrunk first, and says so. The rest is what `launch.train` computes on one device.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from tests.experiments.variants import CHECKOUT, FILES, variants_of
 from transformer.config import UserError, flatten_config
 from transformer.training.build import TrainingComponents, build_components, flops_counter, make_jitted_train_step
 from transformer.training.config import apply_overrides, resolve_config
+from transformer.training.partitioning import single_device_placement
 
 STEPS = 5
 LARGEST = 10_000_000  # parameters of a model that is run as it is
@@ -60,7 +61,6 @@ SMALL: Mapping[str, Any] = {
     "task.vocab_size": 512,
     "num_microbatches": 1,
 }
-ONE_DEVICE = {"data": 1, "fsdp": 1, "tensor": 1}
 
 
 def configs() -> list[str]:
@@ -74,13 +74,14 @@ def assembled(values: Mapping[str, Any], data: Path | None, folder: Path) -> tup
     found = None if data is None or name not in FOLDERS else data / FOLDERS[name]
     if found is not None and found.is_dir():
         values = apply_overrides(values, {"task.data_dir": str(found)})
-    experiment = resolve_config(values)
+    experiment, one_device = resolve_config(values), single_device_placement()
     if name.startswith("wmt14"):
-        return experiment, build_components(experiment, folder, synthetic=True), "made-up data: nothing is downloaded"
+        return experiment, build_components(experiment, folder, one_device, synthetic=True), "made-up data: no download"
     try:
-        return experiment, build_components(experiment, folder), "its data"
+        return experiment, build_components(experiment, folder, one_device), "its data"
     except UserError as refused:
-        return experiment, build_components(experiment, folder, synthetic=True), f"made-up data: {str(refused)[:120]}"
+        made_up = build_components(experiment, folder, one_device, synthetic=True)
+        return experiment, made_up, f"made-up data: {str(refused)[:120]}"
 
 
 def parameters_of(components: TrainingComponents) -> int:
@@ -88,15 +89,17 @@ def parameters_of(components: TrainingComponents) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(components.abstract_state.variables.params))
 
 
-def first_steps(name: str, data: Path | None) -> dict[str, Any]:
-    """What the first steps of a config compute: the metrics of each, exactly, and a digest of the last state."""
+def first_steps(name: str, data: Path | None, *, num_steps: int = STEPS, largest: int = LARGEST) -> dict[str, Any]:
+    """What the first steps of a config compute: the metrics of each, exactly, and a digest of the last state.
+
+    A model of more than `largest` parameters is shrunk.
+    """
     values = load_config(str(CHECKOUT / name)).to_dict()
     flat = flatten_config(resolve_config(values).to_config())
-    values = apply_overrides(values, {f"sharding.{key}": value for key, value in ONE_DEVICE.items()})
     values.pop("initialize_from", None)  # other runs
     with tempfile.TemporaryDirectory() as folder:
         experiment, components, source = assembled(values, data, Path(folder))
-        shrunk = parameters_of(components) > LARGEST
+        shrunk = parameters_of(components) > largest
         if shrunk:
             kept = {key: value for key, value in SMALL.items() if key in flat}
             values = apply_overrides(values, kept)
@@ -106,7 +109,7 @@ def first_steps(name: str, data: Path | None) -> dict[str, Any]:
         batches = components.task.training_batches(experiment.run.seed)
         flops = flops_counter(components)
         steps = []
-        for index in range(STEPS):
+        for index in range(num_steps):
             batch = batches[index]
             state, metrics = step(state, batch)
             steps.append(
