@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from transformer.config import UserError, from_config
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
@@ -48,7 +49,7 @@ def learned(params: Any) -> Any:
     random = np.random.default_rng(0)
 
     def move(path: Any, leaf: jax.Array) -> jax.Array:
-        return jnp.float32(random.normal(0, 0.3, leaf.shape)) if path[-1].key == "up" else leaf
+        return random.normal(0, 0.3, leaf.shape).astype(np.float32) if path[-1].key == "up" else leaf
 
     return jax.tree_util.tree_map_with_path(move, params)
 
@@ -63,25 +64,26 @@ class Adapted(Module):
 
 def test_a_low_rank_is_its_equation_and_so_is_its_gradient() -> None:
     functional = FunctionalModule(Adapted)
-    params = learned(functional.init(jax.random.key(1)))
+    params = learned(programs.initial(functional.init, 1))
     random = np.random.default_rng(1)
     x, weights = random.normal(size=(4, 2, 3)), random.normal(size=(4, 5))
 
-    def loss(params: Any) -> jax.Array:
-        return jnp.sum(functional.bind(params).linear(jnp.float32(x)) * weights)
+    def loss(params: Any) -> Any:
+        adapted = functional.bind(params).linear
+        found = adapted(jnp.float32(x))
+        return jnp.sum(found * weights), (found, adapted.full_matrix())
 
     linear = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)["linear"]
     w, a = linear["kernel"].reshape(6, 5), linear["lora"]["down"].reshape(6, 2)
     b, flat = linear["lora"]["up"], x.reshape(4, 6)
     y = flat @ w + 3.5 * flat @ a @ b + linear["bias"]
-    np.testing.assert_allclose(functional.bind(params).linear(jnp.float32(x)), y, atol=1e-5)
-    np.testing.assert_allclose(
-        functional.bind(params).linear.full_matrix(), (w + 3.5 * a @ b).reshape(2, 3, 5), atol=1e-5
-    )
-    found = jax.grad(loss)(params)["linear"]["lora"]
+    gradient, (output, matrix) = jax.jit(jax.grad(loss, has_aux=True))(params)
+    np.testing.assert_allclose(output, y, atol=1e-5)
+    np.testing.assert_allclose(matrix, (w + 3.5 * a @ b).reshape(2, 3, 5), atol=1e-5)
+    found = gradient["linear"]["lora"]
     np.testing.assert_allclose(found["down"].reshape(6, 2), 3.5 * flat.T @ weights @ b.T, atol=1e-4)
     np.testing.assert_allclose(found["up"], 3.5 * (flat @ a).T @ weights, atol=1e-4)
-    assert jnp.std(functional.init(jax.random.key(0))["linear"]["lora"]["down"]) == pytest.approx(6**-0.5, rel=0.6)
+    assert np.std(programs.initial(functional.init)["linear"]["lora"]["down"]) == pytest.approx(6**-0.5, rel=0.6)
 
 
 def test_a_low_rank_lies_as_its_kernel_does() -> None:

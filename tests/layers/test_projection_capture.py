@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -26,7 +25,8 @@ def captured(**changes: Any) -> tuple[np.ndarray, dict[str, Any], CapturedAttent
     params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), functional.shapes())
     x = rng.normal(size=(2, Q, WIDTH)).astype(np.float32)
     capture = Capture(("here",), value_norms=True, query_key_vectors=True)
-    found = functional.bind(params)(jnp.asarray(x), jnp.asarray(x), mask=Mask(causal=True), capture=capture)[1]
+    run = jax.jit(lambda params, x: functional.bind(params)(x, x, mask=Mask(causal=True), capture=capture)[1])
+    found = run(params, x)
     return x, params, found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import programs
+from tests.models.random_models import whole_and_stepped
 from tests.oracles import convolutional as oracle
 from tests.oracles import decoding
 from tests.oracles.decoding import NextToken
@@ -54,7 +55,7 @@ def random_variables(model: Model, seed: int = 0) -> Variables:
     """Numbers of both signs for every parameter, in its own type."""
     normal = np.random.default_rng(seed).normal
     shapes = model.functional.shapes()
-    return Variables(jax.tree.map(lambda leaf: jnp.asarray(normal(size=leaf.shape), leaf.dtype), shapes), {})
+    return Variables(jax.tree.map(lambda leaf: normal(size=leaf.shape).astype(leaf.dtype), shapes), {})
 
 
 def answer_of(config: Config, params: Any, source: np.ndarray, target: np.ndarray) -> oracle.Answer:
@@ -82,27 +83,14 @@ def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
         variables, key = random_variables(model), jax.random.key(0)
         capture = Capture((SITE,)) if model.sites else None
 
-        @jax.jit
-        def whole(variables: Variables) -> Any:
-            dropped, _ = model.apply(variables, BATCH, train=True, key=key)
-            return *model.apply(variables, BATCH, train=False, key=key, capture=capture), dropped
-
-        @jax.jit
-        def stepped(variables: Variables) -> Any:
-            cache, first_R = model.init_cache(variables, BATCH, num_beams=2, length=7)
-            fed_RxT = jnp.repeat(TARGET, 2, axis=0).at[:, 0].set(first_R)
-
-            def advance(cache: Any, tokens_R: Any) -> Any:
-                logits, cache, aux = model.step(variables, cache, tokens_R, capture=capture)
-                return cache, (logits, aux.maps)
-
-            return jax.lax.scan(advance, cache, fed_RxT.T)[1]
-
-        outputs, aux, dropped = whole(variables)
-        logits_TxRxV, maps = stepped(variables)
+        (outputs, aux), (first, logits_TxRxV, maps) = whole_and_stepped(
+            model, variables, BATCH, np.repeat(TARGET, 2, axis=0), 2, capture
+        )
+        dropped, _ = programs.apply(model, variables, BATCH, train=True, key=key)
+    assert (first == BEGIN).all()
     assert np.isfinite(outputs).all()
     # Dropout acts in training alone.
-    assert np.abs(np.asarray(dropped - outputs)).max() > 0.01
+    assert np.abs(np.asarray(dropped) - outputs).max() > 0.01
     for row, source, target in alone():
         answer = answer_of(config, variables.params, source, target)
         np.testing.assert_allclose(outputs[row, : len(target)], answer.logits, rtol=1e-9, atol=1e-9)
@@ -137,7 +125,7 @@ def test_gradients_of_the_encoder_are_divided_by_twice_the_attentions_but_not_th
         whole, along = random_variables(model).params, random_variables(model, 1).params
         loss = jax.jit(jax.value_and_grad(loss_of(model, {name: values[:2] for name, values in BATCH.items()})))
         # Of an encoder that gives the same whatever it reads: a word reaches the values alone.
-        closed = {**whole, "leave_encoder": {**whole["leave_encoder"], "length": jnp.zeros(3)}}
+        closed = {**whole, "leave_encoder": {**whole["leave_encoder"], "length": np.zeros(3)}}
         parts = [(whole, name, 1 / 6) for name in ("enter_encoder", "encoder", "leave_encoder")]
         parts += [(whole, "enter_decoder", 1), (whole, "decoder", 1), (closed, "source_positions", 1)]
         for params, part, factor in parts:
@@ -145,7 +133,7 @@ def test_gradients_of_the_encoder_are_divided_by_twice_the_attentions_but_not_th
                 loss({**params, part: jax.tree.map(lambda x, d, step=step: x + step * d, params[part], along[part])})[0]
                 for step in (1e-6, -1e-6)
             ]
-            found = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, loss(params)[1][part], along[part])))
+            found = sum(jax.tree.leaves(jax.tree.map(np.vdot, loss(params)[1][part], along[part])))
             np.testing.assert_allclose(found, factor * (moved[0] - moved[1]) / 2e-6, rtol=1e-5, err_msg=part)
 
 
@@ -155,10 +143,16 @@ def test_padding_has_no_effect_whatever_stands_there(name: str) -> None:
     model = model_of(name)
     params = random_variables(model).params
     batch = {"source": np.pad(SOURCE, ((0, 0), (0, 2))), "target": np.pad(TARGET, ((0, 0), (0, 1)))}
-    filled = {**params, "embedding": {"table": params["embedding"]["table"].at[PAD].set(jnp.nan)}}
+
+    def fill(table: np.ndarray, places: Any) -> dict[str, np.ndarray]:
+        filled = table.copy()
+        filled[places] = np.nan
+        return {"table": filled}
+
+    filled = {**params, "embedding": fill(params["embedding"]["table"], PAD)}
     if name == "convs2s":
         for side, count in (("source_positions", 5), ("target_positions", 7)):
-            filled[side] = {"table": params[side]["table"].at[count:].set(jnp.nan)}
+            filled[side] = fill(params[side]["table"], slice(count, None))
 
     def loss(params: Any) -> Any:
         logits = model.apply(Variables(params, {}), batch, train=False)[0]

@@ -71,9 +71,9 @@ def test_without_warm_up_the_first_update_has_the_peak(schedule: LearningRateSch
 
 
 PARAMETERS = {
-    "block/kernel": jnp.full((2, 2), 2.0),
-    "block/bias": jnp.full((2, 2), 2.0),
-    "norm/scale": jnp.full(2, 2.0),
+    "block/kernel": jnp.asarray(np.full((2, 2), 2.0, np.float32)),
+    "block/bias": jnp.asarray(np.full((2, 2), 2.0, np.float32)),
+    "norm/scale": jnp.asarray(np.full(2, 2.0, np.float32)),
 }
 
 
@@ -81,12 +81,14 @@ def update(gradients: Any, **fields: Any) -> dict[str, np.ndarray]:
     """The first update, at a learning rate of 0.1."""
     config = OptimizerConfig(learning_rate=0.1, schedule=LearningRateSchedule.CONSTANT, warmup_steps=0, **fields)
     rule = make_optimizer(config, STEPS)
-    updates, _ = rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, 0, hyperparameters(config))
+    updates, _ = jax.jit(
+        lambda gradients: rule.update(gradients, rule.init(PARAMETERS), PARAMETERS, 0, hyperparameters(config))
+    )(gradients)
     return {path: np.asarray(leaf) for path, leaf in updates.items()}
 
 
 def test_weight_decay_leaves_biases_and_norms_alone() -> None:
-    still = jax.tree.map(jnp.zeros_like, PARAMETERS)
+    still = jax.tree.map(np.zeros_like, PARAMETERS)
     updates = update(still, algorithm=OptimizerAlgorithm.ADAMW, weight_decay=0.3)
     np.testing.assert_allclose(updates["block/kernel"], -0.1 * 0.3 * 2.0, rtol=1e-6)
     assert not updates["block/bias"].any()  # a stack of biases has two dimensions too
@@ -98,7 +100,7 @@ def test_clipping_bounds_the_global_norm(norm: float, kept: float) -> None:
     random = np.random.default_rng(0)
     gradients = {path: random.normal(size=leaf.shape) for path, leaf in PARAMETERS.items()}
     scale = norm / math.sqrt(sum(np.square(leaf).sum() for leaf in gradients.values()))
-    gradients = {path: jnp.float32(scale * leaf) for path, leaf in gradients.items()}
+    gradients = {path: np.float32(scale * leaf) for path, leaf in gradients.items()}
     updates = update(gradients, algorithm=OptimizerAlgorithm.SGD, beta1=0.0, clip_norm=0.5)
     for path, leaf in gradients.items():
         np.testing.assert_allclose(updates[path], -0.1 * leaf * kept / norm, rtol=1e-5)
@@ -107,10 +109,11 @@ def test_clipping_bounds_the_global_norm(norm: float, kept: float) -> None:
 def test_momentum_adds_up() -> None:
     config = OptimizerConfig(OptimizerAlgorithm.SGD, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, beta1=0.5)
     rule = make_optimizer(config, STEPS)
-    ones, state = {"x": jnp.ones(1)}, rule.init({"x": jnp.zeros(1)})
-    moved = []
+    ones, zeros = {"x": np.ones(1, np.float32)}, {"x": np.zeros(1, np.float32)}
+    state, moved = rule.init(zeros), []
+    update = jax.jit(lambda state, step: rule.update(ones, state, zeros, step, hyperparameters(config)))
     for step in range(3):
-        updates, state = rule.update(ones, state, {"x": jnp.zeros(1)}, step, hyperparameters(config))
+        updates, state = update(state, step)
         moved.append(float(updates["x"][0]))
     assert moved == pytest.approx([-0.1, -0.15, -0.175])
 
@@ -171,11 +174,14 @@ def test_adam_is_kingmas_and_numbers_stay_float32_beside_bfloat16() -> None:
     rule, hyper = make_optimizer(config, STEPS), hyperparameters(config)
     m = v = np.zeros(4)
     for kind in (jnp.float32, jnp.bfloat16):
-        params = {"x": jnp.ones(4, kind)}
+        params = {"x": jnp.asarray(np.ones(4, kind))}
         state, m, v = rule.init(params), np.zeros(4), np.zeros(4)
+        update = jax.jit(
+            lambda gradients, state, step, params=params: rule.update(gradients, state, params, step, hyper)
+        )
         for t in range(1, 4):
             gradient = np.array([0.5, -1.0, 2.0, 0.25]) * t
-            updates, after = rule.update({"x": jnp.asarray(gradient, kind)}, state, params, t - 1, hyper)
+            updates, after = update({"x": gradient.astype(kind)}, state, t - 1)
             m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
             expected = -0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-9)
             np.testing.assert_allclose(np.asarray(updates["x"], np.float64), expected, rtol=1e-5)

@@ -76,7 +76,7 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
     task = task_of()
     view, batch = view_of(task), task.training_batches(0)[2]
     denominators = task.denominators(batch)
-    loss, aux = task.objectives[0].loss_fn(view, batch, denominators, jax.random.key(0))
+    loss, aux = jax.jit(lambda: task.objectives[0].loss_fn(view, batch, denominators, jax.random.key(0)))()
     logits = np.float64(programs.apply(view.model, view.variables, batch, train=False)[0])
     nats, wrong, exact = 0.0, 0, 0
     for row, (mask, targets) in enumerate(zip(batch["answer_mask"], batch["targets"], strict=True)):

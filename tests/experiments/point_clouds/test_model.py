@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.point_clouds.model import POOLED, Pooling, SetTransformerConfig
+from tests import programs
+from tests.models.random_models import fresh_variables
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
@@ -29,13 +31,13 @@ def set_transformer(**changes: Any) -> tuple[SetTransformerConfig, Model]:
 @pytest.mark.parametrize("pooling", Pooling)
 def test_the_order_of_points_and_what_stands_in_padding_change_nothing(pooling: Pooling) -> None:
     _, model = set_transformer(pooling=pooling)
-    variables = model.init(jax.random.key(0))
-    first, _ = model.apply(variables, {"points": POINTS, "lengths": LENGTHS}, train=False)
+    variables = fresh_variables(model)
+    first, _ = programs.apply(model, variables, {"points": POINTS, "lengths": LENGTHS}, train=False)
     other = POINTS.copy()
     for row, length in enumerate(LENGTHS):
         other[row, :length] = POINTS[row, :length][::-1]
         other[row, length:] = np.nan
-    second, _ = model.apply(variables, {"points": other, "lengths": LENGTHS}, train=False)
+    second, _ = programs.apply(model, variables, {"points": other, "lengths": LENGTHS}, train=False)
     np.testing.assert_allclose(first, second, atol=1e-5)
     assert np.abs(first[0] - first[1]).max() > 1e-3
 
@@ -43,9 +45,9 @@ def test_the_order_of_points_and_what_stands_in_padding_change_nothing(pooling: 
 @pytest.mark.parametrize("pooling", Pooling)
 def test_pooling_is_that_of_its_equation(pooling: Pooling) -> None:
     _, model = set_transformer(pooling=pooling, layers=0)
-    variables = model.init(jax.random.key(0))
+    variables = fresh_variables(model)
     capture = Capture(sites=tuple(site.name for site in model.sites))
-    got, aux = model.apply(variables, {"points": POINTS, "lengths": LENGTHS}, train=False, capture=capture)
+    got, aux = programs.apply(model, variables, {"points": POINTS, "lengths": LENGTHS}, train=False, capture=capture)
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables.params)
     assert "norm" not in p
     for row, length in enumerate(LENGTHS):
