@@ -36,6 +36,7 @@ from transformer.attention.sites import Axis, Site, sites_between
 from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, NumExamples, PositiveInt, UserError
 from transformer.data.batches import BatchSource, GeneratedBatches
 from transformer.data.images import unscale_pixels
+from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.task_interface import ACTION_VALUES, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import cell_of_patch, patch_centers
@@ -117,7 +118,7 @@ class EpisodeBatch(NamedTuple):
 
     def person_regions(self, regions: Axis) -> Bool[Array, "R T K"]:
         """Return which regions show the person at each step [R, T, K]; none while out of the image or after the end."""
-        here_RxT = self.states.person_visible & (jnp.arange(self.actions.shape[1]) < self.lengths[:, None])
+        here_RxT = self.states.person_visible & real_positions(self.lengths, self.actions.shape[1])
         return jnp.asarray(cell_regions(regions))[self.states.person_cell] & here_RxT[..., None]
 
 
@@ -238,7 +239,7 @@ class HandshakeRL(BaseTask):
         """Return the mean loss over real steps; `replayed_episode_reward` includes exploration."""
         inputs = {name: batch[name] for name in self.interface.inputs}
         values_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        real_BxT = jnp.arange(self.config.max_episode_steps) < batch["lengths"][:, None]
+        real_BxT = real_positions(batch["lengths"], self.config.max_episode_steps)
         wrong_BxT = jnp.where(
             real_BxT, td_errors(values_BxTxA, jnp.asarray(batch["chosen"]), jnp.asarray(batch["targets"])), 0
         )

@@ -65,7 +65,7 @@ def packed_sequences(mask: Mask, length: int, most: int) -> PackedSequences:
 
 def _are_real(lengths: Int[Array, " B"] | None, shape: tuple[int, ...]) -> Bool[Array, "B T"]:
     """Which positions of each row are no padding."""
-    return jnp.broadcast_to(True if lengths is None else jnp.arange(shape[1]) < lengths[:, None], shape)
+    return jnp.broadcast_to(True if lengths is None else jnp.arange(shape[1])[None] < lengths[:, None], shape)
 
 
 def attend_packed(
