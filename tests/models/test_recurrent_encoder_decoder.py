@@ -54,6 +54,7 @@ LUONG: dict[str, Any] = {
 }
 CONFIGS = {
     "bahdanau": tiny(),
+    "bahdanau's appendix": tiny(output_layer=OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE, decoder_layers=2),
     "sutskever": tiny(
         cell=CellKind.LSTM,
         context_vector=ContextVectorKind.NONE,
@@ -164,13 +165,14 @@ def expected_of(
         else:
             entering = np.concatenate([word, fed]) if config.attention_query is AttentionQuery.INPUT_FEEDING else word
         y, after = oracle.stack(kind, weights["decoder"], entering[None, None], np.array([1]), [[s] for s in states])
-        s, states = y[0, 0], [of_layer[0] for of_layer in after]
+        before, s, states = states[-1].hidden, y[0, 0], [of_layer[0] for of_layer in after]
         if config.attention_query is not AttentionQuery.PREVIOUS:
             context, of_heads = context_of(s, step)
         if config.output_layer is OutputLayerKind.TANH:
             fed = np.tanh(linear(weights["readout"], np.concatenate([context, s])))
         else:
-            fed = linear(weights["readout"], np.concatenate([s, word, context])).reshape(-1, 2).max(-1)
+            read = s if config.output_layer is OutputLayerKind.MAXOUT else before
+            fed = linear(weights["readout"], np.concatenate([read, word, context])).reshape(-1, 2).max(-1)
         logits.append(fed @ weights["output"]["kernel"].astype(np.float64))
         maps.append(of_heads)
     return Expected(np.array(logits), np.stack(maps, axis=1))
@@ -226,7 +228,15 @@ def attended(
 
 
 # Of each choice its most telling value, and of the rest those that go together with it; `make slow` takes all.
-QUICK = ("bahdanau", "sutskever", "over length at once", "luong, input feeding", "local-m in steps", "local-p in steps")
+QUICK = (
+    "bahdanau",
+    "bahdanau's appendix",
+    "sutskever",
+    "over length at once",
+    "luong, input feeding",
+    "local-m in steps",
+    "local-p in steps",
+)
 QUICK += ("concat", "split heads", "hard", "deep")
 
 
@@ -445,6 +455,14 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
         (
             {"context_vector": ContextVectorKind.NONE, "attention_query": AttentionQuery.INPUT_FEEDING},
             "config.model.attention_query=input_feeding needs a context vector",
+        ),
+        (
+            {
+                "output_layer": OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE,
+                "attention_query": AttentionQuery.CURRENT,
+            },
+            "config.model.output_layer=maxout_of_previous_state reads the state that attends, and "
+            "config.model.attention_query=current attends with the next one",
         ),
         ({"score": Score.LOCATION}, "max_length=0 must be at least 1"),
         (

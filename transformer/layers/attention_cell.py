@@ -48,8 +48,9 @@ class AttentionSpan(enum.Enum):
     Attributes:
         GLOBAL: All.
         MONOTONIC: Local-m: those within D of the query's own position.
-        PREDICTIVE: Local-p: those within D of a position predicted from the query, p = S sigmoid(v' tanh(W q)),
-            equation 9.
+        PREDICTIVE: Local-p: those within D of a position predicted from the query, equation 9 with positions counted
+            from 0: p = (S - 1) sigmoid(v' tanh(W q)) lies in [0, S - 1], where the paper's S would let it lie beyond
+            the last key.
     """
 
     GLOBAL = "global"

@@ -97,12 +97,18 @@ class AttentionQuery(enum.Enum):
 class OutputLayerKind(enum.Enum):
     """The output layer r_t, from which the logits of the next word are computed.
 
+    Bahdanau et al. (2015) write p(y_t | ...) = g(y_{t-1}, s_t, c_t) in equation 4, but print the state s_{t-1} in
+    appendix A.2.2. The default follows the equation: the state s_t has read the word and the context vector, and an
+    output layer of s_{t-1} never reads the state of the last step.
+
     Attributes:
-        MAXOUT: The larger of each pair of features of W [s_t ; w_t ; c_t] + b (Bahdanau et al. 2015, appendix A.2.2).
+        MAXOUT: The larger of each pair of features of W [s_t ; w_t ; c_t] + b (Bahdanau et al. 2015, equation 4).
+        MAXOUT_OF_PREVIOUS_STATE: The same of W [s_{t-1} ; w_t ; c_t] + b (Bahdanau et al. 2015, appendix A.2.2).
         TANH: tanh(W [c_t ; s_t]) (Luong et al. 2015, equation 5).
     """
 
     MAXOUT = "maxout"
+    MAXOUT_OF_PREVIOUS_STATE = "maxout_of_previous_state"
     TANH = "tanh"
 
 
@@ -195,6 +201,13 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 "config.model.attention_query=input_feeding needs a context vector to feed back, and "
                 "config.model.context_vector=none has none: use attention_query=current, or another context vector"
             )
+        previous = self.attention_query is AttentionQuery.PREVIOUS
+        if self.output_layer is OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE and not previous:
+            raise UserError(
+                "config.model.output_layer=maxout_of_previous_state reads the state that attends, and "
+                f"config.model.attention_query={self.attention_query.value} attends with the next one: use "
+                "attention_query=previous, or output_layer=maxout"
+            )
         single = all(len(self.direction.cell_directions(layer)) == 1 for layer in range(self.encoder_layers))
         alike = single and self.encoder_layers == self.decoder_layers
         if self.initial_decoder_state is InitialDecoderState.COPY and not alike:
@@ -264,9 +277,9 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     def readout_sizes(self) -> tuple[int, int]:
         """The input and output features of the output layer's matrix; maxout also reads the word and has pairs."""
         both = self.width + self.context_width
-        if self.output_layer is OutputLayerKind.MAXOUT:
-            return both + self.embedding_width, 2 * self.width
-        return both, self.width
+        if self.output_layer is OutputLayerKind.TANH:
+            return both, self.width
+        return both + self.embedding_width, 2 * self.width
 
     def attention(self) -> AttentionCellConfig:
         """Return the config of the attention; local-p attention has its Gaussian window."""
@@ -357,7 +370,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         self.first_hidden = first() if made else None
         self.first_memory = first() if made and config.cell is CellKind.LSTM else None
         read, given = config.readout_sizes
-        maxout = config.output_layer is OutputLayerKind.MAXOUT
+        maxout = config.output_layer is not OutputLayerKind.TANH
         self.readout = Linear((("features", read),), (("embed", given),), bias=maxout, builder=builder)
         self.output = Linear((("embed", width),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
@@ -437,7 +450,9 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         output_RxE, states = self.decoder.step(entering, carry.states, key=self.random_stream_key(key, "decoder"))
         if self.config.attention_query is not AttentionQuery.PREVIOUS:
             context, alignment = self._context(source, output_RxE, **facts)
-        readout_RxE = self._readout(output_RxE, word_RxE, context, self.random_stream_key(key, "readout"))
+        previous = self.config.output_layer is OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE
+        state_RxE = carry.states[-1].hidden if previous else output_RxE
+        readout_RxE = self._readout(state_RxE, word_RxE, context, self.random_stream_key(key, "readout"))
 
         sampled_word_R = carry.sampled_word
         if given.use_sampled_word is not None:
@@ -519,14 +534,14 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             return context
         return _divide_by_length(context, repeat_per_beam(source.lengths, len(context) // len(source.lengths)))
 
-    def _readout(self, output: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
-        """Return the output layer r_t."""
+    def _readout(self, state: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
+        """Return the output layer r_t of the decoder's state."""
         match self.config.output_layer:
-            case OutputLayerKind.MAXOUT:
-                pairs = self.readout(_concatenate(output, word, context))
+            case OutputLayerKind.MAXOUT | OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE:
+                pairs = self.readout(_concatenate(state, word, context))
                 read = jnp.max(pairs.reshape(*pairs.shape[:-1], -1, 2), axis=-1)
             case OutputLayerKind.TANH:
-                read = jnp.tanh(self.readout(_concatenate(context, output)))
+                read = jnp.tanh(self.readout(_concatenate(context, state)))
         return dropout(read, self.config.dropout, key)
 
     def _draws(self, alignment: Alignment | None) -> dict[str, Array]:
