@@ -239,7 +239,7 @@ class HandshakeRL(BaseTask):
         """Return the mean loss over real steps; `replayed_episode_reward` includes exploration."""
         inputs = {name: batch[name] for name in self.interface.inputs}
         values_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        real_BxT = real_positions(batch["lengths"], self.config.max_episode_steps)
+        real_BxT = real_positions(jnp.asarray(batch["lengths"]), self.config.max_episode_steps)
         wrong_BxT = jnp.where(
             real_BxT, td_errors(values_BxTxA, jnp.asarray(batch["chosen"]), jnp.asarray(batch["targets"])), 0
         )
