@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -104,6 +105,37 @@ def test_the_buffer_holds_what_was_lived_through_and_repaints_it() -> None:
     assert (inputs["actions"][:, 0] == 0).all()
     assert {name: batch[name].shape for name in TASK_OF_IT.interface.inputs} == {
         name: given.shape for name, given in TASK_OF_IT.interface.inputs.items()
+    }
+
+
+def test_success_reward_length_and_attention_are_those_of_episodes_made_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handshake that is refused costs something and is no success; what follows an episode's end counts nowhere."""
+    (site,) = view_of().model.sites
+    visible = np.array([[0, 1, 1, 1], [0, 0, 1, 1], [0, 1, 1, 0]], bool)
+    cells = np.array([[0, 9, 10, 11], [0, 0, 63, 62], [0, 7, 7, 0]])
+    rewards = np.float32([[-0.1, 0, 1, 0], [0, -0.1, 0, 0], [0, 0, 0, 0]])
+    states: Any = SimpleNamespace(person_visible=visible, person_cell=cells)
+    episodes = EpisodeBatch(states, np.zeros((3, 4), np.int32), rewards, np.int32([3, 4, 1]))
+    weights = np.random.default_rng(0).random((1, 3, 1, 4, 64)).astype(np.float32)
+    aux = SimpleNamespace(maps={site.name: SimpleNamespace(weights=weights)})
+    model: Any = SimpleNamespace(sites=(site,), apply=lambda *given, **options: (None, aux))
+    epsilons = []
+    monkeypatch.setattr(TASK_OF_IT, "_live", lambda view, seeds, epsilon, key: epsilons.append(epsilon) or episodes)
+    monkeypatch.setattr(EpisodeBatch, "inputs", lambda self: {})
+    evaluation = TASK_OF_IT.evaluations[0]
+    sums, rows = evaluation.step(view_of()._replace(model=model, train=False), evaluation.batches[0], KEY)
+    told = evaluation.finish(jax.device_get(sums), rows).scalars
+    # Seen at the second and third step of the first episode and at the last two of the second.
+    mass = np.mean([weights[0, row, 0, step, cells[row, step]] for row, step in ((0, 1), (0, 2), (1, 2), (1, 3))])
+    assert epsilons == [0]
+    assert told == {
+        "success": pytest.approx(1 / 3),
+        "episode_reward": pytest.approx(0.8 / 3),
+        "episode_length": pytest.approx(8 / 3),
+        "attention_mass/person": pytest.approx(mass, rel=1e-5),
+        "attention_mass/person_over_uniform": pytest.approx(64 * mass, rel=1e-5),
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.instruction_following import instructions
+from experiments.instruction_following import task as walking
 from experiments.instruction_following.maze_images import CELL
 from experiments.instruction_following.model import FAMILY, ListenAttendWalkConfig
 from experiments.instruction_following.task import (
@@ -148,6 +149,29 @@ def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
     assert [sample["target"] for sample in told.samples] == task.format_lines(batch["labels"][:5])
     assert told.samples[1]["output"].startswith("left right")
     assert forward not in rows[4]
+
+
+def test_attention_alike_to_all_words_has_the_mass_that_is_reported_beside_it(
+    task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation, site = evaluation_of(task, "looking"), view_of(task).model.sites[0]
+    batch = evaluation.batches[0]
+    words_B = (batch["source"] != PAD).sum(axis=1)
+    assert len(set(words_B.tolist())) > 1
+    real_BxS = np.arange(batch["source"].shape[1]) < words_B[:, None]
+    alike = np.broadcast_to((real_BxS / words_B[:, None])[:, None], (6, task.steps, real_BxS.shape[1]))
+    # The second head attends to the first word of its own clause alone.
+    sharp = np.zeros_like(alike)
+    for row, step in np.argwhere(batch["clause_of_action"] >= 0):
+        clause = batch["clause_of_action"][row, step]
+        sharp[row, step, batch["clause_of_word"][row].tolist().index(clause)] = 1
+    for heads, mass in (([alike], None), ([alike, sharp], 1.0)):
+        weights = np.stack(heads, axis=1)[None].astype(np.float32)
+        monkeypatch.setattr(walking, "capture_weights", lambda *given, weights=weights: {site: weights})
+        scalars = evaluation.finish(jax.device_get(evaluation.step(None, batch, None)[0]), None).scalars
+        uniform = scalars["attention_mass/clause_uniform"]
+        assert scalars["attention_mass/clause"] == pytest.approx(uniform if mass is None else mass, rel=1e-5)
+        assert 0 < uniform < 1
 
 
 @pytest.mark.slow

@@ -106,6 +106,24 @@ def test_sampled_actions_have_their_probabilities() -> None:
     )
 
 
+def test_returns_are_sums_over_the_bandits_of_a_batch_whatever_their_number() -> None:
+    """Of two arms one always wins and one never; the model slightly prefers the first."""
+    config = config_of(num_states=1, horizon=1, num_episodes=3, num_eval_examples=64)
+    evaluation = MetaRL(config).evaluations[0]
+    # The first of every step's numbers decides what an arm gives, the last two which arm is drawn.
+    luck = np.full((3, 3, 4), 0.5, np.float32)
+    luck[:, 1, 2:] = (0.1, 0.9)  # draws the second arm
+    batch = {
+        "transitions": np.ones((3, 1, 2, 1), np.float32),
+        "rewards": np.tile(np.float32([[[1, 0]]]), (3, 1, 1)),
+        "uniform_samples": luck,
+    }
+    preferred = jnp.broadcast_to(jnp.asarray([0.1, 0.0]), (3, 3, 2))
+    sums, rows = jax.jit(lambda: evaluation.step(of_model(lambda vectors: preferred), batch, None))()
+    assert {name: float(value) for name, value in sums.items()} == {"greedy": 9, "sampled": 6, "mdps": 3}
+    assert rows is None
+
+
 def test_an_evaluation_stands_beside_chance_and_those_who_know_more(task: MetaRL) -> None:
     evaluation = task.evaluations[1]
     assert (evaluation.split, evaluation.at_end, len(evaluation.batches)) == ("test", True, 2)

@@ -92,6 +92,23 @@ def test_a_batch_has_strings_in_letters_and_where_each_is_heard(task: SpokenDigi
                 assert words[step - 1] == (begin, end) or step == 0 or line[step - 1] == " "
 
 
+def test_each_split_is_evaluated_on_recordings_of_its_own(task: SpokenDigitRecognition) -> None:
+    """What lies under the noise at every digit is one of the split's recordings, and of no other split's."""
+    for split, others in (("validation", ("train", "test")), ("test", ("train", "validation"))):
+        (loss,) = (each for each in task.evaluations if (each.name, each.split) == ("loss", split))
+        for batch in loss.batches:
+            for sound, begins, ends in zip(batch["sound"], batch["begins"], batch["ends"], strict=True):
+                for begin, end in {*zip(begins.tolist(), ends.tolist(), strict=True)} - {(0, 0)}:
+                    said = sound[begin:end]
+
+                    def among(name: str, said: np.ndarray = said) -> bool:
+                        known = (each.samples for each in task.opened.splits[name].all)
+                        return any(len(each) == len(said) and np.abs(each - said).max() < 0.03 for each in known)
+
+                    assert among(split)
+                    assert not any(map(among, others))
+
+
 def test_digits_are_spelled_by_letters_or_as_they_are() -> None:
     assert OutputUnits.LETTERS.spell((1, 2)) == [
         *(("o", 0), ("n", 0), ("e", 0), (" ", None)),

@@ -1,6 +1,7 @@
 """The summaries task: its batches, what models that copy and models that do not are asked, and its answers."""
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -89,6 +90,7 @@ def test_what_is_held_out_has_names_that_are_never_trained_on() -> None:
     report = evaluation.finish({}, {"tokens": rows})
     assert report.scalars["exact_match/3"] == report.scalars["oov_recall/3"] == report.scalars["rouge_l/3"] == 1
     texts = [sample["source"].split() for sample in report.samples] + [article.words for article in task._shown]
+    assert [sample["target"].split().count(".") for sample in report.samples] == [3] * len(report.samples)
     fresh = [word for text in texts for word in text if word not in task.lexicon.word_ids]
     assert len(fresh) > 15
     assert all(map(is_held_out, fresh))
@@ -135,6 +137,25 @@ def test_a_text_is_summarized_with_words_of_its_own(unseen: OOVTarget, options: 
         for row, words in enumerate(labels.tokens["target"]):
             weights = np.asarray(maps[site.name].weights)[0, row, 0, : len(words)]
             np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+def test_what_is_written_and_what_is_copied_are_the_words_of_the_summary_and_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = task_of()
+    (evaluation,) = (each for each in task.evaluations if (each.name, each.split) == ("copying", "validation"))
+    (batch, *_), words = evaluation.batches, len(task.lexicon.words)
+    batch = {**batch, "labels": np.int32([[5, words, 6, END], [words + 1, END, PAD, PAD]])}
+    p_gen = np.float32([[0.25, 0.5, 0.75, 1], [0.125, 0.5, 100, 100]])
+    aux = SimpleNamespace(extras={"p_gen": p_gen})
+    monkeypatch.setattr(task, "score_target", lambda *given: (None, aux, {}))
+    sums, _ = evaluation.step(None, batch, None)
+    assert {name: float(value) for name, value in sums.items()} == {
+        "copied": 0.625,
+        "copied_words": 2,
+        "written": 2.5,
+        "written_words": 4,
+    }
 
 
 @pytest.mark.slow
