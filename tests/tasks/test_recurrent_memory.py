@@ -1,5 +1,6 @@
 """Memory handed on: lanes keep their own where a batch is cut, and long rows are read segment by segment."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_xlnet import small
+from tests.tasks.conftest import make_task
 from transformer.config import UserError
 from transformer.data.text_batches import SegmentBatches
 from transformer.models.model import Aux
@@ -112,3 +114,11 @@ def test_what_a_config_cannot_say_is_refused() -> None:
             PERMUTATION.config_class(**options)
     with pytest.raises(UserError, match="batching=packed"):
         SegmentLanguageModelingConfig(batching=Batching.PACKED)
+
+
+def test_the_keys_of_a_probed_text_are_the_memory_before_it_and_then_itself(text_file: Path, tmp_path: Path) -> None:
+    task = make_task(text_file, tmp_path, "permutation_lm", partial_prediction_k=3, segments_per_eval_text=2)
+    labels, text = task.axis_labels(()), text_file.read_text(encoding="utf-8")
+    for own, whole in zip(labels.tokens["tokens"], labels.tokens["memory and tokens"], strict=True):
+        assert whole[8:] == own
+        assert "".join(whole).replace("▁", " ") in text

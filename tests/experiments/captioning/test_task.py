@@ -162,6 +162,7 @@ def test_mass_and_penalty_of_maps_made_by_hand() -> None:
     weights[0, 0, 0, 1, 1 + 3 * 6 + 4] = 0.3  # cell 5
     weights[0, 1, 0, 0, 36] = 1.0  # cell 8
     weights[0, 1, 0, 2, 0] = 1.0
+    weights[0, 0, 0, 2, 20] = weights[0, 1, 0, 1, 20] = 0.5  # of words that do not count
     assert float(attention_mass_within(weights, named_cell_mask(named, cells))[0, 0]) == pytest.approx(0.3 + 0.4 + 1.0)
     counts = np.array([[True, True, False], [True, False, True]])
     first = 0.5**2 + 4 * 0.75**2 + 0.7**2 + 0.6**2 + 0.7**2 + (37 - 8)

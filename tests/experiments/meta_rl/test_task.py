@@ -60,6 +60,23 @@ def test_batches_are_of_seed_and_step_and_are_named_step_by_step(task: MetaRL) -
     assert bandits.tokens["steps"][0][1].split()[3] in ("wins", "loses")
 
 
+def test_a_step_is_named_by_where_it_is_and_what_came_before_and_a_bandit_by_its_arms(
+    task: MetaRL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived = Trajectories(np.array([[0, 1, 0, 0]]), np.array([[1, 0, 1, 1]]), np.array([[1, 0, 1, 0]]))
+    monkeypatch.setattr(task, "_trajectories", lived)
+    labels = task.axis_labels(())
+    steps = ("1: begins in 0", "2: action 2 wins in 1", "3: action 1 loses in 0", "4: action 2 wins in 0")
+    assert (labels.tokens["steps"], labels.titles) == ((steps,), ("MDP 1",))
+    bandits = MetaRL(config_of(num_states=1, teacher="bayes_optimal", num_probe_examples=2))
+    pulls = np.array([[0, 1, 0, 0], [1, 1, 1, 0]]), np.array([[0, 1, 0, 1], [1, 0, 0, 1]])
+    monkeypatch.setattr(bandits, "_trajectories", Trajectories(np.zeros((2, 4), int), *pulls))
+    monkeypatch.setattr(bandits, "_mdps", SimpleNamespace(rewards=np.array([[[0.25, 0.5]], [[1.0, 0.125]]])))
+    labels = bandits.axis_labels(())
+    assert labels.titles == ("arms 0.25 0.50", "arms 1.00 0.12")
+    assert labels.tokens["steps"][1] == ("1: begins", "2: arm 2 wins", "3: arm 2 loses", "4: arm 2 loses")
+
+
 def test_the_loss_is_the_cross_entropy_of_what_is_best(task: MetaRL) -> None:
     batch = task.training_batches(0)[0]
     batch["best"][0, 0] = 0.5

@@ -1,0 +1,61 @@
+"""Training batches of every task: a restarted run reads what the uninterrupted one reads, and no seed another's."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.contracts.cases import CASES, MASKED_LANGUAGE_MODELING
+from transformer.tasks.registry import TASKS, build_task, task_config
+
+OF_TASK = {case.config["task"]["name"]: case.config["task"] for case in CASES}
+# Of the registered tasks one config each, and what a config of theirs may read in another way.
+CONFIGS: dict[str, Mapping[str, Any]] = {
+    **{name: OF_TASK[name] for name in TASKS.all_names()},
+    "language_modeling of windows": OF_TASK["language_modeling"] | {"batching": "windows"},
+    "language_modeling of packed texts": OF_TASK["language_modeling"] | {"batching": "packed"},
+    "masked_lm of windows": MASKED_LANGUAGE_MODELING["task"] | {"input_format": "windows"},
+    "masked_lm of crops": MASKED_LANGUAGE_MODELING["task"] | {"input_format": "crops"},
+    "masked_lm of pairs": OF_TASK["masked_lm"] | {"input_format": "pairs", "masking": "dynamic"},
+    "few_shot of several shots": OF_TASK["experiments.few_shot.task"]
+    | {"shots": (1, 2), "dataset": "strokes/train=6,validation=3,test=3,num_drawers=4"},
+    "in_context_learning of authors": {
+        "name": "experiments.in_context_learning.task",
+        "problem": "style",
+        "batch_size": 4,
+        "num_eval_examples": 4,
+    },
+}
+# As data prepared in advance: every epoch has the same pairs in the same order.
+REPEATED = "fixed_pairs"
+
+
+def differ(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    return any(
+        np.shape(one[name]) != np.shape(other[name]) or np.any(np.asarray(one[name]) != np.asarray(other[name]))
+        for name in one
+    )
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_restarted_run_reads_the_batches_of_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    task = build_task(task_config(CONFIGS[name]), tmp_path)
+    source = task.training_batches(3)
+    epoch = getattr(source, "batches_per_epoch", 2)
+    # The first, both sides of an epoch's end, and steps of the second epoch; a long epoch is not read whole.
+    steps = sorted({0, 1, epoch - 1, epoch, epoch + 1})
+    read = {step: source[step] for step in steps}
+    for step in reversed(steps):
+        restarted, other = task.training_batches(3), task.training_batches(4)
+        restarted[step - 1 if step else 1]
+        again = restarted[step]
+        assert again.keys() == read[step].keys()
+        for array, values in read[step].items():
+            np.testing.assert_array_equal(again[array], values, err_msg=f"{array} of step {step}")
+            assert again[array].dtype == values.dtype
+        assert differ(other[step], read[step]), f"another seed reads the same at step {step}"
+    if epoch > 1:
+        assert differ(read[0], read[1])
+    assert differ(read[0], read[epoch]) == (CONFIGS[name].get("input_format") != REPEATED), "the second epoch's order"
