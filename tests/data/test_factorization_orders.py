@@ -87,3 +87,21 @@ def test_each_row_goes_on_where_it_ended() -> None:
     assert begins == set(range(10))
     with pytest.raises(UserError, match="rows=30 of context_length=5"):
         SegmentBatches(stream, context_length=5, rows=30, seed=0)
+
+
+def test_segments_are_cut_elsewhere_in_another_epoch() -> None:
+    lanes = SegmentBatches(np.arange(100), context_length=5, rows=3, seed=4)
+    assert len({int(lanes[6 * epoch]["index"][0]) for epoch in range(10)}) > 3
+
+
+def test_the_same_texts_have_other_orders_in_another_epoch() -> None:
+    class Same:
+        batches_per_epoch = 2
+
+        def __getitem__(self, step: int) -> dict[str, np.ndarray]:
+            return {"tokens": np.arange(8)[None] + step % 2}
+
+    source = PermutedBatches(Same(), OrderSampler(8, partial_prediction_k=2), seed=5)
+    orders = [source[step]["order"].tobytes() for step in range(8)]
+    assert len(set(orders)) == 8
+    assert orders == [PermutedBatches(Same(), OrderSampler(8, 2), seed=5)[step]["order"].tobytes() for step in range(8)]

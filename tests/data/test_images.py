@@ -158,6 +158,14 @@ def test_an_epoch_has_every_image_once_and_a_batch_is_that_of_its_step() -> None
     np.testing.assert_array_equal(plain[1]["index"], [4, 5, -1, -1])
 
 
+def test_an_image_is_augmented_anew_in_every_epoch() -> None:
+    batches = ImageBatches(
+        LabeledImages(PIXELS[:1], np.zeros(1, np.int32)), rows=1, seed=3, augmentation=Augmentation(crop=2, flip=0.5)
+    )
+    assert batches.batches_per_epoch == 1
+    assert len({batches[step]["image"].tobytes() for step in range(12)}) > 4
+
+
 def test_drawn_digits_are_the_same_each_time_and_differ_between_splits() -> None:
     opened = open_image_dataset("digits/size=12,train=30,validation=10,test=10")
     again = open_image_dataset("digits/size=12,train=30,validation=10,test=10")

@@ -48,6 +48,10 @@ def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task
     assert all((other["images"] != source[5]["images"]).any() for other in (source[7], task.training_batches(4)[5]))
     for name, given in task.interface.inputs.items():
         assert (source[0][name].shape, source[0][name].dtype) == (given.shape, given.dtype)
+    # Each is the batch of its own step, not the next of those with as many shots.
+    single = build_task(FewShotConfig(**SMALL, shots=(1,), num_eval_examples=6), Path()).training_batches(3)
+    for step in (1, 3):
+        np.testing.assert_array_equal(source[step]["images"], single[step]["images"])
     assert source[0]["images"].min() == 0
     assert 0.5 < source[0]["images"].max() <= 1
     # The last one's class is asked for, not told.

@@ -51,6 +51,10 @@ def test_a_tenth_of_the_images_validates_with_all_that_is_asked_about_them(tmp_p
         for image, label in zip(each["image"], each["labels"], strict=True):
             if (color := COLORS.get(QUESTION_VOCABULARY.answers[label])) is not None:
                 np.testing.assert_array_equal(image[5, 5], np.array(color) / np.float32(127.5) - 1)
+    orders = {
+        (seed, part): opened.training_batches(6, seed)[part]["tokens"].tobytes() for seed in range(2) for part in (0, 3)
+    }
+    assert len(set(orders.values())) == 4, "every seed and every epoch has an order of its own"
     answers = collections.Counter(QUESTION_VOCABULARY.answers[label] for each in epoch for label in each["labels"])
     assert answers == {"yes": 9, "red": 5, "blue": 4}
     np.testing.assert_array_equal(opened.test_image(1)[0, 0], COLORS["blue"])

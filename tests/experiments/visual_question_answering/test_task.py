@@ -163,6 +163,12 @@ def test_looks_are_measured_where_the_cells_of_a_question_are(task: VisualQuesti
     # What is left is spread over the other eight cells.
     assert found.scalars["attention_mass/hop_1/answer"] == pytest.approx(0.25 / 8, abs=1e-5)
     assert found.scalars["attention_mass/hop_2/named"] == pytest.approx(0.125 / 8, abs=1e-5)
+    # A question whose cells nobody knows is not measured.
+    (batch, _) = task.evaluations[0].batches
+    unknown = {**batch, "cells": np.where(np.arange(len(batch["cells"]))[:, None] == 0, -1, batch["cells"])}
+    fewer = jax.device_get(attention_sums(view, unknown, task.question_vocabulary))
+    assert np.sum(fewer["num_questions"]) == np.sum(sums[0]["num_questions"]) - 1
+    assert np.sum(fewer["answer"]) < np.sum(sums[0]["answer"]) - 0.1
 
 
 def test_the_looks_of_a_real_model_are_those_of_its_maps(task: VisualQuestionAnswering, view: StateView) -> None:
