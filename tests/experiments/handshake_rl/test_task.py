@@ -192,6 +192,18 @@ def test_the_regions_of_a_finer_grid_are_each_of_one_cell() -> None:
     np.testing.assert_array_equal(cells.sum(axis=0), 1)
 
 
+def test_a_title_is_of_its_own_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards = np.zeros((3, 8), np.float32)
+    rewards[0, 1], rewards[1, 2] = -0.1, 1
+    shown = TASK_OF_IT._shown._replace(rewards=rewards, lengths=np.int32([2, 3, 8]))
+    monkeypatch.setitem(vars(TASK_OF_IT), "_shown", shown)
+    assert TASK_OF_IT.axis_labels(()).titles == (
+        "no handshake after 2 steps",
+        "a handshake after 3 steps",
+        "no handshake after 8 steps",
+    )
+
+
 def test_labels_say_what_was_done_and_where_the_person_was() -> None:
     (site,) = view_of().model.sites
     assert (site.query.kind, site.key.kind, site.key.shape) == (AxisKind.STEPS, AxisKind.GRID, (8, 8))
