@@ -54,8 +54,16 @@ def close(ours: Any, expected: np.ndarray, tolerance: float) -> None:
     np.testing.assert_allclose(np.asarray(ours), expected, rtol=0, atol=tolerance * scale)
 
 
-def stepwise(model: Any, variables: Any, family: str) -> np.ndarray:
-    """The logits of every cached step, [row, step, V]; a decoder begins behind prompts of unequal length."""
+def passes(model: Any, variables: Any, family: str) -> tuple[Any, Any, np.ndarray | None]:
+    """Logits and auxiliary results of the whole pass, and the logits of every cached step, [row, step, V].
+
+    A decoder begins behind prompts of unequal length, and an encoder has no steps. One program compiles sooner than
+    two.
+    """
+    capture = Capture(SITES[family])
+    if family == "encoder":
+        run = jax.jit(lambda variables: model.apply(variables, INPUTS[family], train=False, capture=capture))
+        return *run(variables), None
     if family == "encoder_decoder":
         # Two beams: each row of a pair reads the target of its own.
         inputs, fed, num_beams = {"source": SOURCE}, np.repeat(TARGET, 2, axis=0), 2
@@ -65,16 +73,18 @@ def stepwise(model: Any, variables: Any, family: str) -> np.ndarray:
         fed = np.stack([row[start - 1 :][:5] for row, start in zip(FULL, PROMPTS, strict=True)])
 
     @jax.jit
-    def run(variables: Any, fed_RxT: Any) -> Any:
+    def whole_and_steps(variables: Any, fed_RxT: Any) -> Any:
+        logits, aux = model.apply(variables, INPUTS[family], train=False, capture=capture)
         cache, _ = model.init_cache(variables, inputs, num_beams=num_beams, length=fed_RxT.shape[1])
 
         def advance(cache: Any, tokens: Any) -> Any:
             logits, cache, _ = model.step(variables, cache, tokens)
             return cache, logits
 
-        return jax.lax.scan(advance, cache, fed_RxT.T)[1]
+        return logits, aux, jax.lax.scan(advance, cache, fed_RxT.T)[1]
 
-    return np.moveaxis(np.asarray(run(variables, jnp.asarray(fed))), 0, 1)
+    logits, aux, cached = whole_and_steps(variables, jnp.asarray(fed))
+    return logits, aux, np.moveaxis(np.asarray(cached), 0, 1)
 
 
 # Prompts of three tokens and of one; then the rest of each text, fed one token at a time.
@@ -87,10 +97,10 @@ def test_logits_maps_and_cached_steps_are_the_oracles(arrangement: Arrangement) 
     family = arrangement.family
     extra = {"add_pooling_layer": True, "position_offset": 2} if family == "encoder" else {}
     model, config = build(family, **arrangement.options, **extra)
-    variables, capture = lively(model), Capture(SITES[family])
-    forward = jax.jit(lambda variables, inputs: model.apply(variables, inputs, train=False, capture=capture))
-    logits, aux = forward(variables, INPUTS[family])
+    variables = lively(model)
+    logits, aux, cached = passes(model, variables, family)
     expected, real = expected_of(family, config, variables.params), real_of(family)
+    logits = np.asarray(logits)
     assert logits.dtype == np.float32
     assert expected.logits[real].std() > 0.1
     close(logits[real], expected.logits[real], 1e-4)
@@ -102,7 +112,7 @@ def test_logits_maps_and_cached_steps_are_the_oracles(arrangement: Arrangement) 
         assert pooled is not None
         close(aux.extras["pooled"], pooled, 1e-4)
         return
-    cached = stepwise(model, variables, family)
+    assert cached is not None
     kind, weights = kind_of(config), exact(variables.params)
     if family == "decoder":
         whole = oracle.decoder(kind, weights, FULL).logits

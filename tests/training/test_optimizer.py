@@ -42,7 +42,7 @@ FORMULAS = {
 
 def rates(config: OptimizerConfig, steps: int) -> np.ndarray:
     rate = functools.partial(make_optimizer(config, steps).learning_rate, hyper=hyperparameters(config))
-    return np.asarray(jax.vmap(rate)(jnp.arange(steps)))
+    return np.asarray(jax.jit(jax.vmap(rate))(np.arange(steps)))
 
 
 @pytest.mark.parametrize("schedule", LearningRateSchedule)
@@ -137,18 +137,19 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
     )
     assert hyperparameters(others).keys() == hyper.keys()
     assert all(hyperparameters(others)[key] != value for key, value in hyper.items())
-    fixed, given = make_optimizer(config, STEPS), make_optimizer(others, STEPS)
-    gradients = jax.tree.map(lambda leaf: leaf / 3, PARAMETERS)
-    states = [rule.init(PARAMETERS) for rule in (fixed, given)]
+    rules = make_optimizer(config, STEPS), make_optimizer(others, STEPS)
+    fixed, given = (jax.jit(rule.update) for rule in rules)
+    gradients = jax.tree.map(lambda leaf: np.asarray(leaf) / 3, PARAMETERS)
+    states = [jax.device_get(rule.init(PARAMETERS)) for rule in rules]
     for step in range(3):
-        updates, states[0] = fixed.update(gradients, states[0], PARAMETERS, step, hyper)
-        moved, states[1] = given.update(gradients, states[1], PARAMETERS, step, hyper)
+        updates, states[0] = fixed(gradients, states[0], PARAMETERS, step, hyper)
+        moved, states[1] = given(gradients, states[1], PARAMETERS, step, hyper)
         jax.tree.map(np.testing.assert_array_equal, updates, moved)
         jax.tree.map(np.testing.assert_array_equal, *states)
     for key, value in hyper.items():
-        changed, _ = fixed.update(gradients, states[0], PARAMETERS, 3, {**hyper, key: value * np.float32(0.8)})
-        same, _ = fixed.update(gradients, states[0], PARAMETERS, 3, hyper)
-        moves = any(np.any(changed[path] != same[path]) for path in PARAMETERS)
+        changed, _ = fixed(gradients, states[0], PARAMETERS, 3, {**hyper, key: value * np.float32(0.8)})
+        same, _ = fixed(gradients, states[0], PARAMETERS, 3, hyper)
+        moves = any(np.any(np.asarray(changed[path]) != np.asarray(same[path])) for path in PARAMETERS)
         assert moves == (key not in ("final_lr_fraction",)), key  # no schedule is at its end here
 
 

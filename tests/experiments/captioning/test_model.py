@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.captioning.model import FAMILY, AttentionKind, CaptionerConfig
-from tests.models.random_models import random_variables, stepped
+from tests.models.random_models import random_variables, whole_and_stepped
 from tests.oracles import recurrent as oracle
 from tests.oracles.image_features import places, softmax
 from transformer.attention import STATISTICS, Capture, normalizers
@@ -134,10 +134,11 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(name: str) -> None
     statistics = (STATISTICS["entropy"],)
     asked = Capture((SITE,), statistics=statistics, by_example=True) if model.sites else None
 
-    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, num_beams, asked)
-    assert (first == BEGIN).all()
     tiled = {"image": np.repeat(IMAGE, num_beams, 0), "target": said}
-    whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
+    (whole, aux), (first, logits_TxRxV, maps) = whole_and_stepped(
+        model, variables, INPUTS, said, num_beams, asked, whole_inputs=tiled
+    )
+    assert (first == BEGIN).all()
     np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
     if model.sites:
         weights = np.moveaxis(maps[SITE].weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]

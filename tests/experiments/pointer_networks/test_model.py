@@ -10,7 +10,7 @@ import pytest
 
 from experiments.pointer_networks.model import FAMILY, SITE, DecoderInputKind, PointerNetworkConfig
 from tests import programs
-from tests.models.random_models import random_variables
+from tests.models.random_models import random_variables, whole_and_stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import STATISTICS, Capture
 from transformer.config import UserError
@@ -133,23 +133,15 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam(decoder_input: Dec
     said[:, 1:] = np.maximum(said[:, 1:], 1)  # all steps are real
     capture = Capture((SITE,), statistics=(STATISTICS["entropy"],), by_example=True)
 
-    @jax.jit
-    def stepped() -> Any:
-        cache, first = model.init_cache(variables, INPUTS, num_beams=num_beams, length=5)
-
-        def advance(cache: Any, tokens: Any) -> Any:
-            logits, cache, aux = model.step(variables, cache, tokens, capture=capture)
-            return cache, (logits, aux.maps[SITE])
-
-        return first, jax.lax.scan(advance, cache, jnp.asarray(said.T))[1]
-
-    first, (logits_TxRxK, captured) = jax.device_get(stepped())
-    assert (first == said[:, 0]).all()
     tiled = {"points": np.repeat(POINTS, num_beams, 0), "lengths": np.repeat(LENGTHS, num_beams), "target": said}
-    whole, aux = programs.apply(model, variables, tiled, train=False, capture=capture)
+    (whole, aux), (first, logits_TxRxK, maps) = whole_and_stepped(
+        model, variables, INPUTS, said, num_beams, capture, whole_inputs=tiled
+    )
+    assert (first == said[:, 0]).all()
+    captured = maps[SITE]
     np.testing.assert_allclose(np.moveaxis(logits_TxRxK, 0, 1), whole, rtol=1e-5, atol=1e-5)
-    maps = np.moveaxis(captured.weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]
-    np.testing.assert_allclose(maps, aux.maps[SITE].weights[0], atol=1e-6)
+    weights = np.moveaxis(captured.weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]
+    np.testing.assert_allclose(weights, aux.maps[SITE].weights[0], atol=1e-6)
     entropies = captured.sums["entropy"][:, 0].sum(0)
     np.testing.assert_allclose(entropies, aux.maps[SITE].sums["entropy"][0], rtol=1e-5, atol=1e-5)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig, stack_neighbors
-from tests.models.random_models import random_variables, stepped
+from tests.models.random_models import random_variables, whole_and_stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
@@ -149,10 +149,11 @@ def test_steps_of_decoding_are_teacher_forcing_for_every_beam() -> None:
     said[1::2, 1:] = said[1::2, [2, 1, 3]]
     asked = Capture((SITE,))
 
-    first, logits_TxRxV, maps = stepped(model, variables, INPUTS, said, num_beams, asked)
-    assert (first == BEGIN).all()
     tiled = {"sound": np.repeat(SOUND, num_beams, 0), "lengths": np.repeat(LENGTHS, num_beams), "target": said}
-    whole, aux = jax.jit(lambda given: model.apply(variables, given, train=False, capture=asked))(tiled)
+    (whole, aux), (first, logits_TxRxV, maps) = whole_and_stepped(
+        model, variables, INPUTS, said, num_beams, asked, whole_inputs=tiled
+    )
+    assert (first == BEGIN).all()
     np.testing.assert_allclose(np.moveaxis(logits_TxRxV, 0, 1), whole, rtol=1e-5, atol=1e-5)
     weights = np.moveaxis(maps[SITE].weights[:, 0, :, :, 0], 0, 2)  # [row, head, step, key]
     np.testing.assert_allclose(weights, aux.maps[SITE].weights[0], atol=1e-6)
