@@ -20,12 +20,15 @@ from experiments.handshake_rl.environment import (
 STEPS, ROWS = 14, 500
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def lived(policy: Any, seeds: Any) -> tuple[EnvironmentState, jax.Array, jax.Array, jax.Array]:
-    """Worlds before each step, with the last behind them; actions; rewards; the numbers that the steps draw."""
+    """Worlds before each step, with the last behind them; actions; rewards; the numbers that the steps draw.
+
+    One program serves all policies, of which it is given the place in `POLICIES`.
+    """
 
     def step(world: EnvironmentState, number: jax.Array) -> tuple[EnvironmentState, tuple]:
-        action = policy(world, jax.random.fold_in(jax.random.key(3), number))
+        action = jax.lax.switch(policy, POLICIES, world, jax.random.fold_in(jax.random.key(3), number))
         after, reward = step_environment(world, action, STEPS)
         keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), 1 + 2 * number))(seeds)
         return after, (world, action, reward, jax.vmap(lambda key: jax.random.uniform(key, (4,)))(keys))
@@ -57,8 +60,13 @@ def who_is_half_random(world: EnvironmentState, key: jax.Array) -> jax.Array:
     return jnp.where((random == Action.HANDSHAKE) & ~world.within_reach, Action.LOOK, random)
 
 
-def told(policy: Any, count: int = ROWS) -> Any:
-    return jax.device_get(lived(policy, jnp.arange(count, dtype=jnp.uint32)))
+POLICIES = (at_random, who_knows, who_forgets, who_is_half_random)
+
+
+@functools.cache
+def told(policy: Any) -> Any:
+    """What `ROWS` worlds lived through by one of `POLICIES`, [step, world, ...]."""
+    return jax.device_get(lived(POLICIES.index(policy), np.arange(ROWS, dtype=np.uint32)))
 
 
 def expected(now: dict[str, Any], action: int, uniform: np.ndarray) -> tuple[dict[str, Any], float]:
@@ -94,7 +102,7 @@ def expected(now: dict[str, Any], action: int, uniform: np.ndarray) -> tuple[dic
 def test_every_step_is_that_of_the_rules_in_words() -> None:
     seen = {"accepted": 0, "refused": 0, "raised": 0, "gone": 0}
     for policy in (who_is_half_random, who_knows):
-        trajectory, actions, rewards, uniforms = told(policy, 100)
+        trajectory, actions, rewards, uniforms = told(policy)
         for row in range(100):
             states = [{name: value[t, row] for name, value in trajectory._asdict().items()} for t in range(STEPS + 1)]
             for t in range(STEPS):
@@ -118,24 +126,24 @@ def test_memory_reaches_nearly_all_and_neither_chance_nor_a_reflex_does() -> Non
 
 
 def test_begins_differ_and_are_those_of_their_seeds() -> None:
-    trajectory = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)))
+    begin = jax.jit(reset)
+    trajectory = jax.device_get(begin(np.arange(ROWS, dtype=np.uint32)))
     assert set(trajectory.arrival_time) == set(trajectory.person_row) == {0, 1, 2}
     assert set(trajectory.person_column) == set(range(8))
     assert 0.4 < (trajectory.greeting_row < 8).mean() < 0.6
     assert all(
         len(set(things)) == approaching.SCREENS + approaching.PILLARS for things in trajectory.object_cells.tolist()
     )
-    others = jax.device_get(jax.jit(reset)(jnp.arange(ROWS, dtype=jnp.uint32)[::-1]))
+    others = jax.device_get(begin(np.arange(ROWS, dtype=np.uint32)[::-1]))
     for one, other in zip(trajectory, others, strict=True):
         np.testing.assert_array_equal(one, other[::-1])
 
 
 def test_a_image_shows_the_person_in_both_streams_and_things_in_one() -> None:
-    trajectory, *_ = told(who_knows, 100)
-    flat = jax.tree.map(lambda leaf: jnp.asarray(leaf[:STEPS]).reshape(-1, *leaf.shape[2:]), trajectory)
-    gray, depth = (np.asarray(image, int) for image in jax.jit(render)(flat))
-    world = jax.device_get(flat)
-    here = np.asarray(flat.person_visible)
+    trajectory, *_ = told(who_knows)
+    world = jax.tree.map(lambda leaf: leaf[:STEPS, :100].reshape(-1, *leaf.shape[2:]), trajectory)
+    images, here = jax.device_get(jax.jit(lambda world: (render(world), world.person_visible))(world))
+    gray, depth = (image.astype(int) for image in images)
     found = {"person": 0, "hand": 0, "screen": 0, "pillar": 0}
     for row in range(0, len(gray), 7):
         cells = {name: image[row].reshape(8, 3, 8, 3).swapaxes(1, 2).reshape(64, 3, 3) for name, image in

@@ -22,10 +22,16 @@ def test_targets_and_errors_are_those_of_the_equation() -> None:
     rng = np.random.default_rng(0)
     rewards, values = rng.normal(size=(ROWS, STEPS)), rng.normal(size=(ROWS, STEPS, ACTIONS))
     of_target, chosen = rng.normal(size=(ROWS, STEPS, ACTIONS)), rng.integers(0, ACTIONS, (ROWS, STEPS))
+
+    @jax.jit
+    def run(rewards: jax.Array, of_target: jax.Array, values: jax.Array) -> tuple:
+        made = td_targets(rewards, of_target, jnp.asarray(LENGTHS), DISCOUNT)
+        wrong = td_errors(values, jnp.asarray(chosen), made)
+        return made, wrong, [kind(2 * wrong) for kind in TDLoss]
+
     with jax.enable_x64(True):
-        made = td_targets(jnp.asarray(rewards), jnp.asarray(of_target), jnp.asarray(LENGTHS), DISCOUNT)
-        wrong = td_errors(jnp.asarray(values), jnp.asarray(chosen), made)
-        losses = {kind: np.asarray(kind(2 * wrong)) for kind in TDLoss}
+        made, wrong, losses = jax.device_get(run(rewards, of_target, values))
+    losses = dict(zip(TDLoss, losses, strict=True))
     for row, length in enumerate(LENGTHS):
         for t in range(STEPS):
             best = max(of_target[row, t + 1]) if t + 1 < length else 0
@@ -40,9 +46,10 @@ def test_targets_and_errors_are_those_of_the_equation() -> None:
 
 
 def test_no_more_than_a_share_of_epsilon_is_tried() -> None:
-    values = jnp.tile(jnp.array([0.0, 3.0, 1.0, 2.0]), (4000, 1))
+    values = np.tile(np.float32([0.0, 3.0, 1.0, 2.0]), (4000, 1))
+    choose = jax.jit(epsilon_greedy)
     shares = {
-        epsilon: np.bincount(epsilon_greedy(values, epsilon, jax.random.key(1)), minlength=4) / 4000
+        epsilon: np.bincount(choose(values, np.float32(epsilon), jax.random.key(1)), minlength=4) / 4000
         for epsilon in (0, 0.4, 1)
     }
     np.testing.assert_array_equal(shares[0], [0, 1, 0, 0])
@@ -52,15 +59,14 @@ def test_no_more_than_a_share_of_epsilon_is_tried() -> None:
 
 def test_the_buffer_keeps_the_newest_and_draws_from_nothing_else() -> None:
     capacity, rows = 7, 3
-    replay = create_buffer({"seed": jnp.zeros(rows, jnp.uint32), "x": jnp.zeros((rows, 2))}, capacity)
+    replay = create_buffer({"seed": np.zeros(rows, np.uint32), "x": np.zeros((rows, 2), np.float32)}, capacity)
+    add, draw = jax.jit(add_episodes), jax.jit(sample_episodes, static_argnums=1)
     kept: list[int] = []
     for turn in range(6):
         new = np.arange(turn * rows, turn * rows + rows) + 1
-        replay = add_episodes(
-            replay, {"seed": jnp.asarray(new, jnp.uint32), "x": jnp.asarray(new[:, None] * np.ones(2))}
-        )
+        replay = add(replay, {"seed": new.astype(np.uint32), "x": (new[:, None] * np.ones(2)).astype(np.float32)})
         kept = [*kept, *new.tolist()][-capacity:]
-        drawn = sample_episodes(replay, 300, jax.random.key(turn))
+        drawn = draw(replay, 300, jax.random.key(turn))
         assert set(np.asarray(drawn["seed"]).tolist()) == set(kept)
         np.testing.assert_array_equal(drawn["x"][:, 1], drawn["seed"])
         counts = np.bincount(np.asarray(drawn["seed"]))[kept]
