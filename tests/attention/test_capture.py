@@ -30,20 +30,20 @@ blocks_and_map = pytest.mark.parametrize(
 )
 
 
-def arrays(dtype: Any = jnp.float32, scale: float = 3.0) -> list[jax.Array]:
+def arrays(dtype: Any = np.float32, scale: float = 3.0) -> list[np.ndarray]:
     """Random q, k and v; `scale` makes the logits large enough for a float32 softmax to show its rounding."""
     normal = np.random.default_rng(3).normal
     shapes = ((B, Q, H, D), (B, K, G, D), (B, K, G, D))
-    return [jnp.asarray(normal(size=shape, scale=scale), jnp.float32).astype(dtype) for shape in shapes]
+    return [normal(size=shape, scale=scale).astype(np.float32).astype(dtype) for shape in shapes]
 
 
 def mask() -> Mask:
-    return Mask(causal=True, query_lengths=jnp.asarray(QUERY_LENGTHS), key_lengths=jnp.asarray(KEY_LENGTHS))
+    return Mask(causal=True, query_lengths=jax.device_put(QUERY_LENGTHS), key_lengths=jax.device_put(KEY_LENGTHS))
 
 
-def expected_map(q: jax.Array, k: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+def expected_map(q: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Softmax of scaled products in float64 over the keys that are seen, and the logits, `B H Q K`."""
-    q_BxQxHxD, k_BxKxGxD = (np.asarray(x.astype(jnp.float32), np.float64) for x in (q, k))
+    q_BxQxHxD, k_BxKxGxD = q.astype(np.float64), k.astype(np.float64)
     logits = np.einsum("bqhd,bkhd->bhqk", q_BxQxHxD, np.repeat(k_BxKxGxD, H // G, axis=2)) / np.sqrt(D)
     weights = np.zeros_like(logits)
     for b, h, i in np.ndindex(B, H, Q):
@@ -54,9 +54,13 @@ def expected_map(q: jax.Array, k: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     return weights, logits
 
 
+def run(*qkv: np.ndarray, backend: Backend, capture: Capture | None) -> tuple[np.ndarray, Any]:
+    """Output and what was captured of one attention under the mask above, as NumPy arrays."""
+    return jax.tree.map(np.asarray, compiled_run(*qkv, backend, capture))
+
+
 @jax.jit(static_argnames=("backend", "capture"))
-def run(q: Any, k: Any, v: Any, backend: Backend, capture: Capture | None) -> tuple[jax.Array, Any]:
-    """Output and what was captured of one attention under the mask above."""
+def compiled_run(q: Any, k: Any, v: Any, backend: Backend, capture: Capture | None) -> tuple[jax.Array, Any]:
     with jax.default_matmul_precision("highest"):
         output, attended = attend(q, k, v, spec=AttentionSpec(backend=backend), mask=mask(), capture=capture)
     return output, attended.captured
@@ -84,7 +88,10 @@ WHOLE = Capture(("here",))
 def test_captured_rows_are_the_oracles_and_sum_to_one(backend: Backend | None, dtype: Any, within: float) -> None:
     inputs = arrays(dtype)
     weights, logits = expected_map(*inputs[:2])
-    captured = run_in_small_blocks(*inputs, WHOLE) if backend is None else run(*inputs, backend, WHOLE)[1]
+    if backend is None:
+        captured = jax.tree.map(np.asarray, run_in_small_blocks(*inputs, WHOLE))
+    else:
+        _, captured = run(*inputs, backend=backend, capture=WHOLE)
     assert captured.weights.dtype == jnp.float32
     tolerance = within * (max(1, np.abs(logits).max()) if dtype == jnp.float32 else 1)
     np.testing.assert_allclose(captured.weights, weights, rtol=0, atol=tolerance)
@@ -96,7 +103,7 @@ def test_a_log_sum_exp_in_bfloat16_would_be_seen() -> None:
     """What jax.nn.dot_product_attention returns as its residual is in the inputs' type."""
     inputs = arrays(jnp.bfloat16)
     weights, _ = expected_map(*inputs[:2])
-    rounded = run_in_small_blocks(*inputs, WHOLE, jnp.bfloat16).weights
+    rounded = np.asarray(run_in_small_blocks(*inputs, WHOLE, jnp.bfloat16).weights)
     assert np.abs(rounded - weights).max() > 1e-2
     assert np.abs(np.sum(rounded, axis=-1) - weights.sum(-1)).max() > 1e-2
 
@@ -104,9 +111,9 @@ def test_a_log_sum_exp_in_bfloat16_would_be_seen() -> None:
 @each_backend
 def test_chosen_rows_and_heads_are_those_of_the_whole_map(backend: Backend) -> None:
     inputs = arrays()
-    whole = run(*inputs, backend, WHOLE)[1].weights
+    whole = run(*inputs, backend=backend, capture=WHOLE)[1].weights
     rows, heads = (17, 0, 5), (3, 1)
-    chosen = run(*inputs, backend, Capture(("here",), heads=heads, rows=rows))[1].weights
+    chosen = run(*inputs, backend=backend, capture=Capture(("here",), heads=heads, rows=rows))[1].weights
     np.testing.assert_allclose(chosen, whole[:, heads, :][:, :, rows], rtol=0, atol=1e-6)
 
 
@@ -120,7 +127,7 @@ def test_chosen_rows_and_heads_are_those_of_the_whole_map(backend: Backend) -> N
 )
 def test_rows_and_heads_that_do_not_exist_are_refused(backend: Backend, capture: Capture, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        jax.eval_shape(lambda *inputs: run(*inputs, backend, capture), *arrays())
+        jax.eval_shape(lambda *inputs: compiled_run(*inputs, backend, capture), *arrays())
 
 
 def loss_of(backend: Backend, capture: Capture | None, used: bool) -> Any:
@@ -145,10 +152,10 @@ def loss_of(backend: Backend, capture: Capture | None, used: bool) -> Any:
     return loss
 
 
-def everything_with_gradient() -> dict[str, jax.Array]:
+def everything_with_gradient() -> dict[str, np.ndarray]:
     normal = np.random.default_rng(4).normal
     q, k, v = arrays(scale=1.0)
-    bias, table = (jnp.asarray(normal(size=shape), jnp.float32) for shape in ((1, H, Q, K), (8, H)))
+    bias, table = (normal(size=shape).astype(np.float32) for shape in ((1, H, Q, K), (8, H)))
     return {"q": q, "k": k, "v": v, "bias": bias, "table": table}
 
 
@@ -202,11 +209,11 @@ class Layers:
         return jnp.sum(jnp.sin(x_BxQxE)), captured
 
 
-def inputs_of_layers() -> tuple[jax.Array, jax.Array]:
+def inputs_of_layers() -> tuple[np.ndarray, np.ndarray]:
     normal = np.random.default_rng(6).normal
     shapes = ((LAYERS, 3, HIDDEN, HIDDEN), (B, Q, HIDDEN))
-    weights, x = (jnp.asarray(normal(size=shape), jnp.float32) for shape in shapes)
-    return weights / np.sqrt(HIDDEN), x
+    weights, x = (normal(size=shape).astype(np.float32) for shape in shapes)
+    return weights / np.sqrt(np.float32(HIDDEN)), x
 
 
 @pytest.mark.slow

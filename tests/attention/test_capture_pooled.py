@@ -43,7 +43,7 @@ def test_pooled_maps_rows_and_tops_are_the_oracles(cells: int, blocks: tuple[int
     within = 1e-6 * np.abs(logits).max()
     capture = Capture(("here",), max_map_size=cells, rows=3, top_k=4, heads=(2, 0))
     assert capture.blocks(Q, K) == blocks
-    found = run(*inputs, backend, capture)[1]
+    found = run(*inputs, backend=backend, capture=capture)[1]
     weights = weights[:, [2, 0]]
     np.testing.assert_allclose(found.pooled, pooled_by_hand(weights, *blocks), rtol=0, atol=within)
     np.testing.assert_allclose(found.weights, weights[:, :, [0, 9, 18]], rtol=0, atol=within)
@@ -55,10 +55,10 @@ def test_pooled_maps_rows_and_tops_are_the_oracles(cells: int, blocks: tuple[int
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.value)
 def test_a_map_of_no_more_positions_than_cells_is_whole(backend: Backend) -> None:
     inputs = arrays()
-    found = run(*inputs, backend, Capture(("here",), max_map_size=K, rows=3, top_k=4))[1]
+    found = run(*inputs, backend=backend, capture=Capture(("here",), max_map_size=K, rows=3, top_k=4))[1]
     assert found.pooled is None
     assert found.top_weights is None
-    np.testing.assert_array_equal(found.weights, run(*inputs, backend, Capture(("here",)))[1].weights)
+    np.testing.assert_array_equal(found.weights, run(*inputs, backend=backend, capture=Capture(("here",)))[1].weights)
 
 
 @pytest.mark.parametrize("at_once", [1, 8, 128])
@@ -95,8 +95,10 @@ def test_no_array_of_the_size_of_a_long_map_exists() -> None:
 def test_statistics_by_example_add_up_to_those_of_the_batch(backend: Backend) -> None:
     inputs = arrays()
     statistics = tuple(STATISTICS.values())
-    whole = run(*inputs, backend, Capture(("here",), maps=False, statistics=statistics))[1]
-    apart = run(*inputs, backend, Capture(("here",), maps=False, statistics=statistics, by_example=True))[1]
+    whole = run(*inputs, backend=backend, capture=Capture(("here",), maps=False, statistics=statistics))[1]
+    apart = run(
+        *inputs, backend=backend, capture=Capture(("here",), maps=False, statistics=statistics, by_example=True)
+    )[1]
     for name, total in whole.sums.items():
         assert apart.sums[name].shape == (B, H)
         np.testing.assert_allclose(apart.sums[name].sum(axis=0), total, rtol=1e-5, atol=1e-5, err_msg=name)
