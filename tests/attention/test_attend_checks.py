@@ -42,15 +42,16 @@ class Case(NamedTuple):
 
 
 def floats(*shape: int) -> jax.Array:
-    return jnp.asarray(np.ones(shape, np.float32))  # compiled by nobody: most cases are made when the file is read
+    # Not jnp.asarray, which compiles a program for each shape: most cases are made when the file is read.
+    return jax.device_put(np.ones(shape, np.float32))
 
 
 def whole(*shape: int) -> jax.Array:
-    return jnp.asarray(np.ones(shape, np.int32))
+    return jax.device_put(np.ones(shape, np.int32))
 
 
 def truth(*shape: int) -> jax.Array:
-    return jnp.asarray(np.ones(shape, bool))
+    return jax.device_put(np.ones(shape, bool))
 
 
 def traced(

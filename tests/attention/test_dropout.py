@@ -46,7 +46,7 @@ def weights_used(**options: Any) -> np.ndarray:
     return np.moveaxis(np.asarray(call(identity, **options)[0]), 2, 1)
 
 
-EXTENT = Mask(window=(2, 2), center=jnp.full((B, H, Q), 3.0))
+EXTENT = Mask(window=(2, 2), center=jax.device_put(np.full((B, H, Q), 3, np.float32)))
 
 
 @pytest.mark.parametrize(

@@ -32,24 +32,25 @@ from transformer.training.partitioning import ShardingConfig, make_placement
 
 LENGTH = 4
 # The second example is padded; the last query of it sees no key.
-LENGTHS = jnp.array([LENGTH, LENGTH - 1], jnp.int32)
+LENGTHS = jax.device_put(np.int32([LENGTH, LENGTH - 1]))
+ZEROS, ONES = jax.device_put((np.zeros((2, LENGTH), np.int32), np.ones((2, LENGTH), np.int32)))
 MASKS = {
     "none": Mask(),
     "causal": Mask(causal=True),
     "padded": Mask(query_lengths=LENGTHS, key_lengths=LENGTHS),
-    "window": Mask(causal=True, window=(1, 0), query_offset=jnp.zeros(2, jnp.int32)),
+    "window": Mask(causal=True, window=(1, 0), query_offset=jax.device_put(np.zeros(2, np.int32))),
     "prefix": Mask(causal=True, prefix=LENGTHS),
-    "segments": Mask(segments=(jnp.zeros((2, LENGTH), jnp.int32),) * 2),
-    "order": Mask(order=(jnp.zeros((2, LENGTH), jnp.int32), jnp.ones((2, LENGTH), jnp.int32))),
-    "allowed": Mask(allowed=jnp.ones((1, 1, LENGTH, LENGTH), bool).at[0, 0, 1].set(False)),
-    "center": local_predictive(jnp.zeros((2, 2, LENGTH)), 1),
+    "segments": Mask(segments=(ZEROS, ZEROS)),
+    "order": Mask(order=(ZEROS, ONES)),
+    "allowed": Mask(allowed=jax.device_put(np.arange(LENGTH)[:, None] != np.full((1, 1, 1, LENGTH), 1))),
+    "center": local_predictive(jax.device_put(np.zeros((2, 2, LENGTH), np.float32)), 1),
 }
 EVERYTHING = Capture(("here",), statistics=tuple(STATISTICS.values()))
 
 
 def arrays() -> list[jax.Array]:
     random = np.random.default_rng(0)
-    return [jnp.asarray(random.normal(size=(2, LENGTH, 2, 8)), jnp.float32) for _ in range(3)]
+    return [jax.device_put(random.normal(size=(2, LENGTH, 2, 8)).astype(np.float32)) for _ in range(3)]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def log_sum(logits: np.ndarray) -> np.ndarray:
 
 CAUSAL = np.tril(np.ones((LENGTH, LENGTH), bool))
 # The last query and the last two keys of the second example are padding.
-LENGTHS = jnp.array([LENGTH, LENGTH - 2], jnp.int32)
+LENGTHS = jax.device_put(np.int32([LENGTH, LENGTH - 2]))
 INSIDE = np.arange(LENGTH) < np.asarray(LENGTHS)[:, None]
 BIAS = jax.device_put(np.random.default_rng(1).normal(size=(1, HEADS, LENGTH, LENGTH)).astype(np.float32))
 SLOPES = 2.0 ** (-8 * (np.arange(HEADS) + 1) / HEADS)

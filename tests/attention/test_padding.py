@@ -43,10 +43,10 @@ QUERIES, KEYS = np.array([3, 2]), np.array([3, 5])
 WEIGHT = np.random.default_rng(0).normal(size=(H, 2 * D, A)).astype(np.float32)
 PARTS: dict[Score, Any] = {
     Score.GENERAL: General(jax.device_put(WEIGHT[:, :D, :1] * WEIGHT[:, None, D:, 0])),
-    Score.ADDITIVE: Additive(*map(jnp.asarray, (WEIGHT[:, :D], WEIGHT[:, D:], WEIGHT[:, 0]))),
+    Score.ADDITIVE: Additive(*jax.device_put((WEIGHT[:, :D], WEIGHT[:, D:], WEIGHT[:, 0]))),
     Score.CONCAT: Concat(jax.device_put(WEIGHT), jax.device_put(WEIGHT[:, 0])),
     Score.MLP: Mlp(jax.device_put(WEIGHT), jax.device_put(WEIGHT[:, 1]), jax.device_put(WEIGHT[:, 0])),
-    Score.COSINE: Cosine(jnp.full((1, 1, 1), 2.0)),
+    Score.COSINE: Cosine(jax.device_put(np.full((1, 1, 1), 2, np.float32))),
     Score.LOCATION: Location(jax.device_put(np.repeat(WEIGHT[:, :D, :1], K, axis=2))),
 }
 MASKS: dict[str, Callable[[], Mask]] = {

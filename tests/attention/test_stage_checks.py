@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from tests.attention.test_attend_checks import (
@@ -49,6 +50,9 @@ from transformer.attention import (
     sparsemax,
     weighted_sum,
 )
+
+# One program for what is made when the file is read, not one for each operation.
+compiled_prepare_keys = jax.jit(prepare_keys, static_argnums=(1, 2))
 
 
 def refused(call: Callable[..., Any], *arguments: Any, says: tuple[str, ...], **options: Any) -> Case:
@@ -203,8 +207,8 @@ def prepared() -> dict[str, Case]:
         for kind in (Score.GENERAL, Score.ADDITIVE, Score.CONCAT, Score.MLP, Score.LOCATION)
         for stage, arrays in ((prepare_keys, (k,)), (score, (q, PreparedKeys(k, kind, AttentionPosition.NONE, 8))))
     }
-    turned = prepare_keys(k, Score.DOT, AttentionPosition.ROTARY)
-    of_cosine = prepare_keys(k, Score.COSINE)
+    turned = compiled_prepare_keys(k, Score.DOT, AttentionPosition.ROTARY)
+    of_cosine = compiled_prepare_keys(k, Score.COSINE)
     return cases | {
         "raw_keys_of_rotary": refused(
             score,
@@ -253,7 +257,7 @@ def prepared() -> dict[str, Case]:
 def shapes_of_stages() -> dict[str, Case]:
     q, k = floats(*Q_SHAPE), floats(*K_SHAPE)
     additive = AttentionParameters(FITTING[Score.ADDITIVE])
-    of_additive = prepare_keys(k, Score.ADDITIVE, params=additive)
+    of_additive = compiled_prepare_keys(k, Score.ADDITIVE, params=additive)
     wider = AttentionParameters(Additive(floats(4, 8, 6), floats(4, 8, 6), floats(4, 6)))
     dot = partial(unfit, score)
     return {
