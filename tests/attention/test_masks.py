@@ -54,7 +54,7 @@ def facts_of(names: Any, seed: int) -> dict[str, Any]:
 
 def mask_of(facts: dict[str, Any]) -> Mask:
     def as_array(fact: np.ndarray) -> jax.Array:
-        return jnp.asarray(fact, {"i": jnp.int32, "f": jnp.float32, "b": bool}[fact.dtype.kind])
+        return jax.device_put(fact.astype({"i": np.int32, "f": np.float32, "b": bool}[fact.dtype.kind]))
 
     static = {name: fact for name, fact in facts.items() if name in ("causal", "window")}
     return Mask(**static, **{name: jax.tree.map(as_array, fact) for name, fact in facts.items() if name not in static})
@@ -96,10 +96,10 @@ def check_grid_and_pairs(facts: dict[str, Any], seed: int) -> None:
     mask, answer, random = mask_of(facts), expected(facts), np.random.default_rng(seed)
     np.testing.assert_array_equal(whole(dense_mask(mask, Q, K), B, H, Q, K), answer)
     query, key = random.permutation(Q)[:4], random.permutation(K)[:3]
-    found = visible_keys(mask, jnp.asarray(query, jnp.int32), jnp.asarray(key, jnp.int32)[None, None])
+    found = visible_keys(mask, *jax.device_put((np.int32(query), np.int32(key[None, None]))))
     np.testing.assert_array_equal(whole(found, B, H, 4, 3), answer[:, :, query][..., key])
     key_BxQxN = random.integers(0, K, (B, 4, 2))
-    found = visible_keys(mask, jnp.asarray(query, jnp.int32), jnp.asarray(key_BxQxN, jnp.int32))
+    found = visible_keys(mask, *jax.device_put((np.int32(query), np.int32(key_BxQxN))))
     chosen = np.take_along_axis(answer[:, :, query], np.broadcast_to(key_BxQxN[:, None], (B, H, 4, 2)), axis=3)
     np.testing.assert_array_equal(whole(found, B, H, 4, 2), chosen)
 
@@ -142,12 +142,11 @@ def test_rows_that_see_are_those_with_any_key_in_the_dense_mask(monkeypatch: pyt
     monkeypatch.setattr(kernels, "BLOCK", 4)
     single = [[name] for name in MASK_FIELDS]
     pairs = [["causal", "query_offset"], ["window", "query_offset"], ["segments", "key_lengths"], ["allowed", "order"]]
+    rows_of = jax.jit(lambda mask: rows_with_visible_keys(mask, Q, K))
     blind = 0
     for names, seed in itertools.product([*single, *pairs, MASK_FIELDS], range(2)):
         facts = facts_of(names, seed) | ({"window": (0, 1)} if "window" in names else {})
-        # Operation by operation: as whole programs no two sets of facts would share what is compiled.
-        with jax.disable_jit():
-            found = rows_with_visible_keys(mask_of(facts), Q, K)
+        found = rows_of(mask_of(facts))
         rows = expected(facts).any(-1)
         blind += np.sum(~rows)
         np.testing.assert_array_equal(whole(found, B, H, Q), rows, err_msg=str(facts))
@@ -156,7 +155,8 @@ def test_rows_that_see_are_those_with_any_key_in_the_dense_mask(monkeypatch: pyt
 
 def inputs(seed: int = 0) -> list[jax.Array]:
     normal = np.random.default_rng(seed).normal
-    return [jnp.asarray(normal(size=shape), jnp.float32) for shape in ((B, Q, H, D), (B, K, H, D), (B, K, H, D))]
+    shapes = ((B, Q, H, D), (B, K, H, D), (B, K, H, D))
+    return [jax.device_put(normal(size=shape).astype(np.float32)) for shape in shapes]
 
 
 @jax.jit(static_argnames="spec")
@@ -191,7 +191,7 @@ def test_local_predictive_attention_is_zero_outside_its_window(reweighting: Rewe
     q, k, v = inputs()
     half_width = 2
     center = np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)).astype(np.float32)
-    mask = local_predictive(jnp.asarray(center), half_width)
+    mask = local_predictive(jax.device_put(center), half_width)
     output, weights = (np.asarray(x) for x in attention(q, k, v, mask, AttentionSpec(reweighting=reweighting)))
     distance = np.arange(K) - center.astype(np.float64)[..., None]
     inside = np.abs(distance) <= half_width
@@ -207,7 +207,7 @@ def test_local_predictive_attention_is_zero_outside_its_window(reweighting: Rewe
 def test_a_window_as_wide_as_the_text_is_global_attention() -> None:
     q, k, v = inputs()
     everything = attention(q, k, v, Mask(), AttentionSpec())
-    center = jnp.asarray(np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)), jnp.float32)
+    center = jax.device_put(np.random.default_rng(1).uniform(0, K - 1, (B, H, Q)).astype(np.float32))
     for mask in (local_monotonic(K), local_predictive(center, K)):
         for ours, theirs in zip(attention(q, k, v, mask, AttentionSpec()), everything, strict=True):
             np.testing.assert_array_equal(ours, theirs)
@@ -217,7 +217,7 @@ def test_the_gaussian_of_a_lopsided_window_is_finite() -> None:
     """D is half of the window's width: 1.5 for (0, 3)."""
     q, k, v = inputs()
     center = np.full((B, H, Q), 2, np.float32)
-    mask = Mask(window=(0, 3), center=jnp.asarray(center))
+    mask = Mask(window=(0, 3), center=jax.device_put(center))
     weights = attention(q, k, v, mask, AttentionSpec(reweighting=Reweighting.GAUSSIAN))[1]
     distance = np.arange(K) - 2
     inside = np.broadcast_to((distance >= 0) & (distance <= 3), (B, H, Q, K))
@@ -229,17 +229,17 @@ def test_the_gaussian_of_a_lopsided_window_is_finite() -> None:
 def test_the_gradient_reaches_the_prediction_through_the_gaussian_alone(reweighting: Reweighting) -> None:
     q, k, v = inputs()
     normal = np.random.default_rng(2).normal
-    parts = [jnp.asarray(normal(size=shape), jnp.float32) for shape in ((H, D, 3), (H, 3))]
+    parts = [normal(size=shape).astype(np.float32) for shape in ((H, D, 3), (H, 3))]
     lengths = jnp.asarray([K, K - 2], jnp.int32)
 
     @jax.jit
     @jax.grad
-    def of_parts(parts: list[jax.Array]) -> jax.Array:
+    def of_parts(parts: list[Any]) -> jax.Array:
         mask = local_predictive(predicted_center(q, *parts, lengths), 2)
         mask = dataclasses.replace(mask, key_lengths=lengths)
         return jnp.sum(jnp.sin(attend(q, k, v, spec=AttentionSpec(reweighting=reweighting), mask=mask)[0]))
 
-    for gradient in of_parts(parts):
+    for gradient in map(np.asarray, of_parts(parts)):
         assert np.isfinite(gradient).all()
         assert np.any(gradient, axis=tuple(range(1, gradient.ndim))).all() == (reweighting is Reweighting.GAUSSIAN)
         assert np.any(gradient) == (reweighting is Reweighting.GAUSSIAN)
@@ -251,7 +251,7 @@ def test_a_predicted_center_is_the_equations_and_lies_on_the_text(spread: float)
     normal = np.random.default_rng(3).normal
     q, weight, score = (spread * normal(size=shape) for shape in ((B, Q, H, D), (H, D, 3), (H, 3)))
     lengths = np.array([K, 1])
-    found = predicted_center(*(jnp.asarray(x, jnp.float32) for x in (q, weight, score)), jnp.asarray(lengths))
+    found = np.asarray(jax.jit(predicted_center)(*(x.astype(np.float32) for x in (q, weight, score)), lengths))
     wanted = np.zeros((B, H, Q))
     for b, h, i in np.ndindex(B, H, Q):
         inner = sum(score[h, a] * math.tanh(q[b, i, h] @ weight[h, :, a]) for a in range(3))
@@ -263,9 +263,8 @@ def test_a_predicted_center_is_the_equations_and_lies_on_the_text(spread: float)
 
 def test_a_center_that_is_predicted_in_bfloat16_is_no_whole_number_beyond_256() -> None:
     """bfloat16 has 8 bits: between 512 and 1024 every fourth number."""
-    lengths, places = jnp.asarray([1001]), jnp.asarray(np.linspace(-3, 3, 50), jnp.bfloat16)
-    q, one = places[None, :, None, None], jnp.ones((1, 1, 1), jnp.bfloat16)
-    found = predicted_center(q, one, one[0], lengths)
+    places, one = np.linspace(-3, 3, 50).astype(jnp.bfloat16), np.ones((1, 1, 1), jnp.bfloat16)
+    found = np.asarray(jax.jit(predicted_center)(places[None, :, None, None], one, one[0], np.array([1001])))
     hidden = np.tanh(np.float64(places)).astype(jnp.bfloat16).astype(np.float64)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found[0, 0], 1000 / (1 + np.exp(-hidden)), rtol=0, atol=1e-3)
