@@ -41,17 +41,16 @@ class Case(NamedTuple):
     forward: Callable[[Any, Any], np.ndarray]  # source, decoder's input -> logits
 
 
-def lively(seed: int) -> Callable[[Any, Any], Any]:
-    """Moves parameters away from a start at which every source has the same dull translation."""
+def lively(model: Model, seed: int) -> Variables:
+    """Parameters far from a start at which every source has the same dull translation."""
     normal = np.random.default_rng(seed).normal
 
-    def move(path: Any, leaf: Any) -> Any:
+    def draw(path: Any, leaf: Any) -> np.ndarray:
         name = jax.tree_util.keystr(path)
-        if "kernel" in name or "positions" in name:
-            return leaf * 4
-        return leaf + 0.3 * normal(size=leaf.shape).astype(np.float32) if "scale" in name else leaf
+        mean, deviation = (1, 0.3) if "scale" in name else (0, 0.25 if "embedding" in name else 0.9)
+        return (mean + deviation * normal(size=leaf.shape)).astype(leaf.dtype) * ("bias" not in name)
 
-    return move
+    return Variables(jax.tree_util.tree_map_with_path(draw, model.functional.shapes()), {})
 
 
 # Under these seeds some translations end and some do not, and beams change places.
@@ -76,8 +75,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     shape = InputSpec((8, LENGTH))
     interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, *SPECIAL)
     model = build(config, interface, Precision())
-    params = jax.tree_util.tree_map_with_path(lively(seed), jax.jit(model.init)(jax.random.key(seed)).params)
-    variables = Variables(params, {})
+    variables = lively(model, seed)
 
     @jax.jit
     def logits(source: Any, target: Any) -> Any:

@@ -84,7 +84,7 @@ def test_the_loss_is_of_the_marked_places_alone(task: AttentionProbes) -> None:
         """Sure of "?" at every place, but at the marks as sure of word 2."""
         return 3.0 * jnp.eye(6)[jnp.where(tokens == 1, 2, 1)]
 
-    loss, aux = task.objectives[0].loss_fn(of_model(loud), batch, task.denominators(batch), None)
+    loss, aux = jax.jit(lambda: task.objectives[0].loss_fn(of_model(loud), batch, task.denominators(batch), None))()
     labels = batch["labels"][batch["labels"] != 0]
     nats = np.where(labels == 2, -3.0, 0.0) + np.log(np.exp(3.0) + 5)
     assert float(loss) == pytest.approx(nats.mean(), rel=1e-5)
@@ -95,7 +95,8 @@ def test_a_text_is_right_if_all_its_answers_are(task: AttentionProbes) -> None:
     """A model that says the nearer item wherever one is asked for, by the words that it reads."""
     evaluation = next(each for each in task.evaluations if each.name == "marks" and each.split == "test")
     nearer = of_model(lambda tokens: 9.0 * jnp.eye(6)[jnp.roll(tokens, 1, axis=1)])
-    sums = [evaluation.step(nearer, batch, None)[0] for batch in evaluation.batches]
+    step = jax.jit(lambda batch: evaluation.step(nearer, batch, None)[0])
+    sums = [step(batch) for batch in evaluation.batches]
     scalars = evaluation.finish({name: sum(float(each[name]) for each in sums) for name in sums[0]}, None).scalars
     texts = [row for batch in evaluation.batches for row in zip(batch["tokens"], batch["labels"], strict=True)]
     right = [[tokens[at - 1] == labels[at] for at in np.flatnonzero(labels)] for tokens, labels in texts]
@@ -116,7 +117,8 @@ def test_no_text_is_both_trained_on_and_held_out() -> None:
 def test_answers_are_reported_beside_the_rules_on_the_same_texts(task: AttentionProbes) -> None:
     evaluation = next(each for each in task.evaluations if each.name == "marks" and each.split == "test")
     assert evaluation.at_end
-    sums = [evaluation.step(of_model(indifferent), batch, None)[0] for batch in evaluation.batches]
+    step = jax.jit(lambda batch: evaluation.step(of_model(indifferent), batch, None)[0])
+    sums = [step(batch) for batch in evaluation.batches]
     total = {name: sum(float(each[name]) for each in sums) for name in sums[0]}
     scalars = evaluation.finish(total, None).scalars
     assert scalars["loss"] == pytest.approx(np.log(6), rel=1e-5)

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -64,7 +65,8 @@ def test_batches_are_of_seed_and_step_and_have_each_number_of_shots_in_turn(task
 def test_the_loss_is_that_of_the_last_step_alone(task: FewShotClassification) -> None:
     batch = task.training_batches(0)[0]
     logits = np.random.default_rng(1).standard_normal((4, 7, 3)).astype(np.float32)
-    loss, aux = task.objectives[0].loss_fn(of_model(lambda inputs: logits), batch, task.denominators(batch), None)
+    view = of_model(lambda inputs: logits)
+    loss, aux = jax.jit(lambda: task.objectives[0].loss_fn(view, batch, task.denominators(batch), None))()
     last, labels = logits[:, -1].astype(np.float64), batch["labels"]
     nats = np.log(np.exp(last).sum(axis=-1)) - last[np.arange(4), labels]
     assert float(loss) == pytest.approx(nats.mean(), rel=1e-5)
@@ -88,7 +90,7 @@ def test_evaluations_are_of_held_out_characters_and_of_each_number_of_shots(task
     def knows(inputs: Any) -> np.ndarray:
         return 9 * np.eye(3, dtype=np.float32)[evaluation.batches[0]["labels"]][:, None]
 
-    sums, _ = evaluation.step(of_model(knows), evaluation.batches[0], None)
+    sums, _ = jax.jit(lambda: evaluation.step(of_model(knows), evaluation.batches[0], None))()
     report = evaluation.finish({name: float(value) for name, value in sums.items()}, None)
     assert report.scalars["accuracy_2_shot"] == 1
     assert report.scalars["loss_2_shot"] == pytest.approx(np.log1p(2 * np.exp(-9)), rel=1e-3)

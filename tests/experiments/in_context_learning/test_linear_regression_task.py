@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -51,7 +52,7 @@ def test_batches_are_of_seed_and_step_and_show_points_and_values_in_turn(task: L
 def test_the_loss_is_the_mean_squared_error_of_the_next_value(task: LinearRegression) -> None:
     batch = task.training_batches(0)[0]
     view = of_model(lambda vectors: vectors[..., :1] * 2)
-    loss, aux = task.objectives[0].loss_fn(view, batch, task.denominators(batch), None)
+    loss, aux = jax.jit(lambda: task.objectives[0].loss_fn(view, batch, task.denominators(batch), None))()
     expected = np.mean((2 * batch["vectors"][:, ::2, 0] - batch["shown"]) ** 2)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
     assert float(aux.metrics["loss"]) == pytest.approx(expected, rel=1e-5)
@@ -65,7 +66,8 @@ def test_evaluations_are_of_all_dimensions_and_measure_what_is_answered(task: Li
     ]
     assert all((batch["vectors"][:, ::2, :3] != 0).all() for batch in evaluation.batches)
     view = of_model(lambda vectors: vectors[..., :1] * 0)
-    rows = [np.asarray(evaluation.step(view, batch, None)[1]["answers"]) for batch in evaluation.batches]
+    answers = jax.jit(lambda batch: evaluation.step(view, batch, None)[1]["answers"])
+    rows = [np.asarray(answers(batch)) for batch in evaluation.batches]
     scalars = evaluation.finish({}, {"answers": np.concatenate(rows)}).scalars
     assert set(scalars) == {
         *(

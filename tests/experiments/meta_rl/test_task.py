@@ -81,7 +81,8 @@ def test_the_loss_is_the_cross_entropy_of_what_is_best(task: MetaRL) -> None:
     batch = task.training_batches(0)[0]
     batch["best"][0, 0] = 0.5
     logits = np.random.default_rng(1).standard_normal((4, 4, 2)).astype(np.float32)
-    loss, aux = task.objectives[0].loss_fn(of_model(lambda vectors: logits), batch, task.denominators(batch), None)
+    view = of_model(lambda vectors: logits)
+    loss, aux = jax.jit(lambda: task.objectives[0].loss_fn(view, batch, task.denominators(batch), None))()
     log = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
     assert float(loss) == pytest.approx(-(batch["best"] * log).sum() / 16, rel=1e-5)
     right = np.take_along_axis(batch["best"], logits.argmax(axis=-1)[..., None], axis=-1) > 0
