@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,7 +16,12 @@ from transformer.data.text_batches import SegmentBatches
 from transformer.models.model import Aux
 from transformer.tasks.language_modeling import Batching
 from transformer.tasks.permutation_lm import TASK as PERMUTATION
-from transformer.tasks.recurrent_memory import next_memory_state, sums_over_segments
+from transformer.tasks.recurrent_memory import (
+    memory_report,
+    next_memory_state,
+    sums_over_segments,
+    sums_with_and_without_memory,
+)
 from transformer.tasks.segment_lm import TASK as SEGMENTS
 from transformer.tasks.segment_lm import SegmentLanguageModeling, SegmentLanguageModelingConfig, build_synthetic_task
 from transformer.tasks.task import StateView, TaskSpec
@@ -27,11 +33,16 @@ def view_of(family: str, train: bool = False, **changes: Any) -> StateView:
     return StateView(*small(family, **changes), {}, {}, jnp.int32(0), train)
 
 
-def task_of(segments: int = 16) -> SegmentLanguageModeling:
+def task_of(segments: int = 16, **values: Any) -> SegmentLanguageModeling:
     tokenizer = TokenizerKind.BPE
     return build_synthetic_task(
         SegmentLanguageModelingConfig(
-            vocab_size=11, tokenizer=tokenizer, context_length=2, batch_size=2, segments_per_eval_text=segments
+            vocab_size=11,
+            tokenizer=tokenizer,
+            context_length=2,
+            batch_size=2,
+            segments_per_eval_text=segments,
+            **values,
         )
     )
 
@@ -67,6 +78,62 @@ def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
     for step in range(source.batches_per_epoch + 1):
         batch, extra = task.prepare_batch(view._replace(task_state=extra), source[step], None)
     assert not np.asarray(batch["past"]).any()
+
+
+def test_every_segment_is_scored_behind_the_memory_of_those_before_it_and_by_itself() -> None:
+    """A model whose memory is the sum of what was read scores its own sum times one more than that."""
+
+    def score(segment: Any) -> Any:
+        lengths_B = segment["lengths"]
+        held_B = jnp.where(segment["past"] > 0, segment["memory"][:, 0, 0, 0], 0)
+        own_B = jnp.sum(jnp.where(jnp.arange(2) < lengths_B[:, None], segment["tokens"], 0), axis=1)
+        left = (held_B + own_B)[:, None, None, None].astype(jnp.float32)
+        return {"loss": jnp.sum(own_B * (1 + held_B)), "tokens": jnp.sum(lengths_B)}, {"memory": left}
+
+    def hidden(variables: Any, inputs: Any, **options: Any) -> Any:
+        return None, Aux({}, {"memory": jnp.zeros((len(inputs["tokens"]), 1, 1, 1))}, {})
+
+    view: Any = SimpleNamespace(model=SimpleNamespace(apply=hidden), variables=None)
+    batch = {"tokens": np.int32([[1, 2, 3, 4, 5, 6], [7, 8, 9, 9, 9, 9]]), "lengths": np.array([6, 3])}
+    sums = sums_with_and_without_memory(view, batch, 3, score)
+    # Sums of segments: 3, 7 and 11 in the first row; 15, 9 and nothing in the second.
+    with_memory = 3 + 7 * (1 + 3) + 11 * (1 + 3 + 7) + 15 + 9 * (1 + 15)
+    assert {name: float(value) for name, value in sums.items()} == {
+        "loss": with_memory,
+        "tokens": 9,
+        "loss_without_memory": 3 + 7 + 11 + 15 + 9,
+    }
+
+
+def test_the_loss_of_segments_is_the_cross_entropy_of_their_next_tokens() -> None:
+    """By a model that believes that every token comes again; smoothing of labels is for training alone."""
+
+    def hidden(variables: Any, inputs: Any, **options: Any) -> Any:
+        left = {"memory": jnp.zeros((len(inputs["tokens"]), 1, 2, 1))}
+        return 3.0 * jax.nn.one_hot(inputs["tokens"], 11), Aux({}, left, {})
+
+    model: Any = SimpleNamespace(apply=hidden, logits=lambda variables, hidden: hidden, sites=())
+    view = StateView(model, None, {}, {}, jnp.int32(0), False)  # type: ignore[arg-type]
+    tokens = np.int32([[5, 5, 3, 3], [7, 2, 2, 0]])
+    labels = np.int32([[5, 3, 3, 4], [2, 2, 6, 0]])
+    batch = {"tokens": tokens, "labels": labels, "lengths": np.array([4, 3])}
+    sums, _ = task_of(segments=2, label_smoothing=0.1)._over_segments(view, batch, None)
+    again, other = (np.log(np.exp(3) + 10) - logit for logit in (3, 0))
+    assert {name: float(value) for name, value in sums.items()} == pytest.approx(
+        {"loss": 3 * again + 4 * other, "loss_without_memory": 3 * again + 4 * other, "accuracy": 3, "tokens": 7},
+        rel=1e-5,
+    )
+
+
+def test_a_report_of_segments_is_of_means_over_tokens() -> None:
+    sums = {"loss": 6.0, "accuracy": 3.0, "loss_without_memory": 12.0, "tokens": 6.0}
+    assert memory_report(sums, 4).scalars == {
+        "loss": 1,
+        "accuracy": 0.5,
+        "loss_without_memory": 2,
+        "perplexity": pytest.approx(np.e),
+        "perplexity_without_memory": pytest.approx(np.e**2),
+    }
 
 
 @pytest.mark.slow

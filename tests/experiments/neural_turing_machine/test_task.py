@@ -99,6 +99,19 @@ def test_the_loss_and_metrics_are_those_of_the_bits_that_are_asked_for() -> None
     assert float(loss) == pytest.approx(expected["loss"], rel=1e-5)
 
 
+def test_a_report_divides_by_bits_or_by_sequences() -> None:
+    by_hand = {"loss": 6.0, "bit_error_rate": 3.0, "bits_per_sequence": 8.0, "exact_match": 1.0, "bits": 12.0}
+    assert size_report(7, by_hand | {"optimal_bits_per_sequence": 4.0, "examples": 2.0}, None).scalars == {
+        "loss/7": 0.5,
+        "bit_error_rate/7": 0.25,
+        "bits_per_sequence/7": 4,
+        "optimal_bits_per_sequence/7": 2,
+        "exact_match/7": 0.5,
+        "optimality_gap/7": 1,
+    }
+    assert "optimality_gap/7" not in size_report(7, {"bits": 2.0, "examples": 1.0, "loss": 1.0}, None).scalars
+
+
 @pytest.mark.slow
 def test_n_grams_are_measured_above_the_optimum() -> None:
     task = task_of(problem="n_grams", num_bits=None, context_length=2, min_size=9, max_size=9, eval_sizes=(9, 20))
@@ -109,7 +122,6 @@ def test_n_grams_are_measured_above_the_optimum() -> None:
     optimal = float(evaluation.batches[0]["optimal_nats"].sum() / np.log(2) / 6)
     assert said["optimal_bits_per_sequence/20"] == pytest.approx(optimal, rel=1e-6)
     assert said["optimality_gap/20"] == pytest.approx(said["bits_per_sequence/20"] / optimal - 1, rel=1e-6)
-    assert "optimality_gap/7" not in size_report(7, {"bits": 2.0, "examples": 1.0, "loss": 1.0}, None).scalars
 
 
 def test_a_text_of_bits_is_answered_by_as_many_words_with_maps_of_its_steps() -> None:

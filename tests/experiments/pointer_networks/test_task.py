@@ -1,12 +1,14 @@
 """Problems of points in the plane: batches, rules, measures, and what a run answers."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from experiments.pointer_networks import task as geometry
 from experiments.pointer_networks.data import convex_hull, delaunay_triangulation, shortest_tours
 from experiments.pointer_networks.decoding import Problem, decode_answers, decode_point_indices
 from experiments.pointer_networks.metrics import geometry_metrics
@@ -250,6 +252,16 @@ def test_evaluations_report_every_number_of_points_both_ways(problem: Problem) -
             assert (np.asarray(batch["lengths"]) == count).all()
             assert (np.asarray(batch["points"])[:, :4] != np.asarray(other["points"])[:, :4]).all()
     assert of_test["constrained"].step is task.evaluations[1].step  # compiled once
+
+
+def test_only_the_constrained_evaluation_constrains(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(*given: Any, constrained: bool) -> Any:
+        return SimpleNamespace(tokens=np.full((1, 1, 1), int(constrained)))
+
+    monkeypatch.setattr(geometry, "decode_answers", decode)
+    steps = {each.name: each.step for each in task_of(Problem.HULL).evaluations}
+    for name, constrained in (("constrained", 1), ("free", 0)):
+        assert steps[name](None, {}, None)[1]["tokens"].tolist() == [[constrained]]
 
 
 @pytest.mark.parametrize("problem", ALL_BUT_TRIANGLES)
