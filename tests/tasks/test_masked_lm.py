@@ -56,6 +56,35 @@ def test_the_loss_is_that_of_the_hidden_tokens_alone(masked_task: Any, masked_vi
     assert float(metrics["accuracy"]) == pytest.approx((found.argmax(-1) == labels).mean())
 
 
+def test_only_real_ordinary_tokens_are_hidden_and_counted(
+    masked_task: Any, masked_view: StateView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second row two tokens are real, in the third none is: it only fills the batch."""
+    first, second = masked_task._ordinary_N[[3, 5]].tolist()
+    tokens = np.full((3, 6), first, np.int32)
+    tokens[0, 2] = masked_task.tokenizer.mask_id
+    batch = {"tokens": tokens, "lengths": np.int32([6, 2, 0]), "index": np.int32([0, 1, -1])}
+    assert np.asarray(masked_task._eligible(batch)).sum(axis=1).tolist() == [5, 2, 0]
+    monkeypatch.setattr(masked_task, "token_sums", lambda *given: (TokenLoss(0.0, 3.0, 1.0), None))
+    sums, _ = masked_task._middle("validation", []).step(masked_view, batch, None)
+    assert {name: float(value) for name, value in sums.items()} == {
+        "middle_loss": 3,
+        "middle_accuracy": 1,
+        "places": 2,
+    }
+    # The most frequent token is the first, and behind the first comes the second.
+    following = np.full(masked_task.tokenizer.vocab_size, first)
+    following[first] = second
+    monkeypatch.setattr(masked_task, "baselines", FrequencyBaselines(first, following))
+    counts = np.zeros((3, 6), bool)
+    counts[0, [0, 3]] = counts[1, 1] = True
+    masked = {**batch, "labels": np.where(np.arange(6) % 3 == 1, second, first), "counts": counts}
+    monkeypatch.setattr(masked_task, "prepare_batch", lambda view, batch, key: (masked, {}))
+    sums, _ = masked_task._sums(masked_view, batch, None)
+    # The first token, and that behind a hidden one, are guessed to be the most frequent; the last is the second.
+    assert (int(sums["unigram_accuracy"]), int(sums["bigram_accuracy"]), int(sums["tokens"])) == (2, 3, 3)
+
+
 def test_the_baselines_are_those_counted_by_hand() -> None:
     random = np.random.default_rng(0)
     documents = [random.integers(0, 7, size).astype(np.int32) ** 2 % 11 for size in (40, 1, 60)]

@@ -1,7 +1,7 @@
 """Training batches of every task: a restarted run reads what the uninterrupted one reads, and no seed another's."""
 
-from collections.abc import Mapping
-from pathlib import Path
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,14 @@ def differ(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bo
     )
 
 
+@pytest.fixture(scope="module")
+def task_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    return functools.cache(lambda name: build_task(task_config(CONFIGS[name]), tmp_path_factory.mktemp("task")))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_restarted_run_reads_the_batches_of_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
-    task = build_task(task_config(CONFIGS[name]), tmp_path)
+def test_a_restarted_run_reads_the_batches_of_the_uninterrupted_one(name: str, task_of: Callable[[str], Any]) -> None:
+    task = task_of(name)
     source = task.training_batches(3)
     epoch = getattr(source, "batches_per_epoch", 2)
     # The first, both sides of an epoch's end, and steps of the second epoch; a long epoch is not read whole.
@@ -59,3 +64,16 @@ def test_a_restarted_run_reads_the_batches_of_the_uninterrupted_one(name: str, t
     if epoch > 1:
         assert differ(read[0], read[1])
     assert differ(read[0], read[epoch]) == (CONFIGS[name].get("input_format") != REPEATED), "the second epoch's order"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_split_is_evaluated_on_the_batches_of_another(name: str, task_of: Callable[[str], Any]) -> None:
+    task = task_of(name)
+    # The last: heads that are chosen on validation texts are measured on test texts behind them.
+    last = {(each.name, each.split): each.batches[len(each.batches) - 1] for each in task.evaluations}
+    for evaluation, split in last:
+        for other in {other for same, other in last if same == evaluation and other != split}:
+            assert differ(last[evaluation, split], last[evaluation, other]), (evaluation, split, other)
+    drawn = task.training_batches(3)[0]
+    for (evaluation, split), batch in last.items():
+        assert batch.keys() != drawn.keys() or differ(batch, drawn), (evaluation, split)
