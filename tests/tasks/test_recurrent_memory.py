@@ -74,6 +74,10 @@ def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
         batch, kept = task.prepare_batch(view._replace(task_state=kept), source[step], None)
         pasts[step] = np.asarray(batch["past"]).tolist()
     assert pasts == {0: [0, 0], 1: [2, 2], 2: [4, 4], 4: [0, 0], 5: [2, 2]}
+    # Every row by itself: here the second has another segment than the next.
+    batch = {**source[6], "index": source[6]["index"] + np.array([0, 2], np.int32)}
+    mixed, _ = task.prepare_batch(view._replace(task_state=kept), batch, None)
+    assert np.asarray(mixed["past"]).tolist() == [4, 0]
     # Another epoch begins anew, wherever the last one ended.
     for step in range(source.batches_per_epoch + 1):
         batch, extra = task.prepare_batch(view._replace(task_state=extra), source[step], None)
