@@ -87,3 +87,12 @@ def test_beams_read_the_history_of_their_ancestors(num_beams: int) -> None:
             ancestors = ancestors[parents]
             if shared == 1:
                 caches = tuple(cache[parents] for cache in caches)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3, 9])
+def test_every_beam_begins_with_the_cache_of_its_own_example(num_beams: int) -> None:
+    """Whether beams share one cache or, where there are many, have one each."""
+    values = (10.0 * np.arange(2)[:, None] + np.arange(4))[..., None, None]
+    shares = np.asarray(repeat_cache(jnp.asarray(values, jnp.float32), num_beams))
+    rows = np.moveaxis(shares, 2, 1).reshape(2 * num_beams, 4)
+    np.testing.assert_array_equal(rows, np.repeat(values[..., 0, 0], num_beams, axis=0))
