@@ -233,3 +233,22 @@ def test_its_flops_with_lora_are_two_for_each_number_wherever_it_is_applied() ->
     # Queries and outputs of both streams at 6 positions, keys and values once at 6 and 4, networks at 6 and at 5.
     numbers = 2 * 16 * 2 * 6 + 2 * 16 * (6 + 4) + 2 * 20 * (6 + 5)
     assert counted[1] - counted[0] == 2 * 2 * numbers * 3 * 2
+
+
+def test_transformer_xl_hands_on_both_losses_of_its_experts() -> None:
+    experts = {"count": 4, "importance_loss": 0.3, "load_loss": 0.7}
+    section = {"family": "transformer_xl", "layers": 1, "width": 8, "heads": 2, "feed_forward": 12, "memory_length": 4}
+    model = build(model_config({**section, "experts": experts}), INTERFACE, Precision())
+    variables = moved(model)
+    weights: dict[str, float] = {}
+
+    def run(variables: Variables) -> Any:
+        _, aux = model.apply(variables, {"tokens": jnp.ones((2, 5), jnp.int32)}, method="hidden", train=False)
+        weights.update({name: float(loss.weight) for name, loss in aux.losses.items()})
+        return {name: (loss.total, loss.denominator) for name, loss in aux.losses.items()}
+
+    losses = jax.jit(run)(variables)
+    assert weights == {"decoder/importance": 0.3, "decoder/load": 0.7}
+    # Ten positions, each alike: two of four experts have all gates, whose variation is at least 1.
+    assert all(float(positions) == 10 for _, positions in losses.values())
+    assert float(losses["decoder/importance"][0]) >= 10
