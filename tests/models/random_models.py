@@ -22,10 +22,10 @@ def fresh_variables(model: Model, seed: int = 0) -> Variables:
     """Variables about as large as those of `model.init`, which compiles for longer than most models' passes."""
     normal = np.random.default_rng(seed).normal
 
-    def draw(path: Any, leaf: Any) -> np.ndarray:
+    def draw(path: Any, leaf: Any) -> jax.Array:
         constant = {"scale": 1, "bias": 0}.get(path[-1].key)
         drawn = 0.3 * normal(size=leaf.shape) if constant is None else np.full(leaf.shape, constant)
-        return drawn.astype(leaf.dtype)
+        return jnp.asarray(drawn.astype(leaf.dtype))
 
     params = jax.tree_util.tree_map_with_path(draw, model.functional.shapes())
     initial, key = model.functional.bind(params).initial_state, jax.random.key(seed)

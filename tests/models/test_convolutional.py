@@ -177,7 +177,7 @@ def reads(name: str, **changes: Any) -> tuple[np.ndarray, np.ndarray]:
     model = build(
         dataclasses.replace(CONFIGS[name], **changes), TaskInterface(inputs, {"joint": 26}, PAD, BEGIN, 2), Precision()
     )
-    params = random_variables(model, 3).params
+    params = jax.tree.map(jnp.asarray, random_variables(model, 3).params)
 
     def sums(table: Any) -> Any:
         given = {**params, "embedding": {"table": table}}
