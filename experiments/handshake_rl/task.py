@@ -118,7 +118,7 @@ class EpisodeBatch(NamedTuple):
 
     def person_regions(self, regions: Axis) -> Bool[Array, "R T K"]:
         """Return which regions show the person at each step [R, T, K]; none while out of the image or after the end."""
-        here_RxT = self.states.person_visible & real_positions(self.lengths, self.actions.shape[1])
+        here_RxT = self.states.person_visible & real_positions(jnp.asarray(self.lengths), self.actions.shape[1])
         return jnp.asarray(cell_regions(regions))[self.states.person_cell] & here_RxT[..., None]
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from experiments.neural_turing_machine import memory
@@ -157,8 +158,8 @@ class NTM(StatelessModule):
         """Return the initial state of so many sequences."""
         wide = jnp.promote_types(self.dtype, jnp.float32)
 
-        def of_rows(x: Array) -> Array:
-            repeated = jnp.broadcast_to(x.astype(wide), (rows, *x.shape))
+        def of_rows(x: Array | np.ndarray) -> Array:
+            repeated = jnp.broadcast_to(jnp.asarray(x, wide), (rows, *x.shape))
             return with_logical_constraint(repeated, "batch", *(None,) * x.ndim)
 
         controller = None
