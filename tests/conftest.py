@@ -23,7 +23,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+from collections.abc import Iterator
+
 import hypothesis
+import jax
 import jaxtyping
 import pytest
 
@@ -58,6 +61,18 @@ gc.set_threshold(100_000, 50, 100)
 # A busy machine is no failure, and the same tree gives the same verdict twice.
 hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("headwise")
+
+
+MAPPINGS = Path("/proc/self/maps")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_mappings() -> Iterator[None]:
+    """Forget compiled programs while there is room: each has mappings of its own, of which Linux grants 65,530."""
+    yield
+    if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

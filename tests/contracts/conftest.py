@@ -11,9 +11,9 @@ from tests.contracts.cases import CASES
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Alone]:
-    """A case by its name, on one device, assembled once."""
+    """A case by its name, on one device, assembled once: tests come case by case, and its programs go with it."""
 
-    @functools.cache
+    @functools.lru_cache(maxsize=1)
     def made(name: str) -> Alone:
         return Alone(next(case for case in CASES if case.name == name), tmp_path_factory.mktemp("alone"))
 

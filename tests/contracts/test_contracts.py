@@ -281,7 +281,7 @@ ROWS = [
 def trial(alone: Callable[[str], Alone], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str], Trial]:
     """A case, trained once for all its modes; it is watched where its maps are tested."""
 
-    @functools.cache
+    @functools.lru_cache(maxsize=1)
     def made(name: str, watched: bool) -> Trial:
         return Trial(alone(name), tmp_path_factory.mktemp("contract"), watched=watched)
 
