@@ -68,7 +68,8 @@ def written(folder: Path, *, first: int = 0, reverse: bool = False) -> list[str]
     for name, texts in lines.items():
         # As some files in the world begin: with a byte-order mark.
         (folder / name).write_text("\ufeff" + "\n".join(texts) + "\n", encoding="utf-8")
-    return [f"--{name}={folder / name}" for name in lines]
+    flags = {"source": "source_text", "target": "target_text", "links": "alignments"}
+    return [f"--{flags[name]}={folder / name}" for name in lines]
 
 
 @pytest.mark.parametrize(("first", "reverse"), [(0, False), (1, True)])

@@ -7,6 +7,7 @@ import html.parser
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transformer.config import UserError
 from transformer.data.png import encode_png
 from transformer.maps.capture_plan import quantize_maps
 from transformer.maps.quantize import Quantized, quantize
+from transformer.maps.report import page as report_page
 from transformer.maps.report.page import write_report
 from transformer.maps.report.payload import COARSE_LEVELS, downsample_image, requantize, spread_order
 from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin_curve
@@ -74,6 +76,37 @@ def unpack(text: str, rows: int, keys: int, largest: int, triangular: int = 0) -
             whole[number][np.tril(np.ones((triangular, keys), bool))] = each
         codes = whole
     return scale * (codes.reshape(rows, keys) / largest) ** root
+
+
+TYPES = (Path(report_page.__file__).parent / "web" / "types.d.ts").read_text(encoding="utf-8")
+
+
+def declared_fields(name: str) -> tuple[set[str], set[str]]:
+    """The fields that the page's scripts read of an object, and those of them that may be absent."""
+    body = re.search(rf"^export interface {name} {{\n(.*?)^}}", TYPES, re.DOTALL | re.MULTILINE)
+    assert body is not None, name
+    fields = re.findall(r"^  (\w+)(\??):", body[1], re.MULTILINE)
+    return {field for field, _ in fields}, {field for field, mark in fields if mark}
+
+
+def test_the_scripts_find_the_fields_that_they_read(page):
+    data = page.data()
+    history = data["history"]
+    parts = {
+        "ReportData": [data],
+        "Site": data["sites"],
+        "Level": [level for site in data["sites"] for level in site["levels"]],
+        "AxisData": list(data["axes"].values()),
+        "RoleKind": data["roles"]["kinds"],
+        "SampleGroup": data["samples"],
+        "StatisticsTable": [table for site in history["sites"] for table in site["tables"]],
+        "RoleOnset": history["roles"],
+    }
+    for name, objects in parts.items():
+        fields, optional = declared_fields(name)
+        assert objects, name
+        for each in objects:
+            assert fields - optional <= each.keys() <= fields, name
 
 
 def test_the_maps_in_the_page_are_those_of_the_run(run, page):

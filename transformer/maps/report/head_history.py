@@ -507,7 +507,7 @@ def _roles(store: MapStore) -> list[dict[str, Any]]:
             "role": role.role.value,
             "score": float(f"{role.score:.4g}"),
             "onset": int(role.onset_step),
-            "said": describe_role(role, store),
+            "sentence": describe_role(role, store),
         }
         for role in last_step_roles(store)
     ]

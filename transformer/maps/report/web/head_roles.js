@@ -1,8 +1,9 @@
 // What each head does: its role at the last step, as a badge, in one sentence, and all heads sorted by role.
 //
-// data.roles = { step, least, broad, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head, its role or
-// -1, the nearest role or -1, distance, weight, uniform, score, simplerRules], ...], far }, roles being indices of `kinds`, shares
-// percents, simpler [[rule, number], ...] where the nearest role cannot be told from these rules; far has of each site { even, heads: pixels, [layer][head] }, or null where it is not on one image.
+// data.roles = { step, minScore, minBroadFraction, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head,
+// its role or -1, the nearest role or -1, distance, weight, uniform, score, simplerRules], ...], distances }: roles are
+// indices of `kinds`, shares percents, simplerRules [[rule, number], ...] where the nearest role cannot be told from these
+// rules; distances has of each site { uniform, heads: pixels, [layer][head] }, or null where it is not on one image.
 
 import { byId, createHtml } from "../../../pages/dom.js";
 import { formatNumber, pluralize } from "../../../pages/formatting.js";
