@@ -5,7 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
+import pytest
+
 from tests.documented import GUIDES, PAGES, Block, blocks, files, pages
+from tests.models.random_models import fresh_variables
+from transformer.layers.functional_module import Precision
+from transformer.models.registry import build, model_config
+from transformer.tasks.registry import build_synthetic_task, task_config
+from transformer.tasks.task import PredictionRequest, StateView
 
 ROW = re.compile(r"^\| `(.+?)` \|", re.MULTILINE)
 
@@ -51,6 +59,17 @@ def test_the_files_are_whole() -> None:
     assert set(files()) == {"lab/bahdanau.py", "lab/sorting.py", "lab/config.py"}
     for path, text in files().items():
         compile(text, path, "exec")
+
+
+@pytest.mark.parametrize("decoding", [{}, {"num_beams": 2, "max_new_tokens": 3}])
+def test_the_task_of_the_guide_answers(decoding: dict[str, int]) -> None:
+    task = build_synthetic_task(task_config({"name": "tests.contracts.sorting"}))
+    config = {"family": "recurrent_encoder_decoder", "width": 4, "embedding_width": 4}
+    model = build(model_config(config), task.interface, Precision())
+    view = StateView(model, fresh_variables(model), {}, {}, jnp.int32(0), train=False)
+    (answer,) = task.predict(view, PredictionRequest(("hkdba",), decoding=decoding)).lines
+    assert set(answer) <= set("abcdefghijklmnopqrstuvwxyz")
+    assert len(answer) <= decoding.get("max_new_tokens", 8)
 
 
 def undefined(path: str, text: str) -> list[str]:

@@ -146,7 +146,7 @@ def test_the_page_is_written_and_no_code_is_needed_for_it(sorting: str, capsys: 
 
 
 def test_sizes_counts_the_run(sorting: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(call(capsys, "sizes", sorting, TRUST, "--json"))
+    found = json.loads(call(capsys, "model_sizes", sorting, TRUST, "--json"))
     width, vocabulary = 8, 29
     gru = {inputs: 3 * width * (inputs + width + 1) for inputs in (width, 3 * width)}
     assert found["parts"] == {
@@ -170,7 +170,7 @@ def test_compile_fits_it_to_a_topology(folder: Path, capsys: pytest.CaptureFixtu
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", os.environ.copy())
         found = json.loads(call(capsys, "compile", *SORTING, "--topology=cpu:1", "--json"))
-    assert (found["fits"], found["rows"]) == (True, 8)
+    assert (found["fits"], found["batch_size"]) == (True, 8)
     assert found["flops"] > 0
 
 
@@ -178,7 +178,7 @@ def test_code_that_only_a_run_names_is_not_followed_without_the_flag(
     sorting: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget()
-    for command in ("evaluate", "generate", "sizes", "train"):
+    for command in ("evaluate", "generate", "model_sizes", "train"):
         words = ["--text=ab"] if command == "generate" else []
         assert "add --trust=lab.sorting,lab.bahdanau if" in refused(capsys, command, sorting, *words)
     more = refused(capsys, "evaluate", sorting, "--trust=lab.sorting")
