@@ -51,6 +51,8 @@ def config(**changes: Any) -> dict[str, Any]:
         "keep_checkpoints": 1,
         "eval_every": 0,
         "maps_every": 20,
+        # A mean takes its samples by the number of the step, whether that is skipped or not.
+        "parameter_averages": {"last": {"kind": "exponential", "decay": 0.5}},
     } | changes
 
 
