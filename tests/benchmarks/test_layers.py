@@ -54,7 +54,7 @@ def test_a_gradient_shrinks_by_the_radius_of_a_vanilla_networks_matrix() -> None
 
 @pytest.mark.slow
 def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--sequence_lengths=8,16", "--width=4", "--repeats=1", "--distances=1,3", "--seeds=1"]
+    words = ["--sequence_lengths=8,16", "--width=4", "--repeats=1", "--distances=1,3", "--num_seeds=1"]
     assert cli.run(benchmark_layers.COMMAND, benchmark_layers.main, words) == 0
     printed = capsys.readouterr().out
     for name in LAYER_TYPES:
