@@ -59,7 +59,7 @@ def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     for name in LAYER_TYPES:
         assert printed.count(f"\n{name} ") >= 3
-    assert "attention overtakes the lstm's time at d=4: " in printed
+    assert "self-attention takes longer than the LSTM at d=4: " in printed
 
 
 @pytest.mark.parametrize(
