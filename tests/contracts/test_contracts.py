@@ -279,9 +279,9 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def trial(alone: Callable[[str], Alone], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str], Trial]:
-    """A case, trained once for all its modes; it is watched where its maps are tested."""
+    """A case, trained once for all its modes; it is watched where its maps are tested, for which it may train twice."""
 
-    @functools.lru_cache(maxsize=1)
+    @functools.lru_cache(maxsize=2)
     def made(name: str, watched: bool) -> Trial:
         return Trial(alone(name), tmp_path_factory.mktemp("contract"), watched=watched)
 
