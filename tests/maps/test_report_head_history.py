@@ -80,7 +80,7 @@ def test_roles_and_changes_are_those_of_the_analysis(run, store):
     assert len(roles) > 3
     told = [(store.sites[r["site"]].name, r["layer"], r["head"], r["role"], r["onset"]) for r in facts["roles"]]
     assert told == [(r.site, r.layer, r.head, r.role.value, r.onset_step) for r in roles]
-    assert all(f"step {r['onset']}" in r["said"] or "since the first" in r["said"] for r in facts["roles"])
+    assert all(f"step {r['onset']}" in r["sentence"] or "since the first" in r["sentence"] for r in facts["roles"])
     names, values = store.statistics("encoder/self")
     curve = np.asarray(values)[:, :, 0, 1, names.index("previous_token")].mean(axis=1)
     expected = [point.step for point in change_points(store.steps, curve)]
