@@ -25,7 +25,7 @@ def fresh_variables(model: Model, seed: int = 0) -> Variables:
     def draw(path: Any, leaf: Any) -> jax.Array:
         constant = {"scale": 1, "bias": 0}.get(path[-1].key)
         drawn = 0.3 * normal(size=leaf.shape) if constant is None else np.full(leaf.shape, constant)
-        return jnp.asarray(drawn.astype(leaf.dtype))
+        return jax.device_put(drawn.astype(leaf.dtype))
 
     params = jax.tree_util.tree_map_with_path(draw, model.functional.shapes())
     initial, key = model.functional.bind(params).initial_state, jax.random.key(seed)
