@@ -145,15 +145,15 @@ def test_the_commands_weigh_a_listeners_hypotheses(tmp_path: Path, capsys: pytes
         "speller_width": 4,
         "speller_layers": 1,
         "embedding_width": 2,
-        "attention": 3,
+        "attention_width": 3,
     }
     runs = {
         "words": {
-            "task": words | {"batching": "windows", "rows": 8, "prompts": ("one",), "max_new_tokens": 2},
+            "task": words | {"batching": "windows", "batch_size": 8, "prompts": ("one",), "max_new_tokens": 2},
             "model": {"family": "decoder", "layers": 1, "width": 8, "heads": 2, "feed_forward": 8, "max_length": 32},
         },
         "heard": {
-            "task": heard | {"rows": 8, "examples": 8, "probed": 1},
+            "task": heard | {"batch_size": 8, "num_eval_examples": 8, "num_probe_examples": 1},
             "model": {"family": "experiments.speech.listen_attend_spell", **small},
         },
     }
