@@ -25,6 +25,7 @@ COMMAND = Command(
         TRUST,
         Flag("dataset", "to import: the data to fine-tune on (default: python_docs, or phrases for translation)"),
         Flag("data_dir", "to import: the folder of the data, for data sets that are not generated"),
+        Flag("problem", "to import a model of classes: the problem of labeled texts of your own, such as entailment"),
         Flag("test_split", "to import: the split evaluated at the end of training; empty if the data has none"),
         Flag("context_length", "to import: the maximum length of a text in tokens (default: 128)", value_type=int),
         Flag("batch_size", "to import: texts in a batch (default: 16)", value_type=int),
@@ -32,7 +33,16 @@ COMMAND = Command(
         Flag("learning_rate", "to import: the peak learning rate (default: 5e-5)", value_type=float),
     ),
 )
-IMPORT_FLAGS = ("dataset", "data_dir", "test_split", "context_length", "batch_size", "steps", "learning_rate")
+IMPORT_FLAGS = (
+    "dataset",
+    "data_dir",
+    "problem",
+    "test_split",
+    "context_length",
+    "batch_size",
+    "steps",
+    "learning_rate",
+)
 
 
 def main(arguments: Arguments) -> None:

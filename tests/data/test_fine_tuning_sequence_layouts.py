@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceLayout
+from transformer.config import UserError
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat, SequenceLayout
 
-S, D, E = MARKS = DelimiterTokens.after_vocabulary(10)
+MARKS = DelimiterTokens.of_format(SequenceFormat.GPT, 10, None, None)
+S, (D,), E = MARKS
 A, B, C = [1, 2, 3], [4, 5], [6]
 
 
@@ -43,3 +45,13 @@ def test_a_cut_takes_the_ends_of_the_longest_texts_and_never_a_mark() -> None:
             cut = [len(kept) for kept, text in zip((first, second), texts, strict=True) if len(kept) < len(text)]
             assert max(len(first), len(second)) - min(cut) <= 1
     assert MARKS.join_texts([A], 4) == [S, 1, 2, E]
+
+
+def test_sequences_of_encoders_stand_between_the_tokenizers_own_tokens() -> None:
+    bert = DelimiterTokens.of_format(SequenceFormat.BERT, 10, 8, 9)
+    roberta = DelimiterTokens.of_format(SequenceFormat.ROBERTA, 10, 8, 9)
+    assert (bert.join_texts([A]), bert.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, *B, 9])
+    assert (roberta.join_texts([A]), roberta.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, 9, *B, 9])
+    assert roberta.join_texts([A, B], 7) == [8, 1, 2, 9, 9, 4, 9]
+    with pytest.raises(UserError, match=r"sequence_format=bert puts texts between .* the run's tokenizer lacks one"):
+        DelimiterTokens.of_format(SequenceFormat.BERT, 10, 8, None)

@@ -40,8 +40,8 @@ class Recording(NamedTuple):
         save_file(self.weights, folder / "model.safetensors", {"format": "pt"})
 
 
-def recording(name: str) -> Recording:
-    with np.load(FOLDER / f"{name}.npz") as file:
+def recording(name: str, folder: Path = FOLDER) -> Recording:
+    with np.load(folder / f"{name}.npz") as file:
         arrays = {key: file[key] for key in file.files}
     about = json.loads(str(arrays.pop("about")))
     shapes = {key: tuple(shape) for key, shape in about["shapes"].items()}

@@ -11,7 +11,8 @@ from safetensors.numpy import load_file
 from tokenizers import decoders, models, pre_tokenizers
 
 from launch import cli, convert, evaluate, generate, maps, train
-from tests.golden.recordings import recording
+from tests.golden.recordings import FOLDER, recording
+from transformer.interpret.load import load
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.training.run_loading import load_run
@@ -41,9 +42,9 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def publish(name: str, folder: Path) -> Path:
+def publish(name: str, folder: Path, recordings: Path = FOLDER) -> Path:
     """A folder as Hugging Face publishes them: a recorded model, and a tokenizer of characters."""
-    recorded = recording(name)
+    recorded = recording(name, recordings)
     config = recorded.config | {"bos_token_id": None, "eos_token_id": None}
     recorded._replace(about={**recorded.about, "config": config}).write(folder)
     special = SPECIAL[name]
@@ -130,6 +131,53 @@ def test_a_run_that_was_converted_trains_further(
     capsys.readouterr()
     assert call(convert, f"--workdir={run}", f"--save_pretrained={tmp_path / 'trained'}") == 0
     assert "  step 1" in capsys.readouterr().out
+
+
+def test_a_classifier_of_pairs_comes_in_answers_trains_and_goes_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run = publish("bert", tmp_path / "in", FOLDER.with_name("classifiers")), tmp_path / "run"
+    config = json.loads((source / "config.json").read_text()) | {"hidden_dropout_prob": 0.0}
+    (source / "config.json").write_text(json.dumps(config))
+    data = tmp_path / "pairs.tsv"
+    rows = [f"{n} cats\t{n + n % 3} cats\t{('no', 'perhaps', 'yes')[n % 3]}" for n in range(40)]
+    data.write_text("\n".join(["premise\thypothesis\tlabel", *rows]))
+    words = (f"--from_pretrained={source}", f"--workdir={run}")
+    assert "needs labeled texts: give --dataset=FILE.tsv" in refusal(capsys, *words)
+    assert "let it name all of text, label" in refusal(capsys, *words, f"--dataset={data}")
+    assert "SST-2 needs a head with 2 outputs, and the folder's has 3" in refusal(
+        capsys, *words, "--dataset=glue/SST-2", f"--data_dir={tmp_path}"
+    )
+    plain = publish("gpt2", tmp_path / "gpt2")
+    assert "--problem=entailment is for models that classify texts, not for language_modeling" in refusal(
+        capsys, f"--from_pretrained={plain}", f"--workdir={run}", "--problem=entailment"
+    )
+    words += (f"--dataset={data}", "--problem=entailment", "--context_length=20", "--batch_size=8", "--steps=1")
+    assert call(convert, *words) == 0
+    assert "at step 0, task fine_tuning" in capsys.readouterr().out
+    assert call(generate, f"--workdir={run}", "--text=2 cats $ 4 cats") == 0
+    answer = capsys.readouterr().out.split()
+    opened = load(source)
+    # [CLS] and [SEP] are 1 and 2; the second text's token types are 1.
+    encoded = [
+        [5 + 26 + " .,'?!-0123456789".index(c) if not c.isalpha() else 5 + ord(c) - 97 for c in text]
+        for text in ("2 cats", "4 cats")
+    ]
+    tokens = np.int32([[1, *encoded[0], 2, *encoded[1], 2]])
+    inputs = {"tokens": tokens, "lengths": np.int32([15]), "types": np.int32([[0] * 8 + [1] * 7])}
+    logits = np.asarray(opened.model.apply(opened.variables, inputs, train=False)[0][0], np.float64)
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    assert answer[0] == ("no", "perhaps", "yes")[logits.argmax()]
+    assert float(answer[1]) == pytest.approx(probabilities.max(), abs=6e-4)
+    assert call(train, f"--workdir={run}", "--config.maps_every=0") == 0
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={tmp_path / 'out'}") == 0
+    written, read = load_file(tmp_path / "out/model.safetensors"), load_file(source / "model.safetensors")
+    assert written.keys() == read.keys()
+    assert 0 < np.abs(written["classifier.weight"] - read["classifier.weight"]).max() < 1e-3
+    again = json.loads((tmp_path / "out/config.json").read_text())
+    assert again["architectures"] == ["BertForSequenceClassification"]
+    assert again["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
+    capsys.readouterr()
 
 
 @pytest.mark.slow

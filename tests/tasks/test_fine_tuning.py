@@ -208,7 +208,7 @@ def test_exchanging_two_similar_texts_changes_nothing_and_answers_move_with_thei
     assert there == back
 
     def outputs(task: FineTuning, texts: list[str]) -> np.ndarray:
-        rows = input_sequences(task.tokenizer, task.shape, [texts])
+        rows = input_sequences(task.config, task.tokenizer, [texts])
         found = np.stack([numbers(view_of(task), row) for row in rows])
         return np.asarray(task.combine_outputs(jnp.float32(found)))[0]
 
@@ -246,6 +246,37 @@ def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str
             assert found["accuracy"] == pytest.approx(right)
         assert ("matthews" in found) == (problem in ("acceptability", "entailment"))
         assert "glue" not in found
+
+
+@pytest.mark.parametrize(("sequence_format", "between"), [("bert", [257]), ("roberta", [257, 257])])
+def test_encoders_read_texts_between_the_tokenizers_own_tokens(
+    sequence_format: str, between: list[int], tmp_path: Path
+) -> None:
+    """Pairs once, whatever their order means; BERT's token types are 1 for the second text and the token after it."""
+    tasks = {
+        name: task_of(tmp_path, name, sequence_format=sequence_format, auxiliary=0.0, batch_size=4) for name in FORMS
+    }
+    for name, task in tasks.items():
+        typed = sequence_format == "bert" and name != "acceptability"
+        assert set(task.interface.inputs) == {"tokens", "lengths", *(("types",) if typed else ())}
+        assert task.interface.vocabularies["tokens"] == task.tokenizer.vocab_size == 258
+        batch, count = task.training_batches(0)[0], len(task.probe_batch["tokens"])
+        assert CheckedBatches([batch], task.interface)[0] is batch
+        sequences = 3 if name == "choice" else 1
+        assert (len(batch["tokens"]), count) == (4 * sequences, 2 * sequences)
+        for row in np.flatnonzero(batch["index"] >= 0):
+            texts, _ = task.splits["train"].texts[batch["index"][row]]
+            pairs = arranged(name, texts) if name == "choice" else [texts]
+            for place, of_sequence in enumerate(pairs):
+                first, *second = (list(text.encode()) for text in of_sequence)
+                expected = [256, *first, *(byte for text in second for byte in (*between, *text)), 257]
+                found = batch["tokens"][place * 4 + row]
+                assert found[: batch["lengths"][place * 4 + row]].tolist() == expected
+                if typed:
+                    types = [0] * (len(first) + 2) + [1] * (len(second[0]) + 1)
+                    assert batch["types"][place * 4 + row].tolist() == types + [0] * (128 - len(types))
+        names = task.axis_labels(()).tokens["tokens"][0]
+        assert (names[0], names[-1]) == ("<begin>", "<end>")
 
 
 def test_what_is_cut_is_said(tmp_path: Path, tasks: dict[str, FineTuning]) -> None:
@@ -343,7 +374,11 @@ def test_what_cannot_be_answered_is_refused(
     ("values", "says"),
     [
         ({"auxiliary": -1.0}, "config.task.auxiliary=-1.0 must be at least 0"),
-        ({"bucket_lengths": (4, 8)}, "config.task.bucket_lengths=(4, 8) must name lengths of at least 5 tokens"),
+        ({"bucket_lengths": (4, 8)}, "config.task.bucket_lengths=(4, 8) must name lengths of at least 6 tokens"),
+        (
+            {"sequence_format": "bert"},
+            "config.task.auxiliary=0.5 predicts next tokens, which config.task.sequence_format=bert has no model for",
+        ),
         ({"batch_size": 0}, "config.task.batch_size=0 must be at least 1"),
         ({"dataset": "grammar/chose"}, "config.task.dataset='grammar/chose' is unknown: did you mean 'choice'?"),
         ({"dataset": "glue/COLA"}, "did you mean 'glue/CoLA'?"),

@@ -1,12 +1,35 @@
-"""The sequences on which a language model is fine-tuned (Radford et al. 2018, section 3.3)."""
+"""The sequences on which a model is fine-tuned (Radford et al. 2018, section 3.3; Devlin et al. 2019, section 4)."""
 
 import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from transformer.config import UserError
+
+
+class SequenceFormat(enum.Enum):
+    """The special tokens around and between the texts of a sequence.
+
+    Attributes:
+        GPT: Start, delimiter and extract tokens, whose numbers follow the tokenizer's (Radford et al. 2018, figure 1).
+        BERT: The tokenizer's begin and end tokens: [CLS] a [SEP], or [CLS] a [SEP] b [SEP], where the token types of b
+            and its [SEP] are 1 (Devlin et al. 2019, figure 4).
+        ROBERTA: The same with two end tokens between the texts, and without token types: <s> a </s></s> b </s> (Liu et
+            al. 2019).
+    """
+
+    GPT = "gpt"
+    BERT = "bert"
+    ROBERTA = "roberta"
+
+    @property
+    def num_new_tokens(self) -> int:
+        """The number of tokens that the vocabulary has beside the tokenizer's."""
+        return 3 if self is SequenceFormat.GPT else 0
+
 
 class SequenceLayout(enum.Enum):
-    """The sequences that an example's texts make; `s`, `$` and `e` are the start, delimiter and extract tokens.
+    """The sequences that an example's texts make; `s`, `$` and `e` are the tokens before, between and after texts.
 
     Attributes:
         SINGLE: s text e.
@@ -38,19 +61,44 @@ class SequenceLayout(enum.Enum):
 
 
 class DelimiterTokens(NamedTuple):
-    """The numbers of the tokens around and between texts."""
+    """The numbers of the tokens around and between texts.
+
+    Attributes:
+        start_id: The token before the first text.
+        between_ids: The tokens between two texts.
+        end_id: The token after the last text.
+    """
 
     start_id: int
-    delimiter_id: int
-    extract_id: int
+    between_ids: tuple[int, ...]
+    end_id: int
 
     @classmethod
-    def after_vocabulary(cls, vocabulary: int) -> "DelimiterTokens":
-        """Return the three numbers after those of a tokenizer, which a pre-trained model has not seen."""
-        return cls(vocabulary, vocabulary + 1, vocabulary + 2)
+    def of_format(
+        cls, sequence_format: SequenceFormat, vocabulary: int, bos_id: int | None, eos_id: int | None
+    ) -> "DelimiterTokens":
+        """Return the tokens of a format.
+
+        Args:
+            sequence_format: The format.
+            vocabulary: The number of tokens of the tokenizer.
+            bos_id: Its begin token.
+            eos_id: Its end token.
+
+        Raises:
+            UserError: If the tokenizer lacks a token of the format.
+        """
+        if sequence_format is SequenceFormat.GPT:
+            return cls(vocabulary, (vocabulary + 1,), vocabulary + 2)
+        if bos_id is None or eos_id is None:
+            raise UserError(
+                f"config.task.sequence_format={sequence_format.value} puts texts between tokens of begin and end, and "
+                "the run's tokenizer lacks one: use config.task.sequence_format=gpt, or another tokenizer"
+            )
+        return cls(bos_id, (eos_id,) * (2 if sequence_format is SequenceFormat.ROBERTA else 1), eos_id)
 
     def join_texts(self, texts: Sequence[Sequence[int]], longest: int | None = None) -> list[int]:
-        """Return the token numbers of one sequence: s a e, or s a $ b e.
+        """Return the token numbers of one sequence.
 
         Args:
             texts: The token numbers of its texts.
@@ -62,11 +110,10 @@ class DelimiterTokens(NamedTuple):
         while sum(sizes) > room:
             sizes[sizes.index(max(sizes))] -= 1
         row = [self.start_id]
-        for text, size in zip(texts, sizes, strict=True):
-            row += [*text[:size], self.delimiter_id]
-        return [*row[:-1], self.extract_id]
+        for number, (text, size) in enumerate(zip(texts, sizes, strict=True)):
+            row += [*(self.between_ids if number else ()), *text[:size]]
+        return [*row, self.end_id]
 
-    @staticmethod
-    def num_special_tokens(texts: int) -> int:
+    def num_special_tokens(self, texts: int) -> int:
         """Return the number of special tokens in a sequence of so many texts."""
-        return texts + 1
+        return 2 + (texts - 1) * len(self.between_ids)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from transformer.data.batches import Batch, Bucket, BucketPlan
 
@@ -41,7 +42,8 @@ class LabeledTextBatches:
 
     Each batch has `labels` [B], classes or scores; `index` [B], the number of the example; and `tokens` [S B, T] and
     `lengths` [S B] of S texts together: the first text of every example, then the second of every example, and so on,
-    so that row b of each part belongs to example b, even if a batch is split into microbatches.
+    so that row b of each part belongs to example b, even if a batch is split into microbatches. With a `separator` it
+    also has `types` [S B, T], the token types of `pair_token_types`.
 
     Args:
         texts: The token numbers of every text.
@@ -51,6 +53,7 @@ class LabeledTextBatches:
         seed: The seed of the order, which is drawn from (seed, epoch). None sorts examples by length.
         pad: The padding token.
         together: Texts in an example.
+        separator: The token between the two parts of a text; None if token types do not tell them apart.
 
     Raises:
         ValueError: If a text is longer than the largest of `lengths`.
@@ -66,8 +69,9 @@ class LabeledTextBatches:
         seed: int | None,
         pad: int = 0,
         together: int = 1,
+        separator: int | None = None,
     ):
-        self._texts, self._together, self._pad = texts, together, pad
+        self._texts, self._together, self._pad, self._separator = texts, together, pad, separator
         self._labels = np.asarray(labels)
         self._labels = self._labels.astype(np.int32 if self._labels.dtype.kind == "i" else np.float32)
         sizes = np.array([len(text) for text in texts]).reshape(-1, together).max(axis=1)
@@ -91,4 +95,16 @@ class LabeledTextBatches:
             for row, example in enumerate(examples, place * bucket.batch_size):
                 text = self._texts[example * self._together + place]
                 tokens[row, : len(text)], lengths[row] = text, len(text)
-        return {"tokens": tokens, "lengths": lengths, "labels": labels, "index": index}
+        batch = {"tokens": tokens, "lengths": lengths, "labels": labels, "index": index}
+        if self._separator is not None:
+            batch["types"] = pair_token_types(tokens, lengths, self._separator)
+        return batch
+
+
+def pair_token_types(
+    tokens_BxT: Int[np.ndarray, "B T"], lengths_B: Int[np.ndarray, " B"], separator: int
+) -> Int[np.ndarray, "B T"]:
+    """Return the token types [B, T]: 1 behind the first separator as far as a text goes, and 0 elsewhere."""
+    separators_BxT = np.cumsum(tokens_BxT == separator, axis=1) - (tokens_BxT == separator)
+    real_BxT = np.arange(tokens_BxT.shape[1]) < lengths_B[:, None]
+    return ((separators_BxT > 0) & real_BxT).astype(np.int32)

@@ -1,5 +1,7 @@
-"""Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019)."""
+"""Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with heads of pre-training or of classes."""
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from transformer.config import UserError
@@ -16,7 +18,9 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
 )
-from transformer.huggingface.tensor_layouts import VECTOR
+from transformer.huggingface.tensor_layouts import VECTOR, Shape
+from transformer.models.encoder import EncoderConfig
+from transformer.models.task_interface import TaskInterface
 
 _KEYS = (
     ConfigKey("vocab_size", "vocab_size"),
@@ -34,6 +38,7 @@ _KEYS = (
     ConfigKey("pooler", "add_pooling_layer"),
     ConfigKey("head", "head"),
     ConfigKey("output_bias", "output_bias"),
+    ConfigKey("num_labels", "classes"),
 )
 _FIXED: dict[str, Any] = {
     "score": "scaled_dot",
@@ -59,7 +64,9 @@ _FOLLOWS = "cls.seq_relationship"
 _RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
 
-def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple[TensorEntry, ...]:
+def _entries(
+    body: str, pooler: tuple[TensorEntry, ...], transform: str, transform_norm: str, bias: str
+) -> tuple[TensorEntry, ...]:
     layer = f"{body}.encoder.layer.{{layer}}"
     names = ("self.query", "self.key", "self.value", "output.dense")
     return (
@@ -72,35 +79,67 @@ def _entries(body: str, transform: str, transform_norm: str, bias: str) -> tuple
         *linear_entries(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
         *linear_entries(f"{layer}.output.dense", "layers/feed_forward/contract"),
         *norm_entries(f"{layer}.output.LayerNorm", "layers/feed_forward_residual/norm"),
-        *linear_entries(f"{body}.pooler.dense", "pooler"),
+        *pooler,
         *linear_entries(transform, "head/transform"),
         *norm_entries(transform_norm, "head/norm"),
         TensorEntry(bias, ("output_bias/bias",), VECTOR),
     )
 
 
-def _heads(config: Config, names: TensorNames, body: str, transform: str) -> Config:
-    """Return the config with the model's heads, inferred from its architecture and its tensors."""
+def _heads(config: Config, names: TensorNames, body: str, transform: str, classifier: str) -> Config:
+    """Return the config with the model's heads, inferred from its architecture and its tensors.
+
+    Args:
+        config: The content of config.json.
+        names: The names of the tensors.
+        body: The prefix of the tensors without a head.
+        transform: A tensor of the head of masked language modeling.
+        classifier: A tensor of the head of classes.
+    """
     architectures = config.get("architectures") or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
+    classified = not scored and classifier in names
+    if classified and architectures and not architectures[0].endswith("ForSequenceClassification"):
+        raise UserError(
+            f"config.json has architectures={architectures}: of the models with a classifier only those "
+            "ForSequenceClassification can be read"
+        )
     # Published files may hold the second head of pre-training under the name of a class that passes over it.
     both = scored and pooled and f"{_FOLLOWS}.weight" in names
-    head = "pretraining" if both else "masked" if scored else "none"
-    return {**config, "pooler": pooled, "head": head, "output_bias": scored}
+    head = "classes" if classified else "pretraining" if both else "masked" if scored else "none"
+    named, count = config.get("id2label"), config.get("num_labels", 2)
+    labels = {"num_labels": (len(named) if isinstance(named, dict) else count) if classified else 0}
+    return {**config, "pooler": pooled, "head": head, "output_bias": scored, **labels}
 
 
 def _restore_heads(config: Config, bare: str) -> Config:
     """Return the config with the class of a model with these heads; with both, `BertForPreTraining`."""
-    rest = {name: value for name, value in config.items() if name not in ("pooler", "head", "output_bias")}
-    named = {"pretraining": {"architectures": ["BertForPreTraining"]}, "none": {"architectures": [bare]}}
-    return rest | named.get(config["head"], {})
+    ours = ("pooler", "head", "output_bias", *(() if config["head"] == "classes" else ("num_labels",)))
+    rest = {name: value for name, value in config.items() if name not in ours}
+    named = {
+        "pretraining": "BertForPreTraining",
+        "classes": bare.replace("Model", "ForSequenceClassification"),
+        "none": bare,
+    }
+    return rest | ({"architectures": [named[config["head"]]]} if config["head"] in named else {})
+
+
+def _interface(section: Config) -> TaskInterface:
+    rows, classes = section["vocab_size"], section["classes"]
+    sizes = {"tokens": rows, "joint": rows} | ({"classes": classes} if classes else {})
+    return TaskInterface({}, sizes, pad_id=0, bos_id=0, eos_id=0)
+
+
+def _fields_from_shapes(model: EncoderConfig, shapes: Mapping[str, Shape]) -> Config:
+    """Return the sizes of the vocabulary and of the head of classes, 0 without one."""
+    return {"vocab_size": shapes["embedding/table"][0], "classes": shapes.get("classes/kernel", (0, 0))[1]}
 
 
 def _simplify_bert(config: Config, names: TensorNames) -> Config:
     max_length = config.get("max_position_embeddings")
     simplified = {**config, "max_length": max_length, "position_offset": 0}
-    return _heads(simplified, names, "bert", "cls.predictions.transform.dense.weight")
+    return _heads(simplified, names, "bert", "cls.predictions.transform.dense.weight", "classifier.weight")
 
 
 def _restore_bert(config: Config) -> Config:
@@ -118,9 +157,14 @@ BERT = ConversionSpec(
     fixed_keys=_FIXED_KEYS,
     tensor_entries=(
         *_entries(
-            "bert", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+            "bert",
+            tuple(linear_entries("bert.pooler.dense", "pooler")),
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.bias",
         ),
         *linear_entries(_FOLLOWS, "next_sentence"),
+        *linear_entries("classifier", "classes"),
     ),
     optional_prefix="bert.",
     tensor_aliases={
@@ -133,6 +177,9 @@ BERT = ConversionSpec(
     simplify_config=_simplify_bert,
     simplified_keys=frozenset({"max_position_embeddings"}),
     restore_config=_restore_bert,
+    make_task_interface=_interface,
+    interface_keys=frozenset({"classes"}),
+    infer_fields_from_shapes=_fields_from_shapes,
 )
 
 
@@ -143,9 +190,8 @@ def _simplify_roberta(config: Config, names: TensorNames) -> Config:
         raise UserError(f"config.json has pad_token_id={pad!r}, from which a roberta model counts its positions")
     offset = pad + 1
     max_length = config.get("max_position_embeddings", 512) - offset
-    return _heads(
-        {**config, "max_length": max_length, "position_offset": offset}, names, "roberta", "lm_head.dense.weight"
-    )
+    simplified = {**config, "max_length": max_length, "position_offset": offset}
+    return _heads(simplified, names, "roberta", "lm_head.dense.weight", "classifier.out_proj.weight")
 
 
 def _restore_roberta(config: Config) -> Config:
@@ -155,6 +201,18 @@ def _restore_roberta(config: Config) -> Config:
     return _restore_heads({**rest, **positions}, "RobertaModel")
 
 
+# With classes, the pooler is a part of their head.
+_ROBERTA_POOLER = (
+    *(
+        dataclasses.replace(entry, excluded_parameter="classes/kernel")
+        for entry in linear_entries("roberta.pooler.dense", "pooler")
+    ),
+    *(
+        dataclasses.replace(entry, required_parameter="classes/kernel")
+        for entry in linear_entries("classifier.dense", "pooler")
+    ),
+)
+
 ROBERTA = ConversionSpec(
     model_type="roberta",
     architecture="RobertaForMaskedLM",
@@ -163,7 +221,10 @@ ROBERTA = ConversionSpec(
     fixed_fields=_FIXED,
     training_defaults={"initialization": "bert"},
     fixed_keys=_FIXED_KEYS,
-    tensor_entries=_entries("roberta", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    tensor_entries=(
+        *_entries("roberta", _ROBERTA_POOLER, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+        *linear_entries("classifier.out_proj", "classes"),
+    ),
     optional_prefix="roberta.",
     tensor_aliases={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
@@ -174,4 +235,7 @@ ROBERTA = ConversionSpec(
     simplify_config=_simplify_roberta,
     simplified_keys=frozenset({"max_position_embeddings"}),
     restore_config=_restore_roberta,
+    make_task_interface=_interface,
+    interface_keys=frozenset({"classes"}),
+    infer_fields_from_shapes=_fields_from_shapes,
 )

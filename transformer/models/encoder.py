@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
@@ -24,6 +25,8 @@ from transformer.models.task_interface import (
     BERT_PRETRAINING,
     MASKED_LANGUAGE_MODELING,
     MASKED_LANGUAGE_MODELING_OF_PAIRS,
+    TEXT_CLASSIFICATION,
+    TEXT_PAIR_CLASSIFICATION,
     TaskInterface,
     check_max_length,
 )
@@ -46,11 +49,14 @@ class EncoderHead(enum.Enum):
         MASKED: BERT's masked language modeling head.
         PRETRAINING: Both heads of BERT's pre-training: masked language modeling and, after the pooler, next-sentence
             prediction with two logits (Devlin et al. 2019, section 3.1).
+        CLASSES: A linear map of the pooler's output to the logits of a task's classes, or to a score (Devlin et al.
+            2019, section 4.1).
         NONE: No head; the model returns the hidden states.
     """
 
     MASKED = "masked"
     PRETRAINING = "pretraining"
+    CLASSES = "classes"
     NONE = "none"
 
 
@@ -97,7 +103,12 @@ class EncoderConfig(TransformerConfig):
     @property
     def pooled(self) -> bool:
         """Whether the model has a pooler, requested or needed by the head."""
-        return self.add_pooling_layer or self.head is EncoderHead.PRETRAINING
+        return self.add_pooling_layer or self.head in (EncoderHead.PRETRAINING, EncoderHead.CLASSES)
+
+    @property
+    def scores_tokens(self) -> bool:
+        """Whether the head has a logit for every token."""
+        return self.head in (EncoderHead.MASKED, EncoderHead.PRETRAINING)
 
 
 def _square(config: EncoderConfig, builder: ParameterBuilder) -> Linear:
@@ -121,9 +132,9 @@ class Encoder(TokenModel):
     """Encoder-only Transformer: blocks of bidirectional self-attention.
 
     inputs: `tokens` [B, T]; optionally `types` [B, T] (by default all 0) and `lengths` [B], beyond which an example is
-    padding (by default the padding token ends it). Outputs: logits [B, T, V] of the token at each position, or the
-    states [B, T, E] without a head. The extras have the pooler's output [B, E] as `pooled`, and the logits [B, 2] of
-    next-sentence prediction as `next_sentence`.
+    padding (by default the padding token ends it). Outputs: logits [B, T, V] of the token at each position, logits [B,
+    C] of classes, or the states [B, T, E] without a head. The extras have the pooler's output [B, E] as `pooled`, the
+    logits [B, 2] of next-sentence prediction as `next_sentence`, and those of classes as `classes`.
     """
 
     def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -131,8 +142,8 @@ class Encoder(TokenModel):
         builder = builder.with_rule(
             InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
         )
-        # Without a head nothing scores tokens: neither their own matrix nor their bias would be read.
-        scored = config.head is not EncoderHead.NONE
+        # Where nothing scores tokens, neither their own matrix nor their bias would be read.
+        scored = config.scores_tokens
         super().__init__(
             config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
             config.padded_vocab_size(interface.vocabularies["tokens"]),
@@ -146,9 +157,15 @@ class Encoder(TokenModel):
         self.norm = self.make_final_norm(builder)
         self.pooler = _square(config, builder) if config.pooled else None
         self.head = MaskedLanguageModelingHead(config, builder=builder) if scored else None
-        model, two, bias = (("embed", config.width),), (("features", 2),), config.biases is not Biases.NONE
-        follows = config.head is EncoderHead.PRETRAINING
-        self.next_sentence = Linear(model, two, bias=bias, builder=builder) if follows else None
+
+        def outputs(count: int) -> Linear:
+            bias = config.biases is not Biases.NONE
+            return Linear((("embed", config.width),), (("features", count),), bias=bias, builder=builder)
+
+        self.next_sentence = outputs(2) if config.head is EncoderHead.PRETRAINING else None
+        classified = config.head is EncoderHead.CLASSES
+        self.classes = outputs(interface.vocabularies["classes"]) if classified else None
+        self.rate = config.dropout
 
     def forward(
         self,
@@ -158,9 +175,11 @@ class Encoder(TokenModel):
         train: bool,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T _"], Aux]:
-        """Return the logits of every position, or the hidden states without a head."""
+    ) -> tuple[Float[Array, "B *T _"], Aux]:
+        """Return the logits of every position or of the classes, or the hidden states without a head."""
         hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        if self.classes is not None:
+            return aux.extras["classes"], aux
         return hidden_BxTxE if self.head is None else self.logits(hidden_BxTxE), aux
 
     def hidden(
@@ -177,6 +196,7 @@ class Encoder(TokenModel):
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else self._lengths(tokens_BxT)
         mask = Mask() if lengths_B is None else Mask(query_lengths=lengths_B, key_lengths=lengths_B)
         embedding_key, layers_key = split_key(key if train else None)
+        layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)
         types_BxT = jnp.asarray(inputs["types"]) if "types" in inputs else None
         x_BxTxE, aux = self.run_self_attention(
             self.layers,
@@ -191,6 +211,9 @@ class Encoder(TokenModel):
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence(extras["pooled"])
+        if self.classes is not None:
+            logits_BxC = self.classes(dropout(extras["pooled"], self.rate, classes_key))
+            extras["classes"] = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
@@ -215,13 +238,23 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             config does not have.
     """
     check_max_length(config.max_length, interface)
-    if config.head is EncoderHead.NONE and interface.signature in (
+    if not config.scores_tokens and interface.signature in (
         MASKED_LANGUAGE_MODELING,
         MASKED_LANGUAGE_MODELING_OF_PAIRS,
     ):
         raise UserError(
-            "config.model.head=none scores no tokens, which filling in needs: say config.model.head=masked, or convert "
-            "a folder whose model has its masked head"
+            f"config.model.head={config.head.value} scores no tokens, which filling in needs: say "
+            "config.model.head=masked, or convert a folder whose model has its masked head"
+        )
+    if config.head is EncoderHead.CLASSES and "classes" not in interface.vocabularies:
+        raise UserError(
+            "config.model.head=classes needs a task with classes, as config.task.name=fine_tuning: otherwise say "
+            "config.model.head=masked"
+        )
+    if config.head is not EncoderHead.CLASSES and "classes" in interface.vocabularies:
+        raise UserError(
+            f"config.model.head={config.head.value} scores no classes, which the task needs: say "
+            "config.model.head=classes"
         )
     if config.head is not EncoderHead.PRETRAINING and interface.signature == BERT_PRETRAINING:
         raise UserError(
@@ -229,9 +262,10 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             "config.task.next_sentence needs: say config.model.head=pretraining"
         )
     if config.num_token_types < 2 and "types" in interface.inputs:
+        asks = "sequence_format=bert" if "classes" in interface.vocabularies else "input_format=pairs"
         raise UserError(
-            f"config.model.num_token_types={config.num_token_types} cannot tell texts apart, which "
-            "config.task.input_format=pairs needs: use config.model.num_token_types=2"
+            f"config.model.num_token_types={config.num_token_types} cannot tell texts apart, which config.task.{asks} "
+            "needs: use config.model.num_token_types=2"
         )
     tokens = Axis("tokens")
     return Model(
@@ -244,7 +278,15 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
 FAMILY = ModelFamily(
     EncoderConfig,
     build,
-    frozenset({MASKED_LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING_OF_PAIRS, BERT_PRETRAINING}),
+    frozenset(
+        {
+            MASKED_LANGUAGE_MODELING,
+            MASKED_LANGUAGE_MODELING_OF_PAIRS,
+            BERT_PRETRAINING,
+            TEXT_CLASSIFICATION,
+            TEXT_PAIR_CLASSIFICATION,
+        }
+    ),
     sizes=sizes_of_family("encoder"),
     check_ring_attention_placement=check_ring_attention,
 )

@@ -87,9 +87,11 @@ BERT_PRETRAINING = signature("tokens", "types", "lengths", output="masked tokens
 PERMUTATION_LANGUAGE_MODELING = signature("tokens", "order", "predicted", output="predicted tokens")
 # The first `lengths` tokens of a text are real; a logit for each of `TaskInterface.vocabularies["classes"]` classes.
 TEXT_CLASSIFICATION = signature("tokens", "lengths", output="class")
-# The same by a language model: `hidden` and `logits` predict the next token, as for LANGUAGE_MODELING; the logits of
-# the classes are in the extras of `hidden` as "classes", and `forward` returns them. `vocabularies["next tokens"]` is
-# present if the next tokens are predicted as well.
+# The same with token types, 0 for the first text of a pair and 1 for the second.
+TEXT_PAIR_CLASSIFICATION = signature("tokens", "types", "lengths", output="class")
+# As TEXT_CLASSIFICATION, by a language model: `hidden` and `logits` predict the next token, as for LANGUAGE_MODELING;
+# the logits of the classes are in the extras of `hidden` as "classes", and `forward` returns them.
+# `vocabularies["next tokens"]` is present if the next tokens are predicted as well.
 TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING = signature("tokens", "lengths", output="class and next tokens")
 # Vectors of numbers, a sequence's first `lengths` of them real; `TaskInterface.vocabularies["bits"]` logits at every
 # step.

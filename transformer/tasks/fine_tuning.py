@@ -1,4 +1,7 @@
-"""Fine-tune a language model on examples of one text, of two, or of several to choose from (Radford et al. 2018)."""
+"""Fine-tune a model on examples of one text, of two, or of several to choose from.
+
+Language models as GPT-1 was (Radford et al. 2018), and bidirectional encoders as BERT was (Devlin et al. 2019).
+"""
 
 import dataclasses
 import functools
@@ -15,13 +18,15 @@ from transformer.config import NonNegativeFloat, UserError
 from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
 from transformer.data.datasets.glue import glue_metric
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
-from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceLayout
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat, SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import (
     TEXT_CLASSIFICATION,
     TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
+    TEXT_PAIR_CLASSIFICATION,
     InputSpec,
+    Signature,
     TaskInterface,
 )
 from transformer.tasks.axis_labels import AxisLabels
@@ -62,8 +67,7 @@ class FineTuningConfig(LabeledTextConfig):
     """Examples, their tokenizer, the shapes of their batches, and the loss.
 
     An example becomes one or more sequences (transformer.data.fine_tuning_sequence_layouts); if one is longer than the
-    largest of `bucket_lengths`, its longest text is cut. The start, delimiter and extract tokens have the three numbers
-    after the tokenizer's.
+    largest of `bucket_lengths`, its longest text is cut.
 
     Attributes:
         dataset: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
@@ -71,7 +75,9 @@ class FineTuningConfig(LabeledTextConfig):
             "FILE.tsv" or "FILE.jsonl", files of your own (transformer.data.datasets.fine_tuning). `classes` are their
             labels, or the columns of the answers to choose from.
         problem: The problem that files of your own pose.
-        auxiliary: Lambda, the weight of the auxiliary language-modeling loss.
+        sequence_format: The special tokens around and between texts. With `bert` and `roberta`, two texts in no order
+            are read once, as these models read them.
+        auxiliary: Lambda, the weight of the auxiliary language-modeling loss; 0 for encoders.
 
     Raises:
         UserError: If a value is out of range, or `classes` or `problem` do not fit the data set.
@@ -79,19 +85,48 @@ class FineTuningConfig(LabeledTextConfig):
 
     dataset: str = "grammar/acceptability"
     problem: FineTuningProblem = FineTuningProblem.CLASSIFICATION
+    sequence_format: SequenceFormat = SequenceFormat.GPT
     auxiliary: NonNegativeFloat = 0.5
 
-    least_length: ClassVar[int] = DelimiterTokens.num_special_tokens(2) + 2  # a token of each of two texts
+    least_length: ClassVar[int] = 6  # the four special tokens of RoBERTa, and a token of each of two texts
 
     def _check(self) -> None:
         super()._check()
         if self.classes or not is_tsv_or_jsonl(self.dataset):
             example_shape(self.dataset, self.classes, self.problem)
+        if self.auxiliary and self.sequence_format is not SequenceFormat.GPT:
+            raise UserError(
+                f"config.task.auxiliary={self.auxiliary:g} predicts next tokens, which config.task.sequence_format="
+                f"{self.sequence_format.value} has no model for: say config.task.auxiliary=0"
+            )
 
     @property
     def shape(self) -> ExampleShape:
         """The shape of the examples: their layout, texts and classes."""
-        return example_shape(self.dataset, self.classes, self.problem)
+        shape = example_shape(self.dataset, self.classes, self.problem)
+        if shape.layout is SequenceLayout.UNORDERED and self.sequence_format is not SequenceFormat.GPT:
+            return dataclasses.replace(shape, layout=SequenceLayout.PAIR)
+        return shape
+
+    @property
+    def signature(self) -> Signature:
+        """What the task requires of a model."""
+        if self.auxiliary:
+            return TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING
+        typed = self.sequence_format is SequenceFormat.BERT and self.shape.num_texts > 1
+        return TEXT_PAIR_CLASSIFICATION if typed else TEXT_CLASSIFICATION
+
+    def delimiters(self, tokenizer: AnyTokenizer) -> DelimiterTokens:
+        """Return the tokens around and between texts.
+
+        Raises:
+            UserError: If the tokenizer lacks one.
+        """
+        return DelimiterTokens.of_format(self.sequence_format, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id)
+
+    def separator(self, tokenizer: AnyTokenizer) -> int | None:
+        """Return the token between two texts that token types tell apart; None if the model reads no token types."""
+        return self.delimiters(tokenizer).between_ids[0] if "types" in self.signature.inputs else None
 
 
 class FineTuning(LabeledTextTask):
@@ -109,7 +144,10 @@ class FineTuning(LabeledTextTask):
         splits: Mapping[str, EncodedSplit],
         rows_multiple: int = 1,
     ):
-        super().__init__(config, tokenizer, splits, rows_multiple, together=config.shape.num_sequences)
+        separator = config.separator(tokenizer)
+        super().__init__(
+            config, tokenizer, splits, rows_multiple, together=config.shape.num_sequences, separator=separator
+        )
         self.config, self.shape = config, config.shape
         self.interface = make_task_interface(config, tokenizer)
         self.objectives = (Objective("fine_tuning", self._loss),)
@@ -131,7 +169,7 @@ class FineTuning(LabeledTextTask):
     ) -> tuple[Array, LossAux]:
         """Compute L2 + lambda L1, in nats."""
         weight = self.config.auxiliary
-        inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in self.interface.inputs}
         hidden_BxTxE, aux = view.model.apply(
             view.variables,
             inputs,
@@ -185,7 +223,7 @@ class FineTuning(LabeledTextTask):
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Any]:
         """Sum the loss and the confusion matrix; of scores, return the scores themselves as rows."""
-        inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
+        inputs = {name: jnp.asarray(batch[name]) for name in self.interface.inputs}
         outputs_SBxC, _ = view.model.apply(view.variables, inputs, train=False)
         loss = self._answered(outputs_SBxC, batch)["loss"]
         sums, rows = evaluation_sums(
@@ -214,9 +252,9 @@ class FineTuning(LabeledTextTask):
         """
         refuse_decoding_options(request, "classifies")
         parts = [_split_texts(text, self.shape) for text in request.texts]
-        rows = input_sequences(self.tokenizer, self.shape, parts)
+        rows = input_sequences(self.config, self.tokenizer, parts)
         self.config.check_fits([text for text in request.texts for _ in range(self.shape.num_sequences)], rows)
-        batch = pad_texts(rows, self.tokenizer)
+        batch = pad_texts(rows, self.tokenizer, self.config.separator(self.tokenizer))
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         outputs_BSxC, _ = view.model.apply(view.variables, inputs, train=False)
         count = self.shape.num_sequences
@@ -304,25 +342,31 @@ def _predicted(batch: Batch) -> Array:
 
 
 def input_sequences(
-    tokenizer: AnyTokenizer, shape: ExampleShape, examples: Sequence[Sequence[str]], longest: int | None = None
+    config: FineTuningConfig,
+    tokenizer: AnyTokenizer,
+    examples: Sequence[Sequence[str]],
+    longest: int | None = None,
 ) -> list[list[int]]:
     """Encode the sequences of every example, one example after the other.
 
     Args:
+        config: The config.
         tokenizer: The tokenizer.
-        shape: The shape of the examples.
         examples: The texts of each example.
         longest: The number of tokens to which a sequence is cut; None cuts nothing.
     """
-    marks = DelimiterTokens.after_vocabulary(tokenizer.vocab_size)
-    encoded = tokenizer.encode([with_leading_space(text) for texts in examples for text in texts])
+    shape, marks = config.shape, config.delimiters(tokenizer)
+    encoded = tokenizer.encode([input_text(config, text) for texts in examples for text in texts])
     of_examples = [encoded[start : start + shape.num_texts] for start in range(0, len(encoded), shape.num_texts)]
     return [marks.join_texts(texts, longest) for each in of_examples for texts in shape.layout.arrange_texts(each)]
 
 
-def with_leading_space(text: str) -> str:
-    """Put a space before a text, so that its first word has the token that it has within other text."""
-    return f" {text}"
+def input_text(config: FineTuningConfig, text: str) -> str:
+    """Return a text as it is encoded.
+
+    GPT's begins with a space, so that its first word has the token that it has within other text.
+    """
+    return f" {text}" if config.sequence_format is SequenceFormat.GPT else text
 
 
 def _split_texts(text: str, shape: ExampleShape) -> list[str]:
@@ -356,11 +400,11 @@ def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], tit
 
 def make_task_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: class outputs and, with an auxiliary loss, the next tokens."""
-    shape, vocabulary = config.shape, tokenizer.vocab_size + len(_MARK_NAMES)
-    asks = TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING if config.auxiliary else TEXT_CLASSIFICATION
+    shape, vocabulary = config.shape, tokenizer.vocab_size + config.sequence_format.num_new_tokens
     rows = shape.num_sequences * config.batch_size
+    shapes = {"tokens": (rows, config.max_text_length), "types": (rows, config.max_text_length), "lengths": (rows,)}
     return TaskInterface(
-        inputs={"tokens": InputSpec((rows, config.max_text_length)), "lengths": InputSpec((rows,))},
+        inputs={name: InputSpec(size) for name, size in shapes.items() if name in config.signature.inputs},
         vocabularies={"tokens": vocabulary, "classes": shape.num_outputs}
         # An answer is one of several sequences, each of which has one output.
         | ({"labels": shape.num_sequences} if shape.layout is SequenceLayout.CHOICE else {})
@@ -368,7 +412,7 @@ def make_task_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Ta
         pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
-        output=asks.output,
+        output=config.signature.output,
     )
 
 
@@ -389,10 +433,16 @@ def encode_inputs(
     """
     check_input_texts(sentences)
     shape = config.shape
-    rows = input_sequences(tokenizer, shape, [_split_texts(text, shape) for text in sentences.texts])
+    rows = input_sequences(config, tokenizer, [_split_texts(text, shape) for text in sentences.texts])
     titles = [text for text in sentences.texts for _ in range(shape.num_sequences)]
     config.check_fits(titles, rows)
-    return EncodedInputs(pad_texts(rows, tokenizer), "forward", _label_sequences(tokenizer, rows, titles))
+    inputs = pad_texts(rows, tokenizer, config.separator(tokenizer))
+    return EncodedInputs(inputs, "forward", _label_sequences(tokenizer, rows, titles))
+
+
+def _special_roles(config: FineTuningConfig) -> tuple[str, ...]:
+    """Return the roles of the special tokens of a newly trained tokenizer."""
+    return () if config.sequence_format is SequenceFormat.GPT else ("begin", "end")
 
 
 def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
@@ -419,10 +469,10 @@ def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1
             raise UserError(f"{config.dataset} has no labeled split {name!r}: it has {', '.join(opened)}")
         examples[name] = opened[name]
     texts = {
-        name: [with_leading_space(text) for each in split for text in each.texts] for name, split in examples.items()
+        name: [input_text(config, text) for each in split for text in each.texts] for name, split in examples.items()
     }
-    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, ())
-    encode = functools.partial(input_sequences, tokenizer, config.shape)
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, _special_roles(config))
+    encode = functools.partial(input_sequences, config, tokenizer)
     splits = {
         name: EncodedSplit.of(
             split, [each.texts for each in split], encode, config.max_text_length, config.shape.num_sequences
@@ -434,7 +484,8 @@ def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1
 
 def build_synthetic_task(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     """Build the task over synthetic examples whose sequences are all of the greatest length."""
-    tokenizer, shape = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, ()), config.shape
+    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, _special_roles(config))
+    shape = config.shape
     example = LabeledExample(("made up",) * shape.num_texts, 0.0 if shape.has_scores else 0)
     split = EncodedSplit(
         [example] * config.batch_size, [[0] * config.max_text_length] * (shape.num_sequences * config.batch_size)

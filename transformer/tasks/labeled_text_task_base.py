@@ -151,6 +151,7 @@ class LabeledTextTask(BaseTask):
         splits: The encoded splits by name.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
         together: Rows of tokens of an example.
+        separator: The token between the two parts of a row; None if token types do not tell them apart.
     """
 
     def __init__(
@@ -160,16 +161,17 @@ class LabeledTextTask(BaseTask):
         splits: Mapping[str, EncodedSplit],
         rows_multiple: int,
         together: int = 1,
+        separator: int | None = None,
     ):
         check_batch_size(config.batch_size, rows_multiple)
-        self.tokenizer, self.splits, self.together = tokenizer, splits, together
+        self.tokenizer, self.splits, self.together, self._separator = tokenizer, splits, together, separator
         self._lengths, self._batch_rows = config.bucket_lengths, config.batch_size
         held_out = splits[config.validation_split]
         count = min(config.num_probe_examples, len(held_out.texts))
         shown = np.linspace(0, len(held_out.texts) - 1, count).astype(int)
         self._shown = [held_out.texts[number] for number in shown for _ in range(together)]
         self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
-        self.probe_batch = pad_texts(self._rows, tokenizer)
+        self.probe_batch = pad_texts(self._rows, tokenizer, separator)
 
     def batches(self, split: str, seed: int | None) -> LabeledTextBatches:
         """Return the batches of a split.
@@ -186,6 +188,7 @@ class LabeledTextTask(BaseTask):
             seed=seed,
             pad=self.tokenizer.pad_id or 0,
             together=self.together,
+            separator=self._separator,
         )
 
     def fingerprint(self) -> dict[str, str]:

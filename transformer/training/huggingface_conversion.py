@@ -1,13 +1,14 @@
 """Conversion between run directories and Hugging Face model folders."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from transformer.config import UserError
+from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -21,6 +22,7 @@ from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.paths import storage_of
 from transformer.tasks import registry as tasks
+from transformer.tasks.fine_tuning import FineTuningConfig
 from transformer.training.build import build_components
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
@@ -34,7 +36,7 @@ TASK_OF_FAMILY = {
     "vit": "image_classification",
     "xlnet": "permutation_lm",
 }
-"""The task on which an imported model of each family is trained further."""
+"""The task on which an imported model of each family is trained further, unless its head is one of classes."""
 
 IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
@@ -56,6 +58,7 @@ class FineTuningOptions:
     Attributes:
         dataset: The data set, as in `config.task.dataset`.
         data_dir: The folder of the data.
+        problem: The problem that labeled texts of your own pose, as in `config.task.problem`.
         test_split: The name of the test split.
         context_length: The largest length of a text in tokens, at most the model's own.
         batch_size: Texts of that length, or images, in a batch.
@@ -69,6 +72,7 @@ class FineTuningOptions:
 
     dataset: str | None = None
     data_dir: str | None = None
+    problem: str | None = None
     test_split: str | None = None
     context_length: int = 128
     batch_size: int = 16
@@ -118,7 +122,14 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     kept = load_preprocessing(source, imported)
     if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
+    task_name = task_of_model(imported.model)
+    if task_name == "fine_tuning" and fine_tuning.dataset is None:
+        raise UserError("a model that classifies texts needs labeled texts: give --dataset=FILE.tsv")
+    if task_name != "fine_tuning" and fine_tuning.problem is not None:
+        raise UserError(f"--problem={fine_tuning.problem} is for models that classify texts, not for {task_name}")
     experiment = resolve_config(fine_tuning_config(imported, kept, fine_tuning, name=workdir.resolve().name))
+    if task_name == "fine_tuning":
+        _check_num_outputs(experiment.task, imported.interface.vocabularies["classes"])
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable_keys(experiment)) as directory:
         try:
             # Recorded first, so that a run whose checkpoint is lost is refused and not trained from scratch.
@@ -133,7 +144,21 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
                     storage_of(directory.checkpoints_dir).remove_tree(directory.checkpoints_dir)
                 directory.abandon()
             raise
-    return ConversionResult(TASK_OF_FAMILY[imported.model["family"]], parameters, (*imported.notes, *begun))
+    return ConversionResult(task_name, parameters, (*imported.notes, *begun))
+
+
+def task_of_model(model: Mapping[str, Any]) -> str:
+    """Return the name of the task on which an imported model is trained further, from its `config.model` section."""
+    return "fine_tuning" if model.get("head") == "classes" else TASK_OF_FAMILY[model["family"]]
+
+
+def _check_num_outputs(task: FineTuningConfig, num_outputs: int) -> None:
+    """Raise if the data have another number of classes than the head."""
+    if task.shape.num_outputs != num_outputs:
+        raise UserError(
+            f"{task.dataset} needs a head with {task.shape.num_outputs} outputs, and the folder's has {num_outputs}: "
+            "train a new one, with config.initialize_from.run=FOLDER and initialize_from.rules='classes/* = fresh'"
+        )
 
 
 def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
@@ -149,9 +174,8 @@ def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | 
     if "image" not in imported.interface.inputs:
         return load_huggingface_tokenizer(source)
     _, height, width, channels = imported.interface.inputs["image"].shape
-    named, count = imported.config.get("id2label") or {}, imported.interface.vocabularies["classes"]
-    names = (str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
-    return ImageSpec((height, width, channels), tuple(names))
+    names = class_names_of_config(imported.config, imported.interface.vocabularies["classes"])
+    return ImageSpec((height, width, channels), names)
 
 
 def _save_start(
@@ -215,9 +239,7 @@ def fine_tuning_config(
 
 def _given(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
-    return {"name": TASK_OF_FAMILY[imported.model["family"]]} | {
-        key: value for key, value in given.items() if value is not None
-    }
+    return {"name": task_of_model(imported.model)} | {key: value for key, value in given.items() if value is not None}
 
 
 def _image_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
@@ -236,10 +258,40 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
     if tokenizer.vocab_size > rows:
         raise UserError(f"the tokenizer has {tokenizer.vocab_size} tokens, more than the model's vocab_size={rows}")
     context = min(fine_tuning.context_length, model.get("max_length", fine_tuning.context_length))
+    if name == "fine_tuning":
+        return {**_labeled_text_task(imported, fine_tuning), "bucket_lengths": (context,)}
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
         return {**task, "bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
     return {**task, "tokenizer": "existing", "context_length": context, "batch_size": fine_tuning.batch_size}
+
+
+def _labeled_text_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+    """Return the config of a task over labeled texts, whose classes have the names that config.json gives them."""
+    task = {"dataset": "examples.tsv", **_given(imported, fine_tuning)}
+    count = imported.interface.vocabularies["classes"]
+    if is_tsv_or_jsonl(task["dataset"]):
+        task["problem"] = fine_tuning.problem or ("similarity" if count == 1 else "classification")
+        task["classes"] = () if count == 1 else class_names_of_config(imported.config, count)
+    return {
+        **task,
+        "sequence_format": imported.config["model_type"],
+        "auxiliary": 0.0,
+        "tokenizer": "existing",
+        "batch_size": fine_tuning.batch_size,
+    }
+
+
+def class_names_of_config(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Return the names of a published model's classes by number; those that it does not name are LABEL_0, and so on."""
+    named = config.get("id2label") or {}
+    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
+
+
+def class_name_keys(names: Sequence[str]) -> dict[str, Any]:
+    """Return the keys of config.json that name classes."""
+    named = {str(number): name for number, name in enumerate(names)}
+    return {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
 
 
 def export_to_huggingface(
@@ -280,15 +332,15 @@ def export_to_huggingface(
         height, width, channels = kept.shape
         if height != width:
             raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
-        named = {str(number): name for number, name in enumerate(kept.classes)}
-        labels = {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
         with atomic_output_folder(target, "--save_pretrained"):
-            family = write_model_folder(target, model, params, keys=labels)
+            family = write_model_folder(target, model, params, keys=class_name_keys(kept.classes))
             said = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, said)
     else:
+        names = experiment.task.shape.classes if isinstance(experiment.task, FineTuningConfig) else ()
+        keys = class_name_keys(names) if names else {}
         with atomic_output_folder(target, "--save_pretrained"):
-            family = write_model_folder(target, model, params, _token_keys(experiment, kept))
+            family = write_model_folder(target, model, params, _token_keys(experiment, kept), keys)
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
     return ConversionResult(family.model_type, count_parameters(params), tuple(notes))
 

@@ -1,0 +1,80 @@
+r"""BERT in miniature: masked language modeling of plain text, fine-tuned on sentences of GLUE (Devlin et al. 2019).
+
+    python -m launch.train --config=experiments/glue/configs/bert.py --workdir=runs/bert
+    python -m launch.train --config=experiments/glue/configs/bert.py:SST-2 --workdir=runs/bert_sst --data_dir=GLUE
+    python -m launch.train --config=experiments/glue/configs/bert.py:CoLA --workdir=runs/bert_cola --data_dir=GLUE
+    python -m launch.evaluate --workdir=runs/bert_cola --split=development
+    python -m launch.maps --workdir=runs/bert_cola
+
+The text and GLUE are those of experiments/glue/configs/gpt1.py, whose decoder this encoder equals in size, steps and
+batches. Pre-training predicts masked tokens of pairs of texts, and whether the second text follows the first. The
+figures of five seeds are those of experiments/glue/configs/bert_ablation.py.
+
+`bert.py:acceptability`, `:entailment`, `:similarity` and `:choice` train from scratch on synthetic problems and need
+no data.
+"""
+
+from typing import Literal
+
+from ml_collections import ConfigDict
+
+from experiments.glue.configs import gpt1
+
+MODEL = {
+    "family": "encoder",
+    "layers": 4,
+    "width": 128,
+    "heads": 4,
+    "feed_forward": 512,
+    "max_length": 64,
+    "scan_unroll": 4,
+}
+
+
+def get_config(
+    part: Literal["encoder", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"] = "encoder",
+) -> ConfigDict:
+    """Build the config: pre-training (encoder), fine-tuning on a GLUE task, or a synthetic task."""
+    if part == "encoder":
+        return pretraining()
+    return classification_from_scratch(part) if part in gpt1.MADE else fine_tuning(part)
+
+
+def pretraining() -> ConfigDict:
+    """Build the pre-training config: 16 pairs of texts in 64 tokens, 2,000 steps."""
+    config = gpt1.pretraining("decoder")
+    config.name = "bert"
+    config.task = {
+        "name": "masked_lm",
+        "dataset": gpt1.TEXT,
+        "context_length": 64,
+        "input_format": "pairs",
+        "next_sentence": True,
+        "test_split": "",
+    }
+    config.model = {**MODEL, "head": "pretraining"}
+    return config
+
+
+def fine_tuning(dataset: str) -> ConfigDict:
+    """Build the fine-tuning config: 1,000 steps of 32 sentences."""
+    return _as_encoder(gpt1.fine_tuning(dataset), f"bert_{dataset}", MODEL)
+
+
+def classification_from_scratch(problem: str) -> ConfigDict:
+    """Build the config of a synthetic problem, with two layers of width 64."""
+    small = {"layers": 2, "width": 64, "feed_forward": 256, "dropout": 0.0, "attention_dropout": 0.0, "scan_unroll": 2}
+    # As of GPT-1, BERT's own arrangement learns these problems far more slowly where a model is so small.
+    easy = {"norm_placement": "pre", "initialization": "xavier", "positions": "rotary"}
+    return _as_encoder(gpt1.classification_from_scratch(problem), f"bert_{problem}", {**MODEL, **small, **easy})
+
+
+def _as_encoder(config: ConfigDict, name: str, model: dict) -> ConfigDict:
+    """Return a config of fine-tuning with an encoder instead of a decoder."""
+    config.name = name
+    config.task.sequence_format = "bert"
+    config.task.auxiliary = 0.0
+    config.model = {**model, "head": "classes"}
+    if "initialize_from" in config:
+        config.initialize_from = {"run": "runs/bert", "copy_tokenizer": True, "rules": ("classes/* = fresh",)}
+    return config

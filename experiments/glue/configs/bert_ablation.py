@@ -1,0 +1,37 @@
+r"""BERT's rows beside GPT-1's in miniature: what pre-training does for an encoder (Devlin et al. 2019, table 1).
+
+    python -m launch.ablate --config=experiments/glue/configs/bert_ablation.py --workdir=runs/bert_rows --data_dir=GLUE
+
+Needs a pre-trained run, runs/bert, and the folder GLUE: see experiments/glue/configs/bert.py. The seeds, the data and
+the steps are those of experiments/glue/configs/gpt1_ablation.py, and so is the verdict. One run alone:
+
+    python -m launch.train --config=experiments/glue/configs/bert_ablation.py --workdir=runs/one --data_dir=GLUE
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.glue.configs import bert
+
+
+def get_config() -> ConfigDict:
+    """Build the fine-tuning config of CoLA."""
+    config = bert.fine_tuning("CoLA")
+    config.name = "bert_ablation"
+    config.maps_every = 0
+    config.checkpoint_every = 0
+    config.keep_checkpoints = 1
+    return config
+
+
+def get_ablation(ablation):
+    """Build two rows of the table on both tasks with five seeds."""
+    return ablation(
+        question="What does pre-training do for a fine-tuned encoder?",
+        arms={"without pre-training": {"initialize_from.rules": ("* = fresh",)}, "with pre-training": {}},
+        reference="without pre-training",
+        selection_metric="validation/glue",
+        reported_metric="development/glue",
+        direction="maximize",
+        tasks={name: {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
+        plotted_metrics=("validation/loss",),
+    )
