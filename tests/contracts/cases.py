@@ -638,6 +638,23 @@ CASES = (
         rounding=1e-5,
     ),
     Case(
+        "fine_tuning x encoder",
+        FINE_TUNING
+        | {
+            "task": FINE_TUNING["task"] | {"sequence_format": "bert", "auxiliary": 0.0},
+            "model": {
+                **FINE_TUNING["model"],
+                "family": "encoder",
+                "head": "classes",
+                "dropout": 0.0,
+                "attention_dropout": 0.0,
+            },
+        },
+        steps=24,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+    ),
+    Case(
         "fine_tuning x recurrent_decoder",
         FINE_TUNING
         | {

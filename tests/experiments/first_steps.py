@@ -41,7 +41,7 @@ FOLDERS = {
     "glue": "glue",
     "tinyshakespeare": "tinyshakespeare",
 }
-# What a model that is too large is shrunk to, of the keys that it has.
+# What a model that is too large is shrunk to, of the keys that have a value.
 SMALL: Mapping[str, Any] = {
     "model.size": None,
     "model.layers": 2,
@@ -85,7 +85,7 @@ def assembled(values: Mapping[str, Any], data: Path | None, folder: Path) -> tup
 
 
 def parameters_of(components: TrainingComponents) -> int:
-    """The number of parameters of an components's model."""
+    """The number of parameters of a model."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(components.abstract_state.variables.params))
 
 
@@ -101,7 +101,7 @@ def first_steps(name: str, data: Path | None, *, num_steps: int = STEPS, largest
         experiment, components, source = assembled(values, data, Path(folder))
         shrunk = parameters_of(components) > largest
         if shrunk:
-            kept = {key: value for key, value in SMALL.items() if key in flat}
+            kept = {key: value for key, value in SMALL.items() if flat.get(key) is not None}
             values = apply_overrides(values, kept)
             experiment, components, source = assembled(values, data, Path(folder))
         step = make_jitted_train_step(experiment, components)
