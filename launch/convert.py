@@ -25,7 +25,11 @@ COMMAND = Command(
         TRUST,
         Flag("dataset", "to import: the data to fine-tune on (default: python_docs, or phrases for translation)"),
         Flag("data_dir", "to import: the folder of the data, for data sets that are not generated"),
-        Flag("problem", "to import a model of classes: the problem of labeled texts of your own, such as entailment"),
+        Flag(
+            "problem",
+            "to import BERT or RoBERTa as a classifier: the problem of your labeled texts, such as entailment",
+        ),
+        Flag("classes", "the same: their labels, such as yes,no (default: the names in config.json)"),
         Flag("test_split", "to import: the split evaluated at the end of training; empty if the data has none"),
         Flag("context_length", "to import: the maximum length of a text in tokens (default: 128)", value_type=int),
         Flag("batch_size", "to import: texts in a batch (default: 16)", value_type=int),
@@ -37,6 +41,7 @@ IMPORT_FLAGS = (
     "dataset",
     "data_dir",
     "problem",
+    "classes",
     "test_split",
     "context_length",
     "batch_size",
@@ -54,6 +59,8 @@ def main(arguments: Arguments) -> None:
             "export a run"
         )
     given = {name: getattr(arguments, name) for name in IMPORT_FLAGS if getattr(arguments, name) is not None}
+    if "classes" in given:
+        given["classes"] = tuple(given["classes"].split(","))
     if target is not None and given:
         raise UserError(f"--{next(iter(given))} needs --from_pretrained")
     for name in ("step", "trust"):

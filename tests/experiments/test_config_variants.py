@@ -23,6 +23,12 @@ FINE_TUNED = {
     "steps": 1000,
 }
 FROM_SCRATCH = {"task.name": "fine_tuning", "model.layers": 2, "model.dropout": 0.0, "initialize_from.run": ""}
+BERT_SEQUENCES = {"model.head": "classes", "task.sequence_format": "bert", "task.auxiliary": 0.0}
+OF_BERT = BERT_SEQUENCES | {
+    "model.family": "encoder",
+    "initialize_from.run": "runs/bert",
+    "initialize_from.rules": ("classes/* = fresh",),
+}
 CODE = {"steps": 300, "eval_every": 50, "task.dataset": "runs/code.txt", "task.prompts": ("def ",)}
 AFTER_THE_DOCUMENTATION = CODE | {
     "task.tokenizer": "existing",
@@ -162,6 +168,11 @@ ANOTHER: Mapping[str, Mapping[str, Any]] = {
         "model.elmo.layers": 2,
         "model.elmo.width": 128,
         "optimizer.frozen": ("elmo/pretrained/*",),
+    },
+    **{f"glue/bert:{name}": FINE_TUNED | OF_BERT | {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
+    **{
+        f"glue/bert:{name}": FROM_SCRATCH | BERT_SEQUENCES | {"task.dataset": f"grammar/{name}"}
+        for name in ("acceptability", "entailment", "similarity", "choice")
     },
     "glue/gpt1:lstm": LSTM_OF_THE_SAME_TEXT,
     **{f"glue/gpt1:{name}": FINE_TUNED | {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},

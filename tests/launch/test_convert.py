@@ -133,28 +133,67 @@ def test_a_run_that_was_converted_trains_further(
     assert "  step 1" in capsys.readouterr().out
 
 
-def test_a_classifier_of_pairs_comes_in_answers_trains_and_goes_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+CLASSIFIERS = FOLDER.with_name("classifiers")
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """Labeled pairs of texts, and the first of each with a label of its own."""
+    counts = [(n, n + n % 3, ("no", "perhaps", "yes")[n % 3]) for n in range(40)]
+    rows = [f"{one} cats\t{other} cats\t{label}\t{one} cats" for one, other, label in counts]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["premise\thypothesis\tlabel\ttext", *rows]))
+    return tmp_path / "pairs.tsv"
+
+
+@pytest.mark.parametrize(
+    ("name", "recordings", "wanted", "says"),
+    [
+        pytest.param("bert", FOLDER, "no,perhaps,yes", "initialized randomly: classes, pooler", id="masked"),
+        pytest.param("bert_score", CLASSIFIERS, "no,perhaps,yes", "initialized randomly: classes", id="scores"),
+        pytest.param("bert", CLASSIFIERS, "a,b,c", "", id="three classes"),
+    ],
+)
+def test_any_bert_becomes_a_classifier_of_the_users_texts(
+    name: str, recordings: Path, wanted: str, says: str, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, run = publish("bert", tmp_path / "in", FOLDER.with_name("classifiers")), tmp_path / "run"
-    config = json.loads((source / "config.json").read_text()) | {"hidden_dropout_prob": 0.0}
-    (source / "config.json").write_text(json.dumps(config))
-    data = tmp_path / "pairs.tsv"
-    rows = [f"{n} cats\t{n + n % 3} cats\t{('no', 'perhaps', 'yes')[n % 3]}" for n in range(40)]
-    data.write_text("\n".join(["premise\thypothesis\tlabel", *rows]))
-    words = (f"--from_pretrained={source}", f"--workdir={run}")
-    assert "needs labeled texts: give --dataset=FILE.tsv" in refusal(capsys, *words)
-    assert "let it name all of text, label" in refusal(capsys, *words, f"--dataset={data}")
-    assert "SST-2 needs a head with 2 outputs, and the folder's has 3" in refusal(
-        capsys, *words, "--dataset=glue/SST-2", f"--data_dir={tmp_path}"
-    )
+    source, run = publish("bert", tmp_path / "in"), tmp_path / "run"
+    recording(name, recordings).write(source)
+    for new, old in zip(wanted.split(","), ("no", "perhaps", "yes"), strict=True):
+        pairs.write_text(pairs.read_text().replace(f"\t{old}\t", f"\t{new}\t"))
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={pairs}", f"--classes={wanted}")
+    assert call(convert, *words, "--context_length=20", "--batch_size=8") == 0
+    said = capsys.readouterr().out
+    assert "at step 0, task fine_tuning" in said
+    assert [line for line in said.splitlines() if "randomly" in line] == ([f"  {says}"] if says else [])
+    _, setting, state = load_run(run)
+    assert setting.task.interface.vocabularies["classes"] == 3
+    read, params = load_file(source / "model.safetensors"), state.variables.params
+    table = read["bert.embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(np.asarray(params["embedding"]["table"]), table)
+    if not says:
+        np.testing.assert_array_equal(np.asarray(params["classes"]["kernel"]), read["classifier.weight"].T)
+
+
+def test_what_a_classifier_needs_is_told(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, run = publish("bert", tmp_path / "in", CLASSIFIERS), f"--workdir={tmp_path / 'run'}"
+    assert "needs labeled texts: give --dataset=FILE.tsv" in refusal(capsys, f"--from_pretrained={source}", run)
     plain = publish("gpt2", tmp_path / "gpt2")
-    assert "--problem=entailment is for models that classify texts, not for language_modeling" in refusal(
-        capsys, f"--from_pretrained={plain}", f"--workdir={run}", "--problem=entailment"
+    assert "of model_type bert and roberta, not for gpt2" in refusal(
+        capsys, f"--from_pretrained={plain}", run, "--problem=entailment"
     )
-    words += (f"--dataset={data}", "--problem=entailment", "--context_length=20", "--batch_size=8", "--steps=1")
-    assert call(convert, *words) == 0
-    assert "at step 0, task fine_tuning" in capsys.readouterr().out
+    assert "config.task.problem='entail'" in refusal(
+        capsys, f"--from_pretrained={source}", run, f"--dataset={pairs}", "--problem=entail"
+    )
+
+
+@pytest.mark.slow
+def test_a_classifier_of_pairs_answers_trains_and_goes_out(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run = publish("bert", tmp_path / "in", CLASSIFIERS), tmp_path / "run"
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={pairs}", "--problem=entailment")
+    assert call(convert, *words, "--context_length=20", "--batch_size=8", "--steps=1") == 0
+    capsys.readouterr()
     assert call(generate, f"--workdir={run}", "--text=2 cats $ 4 cats") == 0
     answer = capsys.readouterr().out.split()
     opened = load(source)

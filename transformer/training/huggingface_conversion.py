@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
@@ -59,6 +60,7 @@ class FineTuningOptions:
         dataset: The data set, as in `config.task.dataset`.
         data_dir: The folder of the data.
         problem: The problem that labeled texts of your own pose, as in `config.task.problem`.
+        classes: The names of their classes, as in `config.task.classes`.
         test_split: The name of the test split.
         context_length: The largest length of a text in tokens, at most the model's own.
         batch_size: Texts of that length, or images, in a batch.
@@ -73,6 +75,7 @@ class FineTuningOptions:
     dataset: str | None = None
     data_dir: str | None = None
     problem: str | None = None
+    classes: tuple[str, ...] = ()
     test_split: str | None = None
     context_length: int = 128
     batch_size: int = 16
@@ -122,14 +125,12 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     kept = load_preprocessing(source, imported)
     if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
+    if fine_tuning.problem is not None or fine_tuning.classes:
+        imported = _as_classifier(imported)
     task_name = task_of_model(imported.model)
     if task_name == "fine_tuning" and fine_tuning.dataset is None:
         raise UserError("a model that classifies texts needs labeled texts: give --dataset=FILE.tsv")
-    if task_name != "fine_tuning" and fine_tuning.problem is not None:
-        raise UserError(f"--problem={fine_tuning.problem} is for models that classify texts, not for {task_name}")
     experiment = resolve_config(fine_tuning_config(imported, kept, fine_tuning, name=workdir.resolve().name))
-    if task_name == "fine_tuning":
-        _check_num_outputs(experiment.task, imported.interface.vocabularies["classes"])
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable_keys(experiment)) as directory:
         try:
             # Recorded first, so that a run whose checkpoint is lost is refused and not trained from scratch.
@@ -152,13 +153,18 @@ def task_of_model(model: Mapping[str, Any]) -> str:
     return "fine_tuning" if model.get("head") == "classes" else TASK_OF_FAMILY[model["family"]]
 
 
-def _check_num_outputs(task: FineTuningConfig, num_outputs: int) -> None:
-    """Raise if the data have another number of classes than the head."""
-    if task.shape.num_outputs != num_outputs:
+def _as_classifier(imported: ImportedModel) -> ImportedModel:
+    """Return an encoder with a head of classes: its own, or one that is still to be initialized.
+
+    Raises:
+        UserError: If the model is no encoder.
+    """
+    if imported.model["family"] != "encoder":
         raise UserError(
-            f"{task.dataset} needs a head with {task.shape.num_outputs} outputs, and the folder's has {num_outputs}: "
-            "train a new one, with config.initialize_from.run=FOLDER and initialize_from.rules='classes/* = fresh'"
+            "--problem and --classes are for models that classify texts, of model_type bert and roberta, not for "
+            f"{imported.config['model_type']}"
         )
+    return imported._replace(model={**imported.model, "head": "classes"})
 
 
 def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
@@ -184,10 +190,18 @@ def _save_start(
     """Save the initial state with these parameters; return their number, and notes on parts that are reinitialized."""
     components = build_components(experiment, directory.path, single_device_placement())
     state = components.init_state(jax.random.key(seed))
+    initial = state.variables.params
     begun: tuple[str, ...] = ()
     if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
-        params = params | {name: state.variables.params[name] for name in IMAGE_HEADS if name in params}
+        params = {name: value for name, value in params.items() if name not in IMAGE_HEADS}
         begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
+    if isinstance(experiment.task, FineTuningConfig):
+        outputs = [np.shape(tree["classes"]["kernel"])[1] if "classes" in tree else 0 for tree in (params, initial)]
+        if outputs[0] != outputs[1]:
+            params = {name: value for name, value in params.items() if name != "classes"}
+        fresh = sorted(initial.keys() - params.keys())
+        begun = (f"initialized randomly: {', '.join(fresh)}",) if fresh else ()
+    params = {name: params.get(name, value) for name, value in initial.items()}
     placed = jax.tree.map(
         lambda leaf, given: jax.device_put(given, leaf.sharding), components.abstract_state.variables.params, params
     )
@@ -269,10 +283,11 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
 def _labeled_text_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     """Return the config of a task over labeled texts, whose classes have the names that config.json gives them."""
     task = {"dataset": "examples.tsv", **_given(imported, fine_tuning)}
-    count = imported.interface.vocabularies["classes"]
+    count = imported.interface.vocabularies.get("classes", 0)
     if is_tsv_or_jsonl(task["dataset"]):
-        task["problem"] = fine_tuning.problem or ("similarity" if count == 1 else "classification")
-        task["classes"] = () if count == 1 else class_names_of_config(imported.config, count)
+        scored = count == 1 and not fine_tuning.classes
+        task["problem"] = fine_tuning.problem or ("similarity" if scored else "classification")
+        task["classes"] = fine_tuning.classes or (class_names_of_config(imported.config, count) if count > 1 else ())
     return {
         **task,
         "sequence_format": imported.config["model_type"],
