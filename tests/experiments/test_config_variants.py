@@ -132,6 +132,15 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "summarization/pointer_generator:plain": {"task.oov_target": "unknown"},
     "translation/recurrent_copy:last": {"model.context_vector": "last"},
     "translation/recurrent_multi30k:last": {"model.context_vector": "last"},
+    "translation/recurrent_phrases:gnmt": {
+        "model.cell": "lstm",
+        "model.encoder_layers": 3,
+        "model.decoder_layers": 3,
+        "model.direction": "bidirectional_below",
+        "model.skip_connections": "gnmt",
+        "model.attention_query": "bottom_layer",
+        "model.output_layer": "state",
+    },
     "translation/sequence_level_training:mrt": {"task.objective": "mrt", "task.nll_weight": 0.0},
     # The last twenty checkpoints, one every 600 steps; the rate is (width x warm-up)^-0.5.
     "translation/wmt14:big": {

@@ -94,6 +94,15 @@ CONFIGS = {
     "deep": tiny(
         cell=CellKind.GRU_RESET_AFTER, encoder_layers=3, decoder_layers=3, skip_connections=SkipConnections.GNMT
     ),
+    "gnmt": tiny(
+        cell=CellKind.LSTM,
+        encoder_layers=3,
+        decoder_layers=3,
+        direction=Direction.BIDIRECTIONAL_BELOW,
+        skip_connections=SkipConnections.GNMT,
+        attention_query=AttentionQuery.BOTTOM_LAYER,
+        output_layer=OutputLayerKind.STATE,
+    ),
     "fast forward": tiny(
         cell=CellKind.LSTM, encoder_layers=2, decoder_layers=2, skip_connections=SkipConnections.FAST_FORWARD
     ),
@@ -159,16 +168,24 @@ def expected_of(
     kind = oracle.Stack(config.cell.value, layers=config.decoder_layers, links=config.skip_connections.value)
     fed, logits, maps = np.zeros(config.width), [], []
     for step, word in enumerate(table[target]):
-        if config.attention_query is AttentionQuery.PREVIOUS:
-            context, of_heads = context_of(states[-1].hidden, step)
+        bottom = config.attention_query is AttentionQuery.BOTTOM_LAYER
+        if bottom or config.attention_query is AttentionQuery.PREVIOUS:
+            context, of_heads = context_of(states[0 if bottom else -1].hidden, step)
             entering = np.concatenate([word, context])
         else:
             entering = np.concatenate([word, fed]) if config.attention_query is AttentionQuery.INPUT_FEEDING else word
-        y, after = oracle.stack(kind, weights["decoder"], entering[None, None], np.array([1]), [[s] for s in states])
-        before, s, states = states[-1].hidden, y[0, 0], [of_layer[0] for of_layer in after]
-        if config.attention_query is not AttentionQuery.PREVIOUS:
+        if bottom:
+            before, (s, states) = states[-1].hidden, gnmt_step(config, weights["decoder"], word, context, states)
+        else:
+            y, after = oracle.stack(
+                kind, weights["decoder"], entering[None, None], np.array([1]), [[s] for s in states]
+            )
+            before, s, states = states[-1].hidden, y[0, 0], [of_layer[0] for of_layer in after]
+        if not bottom and config.attention_query is not AttentionQuery.PREVIOUS:
             context, of_heads = context_of(s, step)
-        if config.output_layer is OutputLayerKind.TANH:
+        if config.output_layer is OutputLayerKind.STATE:
+            fed = s
+        elif config.output_layer is OutputLayerKind.TANH:
             fed = np.tanh(linear(weights["readout"], np.concatenate([context, s])))
         else:
             read = s if config.output_layer is OutputLayerKind.MAXOUT else before
@@ -176,6 +193,22 @@ def expected_of(
         logits.append(fed @ weights["output"]["kernel"].astype(np.float64))
         maps.append(of_heads)
     return Expected(np.array(logits), np.stack(maps, axis=1))
+
+
+def gnmt_step(
+    config: RecurrentEncoderDecoderConfig, weights: Any, word: np.ndarray, context: np.ndarray, states: Any
+) -> tuple[np.ndarray, list[Any]]:
+    """A step of GNMT's decoder (its figure 1): every layer reads the context; from the third on its input is added."""
+    x, after = word, []
+    for number, state in enumerate(states):
+        alone = {"layer_0": weights[f"layer_{number}"]}
+        read = np.concatenate([x, context])
+        y, ((ended,),) = oracle.stack(
+            oracle.Stack(config.cell.value), alone, read[None, None], np.array([1]), [[state]]
+        )
+        x = y[0, 0] + x if number >= 2 else y[0, 0]
+        after.append(ended)
+    return x, after
 
 
 # The algebra's names of a score's arrays.
@@ -237,7 +270,7 @@ QUICK = (
     "local-m in steps",
     "local-p in steps",
 )
-QUICK += ("concat", "split heads", "hard", "deep")
+QUICK += ("concat", "split heads", "hard", "deep", "gnmt")
 
 
 @pytest.mark.parametrize(

@@ -438,12 +438,13 @@ class RecurrentStack(Module):
         config: The configuration.
         inputs: Features of an input.
         builder: Makes the parameters.
+        context_width: Features of the context that `step` gives to the layers above the first; 0 for none.
     """
 
-    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: ParameterBuilder):
+    def __init__(self, config: RecurrentConfig, inputs: int, *, builder: ParameterBuilder, context_width: int = 0):
         self.config = config
         for number in range(config.layers):
-            size = inputs if number == 0 else config.passed_on_width(number - 1)
+            size = inputs if number == 0 else config.passed_on_width(number - 1) + context_width
             layer = RecurrentLayer(config, size, builder=builder, number=number)
             setattr(self, f"layer_{number}", layer)
 
@@ -485,13 +486,20 @@ class RecurrentStack(Module):
         return x_BxTxI, tuple(after)
 
     def step(
-        self, x_RxI: Float[Array, "R I"], carry: tuple[CellState, ...], *, key: Key[Array, ""] | None = None
+        self,
+        x_RxI: Float[Array, "R I"],
+        carry: tuple[CellState, ...],
+        *,
+        context_RxC: Float[Array, "R C"] | None = None,
+        key: Key[Array, ""] | None = None,
     ) -> tuple[Float[Array, "R F"], tuple[CellState, ...]]:
         """Process one more input of every row.
 
         Args:
             x_RxI: The inputs.
             carry: The carry before.
+            context_RxC: What all layers above the first read besides the output of the layer below; skip connections
+                pass over it.
             key: Random key for dropout between layers; None applies none.
 
         Returns:
@@ -502,7 +510,10 @@ class RecurrentStack(Module):
         """
         after = []
         for number, (layer, state) in enumerate(zip(self.layers, carry, strict=True)):
-            projected = layer.project(self._dropped(x_RxI, number, key))
+            read_RxI = self._dropped(x_RxI, number, key)
+            if number and context_RxC is not None:
+                read_RxI = jnp.concatenate([read_RxI, context_RxC], axis=-1)
+            projected = layer.project(read_RxI)
             state = layer.step_over(projected, state)
             x_RxI = self._linked(number, projected, x_RxI, state.hidden)
             after.append(state)

@@ -87,11 +87,19 @@ class AttentionQuery(enum.Enum):
         CURRENT: s_t = f(s_{t-1}, w_t), and only the output layer reads c_t (Luong et al. 2015, section 3.1).
         INPUT_FEEDING: s_t = f(s_{t-1}, [w_t ; r_{t-1}]), where r_{t-1} is the output layer of the previous step (Luong
             et al. 2015, section 3.3).
+        BOTTOM_LAYER: The previous state of the lowest layer, which reads [w_t ; c_t]; every layer above reads c_t as
+            well (Wu et al. 2016, GNMT, section 3 and figure 1).
     """
 
     PREVIOUS = "previous"
     CURRENT = "current"
     INPUT_FEEDING = "input_feeding"
+    BOTTOM_LAYER = "bottom_layer"
+
+    @property
+    def precedes_step(self) -> bool:
+        """Whether attention is computed before the step, from states of the previous one."""
+        return self in (AttentionQuery.PREVIOUS, AttentionQuery.BOTTOM_LAYER)
 
 
 class OutputLayerKind(enum.Enum):
@@ -105,11 +113,13 @@ class OutputLayerKind(enum.Enum):
         MAXOUT: The larger of each pair of features of W [s_t ; w_t ; c_t] + b (Bahdanau et al. 2015, equation 4).
         MAXOUT_OF_PREVIOUS_STATE: The same of W [s_{t-1} ; w_t ; c_t] + b (Bahdanau et al. 2015, appendix A.2.2).
         TANH: tanh(W [c_t ; s_t]) (Luong et al. 2015, equation 5).
+        STATE: s_t itself, the output of the top layer (Wu et al. 2016, section 3).
     """
 
     MAXOUT = "maxout"
     MAXOUT_OF_PREVIOUS_STATE = "maxout_of_previous_state"
     TANH = "tanh"
+    STATE = "state"
 
 
 class InitialDecoderState(enum.Enum):
@@ -266,7 +276,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     def fed_width(self) -> int:
         """The features that the decoder's first layer reads besides the word vector."""
         match self.attention_query:
-            case AttentionQuery.PREVIOUS:
+            case AttentionQuery.PREVIOUS | AttentionQuery.BOTTOM_LAYER:
                 return self.context_width
             case AttentionQuery.CURRENT:
                 return 0
@@ -360,7 +370,10 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
         attends = config.context_vector.attends
         self.attention = AttentionCell(config.attention(), width, annotations, builder=builder) if attends else None
-        self.decoder = RecurrentStack(config.decoder(), embedding + config.fed_width, builder=builder)
+        everywhere = config.context_width if config.attention_query is AttentionQuery.BOTTOM_LAYER else 0
+        self.decoder = RecurrentStack(
+            config.decoder(), embedding + config.fed_width, builder=builder, context_width=everywhere
+        )
 
         def first() -> Linear:
             states = (("layers", config.decoder_layers), ("embed", width))
@@ -371,7 +384,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         self.first_memory = first() if made and config.cell is CellKind.LSTM else None
         read, given = config.readout_sizes
         maxout = config.output_layer is not OutputLayerKind.TANH
-        self.readout = Linear((("features", read),), (("embed", given),), bias=maxout, builder=builder)
+        self.readout = (
+            None
+            if config.output_layer is OutputLayerKind.STATE
+            else Linear((("features", read),), (("embed", given),), bias=maxout, builder=builder)
+        )
         self.output = Linear((("embed", width),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
@@ -442,13 +459,19 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             "key": drawn_by,
             "train": train,
         }
-        if self.config.attention_query is AttentionQuery.PREVIOUS:
-            context, alignment = self._context(source, carry.states[-1].hidden, **facts)
+        bottom = self.config.attention_query is AttentionQuery.BOTTOM_LAYER
+        if self.config.attention_query.precedes_step:
+            context, alignment = self._context(source, carry.states[0 if bottom else -1].hidden, **facts)
             entering = _concatenate(word_RxE, context)
         else:
             entering = _concatenate(word_RxE, carry.readout)
-        output_RxE, states = self.decoder.step(entering, carry.states, key=self.random_stream_key(key, "decoder"))
-        if self.config.attention_query is not AttentionQuery.PREVIOUS:
+        output_RxE, states = self.decoder.step(
+            entering,
+            carry.states,
+            context_RxC=context if bottom else None,
+            key=self.random_stream_key(key, "decoder"),
+        )
+        if not self.config.attention_query.precedes_step:
             context, alignment = self._context(source, output_RxE, **facts)
         previous = self.config.output_layer is OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE
         state_RxE = carry.states[-1].hidden if previous else output_RxE
@@ -536,6 +559,8 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
     def _readout(self, state: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
         """Return the output layer r_t of the decoder's state."""
+        if self.readout is None:
+            return dropout(state, self.config.dropout, key)
         match self.config.output_layer:
             case OutputLayerKind.MAXOUT | OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE:
                 pairs = self.readout(_concatenate(state, word, context))
