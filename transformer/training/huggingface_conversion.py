@@ -193,15 +193,13 @@ def _save_start(
     initial = state.variables.params
     begun: tuple[str, ...] = ()
     if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
-        params = {name: value for name, value in params.items() if name not in IMAGE_HEADS}
+        params = params | {name: initial[name] for name in IMAGE_HEADS if name in params}
         begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
     if isinstance(experiment.task, FineTuningConfig):
-        outputs = [np.shape(tree["classes"]["kernel"])[1] if "classes" in tree else 0 for tree in (params, initial)]
-        if outputs[0] != outputs[1]:
-            params = {name: value for name, value in params.items() if name != "classes"}
-        fresh = sorted(initial.keys() - params.keys())
+        kept_names = [name for name in initial if name in params and _shapes(params[name]) == _shapes(initial[name])]
+        fresh = sorted(initial.keys() - set(kept_names))
+        params = initial | {name: params[name] for name in kept_names}
         begun = (f"initialized randomly: {', '.join(fresh)}",) if fresh else ()
-    params = {name: params.get(name, value) for name, value in initial.items()}
     placed = jax.tree.map(
         lambda leaf, given: jax.device_put(given, leaf.sharding), components.abstract_state.variables.params, params
     )
@@ -211,6 +209,10 @@ def _save_start(
     count = count_parameters(placed)
     directory.record(parameters=count)
     return count, begun
+
+
+def _shapes(params: PyTree) -> PyTree:
+    return jax.tree.map(np.shape, params)
 
 
 def fine_tuning_config(
