@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import programs
+from tests.oracles import grids
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
@@ -15,7 +16,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models import registry
 from transformer.models.convolutional_classifier import ConvolutionalClassifierConfig, site_name
-from transformer.models.model import Model
+from transformer.models.model import Model, Variables
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 
 CONFIG = ConvolutionalClassifierConfig(
@@ -24,10 +25,27 @@ CONFIG = ConvolutionalClassifierConfig(
 IMAGE = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype(np.float32)
 
 
-def model_of(config: ConvolutionalClassifierConfig) -> Model:
+def model_of(config: ConvolutionalClassifierConfig, precision: str = "float32") -> Model:
     inputs = {"image": InputSpec(IMAGE.shape, jnp.float32, Modality.IMAGE)}
     interface = TaskInterface(inputs, {"classes": 5}, output=IMAGE_CLASSIFICATION.output)
-    return registry.build(config, interface, Precision())
+    return registry.build(config, interface, Precision(precision, precision))
+
+
+def test_logits_are_the_oracles() -> None:
+    with jax.enable_x64(True):
+        model = model_of(CONFIG, "float64")
+        random = np.random.default_rng(1)
+        params = jax.tree.map(lambda leaf: 0.5 * random.normal(size=leaf.shape), model.functional.shapes())
+        found, _ = jax.jit(lambda v: model.apply(v, {"image": IMAGE.astype(np.float64)}, train=False))(
+            Variables(params, {})
+        )
+    for row, image in zip(np.asarray(found), IMAGE.astype(np.float64), strict=True):
+        x = grids.residual_stage(params["stage_0"], image, 2)
+        block = params["attention_0"]
+        kernels = {name: block[name]["kernel"] for name in ("query", "key", "value", "output")}
+        x = grids.residual_stage(params["stage_1"], grids.grid_attention(kernels, block["gamma"][0], x), 2)
+        mean = grids.rectified(grids.layer_norm(params["norm"], x)).mean((0, 1))
+        np.testing.assert_allclose(row, mean @ params["head"]["kernel"] + params["head"]["bias"], rtol=0, atol=1e-11)
 
 
 @pytest.mark.slow

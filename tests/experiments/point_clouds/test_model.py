@@ -10,22 +10,23 @@ import pytest
 from experiments.point_clouds.model import POOLED, Pooling, SetTransformerConfig
 from tests import programs
 from tests.models.random_models import fresh_variables
+from tests.oracles import transformer as oracle
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
-from transformer.models.model import Model
+from transformer.models.model import Model, Variables
 from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
 
 POINTS, LENGTHS = np.random.default_rng(0).random((3, 5, 2)).astype(np.float32), np.int32([5, 3, 1])
 
 
-def set_transformer(**changes: Any) -> tuple[SetTransformerConfig, Model]:
+def set_transformer(precision: str = "float32", **changes: Any) -> tuple[SetTransformerConfig, Model]:
     config = SetTransformerConfig(**{"layers": 1, "width": 8, "heads": 2, "feed_forward": 8} | changes)
     inputs = {"points": InputSpec(POINTS.shape, jnp.float32, Modality.POINTS), "lengths": InputSpec((3,))}
     interface = TaskInterface(inputs, {"classes": 4}, output=POINT_CLASSIFICATION.output)
-    return config, registry.build(config, interface, Precision())
+    return config, registry.build(config, interface, Precision(precision, precision))
 
 
 @pytest.mark.parametrize("pooling", Pooling)
@@ -68,6 +69,24 @@ def test_pooling_is_that_of_its_equation(pooling: Pooling) -> None:
                 assert shown is not None
                 np.testing.assert_allclose(shown[0, row, :, :, :length], weights, atol=1e-5)
         np.testing.assert_allclose(got[row], pooled @ p["head"]["kernel"] + p["head"]["bias"], atol=1e-5)
+
+
+def test_blocks_and_pooling_together_are_the_oracles() -> None:
+    with jax.enable_x64(True):
+        _, model = set_transformer(layers=2, precision="float64")
+        random = np.random.default_rng(2)
+        params = jax.tree.map(lambda leaf: 0.5 * random.normal(size=leaf.shape), model.functional.shapes())
+        inputs = {"points": POINTS.astype(np.float64), "lengths": LENGTHS}
+        found, _ = jax.jit(lambda v: model.apply(v, inputs, train=False))(Variables(params, {}))
+    for row, length in enumerate(LENGTHS):
+        x = oracle.affine(params["embed"], POINTS[row : row + 1, :length].astype(np.float64))
+        for block in oracle.layers_of(params["layers"]):
+            normed = oracle.layer_norm(block["attention_residual"]["norm"], x)
+            x = x + oracle.multi_head(block["attention"], normed, normed, {})[0]
+            normed = oracle.layer_norm(block["feed_forward_residual"]["norm"], x)
+            x = x + oracle.feed_forward(block["feed_forward"], normed)
+        pooled = oracle.multi_head(params["attention"], params["seed"][None], oracle.layer_norm(params["norm"], x), {})
+        np.testing.assert_allclose(found[row], oracle.affine(params["head"], pooled[0][0, 0]), rtol=0, atol=1e-11)
 
 
 def test_flops_count_every_product() -> None:

@@ -11,6 +11,7 @@ import pytest
 from experiments.sagan.model import SaganConfig
 from tests import programs
 from tests.models.random_models import fresh_variables
+from tests.oracles import grids
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
@@ -25,12 +26,16 @@ NOISE = RANDOM.normal(size=(3, 5)).astype(np.float32)
 IMAGE = RANDOM.normal(size=(3, 8, 16, 1)).astype(np.float32)
 
 
-def model_of(config: SaganConfig) -> Model:
+def interface_of() -> TaskInterface:
     inputs = {
         "noise": InputSpec(NOISE.shape, jnp.float32, Modality.POINTS),
         "image": InputSpec(IMAGE.shape, jnp.float32, Modality.IMAGE),
     }
-    return registry.build(config, TaskInterface(inputs, {"classes": 10}, output=IMAGE_GENERATION.output), Precision())
+    return TaskInterface(inputs, {"classes": 10}, output=IMAGE_GENERATION.output)
+
+
+def model_of(config: SaganConfig, precision: str = "float32") -> Model:
+    return registry.build(config, interface_of(), Precision(precision, precision))
 
 
 def passes(model: Model, variables: Any) -> list[np.ndarray]:
@@ -52,6 +57,28 @@ def scaled(params: Any) -> Any:
         return 3 * leaf if path[-1].key == "kernel" else leaf
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def test_both_players_are_the_oracles() -> None:
+    config = dataclasses.replace(CONFIG, classifier_channels=())
+    model = model_of(config)
+    variables = fresh_variables(model)
+    with jax.enable_x64(True):
+        variables = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, np.float64)), variables)
+        noise, images = np.asarray(NOISE, np.float64), np.asarray(IMAGE, np.float64)
+        exact = model_of(config, "float64")
+        made, _ = jax.jit(lambda v: exact.apply(v, {"noise": noise}, train=True))(variables)
+        scores, _ = jax.jit(lambda v: exact.apply(v, {"image": images}, method="score", train=False))(variables)
+    weights, state = jax.device_get((variables.params, variables.state))
+    vectors = {name: {kernel: each.u for kernel, each in state[name]["spectral"].items()} for name in state}
+    expected = grids.generator(weights["generator"], vectors["generator"], noise, (2, 4, 8))
+    np.testing.assert_allclose(made, expected, rtol=0, atol=1e-12)
+    of_images = [grids.discriminator(weights["discriminator"], vectors["discriminator"], each) for each in images]
+    np.testing.assert_allclose(scores, of_images, rtol=1e-12)
+    # Nothing of a player is without effect: attention's gamma is not at its initial 0.
+    assert {float(weights[name][f"attention_{rows}"]["gamma"][0]) for name in vectors for rows in (4, 2)}.isdisjoint(
+        {0}
+    )
 
 
 @pytest.mark.slow
