@@ -12,7 +12,7 @@ Weights = Mapping[str, Any]
 
 
 def convolve(kernel: np.ndarray, x: np.ndarray, stride: int = 1) -> np.ndarray:
-    """A grid [Y, X, I] under a kernel [V, W, I, F]: output (y, x) reads the window that begins at stride x (y, x) - 1."""
+    """A grid [Y, X, I] under a kernel [V, W, I, F]: output (y, x) reads the window that begins at stride (y, x) - 1."""
     size = len(kernel)
     padded = np.pad(x, ((1, size - 1 - (size - 1) // 2), (1, size - 1 - (size - 1) // 2), (0, 0)))
     rows, columns = x.shape[0] // stride, x.shape[1] // stride
