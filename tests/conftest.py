@@ -62,6 +62,11 @@ hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True
 hypothesis.settings.load_profile("headwise")
 
 
+def pytest_sessionfinish() -> None:
+    """Let the process end at once: it would look through all that tracing has made, several times over."""
+    gc.freeze()
+
+
 MAPPINGS = Path("/proc/self/maps")
 
 
