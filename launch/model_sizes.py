@@ -37,7 +37,7 @@ COMMAND = Command(
         ),
         Flag(
             "published_trainings",
-            "list published training runs: devices x hours x FLOP/s, and the published FLOPs",
+            "list published training runs, with BLEU: devices x hours x FLOP/s, and the published FLOPs",
             default=False,
             value_type=bool,
         ),
@@ -166,12 +166,13 @@ def training_cost_entry(
 
 
 def published_training_entries(dollars_per_device_hour: float) -> list[dict[str, Any]]:
-    """Return published training runs: FLOPs from devices and hours, published FLOPs, and rental cost."""
+    """Return published training runs: BLEU, FLOPs from devices and hours, published FLOPs, and rental cost."""
     from transformer.costs.training_cost import PUBLISHED_TRAININGS
 
     return [
         {
             "name": each.name,
+            "BLEU": each.bleu,
             "devices": each.num_devices,
             "device": each.device_name,
             "hours": each.hours,
@@ -186,7 +187,7 @@ def published_training_entries(dollars_per_device_hour: float) -> list[dict[str,
 
 def format_columns(entries: list[dict[str, Any]]) -> str:
     """Format entries with the same keys as aligned columns: text to the left, numbers to the right."""
-    left = {name for name, value in entries[0].items() if isinstance(value, str)}
+    left = {name for each in entries for name, value in each.items() if isinstance(value, str)}
     heading = dict(zip(entries[0], entries[0], strict=True))
     return align_columns([heading, *({name: _shown(value) for name, value in each.items()} for each in entries)], left)
 

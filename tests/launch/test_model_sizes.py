@@ -184,16 +184,43 @@ def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:
 def test_published_trainings_cost_what_their_tables_print(capsys: pytest.CaptureFixture[str]) -> None:
     found = {each["name"]: each for each in json.loads(printed(capsys, "--published_trainings", "--json"))}
     # Vaswani et al. 2017, table 2 and footnote 5: devices x seconds x sustained rate.
-    assert found["transformer-base"]["FLOPs"] == 8 * 12 * 3600 * 9.5e12 == pytest.approx(3.2832e18)
-    assert found["transformer-big"]["FLOPs"] == pytest.approx(2.29824e19)
+    assert found["transformer-base en-de"]["FLOPs"] == 8 * 12 * 3600 * 9.5e12 == pytest.approx(3.2832e18)
+    assert found["transformer-big en-fr"]["FLOPs"] == pytest.approx(2.29824e19)
     for name, each in found.items():
-        if each["published FLOPs"] is not None:
+        if each["FLOPs"] is not None and each["published FLOPs"] is not None:
             # To the two figures that the table prints; 1.39e20 and 2.05e19 are rounded as they stand there.
             assert each["FLOPs"] == pytest.approx(each["published FLOPs"], rel=0.025), name
+    # The table itself: BLEU of both pairs of languages, and the costs as printed.
+    printed_rows = """
+        bytenet 23.75 - - -
+        deep-att-posunk - 39.2 - 1.0e20
+        gnmt-rl 24.6 39.92 2.3e19 1.4e20
+        convs2s 25.16 40.46 9.6e18 1.5e20
+        moe 26.03 40.56 2.0e19 1.2e20
+        deep-att-posunk-ensemble - 40.4 - 8.0e20
+        gnmt-rl-ensemble 26.30 41.16 1.8e20 1.1e21
+        convs2s-ensemble 26.36 41.29 7.7e19 1.2e21
+        transformer-base 27.3 38.1 3.3e18 3.3e18
+        transformer-big 28.4 41.8 2.3e19 2.3e19
+    """
+    expected = {}
+    for name, *columns in map(str.split, printed_rows.strip().splitlines()):
+        bleu, flops = columns[:2], columns[2:]
+        for pair, score, cost in zip(("en-de", "en-fr"), bleu, flops, strict=True):
+            if score != "-":
+                expected[f"{name} {pair}"] = (float(score), None if cost == "-" else float(cost))
+    table = {name: (each["BLEU"], each["published FLOPs"]) for name, each in found.items() if each["BLEU"] is not None}
+    assert table == expected
     # Vaswani et al. 2017 print no hours of others: those are Shazeer et al.'s of both and Gehring et al.'s own.
-    assert {name: each["source"].split(",")[0] for name, each in found.items() if "en-" in name} == {
+    assert {name: each["source"].split(",")[0] for name, each in found.items() if each["hours"] and "en-" in name} == {
         f"{name} {pair}": f"{source} et al. 2017"
-        for name, source in (("gnmt-rl", "Shazeer"), ("convs2s", "Gehring"), ("moe", "Shazeer"))
+        for name, source in (
+            ("gnmt-rl", "Shazeer"),
+            ("convs2s", "Gehring"),
+            ("moe", "Shazeer"),
+            ("transformer-base", "Vaswani"),
+            ("transformer-big", "Vaswani"),
+        )
         for pair in ("en-de", "en-fr")
     }
     assert found["gopher-280b"]["dollars"] == 4096 * 920 == 3_768_320
