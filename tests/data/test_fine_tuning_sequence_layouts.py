@@ -52,6 +52,6 @@ def test_sequences_of_encoders_stand_between_the_tokenizers_own_tokens() -> None
     roberta = DelimiterTokens.of_format(SequenceFormat.ROBERTA, 10, 8, 9)
     assert (bert.join_texts([A]), bert.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, *B, 9])
     assert (roberta.join_texts([A]), roberta.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, 9, *B, 9])
-    assert roberta.join_texts([A, B], 7) == [8, 1, 2, 9, 9, 4, 9]
+    assert roberta.join_texts([A, B], 7) == [8, 1, 9, 9, 4, 5, 9]
     with pytest.raises(UserError, match=r"sequence_format=bert puts texts between .* the run's tokenizer lacks one"):
         DelimiterTokens.of_format(SequenceFormat.BERT, 10, 8, None)

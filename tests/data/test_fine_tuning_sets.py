@@ -16,6 +16,7 @@ SCORES = "first\tsecond\tlabel\n" + "".join(f"one {n}\tother {n}\t{n / 4}\n" for
 CHOICES = "context\ta\tb\tlabel\n" + "".join(f"story {n}\tgood {n}\tbad {n}\t{'ab'[n % 2]}\n" for n in range(80))
 UNNAMED = CHOICES.partition("\n")[2]
 FILES = {"pairs.tsv": PAIRS, "scores.tsv": SCORES, "choices.tsv": CHOICES, "bad.tsv": "one\tother\tgood\n"}
+FILES["graded.tsv"] = "text\tlabel\n" + "".join(f"essay {n}\t{-n / 4}\n" for n in range(80))
 FILES |= {"unnamed.tsv": UNNAMED, "misnamed.tsv": CHOICES.replace("context", "story", 1)}
 
 
@@ -37,6 +38,7 @@ def folder(tmp_path: Path) -> str:
             ("premise 3", "hypothesis 3", 1),
         ),
         ("similarity", "scores.tsv", (), ExampleShape(SequenceLayout.UNORDERED, 2), ("one 3", "other 3", 0.75)),
+        ("regression", "graded.tsv", (), ExampleShape(SequenceLayout.SINGLE, 1), ("essay 3", -0.75)),
         ("similarity", "pairs.tsv", ("no", "yes"), ExampleShape(SequenceLayout.UNORDERED, 2, ("no", "yes")), None),
         (
             "choice",
@@ -101,6 +103,7 @@ def test_sets_of_one_text_are_those_of_the_task_of_classification() -> None:
             "misnamed.tsv: its first line names a, b, label but not context: let it",
         ),
         ("similarity", "bad.tsv", (), "has the label 'good', which is no score: give a number"),
+        ("regression", "graded.tsv", ("no", "yes"), "config.task.classes=('no', 'yes') are labels, and those of"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(

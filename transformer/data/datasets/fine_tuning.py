@@ -25,18 +25,21 @@ class FineTuningProblem(enum.Enum):
 
     Attributes:
         CLASSIFICATION: `text`.
+        REGRESSION: `text`, whose label is a score.
         ENTAILMENT: `premise` and `hypothesis`.
         SIMILARITY: `first` and `second`.
         CHOICE: `context` and a column for each answer.
     """
 
     CLASSIFICATION = "classification"
+    REGRESSION = "regression"
     ENTAILMENT = "entailment"
     SIMILARITY = "similarity"
     CHOICE = "choice"
 
 
 _COLUMNS = {
+    FineTuningProblem.REGRESSION: ("text",),
     FineTuningProblem.ENTAILMENT: ("premise", "hypothesis"),
     FineTuningProblem.SIMILARITY: ("first", "second"),
     FineTuningProblem.CHOICE: ("context",),
@@ -106,7 +109,14 @@ def example_shape(
 
 
 def _own_shape(name: str, classes: tuple[str, ...], problem: FineTuningProblem) -> ExampleShape:
-    """Return the shape of examples of several texts in files."""
+    """Return the shape of examples in files, other than texts of one class each."""
+    if problem is FineTuningProblem.REGRESSION:
+        if classes:
+            raise UserError(
+                f"config.task.classes={classes} are labels, and those of config.task.problem=regression are scores: "
+                "leave out one of them"
+            )
+        return ExampleShape(SequenceLayout.SINGLE, 1)
     if problem is FineTuningProblem.SIMILARITY and not classes:
         return ExampleShape(SequenceLayout.UNORDERED, 2)
     if len(classes) < 2 or len(set(classes)) < len(classes):
