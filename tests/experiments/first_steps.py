@@ -101,7 +101,12 @@ def first_steps(name: str, data: Path | None, *, num_steps: int = STEPS, largest
         experiment, components, source = assembled(values, data, Path(folder))
         shrunk = parameters_of(components) > largest
         if shrunk:
-            kept = {key: value for key, value in SMALL.items() if flat.get(key) is not None}
+            # Channels are one number in some families.
+            kept = {
+                key: value
+                for key, value in SMALL.items()
+                if flat.get(key) is not None and not (isinstance(value, tuple) and isinstance(flat[key], int))
+            }
             values = apply_overrides(values, kept)
             experiment, components, source = assembled(values, data, Path(folder))
         step = make_jitted_train_step(experiment, components)
