@@ -20,7 +20,7 @@ demo: ## train a small translator, serve and then write the page of what every h
 
 test: ## run the tests (about a quarter of an hour on two cores)
 	@.ci/install dev
-	LD_PRELOAD="$(JEMALLOC)" $(PYTEST) -m "not slow" -n 4 --dist loadfile
+	LD_PRELOAD="$(JEMALLOC)" $(PYTEST) -m "not slow" -n 3 --dist loadfile
 
 install: ## make .venv with all that the tests and linters need, and stop there
 	@.ci/install dev

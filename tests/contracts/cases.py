@@ -529,6 +529,7 @@ CASES = (
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
         sampled="every microbatch draws its own noise, and a coefficient of variation is no sum over microbatches",
+        daily=(),
     ),
     Case(
         "language_modeling x decoder with LoRA and a new head",
@@ -542,6 +543,7 @@ CASES = (
         begins_from=UNTIED,
         rules=("*/lora/* = fresh", "unembedding/* = fresh"),
         metric=("train", "cross_entropy", lambda first, last: last < 0.95 * first),
+        daily=(),
     ),
     Case(
         "masked_lm x encoder",
@@ -566,6 +568,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        daily=(),
     ),
     Case(
         "algorithms x turing",
@@ -625,6 +628,7 @@ CASES = (
         ),
         metric=("train", "loss", lambda first, last: last < 0.5 * first),
         holds=the_mixture_of_features_has_moved,
+        daily=(),
     ),
     Case(
         "fine_tuning x decoder from a language model",
@@ -674,6 +678,7 @@ CASES = (
         # Where it stands from the first step on; the run that it begins from started at 0.4.
         metric=("train", "accuracy", lambda first, last: first > 0.9 and last > 0.95),
         meshes=("data",),
+        daily=(),
     ),
     Case(
         "memory",
@@ -960,6 +965,7 @@ CASES = (
         sampled="every microbatch draws its own places: equal in expectation alone",
         # Rounding alone makes 1.3e-6 of the gradient's norm in the third step of vectorized lanes.
         rounding=3e-6,
+        daily=(),
     ),
     Case(
         "handshake_rl x recurrent_q_network",
@@ -1058,6 +1064,7 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         sampled="every microbatch draws its own characters and masks: equal in expectation alone",
+        daily=(),
     ),
     Case(
         "spoken_digits x speech_transformer",
