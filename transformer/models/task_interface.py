@@ -141,6 +141,7 @@ class TaskInterface:
         eos_id: The end token; None if the task has none.
         output: The output that the task needs, as in `Signature`; None if any model will do.
         max_decoded_length: The largest length of a prompt with the tokens generated after it.
+        class_names: The names of the classes in their order; empty if they have none.
     """
 
     inputs: Mapping[str, InputSpec]
@@ -150,6 +151,7 @@ class TaskInterface:
     eos_id: int | None = None
     output: str | None = None
     max_decoded_length: int = 0
+    class_names: tuple[str, ...] = ()
 
     @property
     def signature(self) -> Signature | None:

@@ -413,6 +413,7 @@ def make_task_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Ta
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
         output=config.signature.output,
+        class_names=shape.classes,
     )
 
 

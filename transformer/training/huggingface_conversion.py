@@ -23,7 +23,6 @@ from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.paths import storage_of
 from transformer.tasks import registry as tasks
-from transformer.tasks.fine_tuning import FineTuningConfig
 from transformer.training.build import build_components
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
@@ -41,6 +40,9 @@ TASK_OF_FAMILY = {
 
 IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
+
+CLASSIFIER = ("classes", "pooler")
+"""The parameters of an encoder that score the classes of a text, by the first name of their path."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "source.spm", "target.spm", "vocab.json")
 _SPECIAL = {
@@ -195,11 +197,10 @@ def _save_start(
     if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
         params = params | {name: initial[name] for name in IMAGE_HEADS if name in params}
         begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
-    if isinstance(experiment.task, FineTuningConfig):
-        kept_names = [name for name in initial if name in params and _shapes(params[name]) == _shapes(initial[name])]
-        fresh = sorted(initial.keys() - set(kept_names))
-        params = initial | {name: params[name] for name in kept_names}
-        begun = (f"initialized randomly: {', '.join(fresh)}",) if fresh else ()
+    fresh = [name for name in CLASSIFIER if name in initial and _shapes(params.get(name)) != _shapes(initial[name])]
+    if fresh:
+        begun = (*begun, f"initialized randomly: {', '.join(fresh)}")
+    params = {name: initial[name] if name in fresh else params[name] for name in initial}
     placed = jax.tree.map(
         lambda leaf, given: jax.device_put(given, leaf.sharding), components.abstract_state.variables.params, params
     )
@@ -354,8 +355,7 @@ def export_to_huggingface(
             said = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, said)
     else:
-        names = experiment.task.shape.classes if isinstance(experiment.task, FineTuningConfig) else ()
-        keys = class_name_keys(names) if names else {}
+        keys = class_name_keys(interface.class_names) if interface.class_names else {}
         with atomic_output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, _token_keys(experiment, kept), keys)
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length)

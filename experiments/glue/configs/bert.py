@@ -59,7 +59,7 @@ def pretraining() -> ConfigDict:
 
 def fine_tuning(dataset: str) -> ConfigDict:
     """Build the fine-tuning config: 1,000 steps of 32 sentences."""
-    return _as_encoder(gpt1.fine_tuning(dataset), f"bert_{dataset}", MODEL)
+    return as_encoder(gpt1.fine_tuning(dataset), f"bert_{dataset}", MODEL)
 
 
 def classification_from_scratch(problem: str) -> ConfigDict:
@@ -67,10 +67,10 @@ def classification_from_scratch(problem: str) -> ConfigDict:
     small = {"layers": 2, "width": 64, "feed_forward": 256, "dropout": 0.0, "attention_dropout": 0.0, "scan_unroll": 2}
     # As of GPT-1, BERT's own arrangement learns these problems far more slowly where a model is so small.
     easy = {"norm_placement": "pre", "initialization": "xavier", "positions": "rotary"}
-    return _as_encoder(gpt1.classification_from_scratch(problem), f"bert_{problem}", {**MODEL, **small, **easy})
+    return as_encoder(gpt1.classification_from_scratch(problem), f"bert_{problem}", {**MODEL, **small, **easy})
 
 
-def _as_encoder(config: ConfigDict, name: str, model: dict) -> ConfigDict:
+def as_encoder(config: ConfigDict, name: str, model: dict) -> ConfigDict:
     """Return a config of fine-tuning with an encoder instead of a decoder."""
     config.name = name
     config.task.sequence_format = "bert"

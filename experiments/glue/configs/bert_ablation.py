@@ -12,17 +12,12 @@ results/bert.md. One run alone:
 
 from ml_collections import ConfigDict
 
-from experiments.glue.configs import bert
+from experiments.glue.configs import bert, gpt1_ablation
 
 
 def get_config() -> ConfigDict:
     """Build the fine-tuning config of CoLA."""
-    config = bert.fine_tuning("CoLA")
-    config.name = "bert_ablation"
-    config.maps_every = 0
-    config.checkpoint_every = 0
-    config.keep_checkpoints = 1
-    return config
+    return bert.as_encoder(gpt1_ablation.get_config(), "bert_ablation", bert.MODEL)
 
 
 def get_ablation(ablation):
@@ -30,10 +25,5 @@ def get_ablation(ablation):
     return ablation(
         question="What does pre-training do for a fine-tuned encoder?",
         arms={"without pre-training": {"initialize_from.rules": ("* = fresh",)}, "with pre-training": {}},
-        reference="without pre-training",
-        selection_metric="validation/glue",
-        reported_metric="development/glue",
-        direction="maximize",
-        tasks={name: {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
-        plotted_metrics=("validation/loss",),
+        **gpt1_ablation.VERDICT,
     )

@@ -16,6 +16,16 @@ from ml_collections import ConfigDict
 
 from experiments.glue.configs import gpt1
 
+# What decides between the arms, on which tasks.
+VERDICT = {
+    "reference": "without pre-training",
+    "selection_metric": "validation/glue",
+    "reported_metric": "development/glue",
+    "direction": "maximize",
+    "tasks": {name: {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
+    "plotted_metrics": ("validation/loss",),
+}
+
 
 def get_config() -> ConfigDict:
     """Build the fine-tuning config of CoLA."""
@@ -42,10 +52,5 @@ def get_ablation(ablation):
             "without auxiliary loss": {"task.auxiliary": 0.0},
             "LSTM with auxiliary loss": lstm,
         },
-        reference="without pre-training",
-        selection_metric="validation/glue",
-        reported_metric="development/glue",
-        direction="maximize",
-        tasks={name: {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
-        plotted_metrics=("validation/loss",),
+        **VERDICT,
     )
