@@ -28,7 +28,7 @@ def _become_worker(arguments: Arguments) -> None:
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import TrialStore
 
-    told = {"num_workers": arguments.num_workers, "seeds": arguments.seeds}
+    told = {"num_workers": arguments.num_workers, "seeds": arguments.seeds, "plan_effect": arguments.plan_effect}
     idle = [name for name, value in told.items() if value is not None]
     idle += [name for name in ("report_only", "retry_failed") if getattr(arguments, name)]
     if idle:
@@ -55,6 +55,13 @@ COMMAND = Command(
         Flag("vmap", "train runs with the same program together by jax.vmap, if that is faster", False, bool),
         Flag("retry_failed", "train failed runs again", default=False, value_type=bool),
         Flag("report_only", "write the page of the finished runs, without training", default=False, value_type=bool),
+        Flag(
+            "plan_effect",
+            "before a study, print the power of several numbers of seeds to see this difference, in standard "
+            "deviations of the paired differences; nothing is trained",
+            value_type=float,
+            makes_optional=("workdir",),
+        ),
         Flag("worker", "be one worker of a study that has begun, in this process", default=False, value_type=bool),
     ),
     takes_config=True,
@@ -66,6 +73,11 @@ def main(arguments: Arguments) -> None:
     """Check everything, train the missing runs, write the page."""
     if arguments.worker:
         _work(arguments)
+        return
+    if arguments.plan_effect is not None:
+        from transformer.studies.ablations.study_plan import format_plan
+
+        print(format_plan(_spec(arguments), arguments.plan_effect))
         return
     if arguments.num_workers is not None:
         divide_machine(arguments.num_workers, range(arguments.num_workers))

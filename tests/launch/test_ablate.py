@@ -194,7 +194,20 @@ def test_failed_runs_are_named_and_tried_again_when_asked(capsys, tmp_path, stud
     assert "failed:" not in capsys.readouterr().out.rpartition("tried again")[2]
 
 
+def test_a_plan_is_printed_without_a_directory_and_trains_nothing(capsys, tmp_path, study, fakes):
+    assert call(f"--config={study}", "--plan_effect=1.5") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith("1.5 standard deviations of the paired differences, at 5% over 1 comparison:")
+    # By tables of the paired t test: six pairs see 1.5 deviations in 4 of 5 studies, and five do not.
+    assert told[-1] == "80% power takes 6 seeds."
+    powers = {int(line.split()[0]): float(line.split()[1]) for line in told[2:-1]}
+    assert list(powers) == [3, 5, 6, 8, 12, 20]
+    assert powers[5] < 0.8 <= powers[6]
+    assert not fakes.trained
+
+
 WRONG = {
+    "no effect": ({}, ("--plan_effect=0",), "--plan_effect=0 must be 0.01 or more"),
     "one arm": ({"arms": {"post": {}}}, (), "ablation.arms has 1 of them"),
     "seed twice": ({"seeds": (1, 1)}, (), "ablation.seeds=(1, 1) must hold different values"),
     "seed missing": ({}, ("--seeds=1,,2",), "--seeds='1,,2' lacks a seed"),

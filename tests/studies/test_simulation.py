@@ -82,13 +82,6 @@ def told_apart(accuracies_AxS: np.ndarray) -> bool:
     return any(pair.verdict in ("better", "worse") for pair in compare_arms(select_hyperparameters(spec, cells)))
 
 
-@pytest.fixture
-def without_power(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a study could have seen takes most of its time, and decides nothing."""
-    monkeypatch.setattr("transformer.studies.ablations.arm_comparisons._power", lambda *_: None)
-
-
-@pytest.mark.usefixtures("without_power")
 @pytest.mark.parametrize("seeds", range(3, 11))
 def test_arms_that_learn_all_or_nothing_are_told_apart_by_chance_in_at_most_one_study_of_twenty(seeds: int) -> None:
     """Accuracies of 1 or 0, every outcome of a study with its probability: nothing here is sampled."""
@@ -110,7 +103,6 @@ def test_arms_that_learn_all_or_nothing_are_told_apart_by_chance_in_at_most_one_
         assert wrong <= 0.05
 
 
-@pytest.mark.usefixtures("without_power")
 @pytest.mark.parametrize(("examples", "error"), [(1000, 0.001), (200, 0.01)])
 def test_six_equal_arms_with_saturated_accuracies_are_told_apart_in_at_most_one_study_of_twenty(
     examples: int, error: float

@@ -380,7 +380,6 @@ def _heatmap(study: StudyResults, arm: str) -> dict[str, Any] | None:
 def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
     # Who draws the only task's differences finds its seeds by the task's name.
     task = next(iter(study.spec.tasks)) if len(study.spec.tasks) == 1 else pair.task_name
-    power = pair.power
     return {
         "arm": pair.arm_name,
         "reference": study.spec.reference,
@@ -395,14 +394,6 @@ def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
         "verdict": pair.verdict,
         "learned": pair.learned_counts._asdict(),
         "reason": explain_verdict(study, pair),
-        "power": {
-            "deviation": power and power.standard_deviation,
-            "level": power and power.significance_level,
-            "detectable": power and power.detectable_difference,
-            "seeds_for": [
-                {"difference": size, "seeds": seeds} for size, seeds in (power.num_seeds_by_difference if power else ())
-            ],
-        },
     }
 
 

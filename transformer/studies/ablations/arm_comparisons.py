@@ -15,33 +15,15 @@ from transformer.studies.ablations.hyperparameter_selection import (
 from transformer.studies.ablations.statistics import (
     SIGNIFICANCE,
     MeanTest,
-    detectable_effect,
     estimate_discrete_step,
     fisher_exact_p,
     holm_correction,
-    num_pairs_needed,
     permutation_p,
     t_test,
 )
 
 MIN_SEEDS_FOR_VERDICT = 3  # paired seeds
 ROUNDING = 2.0**-22  # relative: metrics that differ by less are equal, as some are computed in float32
-
-
-class PowerAnalysis(NamedTuple):
-    """The statistical power of a comparison, from the standard deviation of its paired differences.
-
-    Attributes:
-        standard_deviation: The standard deviation of the paired differences.
-        significance_level: The two-sided significance level.
-        detectable_difference: The smallest difference seen with a power of 80%; None without spread.
-        num_seeds_by_difference: Differences, and the number of seeds each needs.
-    """
-
-    standard_deviation: float
-    significance_level: float
-    detectable_difference: float | None
-    num_seeds_by_difference: tuple[tuple[float, int], ...]
 
 
 class LearnedCounts(NamedTuple):
@@ -73,7 +55,6 @@ class Comparison(NamedTuple):
         p_holm: The p-value after Holm's correction; None if no verdict may be given.
         num_comparisons: The number of comparisons that Holm's correction covers.
         verdict: "better", "worse", "no difference seen" or "not said".
-        power: The power analysis; None if no verdict may be given.
         learned_counts: How many runs learned.
     """
 
@@ -84,7 +65,6 @@ class Comparison(NamedTuple):
     p_holm: float | None
     num_comparisons: int
     verdict: str
-    power: PowerAnalysis | None
     learned_counts: LearnedCounts
 
     @property
@@ -160,7 +140,7 @@ def _pair(study: StudyResults, arm: str, task: str | None, against: str) -> Comp
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
     test = _paired_test(list(differences.values()), values, reference) if len(differences) >= 2 else None
     learning = LearnedCounts(count_learned(study, arm, task), count_learned(study, against, task), None)
-    return Comparison(arm, task, differences, test, None, 0, "not said", None, learning)
+    return Comparison(arm, task, differences, test, None, 0, "not said", learning)
 
 
 def _paired_test(differences: Sequence[float], values: Mapping[int, float], reference: Mapping[int, float]) -> MeanTest:
@@ -223,8 +203,7 @@ def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Compar
             verdict = "better" if is_better(study.spec, pair.test.mean, 0.0) else "worse"
         elif pair.test.p_value is None and pair.test.mean:
             verdict = "not said"  # a difference was seen with every seed, and nothing tells how much of it is chance
-        power = _power(pair.test, SIGNIFICANCE / len(able), study.spec.smallest_effect_of_interest)
-        yield pair._replace(p_holm=p, num_comparisons=len(able), verdict=verdict, power=power)
+        yield pair._replace(p_holm=p, num_comparisons=len(able), verdict=verdict)
 
 
 def untuned_combinations_by_arm(study: StudyResults, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
@@ -235,23 +214,3 @@ def untuned_combinations_by_arm(study: StudyResults, pair: Comparison) -> dict[s
         for arm in (pair.arm_name, study.spec.reference)
         if (gaps := [hyperparameters for task in tasks for hyperparameters in untuned_combinations(study, arm, task)])
     }
-
-
-def _power(test: MeanTest, level: float, notable: float | None) -> PowerAnalysis:
-    """Compute the power at Holm's strictest level, 5% over the family, valid whatever the other comparisons give."""
-    if test.standard_deviation == 0:
-        return PowerAnalysis(0.0, level, None, ())
-    detectable = test.standard_deviation * detectable_effect(test.sample_size, level)
-    wanted = {*round_numbers_below(detectable), *(() if notable is None else (notable,))}
-    needed = tuple(
-        (difference, max(MIN_SEEDS_FOR_VERDICT, num_pairs_needed(difference / test.standard_deviation, level)))
-        for difference in sorted(wanted, reverse=True)
-    )
-    return PowerAnalysis(test.standard_deviation, level, detectable, needed)
-
-
-def round_numbers_below(limit: float, count: int = 3) -> list[float]:
-    """Return the `count` largest numbers of 1, 2 or 5 times a power of ten that do not exceed a positive limit."""
-    exponent = math.floor(math.log10(limit))
-    steps = [float(f"{digit}e{power}") for power in (exponent, exponent - 1, exponent - 2) for digit in (5, 2, 1)]
-    return [step for step in steps if step <= limit][:count]

@@ -1,4 +1,4 @@
-"""Statistics of a few paired runs: intervals, tests, corrections, and how many seeds a difference needs."""
+"""Statistics of a few paired runs: intervals, tests and corrections, and the power of a planned study."""
 
 import functools
 import math
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
 CONFIDENCE = 0.95  # of every interval
 SIGNIFICANCE = 0.05  # two-sided, of every test
@@ -264,25 +264,6 @@ def _deviations(degrees: int) -> np.ndarray:
     """Return quantiles of the estimated standard deviation, in units of the true one."""
     places = (np.arange(_NODES) + 0.5) / _NODES
     return np.sqrt(stats.chi2.ppf(places, degrees) / degrees)
-
-
-def detectable_effect(n: int, significance: float = SIGNIFICANCE) -> float:
-    """Return the smallest difference that n pairs detect with 80% power.
-
-    Args:
-        n: The number of pairs.
-        significance: The two-sided significance level of the test.
-
-    Returns:
-        The difference, in standard deviations of the paired differences.
-
-    Raises:
-        ValueError: If there are fewer than two pairs.
-    """
-    highest = 1.0
-    while statistical_power(n, highest, significance) < POWER:
-        highest *= 2
-    return float(optimize.brentq(lambda effect: statistical_power(n, effect, significance) - POWER, 0.0, highest))
 
 
 def num_pairs_needed(effect: float, significance: float = SIGNIFICANCE) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, PowerAnalysis
+from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison
 from transformer.studies.ablations.formatting import (
     describe_diverged_seeds,
     explain_verdict,
@@ -17,7 +17,7 @@ from transformer.studies.ablations.formatting import (
     round_to_error,
 )
 from transformer.studies.ablations.hyperparameter_selection import StudyResults, rank_best_first
-from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, fisher_exact_p
+from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest, fisher_exact_p
 from transformer.studies.ablations.study_warnings import describe_edge_values
 
 
@@ -134,7 +134,7 @@ def _sentence(study: StudyResults, pair: Comparison) -> str:
         return (
             f"No difference seen between {pair.arm_name} and {against}{where} at {pair.num_seeds} seeds: "
             f"{format_difference(test, format_corrected_p_value(pair))}"
-            f"{_could_see(pair.power, study.spec.smallest_effect_of_interest, pair.num_seeds)}."
+            f"{_smallest_effect(test, study.spec.smallest_effect_of_interest)}."
         )
     size = format_difference(
         test, f"{format_corrected_p_value(pair)}; {pair.num_seeds} paired seeds", of=study.spec.reported_metric
@@ -143,14 +143,12 @@ def _sentence(study: StudyResults, pair: Comparison) -> str:
     return f"{verdict}{describe_diverged_seeds(study, pair)}.{describe_edge_values(study, pair)}"
 
 
-def _could_see(power: PowerAnalysis | None, notable: float | None, n: int) -> str:
-    if power is None or power.detectable_difference is None:
+def _smallest_effect(test: MeanTest, smallest_effect: float | None) -> str:
+    """Say whether the interval of a difference excludes the smallest one that matters, on both sides."""
+    if smallest_effect is None or test.interval is None:
         return ""
-    size = notable if notable is not None else power.num_seeds_by_difference[0][0]
-    seeds = dict(power.num_seeds_by_difference)[size]
-    if seeds <= n:
-        return f"; a difference of {size:g} would probably have been seen"
-    return f"; to see {size:g} you need {seeds} seeds"
+    excluded = -smallest_effect < test.interval.low and test.interval.high < smallest_effect
+    return f"; a difference of {smallest_effect:g} is {'excluded' if excluded else 'not excluded'}"
 
 
 def _divergence(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:

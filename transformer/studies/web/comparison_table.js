@@ -151,14 +151,6 @@ function comparisonColumns() {
       cell: (arm) => pValueCell(findComparison(arm.name)),
     },
     { head: "verdict", cell: (arm) => verdictCell(findComparison(arm.name)) },
-    {
-      head: "power",
-      title:
-        "the smallest difference detectable with this many seeds at 80% power, and the seeds needed for others; " +
-        "at the strictest step of Holm's correction",
-      absent: !overall.some(({ power }) => isNumber(power?.detectable)),
-      cell: (arm) => powerCell(findComparison(arm.name)),
-    },
   ];
 }
 
@@ -279,21 +271,6 @@ function selectedHyperparametersCell({ selected_hyperparameters: selected }) {
       : tunedKeys().map((key) => small(`${shortKey(key)} `, createHtml("b", {}, words(key))));
   });
 }
-
-/** @param {Comparison | undefined} pair */
-function powerCell(pair) {
-  const power = pair?.power;
-  if (!isNumber(power?.detectable)) return [];
-  const lines = [line("detects ", valueNode(power.detectable, formatRough(power.detectable)))];
-  for (const { difference, seeds } of power.seeds_for ?? [])
-    lines.push(
-      small("for ", valueNode(difference, formatOrDash(difference)), ": ", valueNode(seeds, pluralize(seeds, "seed"))),
-    );
-  return lines;
-}
-
-/** @param {number} value */
-const formatRough = (value) => formatOrDash(Number(value.toPrecision(2)));
 
 /** What the analysis says of each comparison, in its own words. */
 function comparisonNotes() {

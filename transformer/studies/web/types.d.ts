@@ -92,7 +92,6 @@ export interface Comparison {
   p: MaybeNumber;
   p_holm: MaybeNumber;
   p_permutation: MaybeNumber;
-  power: { detectable: MaybeNumber; seeds_for?: { difference: number; seeds: number }[] } | null;
   verdict: string;
   reason: string | null;
 }
