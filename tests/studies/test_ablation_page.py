@@ -57,7 +57,7 @@ def expected_in_row(result: dict, arm: dict) -> list[float | None]:
     pair = next((each for each in result["comparisons"] if each["arm"] == arm["name"] and each["task"] is None), None)
     row = [arm["mean"], *arm["interval"], arm["iqm"]["value"], *arm["iqm"]["interval"]]
     if pair:
-        row += [pair["difference"], *pair["interval"], pair["p_holm"], pair["p"], pair["p_permutation"]]
+        row += [pair["difference"], *(pair["interval"] or ()), pair["p_holm"], pair["p"], pair["p_permutation"]]
     runs, target = arm["run_counts"], arm["to_target"]
     return [
         *row,
@@ -79,7 +79,7 @@ def test_the_table_of_arms_is_the_result(result, page):
         assert_shown(found, expected_in_row(result, arm))
     verdicts = [pair["verdict"] for pair in result["comparisons"] if pair["task"] is None]
     assert [words[1:] for words in page.locator("#arms-table .verdict").all_text_contents()] == verdicts
-    assert set(verdicts) == {"better", "worse", "no difference seen"}
+    assert set(verdicts) == {"better", "worse", "no difference seen", "not judged"}
     assert f"{result['arms'][1]['run_counts']['diverged']} of 120" in rows.nth(1).inner_text()
     assert page.locator("#summary li").all_inner_texts() == result["summary"]
     assert page.locator("#warnings li").all_inner_texts() == result["warnings"]
@@ -87,7 +87,7 @@ def test_the_table_of_arms_is_the_result(result, page):
     pairs = [pair for pair in result["comparisons"] if pair["task"] is not None]
     for row, pair in zip(page.locator("#tasks-table tbody tr").all(), pairs, strict=True):
         probabilities = [pair[name] for name in ("p_holm", "p", "p_permutation")]
-        assert_shown(numbers_in(row), [pair["difference"], *pair["interval"], *probabilities])
+        assert_shown(numbers_in(row), [pair["difference"], *(pair["interval"] or ()), *probabilities])
 
 
 @pytest.mark.browser
@@ -133,7 +133,7 @@ def test_a_least_study_has_no_empty_panel(visit, tmp_path):  # noqa: F811
     assert shown == ["verdict", "arms", "seeds", "sensitivity", "configs", "cells"]
     heads = page.locator("#arms-table thead th").all_inner_texts()
     assert heads == ["arm", "test/loss", "difference", "verdict", "diverged"]
-    assert "not said" in page.locator("#arms-table").inner_text()
+    assert "not judged" in page.locator("#arms-table").inner_text()
     assert "1 seed only" in page.locator("#warnings").inner_text()
     assert page.locator("figure").count() == 3
     assert not any(words in page.locator("body").inner_text() for words in ("NaN", "undefined", "null"))

@@ -220,7 +220,7 @@ def rates(arm: str, slow: Sequence[float | None], fast: Sequence[float | None]) 
     return row(arm, slow, hyperparameters={RATE: 1}) + row(arm, fast, hyperparameters={RATE: 2})
 
 
-def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning() -> None:
+def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning_and_its_arm_waits_for_it() -> None:
     """Rate 2 is the best of both; one run of "pre" at it fails, which is nothing that its rate did."""
     study = spec(tuning_grid={RATE: (1, 2)})
     worse = [value + 1 for value in PRE]
@@ -234,11 +234,21 @@ def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning() -> None:
     result = analyze(study, cells, {})
     assert arm_of(result, "pre")["selected_hyperparameters"] == {"": {RATE: 2}}
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["n"]) == ("worse", 4)
-    assert (
-        "The values of pre were chosen without seed 2, of which not every value tried has a run that ended."
-        in (result["warnings"])
+    assert (pair["verdict"], pair["n"], pair["p"], pair["p_holm"], pair["interval"]) == (
+        ("not judged", 4, None, None, None)
     )
+    assert pair["reason"] == f"arm 'pre', seed 2, {RATE}=2 failed: run the command again with --retry_failed."
+    assert f"post is not judged against pre: {pair['reason']}" in result["summary"]
+    # The same where the run that is lost is one at a value that would not be chosen anyway.
+    other = [
+        each._replace(state="pending", selection_value=None, reported_value=None)
+        if (each.arm_name, each.seed, each.hyperparameters[RATE]) == ("post", 3, 1)
+        else each
+        for each in whole
+    ]
+    (pair,) = analyze(study, other, {})["comparisons"]
+    assert (pair["verdict"], pair["n"]) == ("not judged", 5)
+    assert pair["reason"] == f"arm 'post', seed 3, {RATE}=1 has not ended: run the command again."
     # The seed that is lost at one value is lost at the other: it is the only one at which rate 1 is any good.
     lucky = [
         each._replace(selection_value=-9.0) if (each.seed, each.hyperparameters[RATE]) == (2, 1) else each
@@ -248,9 +258,9 @@ def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning() -> None:
     # One that diverged was tried, and counts as what its rate did.
     diverged = [each._replace(state="diverged") if each.state == "failed" else each for each in cells]
     assert arm_of(analyze(study, diverged, {}), "pre")["selected_hyperparameters"] == {"": {RATE: 1}}
-    assert analyze(study, whole, {})["warnings"] == [
-        f"pre and post chose {RATE}=2, the largest tried: the best may lie beyond."
-    ]
+    result = analyze(study, whole, {})
+    assert result["comparisons"][0]["verdict"] == "worse"
+    assert result["warnings"] == [f"pre and post chose {RATE}=2, the largest tried: the best may lie beyond."]
 
 
 def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
@@ -264,16 +274,24 @@ def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
     ]
     result = analyze(study, lost, {})
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not said", 5, None)
+    assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not judged", 5, None)
     assert pair["reason"] == (
-        f"pre has no run of {RATE}=2 to compare with its other values: what one arm has over the other may be its "
-        "tuning (--retry_failed trains again what failed)."
+        "; ".join(f"arm 'pre', seed {seed}, {RATE}=2 failed" for seed in (1, 2, 3, 4))
+        + "; and 1 more: run the command again with --retry_failed."
     )
-    assert f"Nothing is said of post against pre: {pair['reason']}" in result["summary"]
     # The same where each value has runs, but no seed has all of them.
     apart = [each for each in cells if each.arm_name == "post" or each.seed % 2 == each.hyperparameters[RATE] % 2]
-    assert analyze(study, apart, {})["comparisons"][0]["verdict"] == "not said"
+    assert analyze(study, apart, {})["comparisons"][0]["verdict"] == "not judged"
     assert analyze(study, cells, {})["comparisons"][0]["verdict"] == "worse"
+
+
+def test_only_comparisons_with_the_arm_whose_run_is_missing_wait() -> None:
+    cells = row("a", PRE) + row("b", POST) + row("c", [value + 0.2 for value in POST])
+    study = spec(("a", "b", "c"))
+    of_arm = [each for each in cells if (each.arm_name, each.seed) != ("b", 5)]
+    assert [pair["verdict"] for pair in analyze(study, of_arm, {})["comparisons"]] == ["not judged", "worse"]
+    of_reference = [each for each in cells if (each.arm_name, each.seed) != ("a", 5)]
+    assert [pair["verdict"] for pair in analyze(study, of_reference, {})["comparisons"]] == ["not judged"] * 2
 
 
 def test_sensitivity_is_of_seeds_that_have_every_value() -> None:
@@ -321,8 +339,8 @@ def test_no_verdict_under_three_seeds(count: int) -> None:
     study = spec(seeds=tuple(range(1, count + 1)))
     result = analyze(study, row("pre", PRE[:count]) + row("post", POST[:count]), {})
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not said", count, None)
-    assert (pair["interval"] is None) == (count == 1)
+    assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not judged", count, None)
+    assert (pair["p"], pair["interval"]) == (None, None)
     assert result["warnings"][0].startswith(f"{count} seed{'s' if count > 1 else ''} only: no verdict is given")
     assert "no verdict is given under three" in pair["reason"]
 
@@ -338,7 +356,7 @@ def test_a_warning_under_five_seeds(count: int, warned: bool) -> None:
 def test_an_arm_without_survivors_is_named_and_not_judged() -> None:
     result = analyze(spec(), row("pre", PRE) + row("post", [None] * 5), {})
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["n"], pair["difference"], pair["interval"]) == ("not said", 0, None, None)
+    assert (pair["verdict"], pair["n"], pair["difference"], pair["interval"]) == ("not judged", 0, None, None)
     assert "post diverged with seeds 1, 2, 3, 4 and 5" in pair["reason"]
     post = arm_of(result, "post")
     assert (post["mean"], post["interval"], post["iqm"]) == (None, None, {"value": None, "interval": None})
@@ -367,14 +385,14 @@ def test_equal_differences_carry_no_t_statistic() -> None:
         off = [0.998 + each for each in noise]
         result = analyze(study, row("a", [1.0] * 3) + row("b", off) + row("c", [1.1, 0.9, 1.0]), {})
         pair = result["comparisons"][0]
-        assert (pair["verdict"], pair["interval"]) == ("not said", None)
+        assert (pair["verdict"], pair["interval"]) == ("not judged", None)
         # Two of the eight choices of signs, over two comparisons.
         assert (pair["p"], pair["p_permutation"], pair["p_holm"]) == (0.25, 0.25, 0.5)
         assert pair["reason"] == (
             "All 3 paired differences are -0.002 (with every seed): they carry no t statistic, and flipping their "
             "signs gives p = 0.25, the least that 3 seeds can; a verdict takes 7 that agree."
         )
-        assert f"Nothing is said of b against a: {pair['reason']}" in result["summary"]
+        assert f"b is not judged against a: {pair['reason']}" in result["summary"]
         reference = arm_of(result, "a")
         assert (reference["mean"], reference["interval"], reference["iqm"]["interval"]) == (1.0, None, None)
         assert result["summary"][0].startswith("a has the best mean test/accuracy, 1 (with every seed)")
@@ -603,7 +621,7 @@ def test_failed_and_missing_runs_are_named() -> None:
 
 def test_nothing_ran() -> None:
     result = analyze(spec(tuning_grid={RATE: (1, 2), WARMUP: (0, 1)}, target=1.0), [], {})
-    assert result["comparisons"][0]["verdict"] == "not said"
+    assert result["comparisons"][0]["verdict"] == "not judged"
     assert [arm["selected_hyperparameters"] for arm in result["arms"]] == [{}, {}]
     assert result["warnings"][0].startswith(
         f"40 of 40 runs have not ended: arm 'pre', seed 1, {RATE}=1, {WARMUP}=0; arm 'pre', seed 1, {RATE}=1, {WARMUP}"

@@ -88,5 +88,5 @@ def test_the_table() -> None:
 
 def test_the_table_of_one_seed_has_no_intervals() -> None:
     lines = format_arms_table(result((1,))).splitlines()
-    assert "not said" in lines[2]
+    assert "not judged" in lines[2]
     assert " - " in lines[1]

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer.studies.ablations.hyperparameter_selection import (
+    MissingRun,
     StudyResults,
     has_completed_or_diverged,
     has_learned,
     is_better,
+    missing_runs,
     rank_best_first,
-    untuned_combinations,
 )
 from transformer.studies.ablations.statistics import (
     SIGNIFICANCE,
@@ -49,16 +50,18 @@ class Comparison(NamedTuple):
 
     Attributes:
         arm_name: The arm.
+        reference_name: The arm that it is compared with.
         task_name: The task; None for the mean of all tasks.
         differences: The paired differences by seed.
-        test: The t test of the differences; None if fewer than two seeds have both runs.
+        test: The t test of the differences; None if no verdict may be given.
         p_holm: The p-value after Holm's correction; None if no verdict may be given.
         num_comparisons: The number of comparisons that Holm's correction covers.
-        verdict: "better", "worse", "no difference seen" or "not said".
+        verdict: "better", "worse", "no difference seen" or "not judged".
         learned_counts: How many runs learned.
     """
 
     arm_name: str
+    reference_name: str
     task_name: str | None
     differences: dict[int, float]
     test: MeanTest | None
@@ -97,8 +100,8 @@ def compare_arms(study: StudyResults) -> list[Comparison]:
 
     The comparisons over all tasks are one family for Holm's correction, and those on single tasks, of all arms and
     tasks together, another: the first answers the study's question, the second shows where the answer comes from.
-    Comparisons of fewer than three paired seeds, and those of an arm that was not tuned over every value, get no
-    verdict and belong to neither.
+    Comparisons of fewer than three paired seeds, and those of which a run failed or has not ended, get no verdict and
+    belong to neither.
 
     Args:
         study: The results of the study.
@@ -132,15 +135,17 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
     if len(order) < 2 or study.spec.reference in order[:2]:
         return None
     pair = _pair(study, order[0], None, order[1])
-    return (pair, order[1]) if pair.test is not None and pair.num_seeds >= MIN_SEEDS_FOR_VERDICT else None
+    return (pair, order[1]) if pair.test is not None else None
 
 
 def _pair(study: StudyResults, arm: str, task: str | None, against: str) -> Comparison:
     values, reference = study.values_by_seed(arm, task), study.values_by_seed(against, task)
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
-    test = _paired_test(list(differences.values()), values, reference) if len(differences) >= 2 else None
     learning = LearnedCounts(count_learned(study, arm, task), count_learned(study, against, task), None)
-    return Comparison(arm, task, differences, test, None, 0, "not said", learning)
+    pair = Comparison(arm, against, task, differences, None, None, 0, "not judged", learning)
+    if len(differences) < MIN_SEEDS_FOR_VERDICT or missing_runs_by_arm(study, pair):
+        return pair
+    return pair._replace(test=_paired_test(list(differences.values()), values, reference))
 
 
 def _paired_test(differences: Sequence[float], values: Mapping[int, float], reference: Mapping[int, float]) -> MeanTest:
@@ -188,13 +193,10 @@ def _differs(learning: LearnedCounts) -> bool:
 
 
 def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Comparison]:
-    enough = [
-        pair.num_seeds >= MIN_SEEDS_FOR_VERDICT and not untuned_combinations_by_arm(study, pair) for pair in family
-    ]
-    able = [pair.p_value for pair, judged in zip(family, enough, strict=True) if judged and pair.p_value is not None]
+    able = [pair.p_value for pair in family if pair.p_value is not None]
     corrected = iter(holm_correction(able))
-    for pair, judged in zip(family, enough, strict=True):
-        if pair.test is None or not judged:
+    for pair in family:
+        if pair.test is None:
             yield pair
             continue
         p = next(corrected)
@@ -202,15 +204,13 @@ def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Compar
         if p < SIGNIFICANCE:
             verdict = "better" if is_better(study.spec, pair.test.mean, 0.0) else "worse"
         elif pair.test.p_value is None and pair.test.mean:
-            verdict = "not said"  # a difference was seen with every seed, and nothing tells how much of it is chance
+            verdict = "not judged"  # a difference was seen with every seed, and nothing tells how much of it is chance
         yield pair._replace(p_holm=p, num_comparisons=len(able), verdict=verdict)
 
 
-def untuned_combinations_by_arm(study: StudyResults, pair: Comparison) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the combinations of tuned values that either arm of a comparison was not tuned over, by arm."""
+def missing_runs_by_arm(study: StudyResults, pair: Comparison) -> dict[str, list[MissingRun]]:
+    """Return the runs of either arm of a comparison that failed or have not ended, by arm."""
     tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
     return {
-        arm: gaps
-        for arm in (pair.arm_name, study.spec.reference)
-        if (gaps := [hyperparameters for task in tasks for hyperparameters in untuned_combinations(study, arm, task)])
+        arm: missing for arm in (pair.arm_name, pair.reference_name) if (missing := missing_runs(study, arm, tasks))
     }

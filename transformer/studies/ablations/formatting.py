@@ -7,11 +7,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, untuned_combinations_by_arm
-from transformer.studies.ablations.hyperparameter_selection import DIVERGED, StudyResults
-from transformer.studies.ablations.run_result import RunResult, describe_hyperparameters
+from transformer.studies.ablations.arm_comparisons import Comparison, missing_runs_by_arm
+from transformer.studies.ablations.hyperparameter_selection import DIVERGED, MissingRun, StudyResults
+from transformer.studies.ablations.run_result import RunResult, describe_run
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest
 
+_NAMED = 4  # runs in one sentence, before the rest are only counted
 _BEFORE, _AFTER = (
     ("arm", "task", "seed"),
     ("state", "selection_value", "reported_value", "steps", "directory", "command"),
@@ -21,14 +22,8 @@ _BEFORE, _AFTER = (
 def explain_verdict(study: StudyResults, pair: Comparison) -> str:
     """Explain the verdict of a comparison in one sentence."""
     test = pair.test
-    if pair.num_seeds >= MIN_SEEDS_FOR_VERDICT and (gaps := untuned_combinations_by_arm(study, pair)):
-        lacking = [
-            f"{arm} has no run of {join_words(map(describe_hyperparameters, tried))}" for arm, tried in gaps.items()
-        ]
-        return (
-            f"{join_words(lacking)} to compare with its other values: what one arm has over the other may be its "
-            "tuning (--retry_failed trains again what failed)."
-        )
+    if gaps := missing_runs_by_arm(study, pair):
+        return _name_missing_runs(gaps)
     if test is None or pair.p_holm is None:
         told = describe_missing_seeds(study, pair.arm_name, pair.task_name) or describe_missing_seeds(
             study, study.spec.reference, pair.task_name
@@ -46,6 +41,23 @@ def explain_verdict(study: StudyResults, pair: Comparison) -> str:
         alone = f"alone it would count as seen ({format_p_value(test.p_value)})"
         return f"{told}: {alone}, among {pair.num_comparisons} it does not."
     return f"{told}, over {pair.num_seeds} paired seeds: the interval holds 0{describe_diverged_seeds(study, pair)}."
+
+
+def _name_missing_runs(gaps: Mapping[str, Sequence[MissingRun]]) -> str:
+    """Name the runs without which there is no verdict, and say how to get them."""
+    runs = [(arm, run) for arm, missing in gaps.items() for run in missing]
+    words = [
+        f"{describe_run(arm, task, seed, hyperparameters)} {'failed' if failed else 'has not ended'}"
+        for arm, (task, seed, hyperparameters, failed) in runs
+    ]
+    again = " with --retry_failed" if any(run.failed for _, run in runs) else ""
+    return f"{format_some(words)}: run the command again{again}."
+
+
+def format_some(descriptions: Sequence[str]) -> str:
+    """List a few descriptions, and count the rest: "a; b; c; d; and 6 more"."""
+    rest = len(descriptions) - _NAMED
+    return "; ".join(descriptions[:_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def round_to_error(value: float, error: float | None = None) -> str:
@@ -110,7 +122,7 @@ def _without_spread(pair: Comparison, test: MeanTest) -> str:
     if not test.mean:
         return "0: the arms are alike"
     told = f"{format_difference(test)}: they carry no t statistic, and flipping their signs gives"
-    if pair.verdict != "not said" or pair.p_value is None:
+    if pair.verdict != "not judged" or pair.p_value is None:
         return f"{told} {format_corrected_p_value(pair)}"
     # Two of the 2^n choices of signs are as far from zero.
     enough = next(n for n in itertools.count(pair.num_seeds) if pair.num_comparisons * 2 / 2**n < SIGNIFICANCE)

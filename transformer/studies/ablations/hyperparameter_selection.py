@@ -11,6 +11,22 @@ from transformer.studies.ablations.run_result import RunResult
 DONE, STUCK, DIVERGED, FAILED = "done", "stuck", "diverged", "failed"
 
 
+class MissingRun(NamedTuple):
+    """A planned run of an arm that has no result.
+
+    Attributes:
+        task_name: The task.
+        seed: The seed.
+        hyperparameters: The tuned values.
+        failed: Whether it failed; else it has not ended.
+    """
+
+    task_name: str
+    seed: int
+    hyperparameters: Mapping[str, Any]
+    failed: bool
+
+
 class StudyResults(NamedTuple):
     """The results of a study by arm, task and combination of tuned values, in the order of its seeds.
 
@@ -181,27 +197,32 @@ def _judged(spec: Ablation, cell: RunResult) -> RunResult:
     return cell._replace(state=STUCK) if has_completed(cell) and beyond else cell
 
 
-def untuned_combinations(study: StudyResults, arm: str, task: str) -> list[Mapping[str, Any]]:
-    """Return the combinations that an arm was not tuned over: no run of them completed or diverged with a common seed.
+def missing_runs(study: StudyResults, arm: str, tasks: Iterable[str]) -> list[MissingRun]:
+    """Return the planned runs of an arm that failed or have not ended.
 
-    Such an arm was not tuned as the others are, and what it loses to them may be its tuning.
+    Without them its values were not all tried with the same seeds, and what it loses to another arm may be its tuning.
 
     Args:
         study: The results of the study.
         arm: The arm.
-        task: The task.
+        tasks: The tasks.
 
     Returns:
-        The combinations of tuned values.
+        The runs, seed by seed.
     """
-    shared = tuning_seeds(study, arm, task)
+    spec = study.spec
+    states = {
+        (task, words): {cell.seed: cell for cell in study.runs_by_setting.get((arm, task, words), ())}
+        for task in tasks
+        for words in map(_words, spec.combinations())
+    }
     return [
-        hyperparameters
-        for hyperparameters in study.spec.combinations()
-        if not any(
-            has_completed_or_diverged(cell) and cell.seed in shared
-            for cell in study.runs_with(arm, task, hyperparameters)
-        )
+        MissingRun(task, seed, hyperparameters, cell is not None and cell.state == FAILED)
+        for seed in spec.seeds
+        for task in tasks
+        for hyperparameters in spec.combinations()
+        for cell in (states[task, _words(hyperparameters)].get(seed),)
+        if cell is None or not has_completed_or_diverged(cell)
     ]
 
 

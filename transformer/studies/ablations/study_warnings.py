@@ -1,13 +1,12 @@
 """Warnings about a study: runs that are missing, too few or unequal, and tuned values at the edge of their range."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison
 from transformer.studies.ablations.formatting import (
     describe_missing_seeds,
-    format_seeds,
-    format_task_suffix,
+    format_some,
     join_words,
 )
 from transformer.studies.ablations.hyperparameter_selection import (
@@ -18,14 +17,11 @@ from transformer.studies.ablations.hyperparameter_selection import (
     StudyResults,
     best_value,
     has_completed,
-    has_completed_or_diverged,
     is_better,
-    tuning_seeds,
 )
 from transformer.studies.ablations.run_result import describe_run
 
 ENOUGH_SEEDS = 5
-_NAMED = 4  # runs in one warning, before the rest are only counted
 _ENDED = (DONE, STUCK, DIVERGED, FAILED)
 
 
@@ -35,7 +31,6 @@ def study_warnings(study: StudyResults) -> list[str]:
         *_unfinished(study),
         *_failed(study),
         *_too_few(study),
-        *_tuned_on_fewer_seeds(study),
         *_unpaired(study),
         *_target_missed(study),
         *_at_the_edge(study),
@@ -64,7 +59,7 @@ def _unfinished(study: StudyResults) -> Iterator[str]:
     ]
     if missing:
         planned = len(spec.seeds) * len(spec.tasks) * len(spec.arms) * len(list(spec.combinations()))
-        yield f"{len(missing)} of {planned} runs have not ended: {_some(missing)}."
+        yield f"{len(missing)} of {planned} runs have not ended: {format_some(missing)}."
 
 
 def _failed(study: StudyResults) -> Iterator[str]:
@@ -74,31 +69,7 @@ def _failed(study: StudyResults) -> Iterator[str]:
             f"{describe_run(cell.arm_name, cell.task_name, cell.seed, cell.hyperparameters)} ({cell.directory})"
             for cell in cells
         ]
-        yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {_some(failed)}."
-
-
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return "; ".join(names[:_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
-
-
-def _tuned_on_fewer_seeds(study: StudyResults) -> Iterator[str]:
-    """Warn of arms whose values were chosen without a seed that failed, or has not ended, at some of them."""
-    if len(list(study.spec.combinations())) < 2:
-        return
-    for arm in study.spec.arms:
-        for task in study.spec.tasks:
-            shared = tuning_seeds(study, arm, task)
-            known = {
-                cell.seed
-                for cell in study.runs_of_arm(arm)
-                if cell.task_name == task and has_completed_or_diverged(cell)
-            }
-            if left_out := sorted(known - shared):
-                yield (
-                    f"The values of {arm}{format_task_suffix(task)} were chosen without {format_seeds(left_out)}, "
-                    "of which not every value tried has a run that ended."
-                )
+        yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {format_some(failed)}."
 
 
 def _unpaired(study: StudyResults) -> Iterator[str]:

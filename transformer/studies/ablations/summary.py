@@ -108,8 +108,8 @@ def _winner(study: StudyResults, verdicts: Mapping[str, str], arms: Sequence[Map
         elif verdicts[first] == "worse":
             # Its mean is of the seeds that it finished, the verdict of those that both did.
             yield f"{told}, over the seeds that it finished; on the seeds of both it is worse than {spec.reference}."
-        elif verdicts[first] == "not said":
-            yield f"{told}; nothing can be said of it against the reference {spec.reference}."
+        elif verdicts[first] == "not judged":
+            yield f"{told}; it is not judged against the reference {spec.reference}."
         else:
             yield f"{told}, but no difference from the reference {spec.reference} was seen."
     elif all(verdict == "worse" for verdict in verdicts.values()):
@@ -128,8 +128,8 @@ def _value(arm: Mapping[str, Any]) -> str:
 
 def _sentence(study: StudyResults, pair: Comparison) -> str:
     where, against, test = format_task_suffix(pair.task_name), study.spec.reference, pair.test
-    if pair.verdict == "not said" or test is None:
-        return f"Nothing is said of {pair.arm_name} against {against}{where}: {explain_verdict(study, pair)}"
+    if pair.verdict == "not judged" or test is None:
+        return f"{pair.arm_name} is not judged against {against}{where}: {explain_verdict(study, pair)}"
     if pair.verdict == "no difference seen":
         return (
             f"No difference seen between {pair.arm_name} and {against}{where} at {pair.num_seeds} seeds: "

@@ -39,7 +39,7 @@ const VERDICTS = {
   better: ["▲", "better"],
   worse: ["▼", "worse"],
   "no difference seen": ["=", "no difference seen"],
-  "not said": ["?", "not said"],
+  "not judged": ["?", "not judged"],
 };
 
 export function showHeader() {
@@ -227,7 +227,7 @@ function verdictCell(pair) {
     createHtml("i", { "aria-hidden": "true" }, sign),
     words,
   );
-  return [line(badge), ...(pair.verdict === "not said" ? [small(showInvisible(pair.reason ?? ""))] : [])];
+  return [line(badge), ...(pair.verdict === "not judged" ? [small(showInvisible(pair.reason ?? ""))] : [])];
 }
 
 /** @param {Arm} arm */
