@@ -141,6 +141,17 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "model.attention_query": "bottom_layer",
         "model.output_layer": "state",
     },
+    "translation/recurrent_phrases:deep_att": {
+        "model.cell": "lstm_peephole",
+        "model.encoder_layers": 3,
+        "model.decoder_layers": 3,
+        "model.direction": "alternating_columns",
+        "model.skip_connections": "fast_forward_half",
+        "model.initial_decoder_state": "zero",
+        "model.annotations": "fast_forward",
+        "model.attention_query": "bottom_layer_only",
+        "model.output_layer": "state",
+    },
     "translation/sequence_level_training:mrt": {"task.objective": "mrt", "task.nll_weight": 0.0},
     # The last twenty checkpoints, one every 600 steps; the rate is (width x warm-up)^-0.5.
     "translation/wmt14:big": {

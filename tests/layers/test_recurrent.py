@@ -76,6 +76,9 @@ DEEP = [
     (CellKind.LSTM, Direction.BIDIRECTIONAL, 3, SkipConnections.FAST_FORWARD),
     (CellKind.LSTM, Direction.BIDIRECTIONAL_BELOW, 3, SkipConnections.GNMT),
     (CellKind.LSTM, Direction.ALTERNATING, 3, SkipConnections.FAST_FORWARD),
+    (CellKind.LSTM, Direction.ALTERNATING_COLUMNS, 3, SkipConnections.RESIDUAL),
+    (CellKind.LSTM_PEEPHOLE, Direction.ALTERNATING_COLUMNS, 2, SkipConnections.FAST_FORWARD_HALF),
+    (CellKind.LSTM_PEEPHOLE, Direction.BIDIRECTIONAL, 2, SkipConnections.FAST_FORWARD_HALF),
 ]
 
 
@@ -219,6 +222,18 @@ def test_dropout_acts_on_the_inputs_of_upper_layers_alone_and_only_with_a_key() 
         np.testing.assert_array_equal(dropped, run(x, jax.random.key(1))[0])
     # What the first layer carries is never dropped.
     np.testing.assert_array_equal(after[0].hidden, before[0].hidden)
+
+
+def test_dropout_leaves_fast_forward_connections_alone() -> None:
+    """With all of the lower layer's output dropped, the upper one reads its projected input and zeros."""
+    functional = stack_of(CellKind.LSTM, layers=2, skip_connections=SkipConnections.FAST_FORWARD, dropout=0.999999)
+    weights, x = random_weights(functional), random(B, T, INPUTS)
+    with jax.enable_x64(True):
+        y, _ = jax.jit(lambda x, key: functional.bind(weights)(x, key=key))(x, jax.random.key(0))
+    fast = oracle.projected(weights["layer_0"]["forward"], x)
+    read = np.concatenate([fast, np.zeros((B, T, WIDTH))], -1)
+    expected, _ = oracle.stack(oracle.Stack("lstm"), {"layer_0": weights["layer_1"]}, read, np.full(B, T))
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12)
 
 
 def test_half_precision_computes_in_the_type_of_its_input() -> None:

@@ -25,6 +25,7 @@ from transformer.layers.recurrent import CellKind, Direction, SkipConnections
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.models.recurrent_encoder_decoder import (
+    Annotations,
     AttentionQuery,
     ContextVectorKind,
     InitialDecoderState,
@@ -106,6 +107,20 @@ CONFIGS = {
     "fast forward": tiny(
         cell=CellKind.LSTM, encoder_layers=2, decoder_layers=2, skip_connections=SkipConnections.FAST_FORWARD
     ),
+    "deep-att": tiny(
+        cell=CellKind.LSTM_PEEPHOLE,
+        encoder_layers=2,
+        decoder_layers=2,
+        direction=Direction.ALTERNATING_COLUMNS,
+        skip_connections=SkipConnections.FAST_FORWARD_HALF,
+        initial_decoder_state=InitialDecoderState.ZERO,
+        annotations=Annotations.FAST_FORWARD,
+        attention_query=AttentionQuery.BOTTOM_LAYER_ONLY,
+        output_layer=OutputLayerKind.STATE,
+    ),
+    "fast-forward annotations, summed": tiny(
+        annotations=Annotations.FAST_FORWARD, context_vector=ContextVectorKind.SUM, direction=Direction.FORWARD
+    ),
 }
 
 
@@ -114,11 +129,11 @@ def model_of(name: str, precision: str = "float32") -> Model:
     return build(CONFIGS[name], INTERFACE, Precision(precision, precision))
 
 
-def random_weights(model: Model) -> Any:
+def random_weights(model: Model, scale: float = 1.0) -> Any:
     normal = np.random.default_rng(0).normal
     with jax.enable_x64(True):
         shapes = model.functional.shapes()
-    return jax.tree.map(lambda leaf: normal(size=leaf.shape).astype(leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: normal(size=leaf.shape, scale=scale).astype(leaf.dtype), shapes)
 
 
 class Expected(NamedTuple):
@@ -141,8 +156,16 @@ def expected_of(
     lengths = np.array([len(source)])
     h, ends = oracle.stack(oracle.Stack(*names), weights["encoder"], table[source][None], lengths)
     h, last = h[0], [of_layer[0] for of_layer in ends]
+    if config.annotations is Annotations.FAST_FORWARD:
+        if config.direction is Direction.ALTERNATING_COLUMNS:
+            _, (f,), _ = oracle.two_columns(oracle.Stack(*names), weights["encoder"], table[source][None], lengths)
+        else:  # Of one forward layer, whose input is the words.
+            f = oracle.projected(weights["encoder"]["layer_0"]["forward"], table[source])
+        h = np.concatenate([h, f], -1) @ weights["annotation_projection"]["kernel"].astype(np.float64)
 
     states = last
+    if config.initial_decoder_state is InitialDecoderState.ZERO:
+        states = [oracle.zeros(config.cell.value, config.width)] * config.decoder_layers
     if config.initial_decoder_state is InitialDecoderState.TANH:
         hidden = np.split(np.tanh(linear(weights["first_hidden"], last[-1].hidden)), config.decoder_layers)
         states = [oracle.State(each) for each in hidden]
@@ -169,8 +192,10 @@ def expected_of(
     fed, logits, maps = np.zeros(config.width), [], []
     for step, word in enumerate(table[target]):
         bottom = config.attention_query is AttentionQuery.BOTTOM_LAYER
-        if bottom or config.attention_query is AttentionQuery.PREVIOUS:
-            context, of_heads = context_of(states[0 if bottom else -1].hidden, step)
+        lowest = bottom or config.attention_query is AttentionQuery.BOTTOM_LAYER_ONLY
+        before_step = lowest or config.attention_query is AttentionQuery.PREVIOUS
+        if before_step:
+            context, of_heads = context_of(states[0 if lowest else -1].hidden, step)
             entering = np.concatenate([word, context])
         else:
             entering = np.concatenate([word, fed]) if config.attention_query is AttentionQuery.INPUT_FEEDING else word
@@ -181,7 +206,7 @@ def expected_of(
                 kind, weights["decoder"], entering[None, None], np.array([1]), [[s] for s in states]
             )
             before, s, states = states[-1].hidden, y[0, 0], [of_layer[0] for of_layer in after]
-        if not bottom and config.attention_query is not AttentionQuery.PREVIOUS:
+        if not before_step:
             context, of_heads = context_of(s, step)
         if config.output_layer is OutputLayerKind.STATE:
             fed = s
@@ -270,7 +295,7 @@ QUICK = (
     "local-m in steps",
     "local-p in steps",
 )
-QUICK += ("concat", "split heads", "hard", "deep", "gnmt")
+QUICK += ("concat", "split heads", "hard", "deep", "gnmt", "deep-att")
 
 
 @pytest.mark.parametrize(
@@ -278,7 +303,8 @@ QUICK += ("concat", "split heads", "hard", "deep", "gnmt")
 )
 def test_logits_maps_and_steps_are_the_equations(name: str) -> None:
     config, model = CONFIGS[name], model_of(name, "float64")
-    weights = random_weights(model)
+    # Linear paths from layer to layer saturate the gates of the upper ones, unless weights are small.
+    weights = random_weights(model, 0.5 if config.annotations is Annotations.FAST_FORWARD else 1.0)
     capture = Capture((SITE,)) if model.sites else None
     batch = {"source": SOURCE, "target": TARGET}
 
@@ -496,6 +522,19 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
             },
             "config.model.output_layer=maxout_of_previous_state reads the state that attends, and "
             "config.model.attention_query=current attends with the next one",
+        ),
+        (
+            {"annotations": Annotations.FAST_FORWARD, "context_vector": ContextVectorKind.LAST},
+            "config.model.context_vector=last reads no annotations, which config.model.annotations=fast_forward "
+            "projects: say annotations=state",
+        ),
+        (
+            {"initial_decoder_state": InitialDecoderState.ZERO, "context_vector": ContextVectorKind.NONE},
+            "initial_decoder_state=zero and config.model.context_vector=none tell the decoder nothing",
+        ),
+        (
+            {"skip_connections": SkipConnections.FAST_FORWARD_HALF},
+            "fast_forward_half passes on two of the four gates of an LSTM, and cell=gru_reset_before is none: say",
         ),
         ({"score": Score.LOCATION}, "max_length=0 must be at least 1"),
         (

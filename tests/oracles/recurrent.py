@@ -56,12 +56,19 @@ def step(cell: str, weights: Weights, x: np.ndarray, state: State) -> State:
             into, forget, out = (logistic(read(gate) + recur(gate, h)) for gate in (0, 1, 3))
             memory = forget * state.memory + into * np.tanh(read(2) + recur(2, h))
             return State(out * np.tanh(memory), memory)
+        case "lstm_peephole":
+            peephole, old = weights["peephole"].astype(np.float64), state.memory
+            into = logistic(read(0) + recur(0, h) + peephole[0] * old)
+            forget = logistic(read(1) + recur(1, h) + peephole[1] * old)
+            memory = forget * old + into * np.tanh(read(2) + recur(2, h))
+            out = logistic(read(3) + recur(3, h) + peephole[2] * memory)
+            return State(out * np.tanh(memory), memory)
     raise KeyError(cell)
 
 
 def zeros(cell: str, width: int) -> State:
     """The state that nothing was read into."""
-    return State(np.zeros(width), np.zeros(width) if cell == "lstm" else None)
+    return State(np.zeros(width), np.zeros(width) if cell.startswith("lstm") else None)
 
 
 def one_way(cell: str, weights: Weights, x_TxI: np.ndarray, state: State, backward: bool) -> tuple[np.ndarray, State]:
@@ -96,7 +103,9 @@ def layer(
             outputs[row, :length, part] = y
             ends.append(end)
         hidden = np.concatenate([end.hidden for end in ends])
-        last.append(State(hidden, np.concatenate([end.memory for end in ends]) if kind.cell == "lstm" else None))
+        last.append(
+            State(hidden, np.concatenate([end.memory for end in ends]) if kind.cell.startswith("lstm") else None)
+        )
     return outputs, last
 
 
@@ -104,23 +113,64 @@ def stack(
     kind: Stack, weights: Weights, x: np.ndarray, lengths: np.ndarray, carry: list[list[State]] | None = None
 ) -> tuple[np.ndarray, list[list[State]]]:
     """The last layer's outputs and the last states, `carry[layer][row]`."""
+    if kind.direction == "alternating_columns":
+        y, _, after = two_columns(kind, weights, x, lengths, carry)
+        return y, after
     first_linked = {"residual": 1, "gnmt": 2}.get(kind.links, kind.layers)
     x, after = np.asarray(x, np.float64), []
     for number in range(kind.layers):
         of_layer = weights[f"layer_{number}"]
         y, states = layer(kind, number, of_layer, x, lengths, None if carry is None else carry[number])
         after.append(states)
-        if kind.links == "fast_forward" and number + 1 < kind.layers:
-            x = np.concatenate(
-                [
-                    *(projected(of_layer[order], x) for order in (o for o in ("forward", "backward") if o in of_layer)),
-                    y,
-                ],
-                -1,
-            )
+        if kind.links.startswith("fast_forward") and number + 1 < kind.layers:
+            fast = [projected(of_layer[order], x) for order in ("forward", "backward") if order in of_layer]
+            if kind.links == "fast_forward_half":
+                fast = [np.concatenate(np.split(each, 4, axis=-1)[0:3:2], axis=-1) for each in fast]
+            x = np.concatenate([*fast, y], -1)
         else:
             x = y + x if number >= first_linked else y
     return x, after
+
+
+def two_columns(
+    kind: Stack, weights: Weights, x: np.ndarray, lengths: np.ndarray, carry: list[list[State]] | None = None
+) -> tuple[np.ndarray, np.ndarray, list[list[State]]]:
+    """Deep-Att's encoder, one column of layers after the other: [h ; h], [f ; f] and the last states of both.
+
+    Every column is a loop over f = W [Half(f) ; h] + b and one recurrent cell (Zhou et al. 2016, equations 4 to 7); the
+    halves are the sums of the input gate and of the candidate, 0 and 2 of the four.
+    """
+    columns = []
+    for column in range(2):
+        below, states = np.asarray(x, np.float64), []
+        for number in range(kind.layers):
+            backward = (number + column) % 2 == 1
+            cell = weights[f"layer_{number}"]["backward" if backward else "forward"]
+            width = cell["bias"].shape[1]
+            h, ended = np.zeros((*below.shape[:2], width)), []
+            for row, length in enumerate(lengths):
+                state = zeros(kind.cell, width)
+                if carry is not None:
+                    part = slice(column * width, (column + 1) * width)
+                    state = State(*(None if leaf is None else leaf[part] for leaf in carry[number][row]))
+                h[row, :length], last = one_way(kind.cell, cell, below[row, :length], state, backward)
+                ended.append(last)
+            states.append(ended)
+            f = projected(cell, below)
+            read = {"fast_forward": [f], "fast_forward_half": [f[..., :width], f[..., 2 * width : 3 * width]]}
+            top = number + 1 == kind.layers
+            skip = 1 if kind.links == "residual" else kind.layers
+            added = h + below if number >= skip else h
+            below = added if top else np.concatenate([*read.get(kind.links, []), added], -1)
+        columns.append((below, f, states))
+    both = [
+        [
+            State(*(None if pair[0] is None else np.concatenate(pair) for pair in zip(*of_row, strict=True)))
+            for of_row in zip(*of_layer, strict=True)
+        ]
+        for of_layer in zip(columns[0][2], columns[1][2], strict=True)
+    ]
+    return *(np.concatenate([columns[0][i], columns[1][i]], -1) for i in (0, 1)), both
 
 
 def projected(weights: Weights, x: np.ndarray) -> np.ndarray:

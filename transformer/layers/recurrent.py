@@ -31,12 +31,20 @@ class CellKind(enum.Enum):
             product per step instead of two (cuDNN and PyTorch).
         LSTM: i, f, o = s(W x + b + U h) each by its own matrices, g = tanh(W_g x + b_g + U_g h), c' = f * c + i * g,
             h' = o * tanh(c') (Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000), no peepholes.
+        LSTM_PEEPHOLE: The same, but the input and forget gates also read p_i * c and p_f * c, and the output gate
+            p_o * c' (Gers and Schmidhuber 2000; Zhou et al. 2016, equation 2, whose p are theta).
     """
 
     VANILLA = "vanilla"
     GRU_RESET_BEFORE = "gru_reset_before"
     GRU_RESET_AFTER = "gru_reset_after"
     LSTM = "lstm"
+    LSTM_PEEPHOLE = "lstm_peephole"
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the cell carries a memory c besides its state."""
+        return self in (CellKind.LSTM, CellKind.LSTM_PEEPHOLE)
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -46,7 +54,7 @@ class CellKind(enum.Enum):
                 return ("state",)
             case CellKind.GRU_RESET_BEFORE | CellKind.GRU_RESET_AFTER:
                 return ("reset", "update", "candidate")
-            case CellKind.LSTM:
+            case CellKind.LSTM | CellKind.LSTM_PEEPHOLE:
                 return ("input", "forget", "candidate", "output")
 
 
@@ -68,10 +76,12 @@ class RecurrentWeights(NamedTuple):
     Attributes:
         kernel_FxGxF: U of every gate.
         candidate_bias_F: c of gru_reset_after; None for other cells.
+        peephole_3xF: p_i, p_f and p_o of lstm_peephole; None for other cells.
     """
 
     kernel_FxGxF: Float[Array, "*D F G F"]
-    candidate_bias_F: Float[Array, "*D F"] | None
+    candidate_bias_F: Float[Array, "*D F"] | None = None
+    peephole_3xF: Float[Array, "*D 3 F"] | None = None
 
 
 class RecurrentCell(Module):
@@ -104,10 +114,12 @@ class RecurrentCell(Module):
         gates, axes = len(kind.gates), ("features", "features", "embed")
         self.kernel = builder.parameter(builder.rule(ParameterRole.DENSE, inputs, width), (inputs, gates, width), axes)
         self.recurrent_kernel = builder.parameter(recurrent_initialization(width, width), (width, gates, width), axes)
-        bias = _forget_bias(kind, forget_bias) if kind is CellKind.LSTM else jax.nn.initializers.zeros
+        zeros = jax.nn.initializers.zeros
+        bias = _forget_bias(kind, forget_bias) if kind.has_memory else zeros
         self.bias = builder.parameter(bias, (gates, width), ("features", "features"))
-        after = kind is CellKind.GRU_RESET_AFTER
-        self.candidate_bias = builder.parameter(jax.nn.initializers.zeros, (width,), ("features",)) if after else None
+        after, peephole = kind is CellKind.GRU_RESET_AFTER, kind is CellKind.LSTM_PEEPHOLE
+        self.candidate_bias = builder.parameter(zeros, (width,), ("features",)) if after else None
+        self.peephole = builder.parameter(zeros, (3, width), ("features", "features")) if peephole else None
 
     def project(self, x: Float[Array, "*B I"]) -> Float[Array, "*B G F"]:
         """Compute W x + b of every gate for any number of steps at once, since it does not depend on the state."""
@@ -116,15 +128,17 @@ class RecurrentCell(Module):
 
     def weights(self, dtype: jnp.dtype) -> RecurrentWeights:
         """The weights for `next_cell_state`, in this type."""
-        bias = self.candidate_bias
-        return RecurrentWeights(
-            jnp.asarray(self.recurrent_kernel[...], dtype), None if bias is None else bias[...].astype(dtype)
+        kernel, *rest = (
+            None if each is None else jnp.asarray(each[...], dtype)
+            for each in (self.recurrent_kernel, self.candidate_bias, self.peephole)
         )
+        assert kernel is not None
+        return RecurrentWeights(kernel, *rest)
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """A state of zeros."""
         zeros = jnp.zeros((rows, self.width), dtype)
-        return CellState(zeros, zeros if self.kind is CellKind.LSTM else None)
+        return CellState(zeros, zeros if self.kind.has_memory else None)
 
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
         """Compute the state after one input of every row."""
@@ -173,6 +187,17 @@ def next_cell_state(
             kept_RxF = jax.nn.sigmoid(forget_RxF) * state.memory
             memory_RxF = kept_RxF + jax.nn.sigmoid(input_RxF) * jnp.tanh(candidate_RxF)
             return CellState(jax.nn.sigmoid(output_RxF) * jnp.tanh(memory_RxF), memory_RxF)
+        case CellKind.LSTM_PEEPHOLE:
+            sums_RxGxF = projected_RxGxF + product(hidden_RxF, kernel_FxGxF)
+            input_RxF, forget_RxF, candidate_RxF, output_RxF = jnp.unstack(sums_RxGxF, axis=1)
+            assert state.memory is not None
+            assert weights.peephole_3xF is not None
+            to_input_F, to_forget_F, to_output_F = jnp.unstack(weights.peephole_3xF)
+            kept_RxF = jax.nn.sigmoid(forget_RxF + to_forget_F * state.memory) * state.memory
+            added_RxF = jax.nn.sigmoid(input_RxF + to_input_F * state.memory) * jnp.tanh(candidate_RxF)
+            memory_RxF = kept_RxF + added_RxF
+            output_RxF = jax.nn.sigmoid(output_RxF + to_output_F * memory_RxF)
+            return CellState(output_RxF * jnp.tanh(memory_RxF), memory_RxF)
 
 
 def _forget_bias(kind: CellKind, value: float) -> Initializer:
@@ -193,6 +218,8 @@ class Direction(enum.Enum):
             3.2).
         ALTERNATING: The lowest layer reads forward, the next one backward, and so on (Zhou et al. 2016, Deep-Att,
             section 3.1).
+        ALTERNATING_COLUMNS: Two such columns of layers side by side, the second of which begins backward; no layer
+            reads the other column, and the outputs of both are concatenated (the encoder of the same section).
     """
 
     FORWARD = "forward"
@@ -200,6 +227,12 @@ class Direction(enum.Enum):
     BIDIRECTIONAL = "bidirectional"
     BIDIRECTIONAL_BELOW = "bidirectional_below"
     ALTERNATING = "alternating"
+    ALTERNATING_COLUMNS = "alternating_columns"
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of layers that do not read each other."""
+        return 2 if self is Direction.ALTERNATING_COLUMNS else 1
 
     def cell_directions(self, layer: int) -> tuple[str, ...]:
         """The directions of the cells of layer `layer`, counted from 0."""
@@ -212,6 +245,8 @@ class Direction(enum.Enum):
                 return ("forward", "backward") if layer == 0 else ("forward",)
             case Direction.ALTERNATING:
                 return ("backward",) if layer % 2 else ("forward",)
+            case Direction.ALTERNATING_COLUMNS:
+                return ("backward", "forward") if layer % 2 else ("forward", "backward")
 
 
 class SkipConnections(enum.Enum):
@@ -222,23 +257,36 @@ class SkipConnections(enum.Enum):
         RESIDUAL: All layers above the first add their input to their output (Wu et al. 2016, section 3.1, equation 6).
         GNMT: Those from the third on do, as in that paper's figure 1.
         FAST_FORWARD: A layer reads the output h of the layer below together with that layer's projected input f = W x,
-            before any non-linearity: f' = W' [f ; h] (Zhou et al. 2016, Deep-Att, section 3.1).
+            before any non-linearity: f' = W' [f ; h], with dropout on h only (Zhou et al. 2016, Deep-Att, section 3.1).
+        FAST_FORWARD_HALF: The same with half of f, which is the paper's model: f' = W' [Half(f) ; h]. An LSTM's f has
+            four parts, of which its equation 2 has the candidate and the input gate first.
     """
 
     NONE = "none"
     RESIDUAL = "residual"
     GNMT = "gnmt"
     FAST_FORWARD = "fast_forward"
+    FAST_FORWARD_HALF = "fast_forward_half"
 
     def adds(self, layer: int) -> bool:
         """Whether layer `layer`, counted from 0, adds its input to its output."""
         match self:
-            case SkipConnections.NONE | SkipConnections.FAST_FORWARD:
+            case SkipConnections.NONE | SkipConnections.FAST_FORWARD | SkipConnections.FAST_FORWARD_HALF:
                 return False
             case SkipConnections.RESIDUAL:
                 return layer >= 1
             case SkipConnections.GNMT:
                 return layer >= 2
+
+    def fast_forward_gates(self, cell: CellKind) -> tuple[str, ...]:
+        """The gates of a cell whose projected inputs the layer above reads as well."""
+        match self:
+            case SkipConnections.NONE | SkipConnections.RESIDUAL | SkipConnections.GNMT:
+                return ()
+            case SkipConnections.FAST_FORWARD:
+                return cell.gates
+            case SkipConnections.FAST_FORWARD_HALF:
+                return ("input", "candidate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +304,8 @@ class RecurrentConfig(Config):
         recurrent_initialization: Initialization of the state-to-state matrices.
 
     Raises:
-        UserError: If a number is out of range, or if a skip connection would add features of another width.
+        UserError: If a number is out of range, if a skip connection would add features of another width, or if half of
+            the gates of a cell other than an LSTM are asked for.
     """
 
     cell: CellKind = CellKind.LSTM
@@ -269,6 +318,11 @@ class RecurrentConfig(Config):
     recurrent_initialization: RecurrentInitialization = RecurrentInitialization.ORTHOGONAL
 
     def _check(self) -> None:
+        if self.skip_connections is SkipConnections.FAST_FORWARD_HALF and not self.cell.has_memory:
+            raise UserError(
+                "skip_connections=fast_forward_half passes on two of the four gates of an LSTM, and "
+                f"cell={self.cell.value} is none: say cell=lstm, or skip_connections=fast_forward"
+            )
         for layer in range(1, self.layers):
             width, below = self.layer_output_width(layer), self.layer_output_width(layer - 1)
             if self.skip_connections.adds(layer) and width != below:
@@ -284,13 +338,17 @@ class RecurrentConfig(Config):
 
     def passed_on_width(self, layer: int) -> int:
         """The features that a layer passes on: its output, and with fast-forward connections its projected input."""
-        projected = len(self.cell.gates) if self.skip_connections is SkipConnections.FAST_FORWARD else 0
-        return self.layer_output_width(layer) * (1 + projected)
+        return self.layer_output_width(layer) * (1 + len(self.skip_connections.fast_forward_gates(self.cell)))
 
     @property
     def output_width(self) -> int:
         """The output features of the last layer, which are also those of its `CellState.hidden`."""
         return self.layer_output_width(self.layers - 1)
+
+    @property
+    def projected_width(self) -> int:
+        """The features of the last layer's projected input."""
+        return self.output_width * len(self.cell.gates)
 
 
 class RecurrentLayer(Module):
@@ -300,7 +358,7 @@ class RecurrentLayer(Module):
 
     Args:
         config: The configuration of the stack.
-        inputs: Features of an input.
+        inputs: Features of an input of each cell.
         builder: Makes the parameters.
         number: Index of the layer, counted from 0, which may determine its direction.
     """
@@ -328,9 +386,10 @@ class RecurrentLayer(Module):
         """A state of zeros."""
         return _side_by_side(self._by_direction(None, rows, dtype))
 
-    def project(self, x: Float[Array, "*B I"]) -> tuple[Float[Array, "*B G F"], ...]:
-        """Project inputs for the gates of each direction's cell."""
-        return tuple(cell.project(x) for cell in self.cells)
+    def project(self, *x: Float[Array, "*B I"]) -> tuple[Float[Array, "*B G F"], ...]:
+        """Project inputs for the gates of each direction's cell: one input for all cells, or one for each."""
+        of_cells = x if len(x) > 1 else x * len(self.orders)
+        return tuple(cell.project(each) for cell, each in zip(self.cells, of_cells, strict=True))
 
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
         """Compute the state after one more input of every row.
@@ -425,7 +484,7 @@ class RecurrentLayer(Module):
         directions = len(self.orders)
         if state is None:
             zeros = jnp.zeros((directions, rows, self.width), dtype)
-            return CellState(zeros, zeros if self.kind is CellKind.LSTM else None)
+            return CellState(zeros, zeros if self.kind.has_memory else None)
         return jax.tree.map(
             lambda leaf: jnp.moveaxis(leaf.reshape(rows, directions, self.width), 1, 0), _cast_state(state, dtype)
         )
@@ -444,7 +503,8 @@ class RecurrentStack(Module):
     def __init__(self, config: RecurrentConfig, inputs: int, *, builder: ParameterBuilder, context_width: int = 0):
         self.config = config
         for number in range(config.layers):
-            size = inputs if number == 0 else config.passed_on_width(number - 1) + context_width
+            below = config.passed_on_width(number - 1) // config.direction.columns if number else inputs
+            size = below + context_width if number else below
             layer = RecurrentLayer(config, size, builder=builder, number=number)
             setattr(self, f"layer_{number}", layer)
 
@@ -476,14 +536,38 @@ class RecurrentStack(Module):
         Returns:
             The last layer's output at every position, zero at padding, and the carry after the last real one.
         """
-        x_BxTxI = _without_padding(x_BxTxI, lengths_B)
+        outputs_BxTxF, _, after = self.with_projected_input(x_BxTxI, lengths_B, carry, key=key)
+        return outputs_BxTxF, after
+
+    def with_projected_input(
+        self,
+        x_BxTxI: Float[Array, "B T I"],
+        lengths_B: Int[Array, " B"] | None = None,
+        carry: tuple[CellState, ...] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> tuple[Float[Array, "B T F"], Float[Array, "B T P"], tuple[CellState, ...]]:
+        """As a call; also return the last layer's projected input, before any non-linearity.
+
+        Args:
+            x_BxTxI: The inputs.
+            lengths_B: Real positions of each row; None means all.
+            carry: The initial carry; None means zeros.
+            key: Random key for dropout between layers; None applies none.
+
+        Returns:
+            The last layer's output and the projected input of its cells side by side, both zero at padding, and the
+            carry after the last real position.
+        """
+        x_C: tuple[Array, ...] = (_without_padding(x_BxTxI, lengths_B),)
         after = []
         for number, layer in enumerate(self.layers):
-            projected = layer.project(self._dropped(x_BxTxI, number, key))
+            projected = layer.project(*self._dropped(x_C, number, key))
             y_BxTxF, state = layer.over(projected, lengths_B, None if carry is None else carry[number])
-            x_BxTxI = self._linked(number, projected, x_BxTxI, y_BxTxF)
+            x_C = self._passed_on(number, projected, x_C, y_BxTxF)
             after.append(state)
-        return x_BxTxI, tuple(after)
+        projected_BxTxP = jnp.concatenate([each.reshape(*each.shape[:-2], -1) for each in projected], axis=-1)
+        return jnp.concatenate(x_C, axis=-1), _without_padding(projected_BxTxP, lengths_B), tuple(after)
 
     def step(
         self,
@@ -510,24 +594,49 @@ class RecurrentStack(Module):
         """
         after = []
         for number, (layer, state) in enumerate(zip(self.layers, carry, strict=True)):
-            read_RxI = self._dropped(x_RxI, number, key)
+            (read_RxI,) = self._dropped((x_RxI,), number, key)
             if number and context_RxC is not None:
                 read_RxI = jnp.concatenate([read_RxI, context_RxC], axis=-1)
             projected = layer.project(read_RxI)
             state = layer.step_over(projected, state)
-            x_RxI = self._linked(number, projected, x_RxI, state.hidden)
+            (x_RxI,) = self._passed_on(number, projected, (x_RxI,), state.hidden)
             after.append(state)
         return x_RxI, tuple(after)
 
-    def _linked(self, number: int, projected: tuple[Array, ...], x: Array, y: Array) -> Array:
-        """The features that a layer with input x and output y passes on; those of the last layer are the stack's."""
-        if self.config.skip_connections is SkipConnections.FAST_FORWARD and number < self.config.layers - 1:
-            return jnp.concatenate([*(each.reshape(*each.shape[:-2], -1) for each in projected), y], axis=-1)
-        return y + x if self.config.skip_connections.adds(number) else y
+    def _passed_on(
+        self, number: int, projected: tuple[Array, ...], x_C: tuple[Array, ...], y: Array
+    ) -> tuple[Array, ...]:
+        """The features that each column of a layer passes on; those of the last layer are the stack's output.
 
-    def _dropped(self, x: Array, number: int, key: Key[Array, ""] | None) -> Array:
-        of_layer = None if key is None or number == 0 else jax.random.fold_in(key, number)
-        return dropout(x, self.config.dropout, of_layer)
+        Args:
+            number: Index of the layer.
+            projected: The projected input of each cell.
+            x_C: The input of each column, or one for all.
+            y: The layer's output, of all its cells.
+        """
+        skip, columns = self.config.skip_connections, self.config.direction.columns
+        y_C = jnp.split(y, columns, axis=-1)
+        if number == self.config.layers - 1 or not skip.fast_forward_gates(self.config.cell):
+            adds = skip.adds(number)
+            return tuple(y + x for x, y in zip(x_C, y_C, strict=True)) if adds else tuple(y_C)
+        gates = [self.config.cell.gates.index(gate) for gate in skip.fast_forward_gates(self.config.cell)]
+        parts = [jnp.concatenate([each[..., gate, :] for gate in gates], axis=-1) for each in projected]
+        cells = len(parts) // columns
+        return tuple(
+            jnp.concatenate([*parts[column * cells : (column + 1) * cells], y], axis=-1) for column, y in enumerate(y_C)
+        )
+
+    def _dropped(self, x_C: tuple[Array, ...], number: int, key: Key[Array, ""] | None) -> tuple[Array, ...]:
+        """Apply dropout to what the layer below passes on: to its output, and not to fast-forward connections."""
+        if key is None or number == 0:
+            return x_C
+        of_layer, dropped = jax.random.fold_in(key, number), []
+        for column, x in enumerate(x_C):
+            of_column = of_layer if column == 0 else jax.random.fold_in(of_layer, column)
+            output = self.config.layer_output_width(number - 1) // len(x_C)
+            fast, y = jnp.split(x, [x.shape[-1] - output], axis=-1)
+            dropped.append(jnp.concatenate([fast, dropout(y, self.config.dropout, of_column)], axis=-1))
+        return tuple(dropped)
 
 
 def _without_padding(x_BxTxI: Array, lengths_B: Array | None) -> Array:

@@ -84,8 +84,8 @@ class RecurrentDecoderConfig(Config, path="config.model"):
     def _check(self) -> None:
         if self.memory is RecurrentMemory.STATE_HISTORY and self.cell is not CellKind.LSTM:
             raise UserError(
-                f"config.model.memory=state_history keeps the memory cells of an LSTM: config.model.cell="
-                f"{self.cell.value} has none; say cell=lstm or memory=state"
+                f"config.model.memory=state_history keeps the memory cells of an LSTM without peepholes, and not of "
+                f"config.model.cell={self.cell.value}: say cell=lstm or memory=state"
             )
 
     @property

@@ -1,4 +1,8 @@
-"""Recurrent encoder-decoders with and without attention (Sutskever 2014, Cho 2014, Bahdanau 2015, Luong 2015)."""
+"""Recurrent encoder-decoders with and without attention.
+
+Sutskever et al. 2014, Cho et al. 2014, Bahdanau et al. 2015, Luong et al. 2015, GNMT (Wu et al. 2016) and Deep-Att
+(Zhou et al. 2016).
+"""
 
 import dataclasses
 import enum
@@ -79,6 +83,21 @@ class ContextVectorKind(enum.Enum):
         return self in (ContextVectorKind.ATTENTION, ContextVectorKind.ATTENTION_OVER_LENGTH)
 
 
+class Annotations(enum.Enum):
+    """The annotations h_1 ... h_N of the source, which the context vector is made of.
+
+    Attributes:
+        STATE: The outputs of the encoder's top layer.
+        FAST_FORWARD: W e_i of e_i = [h_i ; f_i], the outputs and the projected inputs of all cells of the top layer; W
+            has a quarter as many rows as columns (Zhou et al. 2016, Deep-Att, equations 8 to 10 and section 4.2: an
+            LSTM's f has four times as many features as h, so that 5120 features become 1280). An e_i has f whole also
+            where `fast_forward_half` passes on its half between layers.
+    """
+
+    STATE = "state"
+    FAST_FORWARD = "fast_forward"
+
+
 class AttentionQuery(enum.Enum):
     """The decoder state that is the attention query; w_t is the word that step t reads, c_t the context vector.
 
@@ -89,17 +108,25 @@ class AttentionQuery(enum.Enum):
             et al. 2015, section 3.3).
         BOTTOM_LAYER: The previous state of the lowest layer, which reads [w_t ; c_t]; every layer above reads c_t as
             well (Wu et al. 2016, GNMT, section 3 and figure 1).
+        BOTTOM_LAYER_ONLY: The same, but only the lowest layer reads c_t (Zhou et al. 2016, Deep-Att, equations 10 and
+            11).
     """
 
     PREVIOUS = "previous"
     CURRENT = "current"
     INPUT_FEEDING = "input_feeding"
     BOTTOM_LAYER = "bottom_layer"
+    BOTTOM_LAYER_ONLY = "bottom_layer_only"
 
     @property
     def precedes_step(self) -> bool:
         """Whether attention is computed before the step, from states of the previous one."""
-        return self in (AttentionQuery.PREVIOUS, AttentionQuery.BOTTOM_LAYER)
+        return self is AttentionQuery.PREVIOUS or self.is_bottom_layer
+
+    @property
+    def is_bottom_layer(self) -> bool:
+        """Whether the lowest layer attends, and not the top one."""
+        return self in (AttentionQuery.BOTTOM_LAYER, AttentionQuery.BOTTOM_LAYER_ONLY)
 
 
 class OutputLayerKind(enum.Enum):
@@ -129,10 +156,13 @@ class InitialDecoderState(enum.Enum):
         TANH: In every layer tanh(W h + b) of the last state h of the encoder's top layer, an LSTM's memory W' c + b'
             (Bahdanau et al. 2015, appendix A.2.2, who use the backward direction only).
         COPY: The last state of the encoder's layer of the same index (Sutskever et al. 2014).
+        ZERO: Zeros, so that the decoder knows of the source by its context vector only. Zhou et al. (2016) name no
+            other path from Deep-Att's encoder to its decoder, and no initial state.
     """
 
     TANH = "tanh"
     COPY = "copy"
+    ZERO = "zero"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +178,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         direction: The encoder's direction; backward reads the source reversed (Sutskever et al. 2014).
         skip_connections: The skip connections between layers of both sides.
         initial_decoder_state: How the decoder's initial state is computed.
+        annotations: What the encoder says of each position of the source.
         context_vector: The context vector that the decoder reads.
         attention_query: The decoder state that is the attention query.
         output_layer: The layer from which the logits are computed.
@@ -180,6 +211,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     direction: Direction = Direction.BIDIRECTIONAL
     skip_connections: SkipConnections = SkipConnections.NONE
     initial_decoder_state: InitialDecoderState = InitialDecoderState.TANH
+    annotations: Annotations = Annotations.STATE
     context_vector: ContextVectorKind = ContextVectorKind.ATTENTION
     attention_query: AttentionQuery = AttentionQuery.PREVIOUS
     output_layer: OutputLayerKind = OutputLayerKind.MAXOUT
@@ -211,6 +243,13 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 "config.model.attention_query=input_feeding needs a context vector to feed back, and "
                 "config.model.context_vector=none has none: use attention_query=current, or another context vector"
             )
+        without = self.context_vector in (ContextVectorKind.NONE, ContextVectorKind.LAST)
+        if without and self.annotations is not Annotations.STATE:
+            raise UserError(
+                f"config.model.context_vector={self.context_vector.value} reads no annotations, which "
+                f"config.model.annotations={self.annotations.value} projects: say annotations=state, or "
+                "context_vector=attention"
+            )
         previous = self.attention_query is AttentionQuery.PREVIOUS
         if self.output_layer is OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE and not previous:
             raise UserError(
@@ -225,6 +264,11 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 "config.model.initial_decoder_state=copy needs as many decoder layers as encoder layers, each of one "
                 f"direction: encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}, "
                 f"direction={self.direction.value}; or use initial_decoder_state=tanh"
+            )
+        if self.initial_decoder_state is InitialDecoderState.ZERO and self.context_vector is ContextVectorKind.NONE:
+            raise UserError(
+                "config.model.initial_decoder_state=zero and config.model.context_vector=none tell the decoder nothing "
+                "of the source: say initial_decoder_state=tanh, or context_vector=attention"
             )
         if self.context_vector.attends:
             self.check_attention()
@@ -242,8 +286,8 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 f"config.model.normalizer={self.normalizer.value} leaves one: say attention_span=monotonic, or "
                 "normalizer=softmax"
             )
-        memory, split = self.encoder().output_width, self.key_value_projection is KeyValueProjection.SPLIT
-        for name, size in (("width", self.width), ("the encoder's output", memory)):
+        memory, split = self.annotation_width, self.key_value_projection is KeyValueProjection.SPLIT
+        for name, size in (("width", self.width), ("the annotations", memory)):
             if size % self.heads and not (split and self.head_dim):
                 raise UserError(f"config.model.heads={self.heads} do not divide the {size} features of {name}")
         if SCORES[self.score].is_product and not split and self.width != memory:
@@ -265,18 +309,27 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         )
 
     @property
+    def annotation_width(self) -> int:
+        """The features of an annotation; a quarter of [h ; f], rounded up, for `Annotations.FAST_FORWARD`."""
+        encoder = self.encoder()
+        match self.annotations:
+            case Annotations.STATE:
+                return encoder.output_width
+            case Annotations.FAST_FORWARD:
+                return -(-(encoder.output_width + encoder.projected_width) // 4)
+
+    @property
     def context_width(self) -> int:
         """The features of a context vector; 0 without one."""
-        annotations = self.encoder().output_width
         if self.context_vector.attends:
-            return self.attention().context_width(self.width, annotations)
-        return 0 if self.context_vector is ContextVectorKind.NONE else annotations
+            return self.attention().context_width(self.width, self.annotation_width)
+        return 0 if self.context_vector is ContextVectorKind.NONE else self.annotation_width
 
     @property
     def fed_width(self) -> int:
         """The features that the decoder's first layer reads besides the word vector."""
         match self.attention_query:
-            case AttentionQuery.PREVIOUS | AttentionQuery.BOTTOM_LAYER:
+            case AttentionQuery.PREVIOUS | AttentionQuery.BOTTOM_LAYER | AttentionQuery.BOTTOM_LAYER_ONLY:
                 return self.context_width
             case AttentionQuery.CURRENT:
                 return 0
@@ -366,7 +419,13 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         width, embedding = config.width, config.embedding_width
         self.embedding = Embedding(vocabulary, embedding, builder=builder)
         self.encoder = RecurrentStack(config.encoder(), embedding, builder=builder)
-        annotations = config.encoder().output_width
+        final, annotations = config.encoder().output_width, config.annotation_width
+        read = final + config.encoder().projected_width
+        self.annotation_projection = (
+            Linear((("features", read),), (("embed", annotations),), bias=False, builder=builder)
+            if config.annotations is Annotations.FAST_FORWARD
+            else None
+        )
 
         attends = config.context_vector.attends
         self.attention = AttentionCell(config.attention(), width, annotations, builder=builder) if attends else None
@@ -377,11 +436,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
         def first() -> Linear:
             states = (("layers", config.decoder_layers), ("embed", width))
-            return Linear((("features", annotations),), states, bias=True, builder=builder)
+            return Linear((("features", final),), states, bias=True, builder=builder)
 
         made = config.initial_decoder_state is InitialDecoderState.TANH
         self.first_hidden = first() if made else None
-        self.first_memory = first() if made and config.cell is CellKind.LSTM else None
+        self.first_memory = first() if made and config.cell.has_memory else None
         read, given = config.readout_sizes
         maxout = config.output_layer is not OutputLayerKind.TANH
         self.readout = (
@@ -400,7 +459,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         source_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(source_BxS, self.pad)
         words_BxSxE = self._embedded(source_BxS, self.random_stream_key(key, "source"))
-        h_BxSxM, last = self.encoder(words_BxSxE, lengths_B, key=self.random_stream_key(key, "encoder"))
+        h_BxSxM, last = self._annotations(words_BxSxE, lengths_B, self.random_stream_key(key, "encoder"))
         states = self._first(last)
         fed_BxE = (
             jnp.zeros_like(states[-1].hidden) if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
@@ -459,7 +518,8 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             "key": drawn_by,
             "train": train,
         }
-        bottom = self.config.attention_query is AttentionQuery.BOTTOM_LAYER
+        bottom = self.config.attention_query.is_bottom_layer
+        everywhere = self.config.attention_query is AttentionQuery.BOTTOM_LAYER
         if self.config.attention_query.precedes_step:
             context, alignment = self._context(source, carry.states[0 if bottom else -1].hidden, **facts)
             entering = _concatenate(word_RxE, context)
@@ -468,7 +528,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         output_RxE, states = self.decoder.step(
             entering,
             carry.states,
-            context_RxC=context if bottom else None,
+            context_RxC=context if everywhere else None,
             key=self.random_stream_key(key, "decoder"),
         )
         if not self.config.attention_query.precedes_step:
@@ -544,6 +604,15 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             state = {"steps": state["steps"] + 1}
         return steps, aux._replace(extras=steps.outputs.reinforce_extras, state=state)
 
+    def _annotations(
+        self, words_BxSxE: Array, lengths_B: Array, key: Key[Array, ""] | None
+    ) -> tuple[Array, tuple[CellState, ...]]:
+        """Return the annotations of the source, zero at padding, and the encoder's last states."""
+        if self.annotation_projection is None:
+            return self.encoder(words_BxSxE, lengths_B, key=key)
+        h_BxSxF, f_BxSxP, last = self.encoder.with_projected_input(words_BxSxE, lengths_B, key=key)
+        return self.annotation_projection(jnp.concatenate([h_BxSxF, f_BxSxP], axis=-1)), last
+
     def _context(self, source: EncodedSource, query_RxE: Array, **facts: Any) -> tuple[Array | None, Alignment | None]:
         """Return the context vector that a state reads, and its attention."""
         if self.config.context_vector is ContextVectorKind.NONE:
@@ -575,9 +644,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
     def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
         """Return the decoder's initial states."""
+        top = last[-1]
+        if self.config.initial_decoder_state is InitialDecoderState.ZERO:
+            return self.decoder.initial(len(top.hidden), top.hidden.dtype)
         if self.first_hidden is None:
             return last
-        top = last[-1]
         hidden_LxBxF = jnp.moveaxis(jnp.tanh(self.first_hidden(top.hidden)), 1, 0)
         if self.first_memory is None:
             return tuple(CellState(hidden) for hidden in jnp.unstack(hidden_LxBxF))
