@@ -109,6 +109,8 @@ def arrays_of(combination: AttentionVariant, sizes: Sizes) -> attention_equation
     found = {name: random.normal(size=shape) for name, shape in shapes.items()}
     if combination.score is Score.COSINE:
         found["score.sharpening"] = random.uniform(0.5, 3, (batch, heads, queries))
+    if combination.score is Score.SQUARED_DISTANCE:
+        found["score.bandwidth"] = random.uniform(1, 3, (batch, heads, queries))
     if "center" in combination.features:
         found["center"] = random.uniform(0, keys - 1, (batch, heads, queries))
     return {name: array.astype(np.float32) for name, array in found.items()}
@@ -148,7 +150,7 @@ def last_query(
     arrays, facts = dict(arrays), dict(facts)
     facts["query_offset"] = facts.get("query_offset", np.zeros(batch, int)) + queries - 1
     arrays["q"] = arrays["q"][:, -1:]
-    for name in ("bias", "score.sharpening"):
+    for name in ("bias", "score.sharpening", "score.bandwidth"):
         if name in arrays:
             arrays[name] = arrays[name][:, :, -1:]
     if "segments" in facts:

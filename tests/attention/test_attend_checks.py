@@ -26,7 +26,7 @@ from transformer.attention.attention_spec import AttentionParameters, AttentionS
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask, local_monotonic, local_predictive
 from transformer.attention.positions import T5, AttentionPosition, Rotary, Shaw, TransformerXL
-from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
+from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, SquaredDistance
 
 Q_SHAPE, K_SHAPE = (2, 5, 4, 8), (2, 7, 2, 8)
 LOGITS = (2, 4, 5, 7)
@@ -172,6 +172,7 @@ def numbers() -> dict[str, Case]:
         "scale": lambda value: AttentionSpec(scale=value),
         "temperature": lambda value: AttentionSpec(temperature=value),
         "sharpening": sharpened,
+        "bandwidth": lambda value: scored(Score.SQUARED_DISTANCE, SquaredDistance(value)),
         "base": Rotary,
     }
     cases = {}
@@ -195,6 +196,7 @@ FITTING: dict[Score, Any] = {
     Score.MLP: Mlp(floats(4, 16, 3), floats(4, 3), floats(4, 3)),
     Score.LOCATION: Location(floats(4, 8, 9)),
     Score.COSINE: Cosine(floats(2, 4, 5)),
+    Score.SQUARED_DISTANCE: SquaredDistance(floats(2, 4, 5)),
 }
 
 
@@ -218,6 +220,7 @@ def scores() -> dict[str, Case]:
         (Score.COSINE, "sharpening", (2, 2, 5), (2, 4, 5)),
         (Score.COSINE, "sharpening", (4, 4, 5), (2, 4, 5)),
         (Score.COSINE, "sharpening", (4, 5), (2, 4, 5)),
+        (Score.SQUARED_DISTANCE, "bandwidth", (2, 4, 6), (2, 4, 5)),
     ]
     cases = {}
     for score, name, shape, needed in wrong:
@@ -229,7 +232,7 @@ def scores() -> dict[str, Case]:
     says = ("params.score.sharpening has shape (3, 4, 5)", "(1, 4, 5)")
     cases["sharpening_of_a_larger_batch"] = Case(partial(traced, *one, score=Score.COSINE, params=many), says)
     for score, parts, needed, found in (
-        *((score, None, f"{type(FITTING[score]).__name__}(...)", "nothing") for score in list(FITTING)[:-1]),
+        *((score, None, f"{type(FITTING[score]).__name__}(...)", "nothing") for score in list(FITTING)[:-2]),
         (Score.GENERAL, Cosine(), "General(...)", "Cosine"),
         (Score.COSINE, FITTING[Score.MLP], "Cosine(...)", "Mlp"),
         (Score.DOT, FITTING[Score.GENERAL], "no parameters", "General"),

@@ -27,6 +27,7 @@ from transformer.attention import (
     Mlp,
     Normalizer,
     Score,
+    SquaredDistance,
     attend,
     capture_weights,
     dense_mask,
@@ -47,6 +48,7 @@ PARTS: dict[Score, Any] = {
     Score.CONCAT: Concat(jax.device_put(WEIGHT), jax.device_put(WEIGHT[:, 0])),
     Score.MLP: Mlp(jax.device_put(WEIGHT), jax.device_put(WEIGHT[:, 1]), jax.device_put(WEIGHT[:, 0])),
     Score.COSINE: Cosine(jax.device_put(np.full((1, 1, 1), 2, np.float32))),
+    Score.SQUARED_DISTANCE: SquaredDistance(jax.device_put(np.full((1, 1, 1), 2, np.float32))),
     Score.LOCATION: Location(jax.device_put(np.repeat(WEIGHT[:, :D, :1], K, axis=2))),
 }
 MASKS: dict[str, Callable[[], Mask]] = {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import statistics
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from transformer.attention.attention_spec import AttentionParameters, AttentionS
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import softmax
 from transformer.attention.positions import T5, AttentionPosition, Shaw, TransformerXL
-from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
+from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, SquaredDistance
 
 # Key depth C, the hidden width A and the longest memory N differ from all else, so that no transposition passes.
 B, Q, K, H, D, C, A, N = 2, 3, 5, 2, 4, 6, 3, 7
@@ -33,6 +34,7 @@ SHAPES: Mapping[Score, tuple[type, dict[str, tuple[int, ...]]]] = MappingProxyTy
         Score.CONCAT: (Concat, {"weight_HxIxA": (H, C + D, A), "score_HxA": (H, A)}),
         Score.MLP: (Mlp, {"weight_HxIxA": (H, C + D, A), "bias_HxA": (H, A), "score_HxA": (H, A)}),
         Score.COSINE: (Cosine, {"sharpening": (B, H, Q)}),
+        Score.SQUARED_DISTANCE: (SquaredDistance, {"bandwidth": (B, H, Q)}),
         Score.LOCATION: (Location, {"weight_HxDxN": (H, D, N)}),
     }
 )
@@ -42,18 +44,18 @@ def inputs(kind: Score, groups: int = H) -> tuple[np.ndarray, np.ndarray, Any]:
     """Random q, k and parameters of a score in float64, the keys with `groups` heads."""
     generator = np.random.default_rng(3)
     q = generator.normal(size=(B, Q, H, D))
-    k = generator.normal(size=(B, K, groups, D if kind in PRODUCTS else C))
+    k = generator.normal(size=(B, K, groups, D if kind in (*PRODUCTS, Score.SQUARED_DISTANCE) else C))
     if kind not in SHAPES:
         return q, k, None
     own, shapes = SHAPES[kind]
     found = {name: generator.normal(size=shape) for name, shape in shapes.items()}
-    if kind is Score.COSINE:
-        found["sharpening"] = np.exp(found["sharpening"])
+    for name in {"sharpening", "bandwidth"} & found.keys():
+        found[name] = np.exp(found[name])
     return q, k, own(**found)
 
 
-def equation(kind: Score, q_D: np.ndarray, k_C: np.ndarray, own: Any, head: int, beta: float, place: int) -> float:
-    """The score of one query and one key, as the docstring of `score` says it."""
+def equation(kind: Score, q_D: np.ndarray, k_C: np.ndarray, own: Any, head: int, number: float, place: int) -> float:
+    """The score of one query and one key, as the docstring of `score` says it; `number` is its beta, or its h."""
     match kind:
         case Score.DOT:
             return sum(a * b for a, b in zip(q_D, k_C, strict=True))
@@ -70,7 +72,9 @@ def equation(kind: Score, q_D: np.ndarray, k_C: np.ndarray, own: Any, head: int,
             sums = own.weight_HxIxA[head].T @ np.concatenate([k_C, q_D]) + own.bias_HxA[head]
             return own.score_HxA[head] @ np.where(sums > 0, sums, 0)
         case Score.COSINE:
-            return beta * (q_D @ k_C) / (np.linalg.norm(q_D) * np.linalg.norm(k_C))
+            return number * (q_D @ k_C) / (np.linalg.norm(q_D) * np.linalg.norm(k_C))
+        case Score.SQUARED_DISTANCE:
+            return -sum((a - b) ** 2 for a, b in zip(q_D, k_C, strict=True)) / (2 * number**2)
         case Score.LOCATION:
             return own.weight_HxDxN[head][:, place] @ q_D
     raise AssertionError(kind)
@@ -80,8 +84,9 @@ def expected(kind: Score, q: np.ndarray, k: np.ndarray, own: Any) -> np.ndarray:
     """The equation at every place; H / G neighboring query heads share a key head."""
     logits = np.zeros((*q.shape[:1], q.shape[2], q.shape[1], k.shape[1]))
     for b, h, i, j in np.ndindex(logits.shape):
-        beta = own.sharpening[b, h, i] if kind is Score.COSINE else 1.0
-        logits[b, h, i, j] = equation(kind, q[b, i, h], k[b, j, h * k.shape[2] // q.shape[2]], own, h, beta, j)
+        numbers = getattr(own, "sharpening", getattr(own, "bandwidth", None))
+        number = 1.0 if numbers is None else numbers[b, h, i]
+        logits[b, h, i, j] = equation(kind, q[b, i, h], k[b, j, h * k.shape[2] // q.shape[2]], own, h, number, j)
     return logits
 
 
@@ -223,6 +228,23 @@ def test_cosine_of_a_zero_vector_is_zero_and_so_is_its_gradient(backend: Backend
     assert np.abs(of_k[0]).min() > 0
 
 
+@pytest.mark.parametrize("bandwidth", [1.0, 0.3])
+def test_attention_by_squared_distance_is_the_estimator_of_nadaraya_and_watson(bandwidth: float) -> None:
+    """y(x) = sum_i N(x; x_i, h^2) y_i / sum_i N(x; x_i, h^2), from the normal densities themselves (Watson 1964)."""
+    places, values = np.array([0.0, 0.4, 1.1, 1.5]), np.array([1.0, 3.0, -2.0, 0.5])
+    densities = np.array([[statistics.NormalDist(place, bandwidth).pdf(x) for place in places] for x in (0.2, 1.4)])
+    q, k, v = (jax.device_put(np.float32(x)[None, :, None, None]) for x in ([0.2, 1.4], places, values))
+    parameters = None if bandwidth == 1 else SquaredDistance(bandwidth)
+    output, _ = attend(q, k, v, spec=AttentionSpec(Score.SQUARED_DISTANCE), params=AttentionParameters(parameters))
+    np.testing.assert_allclose(output[0, :, 0, 0], densities @ values / densities.sum(1), rtol=0, atol=1e-6)
+
+
+def test_a_short_distance_keeps_its_digits_far_from_the_origin() -> None:
+    q, k = (jax.device_put(np.float32(4096 + x)[None, :, None, None]) for x in (np.array([0.0]), np.array([0.0, 0.5, 1.0])))
+    logits = score(q, k, Score.SQUARED_DISTANCE)
+    np.testing.assert_array_equal(np.asarray(logits)[0, 0, 0], [0, -0.125, -0.5])
+
+
 def test_location_depends_on_the_query_alone() -> None:
     q, k, own = cast(inputs(Score.LOCATION), jnp.float32)
     logits = whole(Score.LOCATION, q, k, own)
@@ -274,8 +296,8 @@ def position_parameters(position: AttentionPosition) -> Any:
 def test_keys_are_prepared_once_for_a_loop_over_queries(kind: Score, position: AttentionPosition) -> None:
     """A decoder continues behind three and one tokens, one query a step."""
     q, k, own = cast(inputs(kind), jnp.float32)
-    if kind is Score.COSINE:
-        own = Cosine(own.sharpening[:, :, :1])
+    if kind in (Score.COSINE, Score.SQUARED_DISTANCE):
+        own = jax.tree.map(lambda leaf: leaf[:, :, :1], own)
     params = AttentionParameters(own, position_parameters(position))
     positions_BxQ = np.array([[3], [1]]) + np.arange(Q)
 

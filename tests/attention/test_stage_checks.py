@@ -42,6 +42,7 @@ from transformer.attention import (
     Reweighting,
     Rotary,
     Score,
+    SquaredDistance,
     attend,
     capture_weights,
     normalize,
@@ -377,9 +378,12 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
     **{
         f"stages_of_{kind.value}": partial(of_stages, kind, params=AttentionParameters(FITTING.get(kind)))
         for kind in Score
-        if kind is not Score.COSINE
+        if kind not in (Score.COSINE, Score.SQUARED_DISTANCE)
     },
     "stages_of_cosine": partial(of_stages, Score.COSINE, params=AttentionParameters(Cosine(2.0))),
+    "raw_keys_of_squared_distance": partial(
+        of_stages, Score.SQUARED_DISTANCE, params=AttentionParameters(SquaredDistance(2.0)), raw=True
+    ),
 }
 
 

@@ -267,6 +267,8 @@ FORWARD = {
     "decoder-concat": (164_640, 38_240),
     "decoder-mlp": (164_640, 38_240),
     "decoder-cosine": (158_592, 36_800),
+    # The differences of queries and keys are no products.
+    "decoder-squared_distance": (158_592 - 7_056, 36_800 - 1_200),
     "decoder-location": (158_592 - 16_128, 36_800 - 3_840),
     "encoder": (195_552, 45_280),
     "encoder-concatenated": (217_056, 50_400),

@@ -271,7 +271,7 @@ def test_a_window_in_bfloat16_stands_where_its_query_does() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"score=dot multiplies queries and keys of one depth; these have 4 and 6"):
+    with pytest.raises(ValueError, match=r"score=dot takes queries and keys of one depth; these have 4 and 6"):
         cell_of(Case(AttentionCellConfig(Score.DOT)))
     with pytest.raises(ValueError, match="heads=4 do not divide the 6 features of the memory"):
         cell_of(Case(AttentionCellConfig(heads=4)))

@@ -59,7 +59,7 @@ def test_what_the_mean_is_of_may_come_in_any_order() -> None:
     assert min(gaps.values()) > 1e-3
 
 
-@pytest.mark.parametrize("score", [Score.ADDITIVE, Score.CONCAT, Score.MLP])
+@pytest.mark.parametrize("score", [Score.ADDITIVE, Score.CONCAT, Score.MLP, Score.SQUARED_DISTANCE])
 def test_a_score_that_zeros_do_not_silence_is_refused(score: Score) -> None:
     with pytest.raises(UserError, match=f"cross=mean and config.model.score={score.value}"):
         make(cross=CrossAttentionKind.MEAN, score=score)

@@ -505,7 +505,7 @@ def test_a_soft_share_reads_by_the_probabilities() -> None:
     ("changes", "told"),
     [
         ({"width": 0}, "config.model.width=0 must be at least 1"),
-        ({"score": Score.DOT}, "config.model.score=dot multiplies states of 4 features with annotations of 8"),
+        ({"score": Score.DOT}, "config.model.score=dot compares states of 4 features with annotations of 8"),
         ({"heads": 3}, "config.model.heads=3 do not divide the 4 features of width"),
         (
             {"initial_decoder_state": InitialDecoderState.COPY},

@@ -154,6 +154,10 @@ def scores(kind: Kind, arrays: Arrays, position_BxQ: np.ndarray) -> np.ndarray:
             lengths = np.linalg.norm(q_BxHxQxD, axis=-1)[..., None] * np.linalg.norm(k_BxHxKxC, axis=-1)[:, :, None]
             cosine = np.einsum("bhqd,bhkd->bhqk", q_BxHxQxD, k_BxHxKxC) / lengths
             return arrays["score.sharpening"][..., None] * cosine
+        case "squared_distance":
+            squares = np.sum(q_BxHxQxD**2, axis=-1)[..., None] + np.sum(k_BxHxKxC**2, axis=-1)[:, :, None]
+            distances = squares - 2 * np.einsum("bhqd,bhkd->bhqk", q_BxHxQxD, k_BxHxKxC)
+            return -distances / (2 * arrays["score.bandwidth"][..., None] ** 2)
         case "general":
             return np.einsum("bhqd,hdc,bhkc->bhqk", q_BxHxQxD, arrays["score.weight_HxDxC"], k_BxHxKxC)
         case "additive":

@@ -46,7 +46,7 @@ from transformer.attention.positions import (
     combine_positions,
     sinusoidal_positions,
 )
-from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score
+from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, SquaredDistance
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.attention.statistics import (
     DIAGONALITY,
@@ -102,6 +102,7 @@ __all__ = [
     "Score",
     "Shaw",
     "Site",
+    "SquaredDistance",
     "TransformerXL",
     "add_layer_axis",
     "add_states",

@@ -140,8 +140,9 @@ def score(
 
     Args:
         q_BxQxHxD: Queries, H heads of D features each.
-        prepared: Keys from `prepare_keys`. The scores that need no preparation (dot, scaled_dot and location) also take
-            the plain array, [B, K, G, D], unless the position scheme rotates the keys.
+        prepared: Keys from `prepare_keys`. The scores that need no preparation (dot, scaled_dot,
+            squared_distance and location) also take the plain array, [B, K, G, D], unless the position scheme rotates
+            the keys.
         kind: The score function.
         position: The position scheme.
         params: The trained parameters of the score and the position scheme; None where neither has any.

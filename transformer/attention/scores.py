@@ -37,6 +37,7 @@ class Score(enum.Enum):
         CONCAT: v' tanh(W [k ; q]).
         MLP: v' relu(W [k ; q] + b).
         COSINE: beta q . k / (|q| |k|).
+        SQUARED_DISTANCE: -|q - k|^2 / (2 h^2).
         LOCATION: Row k of W q.
     """
 
@@ -47,6 +48,7 @@ class Score(enum.Enum):
     CONCAT = "concat"
     MLP = "mlp"
     COSINE = "cosine"
+    SQUARED_DISTANCE = "squared_distance"
     LOCATION = "location"
 
 
@@ -59,10 +61,12 @@ class ScoreFunction(AttentionComponent):
         is_dot_product: Whether it is the inner product of the query and the key themselves.
         uses_raw_keys: Whether keys need no preparation.
         takes_scale: Whether it has a scale.
-        has_hidden_layer: Whether there is a hidden layer between a query and its logit.
+        needs_equal_depths: Whether a query and a key must have as many features.
+        ranks_keys_for_zero_query: Whether keys get different logits from a query of zeros, by what they are.
     """
 
-    is_product = is_dot_product = uses_raw_keys = takes_scale = has_hidden_layer = False
+    is_product = is_dot_product = uses_raw_keys = takes_scale = False
+    needs_equal_depths = ranks_keys_for_zero_query = False
 
     def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         """The shapes that the parameters need for queries and keys of these shapes."""
@@ -129,7 +133,7 @@ class Dot(ScoreFunction):
     """The dot product q . k (Luong et al. 2015, section 3.1)."""
 
     parameters = "none"
-    is_product = is_dot_product = uses_raw_keys = True
+    is_product = is_dot_product = uses_raw_keys = needs_equal_depths = True
 
     def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
         if q[3] != k[3]:
@@ -171,13 +175,8 @@ class Cosine(Dot):
         return cls(jnp.exp(arrays[0])[None, :, None])
 
     def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
-        check_positive("sharpening", self.sharpening)
         super().check(q, k, keys)
-        if isinstance(self.sharpening, (int, float)):
-            return
-        shape, whole = self.sharpening.shape, (q[0], q[2], q[1])
-        if len(shape) != 3 or any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
-            raise ValueError(f"params.score.sharpening has shape {shape}, which does not broadcast against {whole}")
+        _check_positive_per_query("sharpening", self.sharpening, q)
 
     def query(self, q_BxQxHxD: Queries) -> Queries:
         beta = self.sharpening
@@ -219,7 +218,7 @@ class _HiddenLayer(ScoreFunction):
     weight_HxIxA: Float[AnyArray, "H I A"]
     score_HxA: Float[AnyArray, "H A"]
 
-    has_hidden_layer = True
+    ranks_keys_for_zero_query = True
 
     @classmethod
     def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
@@ -334,6 +333,48 @@ class Mlp(_HiddenLayer):
 
 
 @pytree_dataclass
+class SquaredDistance(ScoreFunction):
+    """The negative squared distance -|q - k|^2 / (2 h^2), whose softmax is a Gaussian kernel of the bandwidth h.
+
+    Attention with it is the estimator of Nadaraya (1964) and Watson (1964). A layer trains the logarithm of h for each
+    head. It starts at h^2 = sqrt(D) / 2, which is L2 attention, -|q - k|^2 / sqrt(D) (Kim et al. 2021, section 4.1).
+
+    Attributes:
+        bandwidth: h, a positive number or one per query.
+    """
+
+    bandwidth: Float[AnyArray, "#B #H #Q"] | float = 1.0
+
+    parameters = "optional"
+    uses_raw_keys = needs_equal_depths = ranks_keys_for_zero_query = True
+
+    @classmethod
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        start = jax.nn.initializers.constant(0.5 * math.log(math.sqrt(sizes.head_dim) / 2))
+        return {"log_bandwidth": ParameterSpec((sizes.heads,), ("heads",), start)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "SquaredDistance":
+        return cls(jnp.exp(arrays[0])[None, :, None])
+
+    def check(self, q: tuple[int, ...], k: tuple[int, ...], keys: str) -> None:
+        if q[3] != k[3]:
+            raise ValueError(f"q {q} and {keys} {k} differ in depth, which a distance between them needs equal")
+        _check_positive_per_query("bandwidth", self.bandwidth, q)
+
+    def logits(self, q_BxQxHxD: Queries, prepared: Prepared) -> Logits:
+        # From the differences: |q|^2 - 2 q . k + |k|^2 would lose the digits of a short distance far from the origin.
+        wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
+        q_BxHxQx1xD = jnp.moveaxis(q_BxQxHxD, 1, 2)[:, :, :, None].astype(wide)
+        k_BxHx1xKxD = jnp.moveaxis(repeat_heads(prepared, q_BxQxHxD.shape[2]), 1, 2)[:, :, None].astype(wide)
+        squares_BxHxQxK = jnp.sum(jnp.square(q_BxHxQx1xD - k_BxHx1xKxD), axis=-1)
+        h = self.bandwidth
+        if not isinstance(h, (int, float)):
+            h = jnp.asarray(h, wide)[..., None]
+        return -squares_BxHxQxK / (2 * h**2)
+
+
+@pytree_dataclass
 class Location(ScoreFunction):
     """The location score, row k of W q, from the query alone (Luong et al. 2015, equation 8).
 
@@ -369,6 +410,7 @@ SCORES: dict[Score, type[ScoreFunction]] = {
     Score.CONCAT: Concat,
     Score.MLP: Mlp,
     Score.COSINE: Cosine,
+    Score.SQUARED_DISTANCE: SquaredDistance,
     Score.LOCATION: Location,
 }
 
@@ -404,6 +446,16 @@ def _vector(sizes: AttentionSizes) -> ParameterSpec:
     return ParameterSpec(
         (sizes.heads, sizes.score_hidden_width), ("heads", "head_dim"), xavier_uniform(sizes.score_hidden_width, 1)
     )
+
+
+def _check_positive_per_query(name: str, value: AnyArray | float, q: tuple[int, ...]) -> None:
+    """Check that a parameter is above 0, and a number or an array that broadcasts against [B, H, Q]."""
+    check_positive(name, value)
+    if isinstance(value, (int, float)):
+        return
+    shape, whole = value.shape, (q[0], q[2], q[1])
+    if len(shape) != 3 or any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
+        raise ValueError(f"params.score.{name} has shape {shape}, which does not broadcast against {whole}")
 
 
 def _unit(x: Array) -> Array:

@@ -45,7 +45,7 @@ class TrainedScore(_Trained):
         head_axis: Logical axis of the heads.
 
     Raises:
-        ValueError: If the score is an inner product and queries and keys differ in size.
+        ValueError: If the score needs queries and keys of one size and they differ.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class TrainedScore(_Trained):
         head_axis: str = "heads",
     ):
         self.score, self.sizes = score, AttentionSizes(heads, depth, key_depth or depth, hidden or depth, max_length)
-        if SCORES[score].is_product and self.sizes.key_head_dim != depth:
+        if SCORES[score].needs_equal_depths and self.sizes.key_head_dim != depth:
             raise ValueError(
-                f"score={score.value} multiplies queries and keys of one depth; these have {depth} and {key_depth}: "
+                f"score={score.value} takes queries and keys of one depth; these have {depth} and {key_depth}: "
                 "make them equal, or say general"
             )
         weights = {

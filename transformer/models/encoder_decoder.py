@@ -71,7 +71,7 @@ class EncoderDecoderConfig(TransformerConfig):
         super()._check()
         self.check_window_pattern("encoder_layers")
         self.check_window_pattern("decoder_layers")
-        if self.cross is CrossAttentionKind.MEAN and SCORES[self.score].has_hidden_layer:
+        if self.cross is CrossAttentionKind.MEAN and SCORES[self.score].ranks_keys_for_zero_query:
             raise UserError(
                 f"config.model.cross=mean and config.model.score={self.score.value} do not go together: that score of "
                 "a query of zeros still depends on the key; say scaled_dot"

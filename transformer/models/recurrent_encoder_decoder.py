@@ -290,9 +290,9 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         for name, size in (("width", self.width), ("the annotations", memory)):
             if size % self.heads and not (split and self.head_dim):
                 raise UserError(f"config.model.heads={self.heads} do not divide the {size} features of {name}")
-        if SCORES[self.score].is_product and not split and self.width != memory:
+        if SCORES[self.score].needs_equal_depths and not split and self.width != memory:
             raise UserError(
-                f"config.model.score={self.score.value} multiplies states of {self.width} features with annotations "
+                f"config.model.score={self.score.value} compares states of {self.width} features with annotations "
                 f"of {memory}: say key_value_projection=split, direction=forward, or the score general"
             )
 
