@@ -240,7 +240,8 @@ def test_attention_by_squared_distance_is_the_estimator_of_nadaraya_and_watson(b
 
 
 def test_a_short_distance_keeps_its_digits_far_from_the_origin() -> None:
-    q, k = (jax.device_put(np.float32(4096 + x)[None, :, None, None]) for x in (np.array([0.0]), np.array([0.0, 0.5, 1.0])))
+    places = np.float32([4096, 4096.5, 4097])[None, :, None, None]
+    q, k = jax.device_put((places[:, :1], places))
     logits = score(q, k, Score.SQUARED_DISTANCE)
     np.testing.assert_array_equal(np.asarray(logits)[0, 0, 0], [0, -0.125, -0.5])
 
