@@ -55,7 +55,7 @@ def tip_of(page) -> str:
 
 def expected_in_row(result: dict, arm: dict) -> list[float | None]:
     pair = next((each for each in result["comparisons"] if each["arm"] == arm["name"] and each["task"] is None), None)
-    row = [arm["mean"], *arm["interval"], arm["iqm"]["value"], *arm["iqm"]["interval"]]
+    row = [arm["mean"], *(arm["interval"] or ()), arm["iqm"]["value"], *(arm["iqm"]["interval"] or ())]
     if pair:
         row += [pair["difference"], *(pair["interval"] or ()), pair["p_holm"], pair["p"], pair["p_permutation"]]
     runs, target = arm["run_counts"], arm["to_target"]

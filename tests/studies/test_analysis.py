@@ -1,5 +1,6 @@
 """What a study found, against sums by hand over made-up cells."""
 
+import itertools
 import json
 import math
 import random
@@ -173,8 +174,14 @@ def test_who_learned_at_all_is_said_first() -> None:
         "runs can give no less than 0.1."
     )
     assert result["comparisons"][0]["learned"] == {"arm": [3, 3], "reference": [0, 3], "p_holm": pytest.approx(0.1)}
-    assert result["summary"][1].endswith("and beats the reference post.")
-    assert result["summary"][2].startswith("pre is better than post by 2.55 in test/loss")
+    # All runs of one arm and none of the other are stuck in one study of 32 by chance alone, where half of them are.
+    (pair,) = result["comparisons"]
+    assert (pair["verdict"], pair["p"], pair["interval"]) == ("not judged", 0.25, None)
+    assert result["summary"][1].endswith("; it is not judged against the reference post.")
+    assert result["summary"][2] == (
+        "pre is not judged against post: The mean difference is -2.55; post is stuck with seeds 1, 2 and 3, and a t "
+        "test of such runs takes 5 seeds: flipping the signs gives p = 0.25: 3 seeds can give no less than p = 0.25."
+    )
     # No mean of losses is below 0; the t interval of these three would begin at -0.50.
     low, high = arm_of(result, "pre")["interval"]
     assert low == 0
@@ -353,21 +360,87 @@ def test_a_warning_under_five_seeds(count: int, warned: bool) -> None:
     assert any(line.startswith(f"{count} seeds only") for line in result["warnings"]) == warned
 
 
-def test_an_arm_without_survivors_is_named_and_not_judged() -> None:
+def test_an_arm_without_survivors_is_named_and_not_judged_by_five_seeds() -> None:
     result = analyze(spec(), row("pre", PRE) + row("post", [None] * 5), {})
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["n"], pair["difference"], pair["interval"]) == ("not judged", 0, None, None)
-    assert "post diverged with seeds 1, 2, 3, 4 and 5" in pair["reason"]
+    assert (pair["verdict"], pair["n"], pair["difference"], pair["interval"]) == ("not judged", 5, None, None)
+    # Each of the five runs is worse: two of 32 choices of signs.
+    assert (pair["p"], pair["differences"]) == (2 / 32, [])
+    assert pair["reason"] == (
+        "post diverged with seeds 1, 2, 3, 4 and 5, counted as worse than every finished run: flipping the signs of 5 "
+        "pairs gives p = 0.062: 5 seeds can give no less than p = 0.062."
+    )
+    # Of 5 against 0 of 5 runs 2 of 252 tables are so uneven.
+    assert pair["learned"] == {"arm": [0, 5], "reference": [5, 5], "p_holm": pytest.approx(2 / 252)}
     post = arm_of(result, "post")
     assert (post["mean"], post["interval"], post["iqm"]) == (None, None, {"value": None, "interval": None})
     assert any("post in 5 of 5 (95% interval 57 to 100%); never: pre" in line for line in result["summary"])
 
 
-def test_a_seed_that_one_arm_lost_leaves_the_others_paired() -> None:
-    cells = row("pre", [None, *PRE[1:]]) + row("post", [*POST[:2], None, *POST[3:]])
-    (pair,) = analyze(spec(), cells, {})["comparisons"]
-    off = {seed: POST[seed - 1] - PRE[seed - 1] for seed in (2, 4, 5)}
-    assert {entry["seed"]: entry["value"] for entry in pair["differences"]} == off
+def test_a_diverged_run_counts_as_worse_than_every_finished_run() -> None:
+    """Six seeds; the fifth of post diverged, and it was otherwise better: dropping that seed would call it better."""
+    study = spec(seeds=(1, 2, 3, 4, 5, 6))
+    pre, post = [*PRE, 1.02], [*(value - 0.3 + 0.01 * seed for seed, value in enumerate(PRE[:4])), None, 0.77]
+    result = analyze(study, row("pre", pre) + row("post", post), {})
+    (pair,) = result["comparisons"]
+    # The worst is 1.20, the best 0.62: the diverged run counts as 1.78, and no choice of signs is a sum nearer to 0.
+    differences = [-0.3, -0.29, -0.28, -0.27, 1.78 - 1.05, -0.25]
+    sums = [abs(np.dot(signs, differences)) for signs in itertools.product((-1, 1), repeat=6)]
+    p = np.mean([each >= abs(sum(differences)) - 1e-9 for each in sums])
+    assert pair["p"] == pair["p_permutation"] == pytest.approx(p)
+    assert (pair["verdict"], pair["n"], pair["difference"], pair["interval"]) == ("no difference seen", 6, None, None)
+    assert [entry["seed"] for entry in pair["differences"]] == [1, 2, 3, 4, 6]
+    counted = "post diverged with seed 5, counted as worse than every finished run"
+    assert f"No difference seen between post and pre at 6 seeds: p = {p:.2g}; {counted}." in result["summary"]
+    assert pair["reason"] == f"{counted}: flipping the signs of 6 pairs gives p = {p:.2g}."
+    # A mean of the other runs is no more than that: it has no interval, and beats nobody.
+    assert (arm_of(result, "post")["n"], arm_of(result, "post")["interval"]) == (5, None)
+    assert not any("has the best mean" in line for line in result["summary"])
+    # Arms that diverge with all of six seeds are worse than those that never do, whatever the others reach.
+    never = analyze(study, row("pre", pre) + row("post", [None] * 6), {})
+    assert (never["comparisons"][0]["verdict"], never["comparisons"][0]["p"]) == ("worse", 2 / 64)
+    assert any(
+        line.startswith(
+            "post is worse than pre: p = 0.031; 6 paired seeds; post diverged with seeds 1, 2, 3, 4, 5 and 6,"
+        )
+        for line in never["summary"]
+    )
+    # If both diverge with a seed, they are equal there.
+    both = analyze(study, row("pre", [*PRE, None]) + row("post", [*POST, None]), {})["comparisons"][0]
+    assert (both["verdict"], both["p"]) == ("no difference seen", 2 / 32)
+
+
+def test_a_run_that_diverged_on_one_task_counts_on_it_and_in_the_mean_of_all() -> None:
+    study = spec(tasks={"short": {}, "long": {}}, seeds=(1, 2, 3, 4, 5, 6))
+    pre = [*PRE, 1.02]
+    cells = [
+        *row("pre", pre, task="short"),
+        *row("pre", [value + 1 for value in pre], task="long"),
+        *row("post", [value + 0.2 + 0.01 * seed for seed, value in enumerate(pre)], task="short"),
+        *row("post", [*(value + 1.6 - 0.02 * seed for seed, value in enumerate(pre[:5])), None], task="long"),
+    ]
+    overall, short, long = analyze(study, cells, {})["comparisons"]
+    assert [pair["n"] for pair in (overall, short, long)] == [6, 6, 6]
+    assert [len(pair["differences"]) for pair in (overall, short, long)] == [5, 6, 5]
+    assert [pair["interval"] is None for pair in (overall, short, long)] == [True, False, True]
+    # Six of six seeds are worse, with the one that diverged: two of 64 choices of signs.
+    assert (overall["verdict"], overall["p"], long["p"]) == ("worse", 2 / 64, 2 / 64)
+
+
+def test_the_best_of_the_arms_that_finished_may_be_no_better_than_one_that_diverged() -> None:
+    study = spec(("a", "b", "c"), seeds=(1, 2, 3, 4, 5, 6, 7, 8))
+    cells = row("a", [None, *[1.0] * 7]) + row("b", [2.0 + 0.1 * n for n in range(8)]) + row("c", [3.0] * 8)
+    told = analyze(study, cells, {})["summary"]
+    assert any(
+        line.startswith("Of the arms whose runs all finished, b has the best mean test/loss, 2.35") for line in told
+    )
+    assert not any("a has the best mean" in line for line in told)
+
+
+def test_a_metric_that_is_not_finite_diverged() -> None:
+    result = analyze(spec(), row("pre", PRE) + row("post", [*POST[:4], math.nan]), {})
+    assert [entry["state"] for entry in arm_of(result, "post")["seeds"]] == ["done"] * 4 + ["diverged"]
+    assert result["comparisons"][0]["reason"].startswith("post diverged with seed 5, counted as worse")
 
 
 def test_equal_arms_show_no_difference() -> None:
@@ -390,7 +463,7 @@ def test_equal_differences_carry_no_t_statistic() -> None:
         assert (pair["p"], pair["p_permutation"], pair["p_holm"]) == (0.25, 0.25, 0.5)
         assert pair["reason"] == (
             "All 3 paired differences are -0.002 (with every seed): they carry no t statistic, and flipping their "
-            "signs gives p = 0.25, the least that 3 seeds can; a verdict takes 7 that agree."
+            "signs gives p = 0.25 before Holm's correction over 2 comparisons: 3 seeds can give no less than p = 0.25."
         )
         assert f"b is not judged against a: {pair['reason']}" in result["summary"]
         reference = arm_of(result, "a")
@@ -561,14 +634,14 @@ def test_tasks_are_averaged_seed_by_seed_and_judged_one_by_one() -> None:
         *row("pre", [value + 1 for value in PRE], task="long"),
         # Post wins where the task is short and loses more where it is long.
         *row("post", [value - 0.2 + 0.01 * seed for seed, value in enumerate(PRE)], task="short"),
-        *row("post", [*(value + 1.6 - 0.02 * seed for seed, value in enumerate(PRE[:4])), None], task="long"),
+        *row("post", [value + 1.6 - 0.02 * seed for seed, value in enumerate(PRE)], task="long"),
     ]
     result = analyze(study, cells, {})
     overall, short, long = result["comparisons"]
     assert [pair["task"] for pair in (overall, short, long)] == [None, "short", "long"]
-    assert [pair["n"] for pair in (overall, short, long)] == [4, 5, 4]
+    assert [pair["n"] for pair in (overall, short, long)] == [5, 5, 5]
     assert [entry["value"] for entry in overall["differences"]] == [
-        pytest.approx((-0.2 + 0.01 * seed + 0.6 - 0.02 * seed) / 2) for seed in range(4)
+        pytest.approx((-0.2 + 0.01 * seed + 0.6 - 0.02 * seed) / 2) for seed in range(5)
     ]
     assert {entry["task"] for entry in overall["differences"]} == {None}
     assert {entry["task"] for entry in short["differences"]} == {"short"}
@@ -606,11 +679,9 @@ def test_failed_and_missing_runs_are_named() -> None:
     assert result["warnings"] == [
         "2 of 10 runs have not ended: arm 'post', seed 4; arm 'post', seed 5.",
         "1 run failed: arm 'post', seed 2 (post--2).",
-        "Left out of every comparison, at the chosen values: pre reports no test/loss with seed 2.",
-        "Left out of its comparison, at the chosen values: post failed with seed 2 and post has not finished with "
-        "seeds 4 and 5.",
     ]
     assert [entry["seed"] for entry in result["comparisons"][0]["differences"]] == [1, 3]
+    assert arm_of(result, "pre")["run_counts"]["diverged"] == 1
     assert arm_of(result, "post")["run_counts"]["ended"] == 2
     many = [one._replace(state="failed") for one in row("pre", PRE) + row("post", POST)]
     assert analyze(spec(), many, {})["warnings"][0] == (

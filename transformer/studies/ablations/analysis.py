@@ -95,6 +95,9 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
     values = study.values_by_seed(arm, None)
     own = list(values.values())
     test = t_test(own, resolution=equality_tolerance(own)) if len(own) >= 2 else None
+    # Of an arm that lost runs, the others are no sample: their mean has no interval.
+    all_finished = not study.seeds_in_state(arm, None, DIVERGED)
+    interval = test.interval if test and all_finished else None
     return {
         "name": arm,
         "differences": about.get("differences", []),
@@ -119,11 +122,11 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
             for cell in study.selected_runs(arm, task)
         ],
         "mean": statistics.fmean(values.values()) if values else None,
-        "interval": test and test.interval and clip_to_metric_range(study.spec.reported_metric, test.interval, own),
+        "interval": interval and clip_to_metric_range(study.spec.reported_metric, interval, own),
         "deviation": test and test.standard_deviation,
         "n": len(values),
         "learned": dict(zip(("count", "of"), count_learned(study, arm, None), strict=True)),
-        "iqm": _interquartile(study, arm),
+        "iqm": _interquartile(study, arm, all_finished),
         "to_target": _to_target(study, arm),
         "bands": _bands(study, arm),
         "heads": _heads(study, arm),
@@ -147,9 +150,9 @@ def _run_counts(cells: Sequence[RunResult]) -> dict[str, Any]:
     }
 
 
-def _interquartile(study: StudyResults, arm: str) -> dict[str, Any]:
+def _interquartile(study: StudyResults, arm: str, all_finished: bool) -> dict[str, Any]:
     tasks = [list(study.values_by_seed(arm, task).values()) for task in study.spec.tasks]
-    able = min(map(len, tasks)) >= 2
+    able = all_finished and min(map(len, tasks)) >= 2
     return {
         "value": interquartile_mean(list(itertools.chain(*tasks))) if all(tasks) else None,
         "interval": interquartile_interval(tasks) if able else None,
@@ -304,7 +307,9 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
 
 def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) -> dict[str, Any]:
     """Return mean, minimum and maximum over seeds of `selection_metric` at some tuned values; `n` did not diverge."""
-    values = list(study.average_over_tasks(runs, lambda cell: cell.selection_value).values())
+    values = list(
+        study.average_over_tasks(runs, lambda cell: cell.selection_value if has_completed(cell) else None).values()
+    )
     return {
         "mean": statistics.fmean(values) if values else None,
         "low": min(values, default=None),
@@ -386,7 +391,11 @@ def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
         "task": pair.task_name,
         "difference": pair.difference,
         "interval": pair.test and pair.test.interval,
-        "differences": [{"task": task, "seed": seed, "value": value} for seed, value in pair.differences.items()],
+        "differences": [
+            {"task": task, "seed": seed, "value": value}
+            for seed, value in pair.differences.items()
+            if seed not in pair.diverged_seeds
+        ],
         "n": pair.num_seeds,
         "p": pair.p_value,
         "p_permutation": pair.p_permutation,

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer.studies.ablations.hyperparameter_selection import (
+    DIVERGED,
+    STUCK,
     MissingRun,
     StudyResults,
     has_completed_or_diverged,
@@ -19,11 +21,13 @@ from transformer.studies.ablations.statistics import (
     estimate_discrete_step,
     fisher_exact_p,
     holm_correction,
+    least_permutation_p,
     permutation_p,
     t_test,
 )
 
 MIN_SEEDS_FOR_VERDICT = 3  # paired seeds
+ENOUGH_SEEDS = 5  # the default; with fewer, all runs of one arm may be stuck, and none of another, by chance
 ROUNDING = 2.0**-22  # relative: metrics that differ by less are equal, as some are computed in float32
 
 
@@ -34,7 +38,8 @@ class LearnedCounts(NamedTuple):
         arm: The number that learned and the number that ended, of the arm.
         reference: The same of the reference.
         p_holm: The p-value of Fisher's exact test on the two counts, with Holm's correction over all pairs whose counts
-            can differ; None if a count is of no run, or all runs of both learned.
+            can differ; None if the arms are not compared, or all runs of both
+            learned.
     """
 
     arm: tuple[int, int]
@@ -45,14 +50,19 @@ class LearnedCounts(NamedTuple):
 class Comparison(NamedTuple):
     """An arm minus the reference, on one task or on the mean of all tasks, in the units of the reported metric.
 
-    Differences that are all equal have no t statistic and are judged by `p_permutation` instead: the verdict is "not
-    said" if it is not significant.
+    The t test assumes normal noise. These comparisons are judged by the exact permutation test instead, and have no
+    interval; where it cannot be significant with as few seeds, the verdict is "not judged":
+
+    - The differences are all equal, and so have no t statistic.
+    - A run of either arm diverged. It has no value, and counts as worse than every run that finished.
+    - A run of either arm was stuck, and there are fewer than `ENOUGH_SEEDS` seeds.
 
     Attributes:
         arm_name: The arm.
         reference_name: The arm that it is compared with.
         task_name: The task; None for the mean of all tasks.
-        differences: The paired differences by seed.
+        differences: The paired differences by seed; see `StudyResults.compared_values_by_seed`.
+        diverged_seeds: The seeds with which a run of either arm diverged.
         test: The t test of the differences; None if no verdict may be given.
         p_holm: The p-value after Holm's correction; None if no verdict may be given.
         num_comparisons: The number of comparisons that Holm's correction covers.
@@ -64,6 +74,7 @@ class Comparison(NamedTuple):
     reference_name: str
     task_name: str | None
     differences: dict[int, float]
+    diverged_seeds: tuple[int, ...]
     test: MeanTest | None
     p_holm: float | None
     num_comparisons: int
@@ -72,13 +83,15 @@ class Comparison(NamedTuple):
 
     @property
     def num_seeds(self) -> int:
-        """The number of seeds that both arms finished."""
+        """The number of seeds of which both arms have a run."""
         return len(self.differences)
 
     @property
     def difference(self) -> float | None:
-        """The mean difference; None without paired seeds."""
-        return math.fsum(self.differences.values()) / self.num_seeds if self.num_seeds else None
+        """The mean difference; None without paired seeds, or if a run diverged and so has no value."""
+        if not self.differences or self.diverged_seeds:
+            return None
+        return math.fsum(self.differences.values()) / self.num_seeds
 
     @property
     def p_permutation(self) -> float | None:
@@ -91,7 +104,7 @@ class Comparison(NamedTuple):
 
     @property
     def p_value(self) -> float | None:
-        """The uncorrected p-value that decides: of the t test or, without any spread, of flipping the signs."""
+        """The uncorrected p-value that decides: of the t test or, where it is not valid, of flipping the signs."""
         return None if self.test is None else self.p_permutation if self.test.p_value is None else self.test.p_value
 
 
@@ -127,7 +140,9 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
     Returns:
         The comparison and the name of the second best arm; None if there is nothing to compare.
     """
-    values = {arm: study.values_by_seed(arm, None) for arm in study.spec.arms}
+    values = {
+        arm: study.values_by_seed(arm, None) for arm in study.spec.arms if not study.seeds_in_state(arm, None, DIVERGED)
+    }
     means = {
         arm: math.fsum(own.values()) / len(own) for arm, own in values.items() if len(own) >= MIN_SEEDS_FOR_VERDICT
     }
@@ -139,13 +154,17 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
 
 
 def _pair(study: StudyResults, arm: str, task: str | None, against: str) -> Comparison:
-    values, reference = study.values_by_seed(arm, task), study.values_by_seed(against, task)
+    values, reference = study.compared_values_by_seed(arm, task), study.compared_values_by_seed(against, task)
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
     learning = LearnedCounts(count_learned(study, arm, task), count_learned(study, against, task), None)
-    pair = Comparison(arm, against, task, differences, None, None, 0, "not judged", learning)
+    diverged = {seed for name in (arm, against) for seed in study.seeds_in_state(name, task, DIVERGED)}
+    pair = Comparison(arm, against, task, differences, tuple(sorted(diverged)), None, None, 0, "not judged", learning)
     if len(differences) < MIN_SEEDS_FOR_VERDICT or missing_runs_by_arm(study, pair):
         return pair
-    return pair._replace(test=_paired_test(list(differences.values()), values, reference))
+    test = _paired_test(list(differences.values()), values, reference)
+    stuck = any(study.seeds_in_state(name, task, STUCK) for name in (arm, against))
+    normal = not diverged and not (stuck and pair.num_seeds < ENOUGH_SEEDS)
+    return pair._replace(test=test if normal else test._replace(interval=None, p_value=None))
 
 
 def _paired_test(differences: Sequence[float], values: Mapping[int, float], reference: Mapping[int, float]) -> MeanTest:
@@ -176,7 +195,7 @@ def count_learned(study: StudyResults, arm: str, task: str | None) -> tuple[int,
 
 def _counted(family: Sequence[Comparison]) -> list[Comparison]:
     """Add the p-values of Fisher's exact test on the counts of runs that learned."""
-    able = [pair for pair in family if _differs(pair.learned_counts)]
+    able = [pair for pair in family if pair.test is not None and _differs(pair.learned_counts)]
     corrected = holm_correction(
         [fisher_exact_p(*pair.learned_counts.arm, *pair.learned_counts.reference) for pair in able]
     )
@@ -188,8 +207,7 @@ def _counted(family: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _differs(learning: LearnedCounts) -> bool:
-    counts = (learning.arm, learning.reference)
-    return all(n for _, n in counts) and any(count < n for count, n in counts)
+    return any(count < n for count, n in (learning.arm, learning.reference))
 
 
 def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Comparison]:
@@ -203,8 +221,12 @@ def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Compar
         verdict = "no difference seen"
         if p < SIGNIFICANCE:
             verdict = "better" if is_better(study.spec, pair.test.mean, 0.0) else "worse"
-        elif pair.test.p_value is None and pair.test.mean:
-            verdict = "not judged"  # a difference was seen with every seed, and nothing tells how much of it is chance
+        elif (
+            pair.test.p_value is None
+            and pair.test.mean
+            and len(able) * least_permutation_p(pair.num_seeds) >= SIGNIFICANCE
+        ):
+            verdict = "not judged"  # whatever the differences were
         yield pair._replace(p_holm=p, num_comparisons=len(able), verdict=verdict)
 
 

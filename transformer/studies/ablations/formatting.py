@@ -2,15 +2,14 @@
 
 import csv
 import io
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.arm_comparisons import Comparison, missing_runs_by_arm
-from transformer.studies.ablations.hyperparameter_selection import DIVERGED, MissingRun, StudyResults
-from transformer.studies.ablations.run_result import RunResult, describe_run
-from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest
+from transformer.studies.ablations.arm_comparisons import ENOUGH_SEEDS, Comparison, missing_runs_by_arm
+from transformer.studies.ablations.hyperparameter_selection import DIVERGED, STUCK, MissingRun, StudyResults
+from transformer.studies.ablations.run_result import describe_run
+from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest, least_permutation_p
 
 _NAMED = 4  # runs in one sentence, before the rest are only counted
 _BEFORE, _AFTER = (
@@ -25,22 +24,26 @@ def explain_verdict(study: StudyResults, pair: Comparison) -> str:
     if gaps := missing_runs_by_arm(study, pair):
         return _name_missing_runs(gaps)
     if test is None or pair.p_holm is None:
-        told = describe_missing_seeds(study, pair.arm_name, pair.task_name) or describe_missing_seeds(
-            study, study.spec.reference, pair.task_name
-        )
-        lost = f": {told}" if told else ""
         plural = "s" if pair.num_seeds != 1 else ""
-        return f"{pair.num_seeds} paired seed{plural}, and no verdict is given under three{lost}."
+        return f"{pair.num_seeds} paired seed{plural}, and no verdict is given under three."
     if test.p_value is None:
-        equal = _without_spread(pair, test)
-        return f"All {pair.num_seeds} paired differences are {equal}{describe_diverged_seeds(study, pair)}."
+        p = _permutation_result(pair)
+        if pair.diverged_seeds:
+            return f"{describe_diverged_seeds(study, pair)}: flipping the signs of {pair.num_seeds} pairs gives {p}."
+        if test.standard_deviation:
+            told = f"The mean difference is {format_difference(test)}; {_describe_stuck_seeds(study, pair)}"
+            return f"{told}: flipping the signs gives {p}."
+        if not test.mean:
+            return f"All {pair.num_seeds} paired differences are 0: the arms are alike."
+        equal = f"All {pair.num_seeds} paired differences are {format_difference(test)}"
+        return f"{equal}: they carry no t statistic, and flipping their signs gives {p}."
     told = f"The mean difference is {format_difference(test)}, {format_corrected_p_value(pair)}"
     if pair.verdict != "no difference seen":
-        return f"{told}, over {pair.num_seeds} paired seeds{describe_diverged_seeds(study, pair)}."
+        return f"{told}, over {pair.num_seeds} paired seeds."
     if test.p_value < SIGNIFICANCE:
         alone = f"alone it would count as seen ({format_p_value(test.p_value)})"
         return f"{told}: {alone}, among {pair.num_comparisons} it does not."
-    return f"{told}, over {pair.num_seeds} paired seeds: the interval holds 0{describe_diverged_seeds(study, pair)}."
+    return f"{told}, over {pair.num_seeds} paired seeds: the interval holds 0."
 
 
 def _name_missing_runs(gaps: Mapping[str, Sequence[MissingRun]]) -> str:
@@ -117,17 +120,24 @@ def format_task_suffix(task: str | None) -> str:
     return f" on {task}" if task else ""
 
 
-def _without_spread(pair: Comparison, test: MeanTest) -> str:
-    """Describe differences that are all equal: their size, and the p-value of flipping their signs."""
-    if not test.mean:
-        return "0: the arms are alike"
-    told = f"{format_difference(test)}: they carry no t statistic, and flipping their signs gives"
-    if pair.verdict != "not judged" or pair.p_value is None:
-        return f"{told} {format_corrected_p_value(pair)}"
-    # Two of the 2^n choices of signs are as far from zero.
-    enough = next(n for n in itertools.count(pair.num_seeds) if pair.num_comparisons * 2 / 2**n < SIGNIFICANCE)
-    least = f"{format_p_value(pair.p_value)}, the least that {pair.num_seeds} seeds can"
-    return f"{told} {least}; a verdict takes {enough} that agree"
+def _describe_stuck_seeds(study: StudyResults, pair: Comparison) -> str:
+    """Describe which seeds of either arm are stuck, where these forbid a t test."""
+    stuck = [
+        f"{arm} is stuck with {format_seeds(seeds)}"
+        for arm in (pair.arm_name, pair.reference_name)
+        if (seeds := study.seeds_in_state(arm, pair.task_name, STUCK))
+    ]
+    return f"{join_words(stuck)}, and a t test of such runs takes {ENOUGH_SEEDS} seeds"
+
+
+def _permutation_result(pair: Comparison) -> str:
+    """Describe the p-value of a comparison that the permutation test judges."""
+    assert pair.p_value is not None
+    if pair.verdict != "not judged":
+        return format_corrected_p_value(pair)
+    least = format_p_value(least_permutation_p(pair.num_seeds))
+    over = f" before Holm's correction over {pair.num_comparisons} comparisons" if pair.num_comparisons > 1 else ""
+    return f"{format_p_value(pair.p_value)}{over}: {pair.num_seeds} seeds can give no less than {least}"
 
 
 def format_difference(test: MeanTest, more: str = "", *, of: str = "") -> str:
@@ -147,60 +157,19 @@ def format_difference(test: MeanTest, more: str = "", *, of: str = "") -> str:
         size, interval = -size, Interval(-high, -low)
     text = round_to_error(size, (high - low) / 2)
     text = f"{text} in {of}" if of else text if text.startswith("-") else f"+{text}"
-    told = format_interval(interval) if test.interval else "with every seed"
-    return f"{text} ({', '.join(filter(None, (told, more)))})"
+    told = format_interval(interval) if test.interval else "" if test.standard_deviation else "with every seed"
+    brackets = ", ".join(filter(None, (told, more)))
+    return f"{text} ({brackets})" if brackets else text
 
 
 def describe_diverged_seeds(study: StudyResults, pair: Comparison) -> str:
-    """Describe which seeds of a comparison diverged and so do not count in it."""
-    lost = [
+    """Describe which seeds of either arm diverged, and how they count."""
+    told = [
         f"{arm} diverged with {format_seeds(seeds)}"
-        for arm in (pair.arm_name, study.spec.reference)
-        if (seeds := _seeds_in(study, arm, pair.task_name, DIVERGED))
+        for arm in (pair.arm_name, pair.reference_name)
+        if (seeds := study.seeds_in_state(arm, pair.task_name, DIVERGED))
     ]
-    return f"; only seeds that both finished count, and {join_words(lost)}" if lost else ""
-
-
-def _seeds_in(study: StudyResults, arm: str, task: str | None, state: str) -> list[int]:
-    runs = [cell for name in _tasks(study, task) for cell in study.selected_runs(arm, name)]
-    return [seed for seed in study.spec.seeds if any(cell.seed == seed and cell.state == state for cell in runs)]
-
-
-def _tasks(study: StudyResults, task: str | None) -> Iterable[str]:
-    return study.spec.tasks if task is None else (task,)
-
-
-def describe_missing_seeds(study: StudyResults, arm: str, task: str | None) -> str:
-    """Describe which seeds of an arm have no value at the chosen tuned values, and why; empty if none is missing.
-
-    Args:
-        study: The results of the study.
-        arm: The arm.
-        task: The task; None for all tasks.
-
-    Returns:
-        The text.
-    """
-    reasons: dict[str, list[int]] = {}
-    for seed in study.spec.seeds:
-        runs = [
-            next((cell for cell in study.selected_runs(arm, name) if cell.seed == seed), None)
-            for name in _tasks(study, task)
-        ]
-        words = [word for cell in runs if (word := _trouble(study, cell))]
-        if words:
-            reasons.setdefault(words[0], []).append(seed)
-    return join_words(f"{arm} {word} with {format_seeds(seeds)}" for word, seeds in reasons.items()) if reasons else ""
-
-
-def _trouble(study: StudyResults, cell: RunResult | None) -> str:
-    match cell and cell.state:
-        case "diverged" | "failed" as ended:
-            return ended
-        case "done" | "stuck":
-            return "" if cell and cell.reported_value is not None else f"reports no {study.spec.reported_metric}"
-        case _:
-            return "has not finished"
+    return f"{join_words(told)}, counted as worse than every finished run"
 
 
 def format_runs_csv(result: Mapping[str, Any]) -> str:

@@ -78,8 +78,45 @@ class StudyResults(NamedTuple):
             The values by seed.
         """
         return self.average_over_tasks(
-            lambda name: self.selected_runs(arm, name), lambda cell: cell.reported_value, task
+            lambda name: self.selected_runs(arm, name),
+            lambda cell: cell.reported_value if has_completed(cell) else None,
+            task,
         )
+
+    def compared_values_by_seed(self, arm: str, task: str | None) -> dict[int, float]:
+        """Return the values by which an arm is compared: those of `values_by_seed`, and one of every diverged run.
+
+        A diverged run counts as worse than every run at chosen values that finished, of all arms: than the worst by as
+        much as the worst and the best of them differ. Only the order of such values means something.
+
+        Args:
+            arm: The arm.
+            task: The task; None for the mean over all tasks, of the seeds that have every task.
+
+        Returns:
+            The values by seed.
+        """
+        diverged = {name: self._value_of_diverged(name) for name in self.spec.tasks}
+        return self.average_over_tasks(
+            lambda name: self.selected_runs(arm, name),
+            lambda cell: diverged[cell.task_name] if cell.state == DIVERGED else cell.reported_value,
+            task,
+        )
+
+    def seeds_in_state(self, arm: str, task: str | None, state: str) -> list[int]:
+        """Return the seeds of which a run at the chosen values is in a state such as "diverged".
+
+        Args:
+            arm: The arm.
+            task: The task; None for any of all tasks.
+            state: The state.
+
+        Returns:
+            The seeds.
+        """
+        tasks = self.spec.tasks if task is None else (task,)
+        seeds = {cell.seed for name in tasks for cell in self.selected_runs(arm, name) if cell.state == state}
+        return [seed for seed in self.spec.seeds if seed in seeds]
 
     def average_over_tasks(
         self,
@@ -87,7 +124,7 @@ class StudyResults(NamedTuple):
         value: Callable[[RunResult], float | None],
         task: str | None = None,
     ) -> dict[int, float]:
-        """Return a value of finished runs by seed.
+        """Return a value of runs that completed or diverged by seed.
 
         Args:
             runs: Returns the runs of a task.
@@ -98,7 +135,11 @@ class StudyResults(NamedTuple):
             The values by seed.
         """
         tasks = [
-            {cell.seed: number for cell in runs(name) if has_completed(cell) and (number := value(cell)) is not None}
+            {
+                cell.seed: number
+                for cell in runs(name)
+                if has_completed_or_diverged(cell) and (number := value(cell)) is not None
+            }
             for name in (self.spec.tasks if task is None else (task,))
         ]
         return {
@@ -106,6 +147,16 @@ class StudyResults(NamedTuple):
             for seed in self.spec.seeds
             if all(seed in values for values in tasks)
         }
+
+    def _value_of_diverged(self, task: str) -> float | None:
+        """Return the value that counts for a diverged run of a task; None if no arm's run finished."""
+        values = [
+            cell.reported_value
+            for arm in self.spec.arms
+            for cell in self.selected_runs(arm, task)
+            if has_completed(cell) and cell.reported_value is not None
+        ]
+        return 2 * worst_value(self.spec, values) - best_value(self.spec, values) if values else None
 
 
 def has_completed(cell: RunResult) -> bool:
@@ -146,7 +197,8 @@ def rank_best_first(spec: Ablation, values: Mapping[str, float]) -> list[str]:
 def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
     """Select the tuned values of each arm and task from the results of a study's runs.
 
-    A completed run whose `selection_metric` is worse than `learned_threshold` becomes stuck.
+    A completed run whose `selection_metric` is worse than `learned_threshold` becomes stuck, and one whose
+    `reported_metric` is not finite diverged.
 
     Args:
         spec: The ablation.
@@ -192,6 +244,8 @@ def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyR
 
 def _judged(spec: Ablation, cell: RunResult) -> RunResult:
     cell = cell._replace(selection_value=_finite(cell.selection_value), reported_value=_finite(cell.reported_value))
+    if has_completed(cell) and cell.reported_value is None:
+        return cell._replace(state=DIVERGED)
     limit, value = spec.learned_threshold, cell.selection_value
     beyond = limit is not None and value is not None and is_better(spec, limit, value)
     return cell._replace(state=STUCK) if has_completed(cell) and beyond else cell

@@ -114,6 +114,11 @@ def permutation_p(differences: Sequence[float]) -> float:
     return float(test.pvalue)
 
 
+def least_permutation_p(n: int) -> float:
+    """Return the smallest p that flipping the signs of n differences can give: only two of the 2^n are as far out."""
+    return 2.0 ** (1 - n)
+
+
 def holm_correction(ps: Sequence[float]) -> list[float]:
     """Apply Holm's step-down correction to p-values (Holm 1979, Scandinavian Journal of Statistics 6).
 

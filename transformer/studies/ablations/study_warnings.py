@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison
+from transformer.studies.ablations.arm_comparisons import ENOUGH_SEEDS, MIN_SEEDS_FOR_VERDICT, Comparison
 from transformer.studies.ablations.formatting import (
-    describe_missing_seeds,
     format_some,
     join_words,
 )
@@ -21,7 +20,6 @@ from transformer.studies.ablations.hyperparameter_selection import (
 )
 from transformer.studies.ablations.run_result import describe_run
 
-ENOUGH_SEEDS = 5
 _ENDED = (DONE, STUCK, DIVERGED, FAILED)
 
 
@@ -31,7 +29,6 @@ def study_warnings(study: StudyResults) -> list[str]:
         *_unfinished(study),
         *_failed(study),
         *_too_few(study),
-        *_unpaired(study),
         *_target_missed(study),
         *_at_the_edge(study),
         *_chosen_on_what_is_reported(study),
@@ -70,13 +67,6 @@ def _failed(study: StudyResults) -> Iterator[str]:
             for cell in cells
         ]
         yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {format_some(failed)}."
-
-
-def _unpaired(study: StudyResults) -> Iterator[str]:
-    for arm in study.spec.arms:
-        if lost := describe_missing_seeds(study, arm, None):
-            where = "every comparison" if arm == study.spec.reference else "its comparison"
-            yield f"Left out of {where}, at the chosen values: {lost}."
 
 
 def _target_missed(study: StudyResults) -> Iterator[str]:

@@ -16,7 +16,7 @@ from transformer.studies.ablations.formatting import (
     join_words,
     round_to_error,
 )
-from transformer.studies.ablations.hyperparameter_selection import StudyResults, rank_best_first
+from transformer.studies.ablations.hyperparameter_selection import DIVERGED, StudyResults, rank_best_first
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest, fisher_exact_p
 from transformer.studies.ablations.study_warnings import describe_edge_values
 
@@ -95,19 +95,23 @@ def _runner_up(pair: Comparison, other: str) -> str:
 
 def _winner(study: StudyResults, verdicts: Mapping[str, str], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     spec = study.spec
-    means = {arm["name"]: arm["mean"] for arm in arms if arm["n"] >= MIN_SEEDS_FOR_VERDICT}
+    means = {
+        arm["name"]: arm["mean"]
+        for arm in arms
+        if arm["n"] >= MIN_SEEDS_FOR_VERDICT and not study.seeds_in_state(arm["name"], None, DIVERGED)
+    }
     if len(means) < 2:
         return
     first = rank_best_first(spec, means)[0]
     winner = next(arm for arm in arms if arm["name"] == first)
-    told = f"{first} has the best mean {spec.reported_metric}, {_value(winner)}"
+    finished = "Of the arms whose runs all finished, " if len(means) < len(arms) else ""
+    told = f"{finished}{first} has the best mean {spec.reported_metric}, {_value(winner)}"
     others = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]
     if first != spec.reference:
         if verdicts[first] == "better":
             yield f"{told}, and beats the reference {spec.reference}."
         elif verdicts[first] == "worse":
-            # Its mean is of the seeds that it finished, the verdict of those that both did.
-            yield f"{told}, over the seeds that it finished; on the seeds of both it is worse than {spec.reference}."
+            yield f"{told}, but is worse than the reference {spec.reference}."
         elif verdicts[first] == "not judged":
             yield f"{told}; it is not judged against the reference {spec.reference}."
         else:
@@ -130,17 +134,16 @@ def _sentence(study: StudyResults, pair: Comparison) -> str:
     where, against, test = format_task_suffix(pair.task_name), study.spec.reference, pair.test
     if pair.verdict == "not judged" or test is None:
         return f"{pair.arm_name} is not judged against {against}{where}: {explain_verdict(study, pair)}"
+    seeds, p = f"{pair.num_seeds} paired seeds", format_corrected_p_value(pair)
+    diverged = describe_diverged_seeds(study, pair) if pair.diverged_seeds else ""
     if pair.verdict == "no difference seen":
-        return (
-            f"No difference seen between {pair.arm_name} and {against}{where} at {pair.num_seeds} seeds: "
-            f"{format_difference(test, format_corrected_p_value(pair))}"
-            f"{_smallest_effect(test, study.spec.smallest_effect_of_interest)}."
-        )
-    size = format_difference(
-        test, f"{format_corrected_p_value(pair)}; {pair.num_seeds} paired seeds", of=study.spec.reported_metric
-    )
-    verdict = f"{pair.arm_name} is {pair.verdict} than {against}{where} by {size}"
-    return f"{verdict}{describe_diverged_seeds(study, pair)}.{describe_edge_values(study, pair)}"
+        told = f"{p}; {diverged}" if diverged else format_difference(test, p)
+        smallest = _smallest_effect(test, study.spec.smallest_effect_of_interest)
+        arms = f"{pair.arm_name} and {against}{where} at {pair.num_seeds} seeds"
+        return f"No difference seen between {arms}: {told}{smallest}."
+    size = f" by {format_difference(test, f'{p}; {seeds}', of=study.spec.reported_metric)}"
+    told = f": {p}; {seeds}; {diverged}" if diverged else size
+    return f"{pair.arm_name} is {pair.verdict} than {against}{where}{told}.{describe_edge_values(study, pair)}"
 
 
 def _smallest_effect(test: MeanTest, smallest_effect: float | None) -> str:

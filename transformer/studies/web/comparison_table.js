@@ -105,7 +105,7 @@ function valueColumns() {
     { head: "arm", cell: (arm) => [line(...armLabel(arm.name)), ...reference(arm)] },
     {
       head: withSpaces(ablation.reported_metric),
-      title: `mean over the seeds at the chosen values, 95% t interval; ${lowerIsBetter ? "lower" : "higher"} is better`,
+      title: `mean over the seeds that finished at the chosen values, 95% t interval if all did; ${lowerIsBetter ? "lower" : "higher"} is better`,
       cell: (arm) => [
         line(createHtml("b", {}, valueNode(arm.mean, formatFixed(arm.mean, decimals)))),
         small(...intervalNodes(arm.interval, decimals)),
@@ -139,14 +139,14 @@ function comparisonColumns() {
   return [
     {
       head: "difference",
-      title: "paired over seeds, arm minus reference, 95% t interval",
+      title: "paired over seeds, arm minus reference, 95% t interval; none where a run diverged",
       cell: (arm) => differenceCell(findComparison(arm.name), decimals),
     },
     {
       head: "p (Holm)",
       title:
-        "paired t test, after Holm's correction; below it the uncorrected value, and that of flipping the signs of " +
-        "the paired differences",
+        "paired t test, or flipping the signs of the paired differences where they are all equal or a run diverged; " +
+        "after Holm's correction; below it the uncorrected value, and that of flipping the signs",
       absent: !overall.some(({ p_holm }) => isNumber(p_holm)),
       cell: (arm) => pValueCell(findComparison(arm.name)),
     },
