@@ -17,6 +17,7 @@ from transformer.studies.ablations.run_result import Point, RunResult
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
 T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5%
+T4_OF_3, T4_OF_4 = 3.9608445, 4.3147  # the same at 5% over three comparisons, and over four
 PRE = [1.00, 1.20, 0.90, 1.10, 1.05]
 POST = [1.31, 1.48, 1.22, 1.39, 1.36]
 
@@ -97,7 +98,7 @@ def test_a_study_of_two_arms() -> None:
     # Two of the differences tie, and the others lie a hundredth apart: half of that over 5 corrects for continuity.
     half = T4 * spread / math.sqrt(5) + 0.01 / 2 / 5
     assert pair["interval"] == pytest.approx([mean - half, mean + half])
-    assert pair["p"] == pair["p_holm"] < 1e-4
+    assert pair["p"] == pair["p_adjusted"] < 1e-4
     assert pair["verdict"] == "worse"
     assert "power" not in pair
     assert (result["name"], result["direction"], result["seeds"]) == ("norm", "minimize", [1, 2, 3, 4, 5])
@@ -161,7 +162,7 @@ def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> No
     assert [entry["seed"] for entry in pair["differences"]] == [1, 2, 3, 4, 5]
     assert pair["verdict"] == "worse"
     # Of 5 and 4 out of 5: every table with these margins is as likely as this one, or less.
-    assert pair["learned"] == {"arm": [4, 5], "reference": [5, 5], "p_holm": 1.0}
+    assert pair["learned"] == {"arm": [4, 5], "reference": [5, 5], "p_adjusted": 1.0}
     assert result["warnings"] == []
     assert [entry["state"] for entry in result["runs"] if entry["arm"] == "post"].count("stuck") == 1
 
@@ -173,7 +174,7 @@ def test_who_learned_at_all_is_said_first() -> None:
         "Runs that learned: pre 3 of 3 and post 0 of 3; Fisher's exact test against post: pre p = 0.1, and 3 and 3 "
         "runs can give no less than 0.1."
     )
-    assert result["comparisons"][0]["learned"] == {"arm": [3, 3], "reference": [0, 3], "p_holm": pytest.approx(0.1)}
+    assert result["comparisons"][0]["learned"] == {"arm": [3, 3], "reference": [0, 3], "p_adjusted": pytest.approx(0.1)}
     # All runs of one arm and none of the other are stuck in one study of 32 by chance alone, where half of them are.
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["p"], pair["interval"]) == ("not judged", 0.25, None)
@@ -190,10 +191,10 @@ def test_who_learned_at_all_is_said_first() -> None:
     assert not any("learned" in line for line in everybody["summary"])
     several = Ablation("Q?", {arm: {} for arm in ("a", "b", "c")}, "a", learned_threshold=2.0)
     told = analyze(several, row("a", [3.0] * 5) + row("b", PRE) + row("c", [1.0, 1.1, 1.2, 3.0, 3.0]), {})["summary"]
-    # 2 x 1/252 and 2 x 21/252, twice over two comparisons for the smaller.
+    # 2 x 1/252 and 2 x 21/252, each twice over two comparisons.
     assert told[0] == (
-        "Runs that learned: b 5 of 5, c 3 of 5 and a 0 of 5; Fisher's exact test against a, Holm's correction over 2: "
-        "b p = 0.016; c p = 0.17."
+        "Runs that learned: b 5 of 5, c 3 of 5 and a 0 of 5; Fisher's exact test against a, adjusted for 2 comparisons"
+        ": b p = 0.016; c p = 0.33."
     )
 
 
@@ -241,7 +242,7 @@ def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning_and_its_arm_waits_
     result = analyze(study, cells, {})
     assert arm_of(result, "pre")["selected_hyperparameters"] == {"": {RATE: 2}}
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["n"], pair["p"], pair["p_holm"], pair["interval"]) == (
+    assert (pair["verdict"], pair["n"], pair["p"], pair["p_adjusted"], pair["interval"]) == (
         ("not judged", 4, None, None, None)
     )
     assert pair["reason"] == f"arm 'pre', seed 2, {RATE}=2 failed: run the command again with --retry_failed."
@@ -281,7 +282,7 @@ def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
     ]
     result = analyze(study, lost, {})
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not judged", 5, None)
+    assert (pair["verdict"], pair["n"], pair["p_adjusted"]) == ("not judged", 5, None)
     assert pair["reason"] == (
         "; ".join(f"arm 'pre', seed {seed}, {RATE}=2 failed" for seed in (1, 2, 3, 4))
         + "; and 1 more: run the command again with --retry_failed."
@@ -318,10 +319,11 @@ def test_the_two_best_are_compared_where_neither_is_the_reference() -> None:
     cells = row("post", POST) + row("pre", PRE) + row("sandwich", close)
     told = analyze(Ablation("Q?", {arm: {} for arm in ("post", "pre", "sandwich")}, "post"), cells, {})["summary"]
     differences = [own - other for own, other in zip(PRE, close, strict=True)]
-    mean, half = np.mean(differences), T4 * np.std(differences, ddof=1) / 5**0.5
+    mean, half = np.mean(differences), T4_OF_3 * np.std(differences, ddof=1) / 5**0.5
     assert told[1].startswith(
-        f"The two best, pre less sandwich: {mean:.3f} (95% interval {mean - half:.3f} to {mean + half:.3f}), p = "
+        f"The two best, pre less sandwich: {mean:.3f} (95% interval {mean - half:.3f} to {mean + half:.3f}, p = "
     )
+    assert "adjusted for all 3 pairs of arms" in told[1]
     assert "no verdict" in told[1]
     # The study itself compares its reference with each.
     assert not any("The two best" in line for line in analyze(spec(("pre", "post", "sandwich")), cells, {})["summary"])
@@ -346,7 +348,7 @@ def test_no_verdict_under_three_seeds(count: int) -> None:
     study = spec(seeds=tuple(range(1, count + 1)))
     result = analyze(study, row("pre", PRE[:count]) + row("post", POST[:count]), {})
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["n"], pair["p_holm"]) == ("not judged", count, None)
+    assert (pair["verdict"], pair["n"], pair["p_adjusted"]) == ("not judged", count, None)
     assert (pair["p"], pair["interval"]) == (None, None)
     assert result["warnings"][0].startswith(f"{count} seed{'s' if count > 1 else ''} only: no verdict is given")
     assert "no verdict is given under three" in pair["reason"]
@@ -371,7 +373,7 @@ def test_an_arm_without_survivors_is_named_and_not_judged_by_five_seeds() -> Non
         "pairs gives p = 0.062: 5 seeds can give no less than p = 0.062."
     )
     # Of 5 against 0 of 5 runs 2 of 252 tables are so uneven.
-    assert pair["learned"] == {"arm": [0, 5], "reference": [5, 5], "p_holm": pytest.approx(2 / 252)}
+    assert pair["learned"] == {"arm": [0, 5], "reference": [5, 5], "p_adjusted": pytest.approx(2 / 252)}
     post = arm_of(result, "post")
     assert (post["mean"], post["interval"], post["iqm"]) == (None, None, {"value": None, "interval": None})
     assert any("post in 5 of 5 (95% interval 57 to 100%); never: pre" in line for line in result["summary"])
@@ -446,7 +448,7 @@ def test_a_metric_that_is_not_finite_diverged() -> None:
 def test_equal_arms_show_no_difference() -> None:
     result = analyze(spec(), row("pre", PRE) + row("post", PRE), {})
     (pair,) = result["comparisons"]
-    assert (pair["verdict"], pair["p"], pair["p_holm"], pair["interval"]) == ("no difference seen", 1.0, 1.0, None)
+    assert (pair["verdict"], pair["p"], pair["p_adjusted"], pair["interval"]) == ("no difference seen", 1.0, 1.0, None)
     assert "All 5 paired differences are 0" in pair["reason"]
 
 
@@ -460,10 +462,10 @@ def test_equal_differences_carry_no_t_statistic() -> None:
         pair = result["comparisons"][0]
         assert (pair["verdict"], pair["interval"]) == ("not judged", None)
         # Two of the eight choices of signs, over two comparisons.
-        assert (pair["p"], pair["p_permutation"], pair["p_holm"]) == (0.25, 0.25, 0.5)
+        assert (pair["p"], pair["p_permutation"], pair["p_adjusted"]) == (0.25, 0.25, 0.5)
         assert pair["reason"] == (
             "All 3 paired differences are -0.002 (with every seed): they carry no t statistic, and flipping their "
-            "signs gives p = 0.25 before Holm's correction over 2 comparisons: 3 seeds can give no less than p = 0.25."
+            "signs gives p = 0.25 before it is adjusted for 2 comparisons: 3 seeds can give no less than p = 0.25."
         )
         assert f"b is not judged against a: {pair['reason']}" in result["summary"]
         reference = arm_of(result, "a")
@@ -475,22 +477,22 @@ def test_seven_equal_differences_are_enough_for_a_verdict_over_two() -> None:
     study = spec(("a", "b", "c"), seeds=tuple(range(1, 8)), direction=Direction.MAXIMIZE)
     result = analyze(study, row("a", [1.0] * 7) + row("b", [0.998] * 7) + row("c", [1.0] * 7), {})
     worse, same = result["comparisons"]
-    assert (worse["verdict"], worse["p_holm"]) == ("worse", 2 * 2 / 2**7)
-    assert (same["verdict"], same["p_holm"], same["reason"]) == (
+    assert (worse["verdict"], worse["p_adjusted"]) == ("worse", 2 * 2 / 2**7)
+    assert (same["verdict"], same["p_adjusted"], same["reason"]) == (
         "no difference seen",
         1.0,
         "All 7 paired differences are 0: the arms are alike.",
     )
     assert (
-        "b is worse than a by 0.002 in test/loss (with every seed, p = 0.031 after Holm's correction over 2 "
-        "comparisons; 7 paired seeds)." in result["summary"]
+        "b is worse than a by 0.002 in test/loss (with every seed, p = 0.031, adjusted for 2 comparisons; 7 paired "
+        "seeds)." in result["summary"]
     )
     assert any(
         line.startswith("No difference seen between c and a at 7 seeds: +0 (with every") for line in result["summary"]
     )
 
 
-def test_holm_over_the_arms() -> None:
+def test_interval_and_p_are_adjusted_for_the_number_of_arms() -> None:
     arms = ("pre", *(f"arm{number}" for number in range(4)))
     noise = np.array([-0.4, -0.2, 0.0, 0.25, 0.35])
     cells = row("pre", PRE)
@@ -499,13 +501,46 @@ def test_holm_over_the_arms() -> None:
     pairs = analyze(spec(arms), cells, {})["comparisons"]
     ps = [pair["p"] for pair in pairs]
     assert 0.0125 < ps[0] < 0.05
-    assert pairs[0]["p_holm"] == pytest.approx(4 * ps[0])
+    assert pairs[0]["p_adjusted"] == pytest.approx(4 * ps[0])
     assert pairs[0]["verdict"] == "no difference seen"
     assert "alone it would count as seen" in pairs[0]["reason"]
-    assert {pair["p_holm"] for pair in pairs[1:]} == {1.0}
+    assert {pair["p_adjusted"] for pair in pairs[1:]} == {1.0}
+    # The interval is at the level of the verdict: it holds 0.
+    half = T4_OF_4 * np.std(noise, ddof=1) / 5**0.5
+    assert pairs[0]["interval"] == pytest.approx([0.5 - half, 0.5 + half], abs=1e-4)
+    assert pairs[0]["interval"][0] < 0
+    assert {pair["num_comparisons"] for pair in pairs} == {4}
     # Alone, the same arm is told apart.
     alone = analyze(spec(arms[:2]), [one for one in cells if one.arm_name in arms[:2]], {})["comparisons"][0]
-    assert (alone["verdict"], alone["p_holm"]) == ("worse", ps[0])
+    assert (alone["verdict"], alone["p_adjusted"]) == ("worse", ps[0])
+
+
+def test_a_verdict_and_its_interval_never_contradict_each_other() -> None:
+    """Continuous and discrete metrics of three to eight seeds and two to six arms, of which some differ."""
+    generator = np.random.default_rng(5)
+    verdicts = []
+    for count in range(60):
+        seeds, names = int(generator.integers(3, 9)), "abcdef"[: generator.integers(2, 7)]
+        study = spec(names, seeds=tuple(range(1, seeds + 1)))
+        values = generator.normal(0, 1, (len(names), seeds)) + generator.choice([0.0, 2.0], (len(names), 1))
+        values = values.round(1) if count % 2 else values
+        cells = [each for name, own in zip(names, values.tolist(), strict=True) for each in row(name, own)]
+        for pair in analyze(study, cells, {})["comparisons"]:
+            if pair["interval"] is not None:
+                low, high = pair["interval"]
+                assert (pair["verdict"] in ("better", "worse")) == (not low <= 0 <= high) == (pair["p_adjusted"] < 0.05)
+                verdicts.append(pair["verdict"])
+    assert set(verdicts) == {"better", "worse", "no difference seen"}
+
+
+def test_a_verdict_does_not_change_when_another_arm_gets_its_own() -> None:
+    noise = [-0.4, -0.2, 0.0, 0.25, 0.35]
+    near = row("b", [value + 0.43 + off for value, off in zip(PRE, noise, strict=True)])
+    # p is 0.036 alone, and that of two comparisons as long as a third arm has no runs.
+    before = analyze(spec(("a", "b", "c")), [*row("a", PRE), *near], {})["comparisons"]
+    after = analyze(spec(("a", "b", "c")), [*row("a", PRE), *near, *row("c", PRE)], {})["comparisons"]
+    assert [pair["verdict"] for pair in before] == ["no difference seen", "not judged"]
+    assert before[0] == after[0]
 
 
 def test_higher_can_be_better() -> None:
@@ -647,8 +682,8 @@ def test_tasks_are_averaged_seed_by_seed_and_judged_one_by_one() -> None:
     assert {entry["task"] for entry in short["differences"]} == {"short"}
     assert [pair["verdict"] for pair in (overall, short, long)] == ["worse", "better", "worse"]
     # The question is one comparison; the two tasks are a family of their own.
-    assert overall["p_holm"] == overall["p"]
-    assert max(short["p_holm"], long["p_holm"]) >= 2 * min(short["p"], long["p"])
+    assert overall["p_adjusted"] == overall["p"]
+    assert (short["p_adjusted"], long["p_adjusted"]) == (2 * short["p"], 2 * long["p"])
     assert any(line.startswith("post is better than pre on short by 0.18") for line in result["summary"])
     pre = arm_of(result, "pre")
     assert pre["mean"] == pytest.approx(1.55)
@@ -743,19 +778,19 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
     result = analyze(spec(arms, smallest_effect_of_interest=0.1), cells, {})
     assert result["summary"] == [
         "pre has the best mean test/loss, 1.05 (95% interval 0.91 to 1.19); not seen to differ from it: sandwich.",
-        "post is worse than pre by 0.302 in test/loss (95% interval 0.281 to 0.323, p < 0.001 after Holm's correction "
-        "over 2 comparisons; 5 paired seeds).",
-        "No difference seen between sandwich and pre at 5 seeds: +0.002 (95% interval -0.030 to 0.034, p = 0.87 after "
-        "Holm's correction over 2 comparisons); a difference of 0.1 is excluded.",
+        "post is worse than pre by 0.302 in test/loss (95% interval 0.275 to 0.329, p < 0.001, both adjusted for 2 "
+        "comparisons; 5 paired seeds).",
+        "No difference seen between sandwich and pre at 5 seeds: +0.002 (95% interval -0.038 to 0.042, p = 1, both "
+        "adjusted for 2 comparisons); a difference of 0.1 is excluded.",
     ]
     finer = analyze(spec(arms, smallest_effect_of_interest=0.02), cells, {})
-    # The interval reaches from -0.030 to 0.034, and differences of 0.02 lie in it. No power is told after the fact.
+    # The interval reaches from -0.038 to 0.042, and differences of 0.02 lie in it. No power is told after the fact.
     assert finer["summary"][2].endswith("; a difference of 0.02 is not excluded.")
     assert not any(words in line for line in finer["summary"] for words in ("you need", "would probably"))
     # A named favorite that loses is said to.
     lost = analyze(Ablation("Q?", {arm: {} for arm in arms}, "post"), cells, {})["summary"]
     assert lost[0].endswith("and beats the reference post.")
-    assert lost[2].startswith("pre is better than post by 0.302 in test/loss (95% interval 0.281 to 0.323")
+    assert lost[2].startswith("pre is better than post by 0.302 in test/loss (95% interval 0.275 to 0.329")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from typing import Any
 
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.analysis import analyze
-from transformer.studies.ablations.formatting import format_arms_table, format_runs_csv
+from transformer.studies.ablations.formatting import format_arms_table, format_interval, format_runs_csv
 from transformer.studies.ablations.run_result import RunResult
+from transformer.studies.ablations.statistics import Interval
 
 KEY = "optimizer.learning_rate"
 
@@ -90,3 +91,9 @@ def test_the_table_of_one_seed_has_no_intervals() -> None:
     lines = format_arms_table(result((1,))).splitlines()
     assert "not judged" in lines[2]
     assert " - " in lines[1]
+
+
+def test_an_end_beside_zero_is_not_written_as_zero() -> None:
+    assert format_interval(Interval(0.00047, 0.0527)) == "95% interval 0.0005 to 0.053"
+    assert format_interval(Interval(-0.00021, 0.0431)) == "95% interval -0.0002 to 0.043"
+    assert format_interval(Interval(0.0, 0.89)) == "95% interval 0.00 to 0.89"

@@ -10,9 +10,9 @@ import pytest
 
 from transformer.studies.ablations.statistics import (
     Interval,
+    bonferroni_correction,
     clip_to_metric_range,
     estimate_discrete_step,
-    holm_correction,
     interquartile_interval,
     interquartile_mean,
     num_pairs_needed,
@@ -125,19 +125,21 @@ def test_the_permutation_p_of_many_pairs_is_sampled_and_near_that_of_t() -> None
     )
 
 
+# Tables of Student's t at two-sided 5 % over m comparisons (Dunn 1961, table 1).
 @pytest.mark.parametrize(
-    ("ps", "corrected"),
-    [
-        # By hand: .005 x 4, .01 x 3, .03 x 2, and .04 no less than what stands before it.
-        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
-        ([0.01, 0.02, 0.03, 0.04, 0.05], [0.05, 0.08, 0.09, 0.09, 0.09]),
-        ([0.6, 0.5], [1.0, 1.0]),
-        ([0.02], [0.02]),
-        ([], []),
-    ],
+    ("degrees", "comparisons", "quantile"), [(5, 2, 3.16), (5, 5, 4.03), (10, 4, 3.04), (10, 10, 3.58), (20, 3, 2.61)]
 )
-def test_holm(ps: list[float], corrected: list[float]) -> None:
-    assert holm_correction(ps) == pytest.approx(corrected)
+def test_the_width_of_an_adjusted_interval_is_dunns(degrees: int, comparisons: int, quantile: float) -> None:
+    values = np.random.default_rng(degrees).normal(size=degrees + 1).tolist()
+    one, several = t_test(values), t_test(values, num_comparisons=comparisons)
+    error = statistics.stdev(values) / math.sqrt(degrees + 1)
+    assert (several.interval.high - several.interval.low) / 2 / error == pytest.approx(quantile, abs=0.01)
+    assert several.p_value == one.p_value
+
+
+def test_bonferroni() -> None:
+    assert bonferroni_correction(0.02, 3) == pytest.approx(0.06)
+    assert (bonferroni_correction(0.4, 3), bonferroni_correction(0.4, 1)) == (1.0, 0.4)
 
 
 # Newcombe (1998, Statistics in Medicine 17, table I), the score method without correction.

@@ -8,7 +8,7 @@ Takes about half a minute on two cores. Each ablation in this folder starts from
 
 from ml_collections import ConfigDict
 
-# Seeds with which a sign-flip test can see p < 0.05 even after Holm's correction over several arms.
+# Seeds with which a sign-flip test can see p < 0.05 even after the correction for several arms.
 SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 

@@ -1,7 +1,7 @@
 """Compare each arm with the reference: paired differences, their intervals, and the verdict."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformer.studies.ablations.hyperparameter_selection import (
@@ -18,9 +18,9 @@ from transformer.studies.ablations.hyperparameter_selection import (
 from transformer.studies.ablations.statistics import (
     SIGNIFICANCE,
     MeanTest,
+    bonferroni_correction,
     estimate_discrete_step,
     fisher_exact_p,
-    holm_correction,
     least_permutation_p,
     permutation_p,
     t_test,
@@ -37,14 +37,13 @@ class LearnedCounts(NamedTuple):
     Attributes:
         arm: The number that learned and the number that ended, of the arm.
         reference: The same of the reference.
-        p_holm: The p-value of Fisher's exact test on the two counts, with Holm's correction over all pairs whose counts
-            can differ; None if the arms are not compared, or all runs of both
-            learned.
+        p_adjusted: The p-value of Fisher's exact test on the two counts, corrected as that of the difference; None if
+            the arms are not compared, or all runs of both learned.
     """
 
     arm: tuple[int, int]
     reference: tuple[int, int]
-    p_holm: float | None
+    p_adjusted: float | None
 
 
 class Comparison(NamedTuple):
@@ -64,8 +63,7 @@ class Comparison(NamedTuple):
         differences: The paired differences by seed; see `StudyResults.compared_values_by_seed`.
         diverged_seeds: The seeds with which a run of either arm diverged.
         test: The t test of the differences; None if no verdict may be given.
-        p_holm: The p-value after Holm's correction; None if no verdict may be given.
-        num_comparisons: The number of comparisons that Holm's correction covers.
+        num_comparisons: The number of comparisons in the family, for which interval and p-value are adjusted.
         verdict: "better", "worse", "no difference seen" or "not judged".
         learned_counts: How many runs learned.
     """
@@ -76,7 +74,6 @@ class Comparison(NamedTuple):
     differences: dict[int, float]
     diverged_seeds: tuple[int, ...]
     test: MeanTest | None
-    p_holm: float | None
     num_comparisons: int
     verdict: str
     learned_counts: LearnedCounts
@@ -107,14 +104,20 @@ class Comparison(NamedTuple):
         """The uncorrected p-value that decides: of the t test or, where it is not valid, of flipping the signs."""
         return None if self.test is None else self.p_permutation if self.test.p_value is None else self.test.p_value
 
+    @property
+    def p_adjusted(self) -> float | None:
+        """The p-value after Bonferroni's correction; None if no verdict may be given."""
+        return None if self.p_value is None else bonferroni_correction(self.p_value, self.num_comparisons)
+
 
 def compare_arms(study: StudyResults) -> list[Comparison]:
     """Compare every arm with the reference over all tasks and, if there are several, on each task.
 
-    The comparisons over all tasks are one family for Holm's correction, and those on single tasks, of all arms and
-    tasks together, another: the first answers the study's question, the second shows where the answer comes from.
-    Comparisons of fewer than three paired seeds, and those of which a run failed or has not ended, get no verdict and
-    belong to neither.
+    The comparisons over all tasks are one family, and those on single tasks, of all arms and tasks together, another:
+    the first answers the study's question, the second shows where the answer comes from. Intervals and p-values are
+    adjusted for the size of their family, so that an interval excludes 0 exactly where the verdict is better or worse.
+    Comparisons of fewer than three paired seeds, and those of which a run failed or has not ended, get no verdict; they
+    count in the family all the same, and a verdict does not change when they get theirs.
 
     Args:
         study: The results of the study.
@@ -124,15 +127,17 @@ def compare_arms(study: StudyResults) -> list[Comparison]:
     """
     arms = [arm for arm in study.spec.arms if arm != study.spec.reference]
     tasks = study.spec.tasks if len(study.spec.tasks) > 1 else ()
-    overall = [_pair(study, arm, None, study.spec.reference) for arm in arms]
-    single = [_pair(study, arm, task, study.spec.reference) for task in tasks for arm in arms]
-    return [*_judge(study, _counted(overall)), *_judge(study, _counted(single))]
+    reference = study.spec.reference
+    overall = [_compare(study, arm, None, reference, len(arms)) for arm in arms]
+    single = [_compare(study, arm, task, reference, len(arms) * len(tasks)) for task in tasks for arm in arms]
+    return [*overall, *single]
 
 
 def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
     """Compare the best arm with the second best over all tasks, unless one of them is the reference.
 
-    The two arms are picked by the same values that are compared, so the p-value is too small and there is no verdict.
+    The two arms are picked by the same values that are compared, so interval and p-value are adjusted for all pairs of
+    arms. This is no verdict of the study.
 
     Args:
         study: The results of the study.
@@ -149,27 +154,49 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
     order = rank_best_first(study.spec, means)
     if len(order) < 2 or study.spec.reference in order[:2]:
         return None
-    pair = _pair(study, order[0], None, order[1])
+    pair = _compare(study, order[0], None, order[1], math.comb(len(study.spec.arms), 2))
     return (pair, order[1]) if pair.test is not None else None
 
 
-def _pair(study: StudyResults, arm: str, task: str | None, against: str) -> Comparison:
+def _compare(study: StudyResults, arm: str, task: str | None, against: str, num_comparisons: int) -> Comparison:
     values, reference = study.compared_values_by_seed(arm, task), study.compared_values_by_seed(against, task)
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
-    learning = LearnedCounts(count_learned(study, arm, task), count_learned(study, against, task), None)
     diverged = {seed for name in (arm, against) for seed in study.seeds_in_state(name, task, DIVERGED)}
-    pair = Comparison(arm, against, task, differences, tuple(sorted(diverged)), None, None, 0, "not judged", learning)
+    learning = LearnedCounts(count_learned(study, arm, task), count_learned(study, against, task), None)
+    pair = Comparison(
+        arm, against, task, differences, tuple(sorted(diverged)), None, num_comparisons, "not judged", learning
+    )
     if len(differences) < MIN_SEEDS_FOR_VERDICT or missing_runs_by_arm(study, pair):
         return pair
-    test = _paired_test(list(differences.values()), values, reference)
-    stuck = any(study.seeds_in_state(name, task, STUCK) for name in (arm, against))
-    normal = not diverged and not (stuck and pair.num_seeds < ENOUGH_SEEDS)
-    return pair._replace(test=test if normal else test._replace(interval=None, p_value=None))
-
-
-def _paired_test(differences: Sequence[float], values: Mapping[int, float], reference: Mapping[int, float]) -> MeanTest:
     resolution = equality_tolerance([*values.values(), *reference.values()])
-    return t_test(differences, resolution=resolution, step=estimate_discrete_step(differences, resolution))
+    own = list(differences.values())
+    step = estimate_discrete_step(own, resolution)
+    test = t_test(own, resolution=resolution, step=step, num_comparisons=num_comparisons)
+    stuck = any(study.seeds_in_state(name, task, STUCK) for name in (arm, against))
+    if diverged or (stuck and pair.num_seeds < ENOUGH_SEEDS):
+        test = test._replace(interval=None, p_value=None)
+    pair = pair._replace(test=test, learned_counts=_tested(learning, num_comparisons))
+    return pair._replace(verdict=_verdict(study, pair, test))
+
+
+def _verdict(study: StudyResults, pair: Comparison, test: MeanTest) -> str:
+    assert pair.p_adjusted is not None
+    if pair.p_adjusted < SIGNIFICANCE:
+        return "better" if is_better(study.spec, test.mean, 0.0) else "worse"
+    least = bonferroni_correction(least_permutation_p(pair.num_seeds), pair.num_comparisons)
+    if test.p_value is None and test.mean and least >= SIGNIFICANCE:
+        return "not judged"  # whatever the differences were
+    return "no difference seen"
+
+
+def _tested(learning: LearnedCounts, num_comparisons: int) -> LearnedCounts:
+    """Add the p-value of Fisher's exact test, if some run did not learn."""
+    counts = (learning.arm, learning.reference)
+    if all(count == n for count, n in counts):
+        return learning
+    return learning._replace(
+        p_adjusted=bonferroni_correction(fisher_exact_p(*learning.arm, *learning.reference), num_comparisons)
+    )
 
 
 def equality_tolerance(values: Sequence[float]) -> float:
@@ -191,43 +218,6 @@ def count_learned(study: StudyResults, arm: str, task: str | None) -> tuple[int,
     tasks = study.spec.tasks if task is None else (task,)
     runs = [cell for name in tasks for cell in study.selected_runs(arm, name) if has_completed_or_diverged(cell)]
     return sum(map(has_learned, runs)), len(runs)
-
-
-def _counted(family: Sequence[Comparison]) -> list[Comparison]:
-    """Add the p-values of Fisher's exact test on the counts of runs that learned."""
-    able = [pair for pair in family if pair.test is not None and _differs(pair.learned_counts)]
-    corrected = holm_correction(
-        [fisher_exact_p(*pair.learned_counts.arm, *pair.learned_counts.reference) for pair in able]
-    )
-    by_place = {(pair.arm_name, pair.task_name): p for pair, p in zip(able, corrected, strict=True)}
-    return [
-        pair._replace(learned_counts=pair.learned_counts._replace(p_holm=by_place.get((pair.arm_name, pair.task_name))))
-        for pair in family
-    ]
-
-
-def _differs(learning: LearnedCounts) -> bool:
-    return any(count < n for count, n in (learning.arm, learning.reference))
-
-
-def _judge(study: StudyResults, family: Sequence[Comparison]) -> Iterator[Comparison]:
-    able = [pair.p_value for pair in family if pair.p_value is not None]
-    corrected = iter(holm_correction(able))
-    for pair in family:
-        if pair.test is None:
-            yield pair
-            continue
-        p = next(corrected)
-        verdict = "no difference seen"
-        if p < SIGNIFICANCE:
-            verdict = "better" if is_better(study.spec, pair.test.mean, 0.0) else "worse"
-        elif (
-            pair.test.p_value is None
-            and pair.test.mean
-            and len(able) * least_permutation_p(pair.num_seeds) >= SIGNIFICANCE
-        ):
-            verdict = "not judged"  # whatever the differences were
-        yield pair._replace(p_holm=p, num_comparisons=len(able), verdict=verdict)
 
 
 def missing_runs_by_arm(study: StudyResults, pair: Comparison) -> dict[str, list[MissingRun]]:

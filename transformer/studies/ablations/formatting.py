@@ -23,7 +23,7 @@ def explain_verdict(study: StudyResults, pair: Comparison) -> str:
     test = pair.test
     if gaps := missing_runs_by_arm(study, pair):
         return _name_missing_runs(gaps)
-    if test is None or pair.p_holm is None:
+    if test is None or pair.p_adjusted is None:
         plural = "s" if pair.num_seeds != 1 else ""
         return f"{pair.num_seeds} paired seed{plural}, and no verdict is given under three."
     if test.p_value is None:
@@ -37,7 +37,7 @@ def explain_verdict(study: StudyResults, pair: Comparison) -> str:
             return f"All {pair.num_seeds} paired differences are 0: the arms are alike."
         equal = f"All {pair.num_seeds} paired differences are {format_difference(test)}"
         return f"{equal}: they carry no t statistic, and flipping their signs gives {p}."
-    told = f"The mean difference is {format_difference(test)}, {format_corrected_p_value(pair)}"
+    told = f"The mean difference is {format_difference(test, format_adjusted_p_value(pair))}"
     if pair.verdict != "no difference seen":
         return f"{told}, over {pair.num_seeds} paired seeds."
     if test.p_value < SIGNIFICANCE:
@@ -88,8 +88,14 @@ def format_proportion(count: int, n: int, interval: Interval) -> str:
 
 def format_interval(interval: Interval) -> str:
     """Describe an interval, rounded to half its width: "95% interval -0.02 to 0.11"."""
+    return f"95% interval {_format_ends(interval)}"
+
+
+def _format_ends(interval: Interval) -> str:
+    """Describe the ends of an interval; one beside 0 keeps a digit, so that nobody reads that the interval holds 0."""
     half = (interval.high - interval.low) / 2
-    return f"95% interval {round_to_error(interval.low, half)} to {round_to_error(interval.high, half)}"
+    texts = [(end, round_to_error(end, half)) for end in interval]
+    return " to ".join(f"{end:.1g}" if end and not float(text) else text for end, text in texts)
 
 
 def format_p_value(p: float) -> str:
@@ -97,11 +103,13 @@ def format_p_value(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
-def format_corrected_p_value(pair: Comparison) -> str:
-    """Describe the corrected p-value of a comparison, and over how many comparisons it was corrected."""
-    assert pair.p_holm is not None
-    after = f" after Holm's correction over {pair.num_comparisons} comparisons" if pair.num_comparisons > 1 else ""
-    return format_p_value(pair.p_holm) + after
+def format_adjusted_p_value(pair: Comparison) -> str:
+    """Describe the adjusted p-value of a comparison, and for how many comparisons it and the interval are adjusted."""
+    assert pair.p_adjusted is not None
+    if pair.num_comparisons == 1:
+        return format_p_value(pair.p_adjusted)
+    both = "both " if pair.test and pair.test.interval else ""
+    return f"{format_p_value(pair.p_adjusted)}, {both}adjusted for {pair.num_comparisons} comparisons"
 
 
 def join_words(words: Iterable[Any]) -> str:
@@ -134,9 +142,9 @@ def _permutation_result(pair: Comparison) -> str:
     """Describe the p-value of a comparison that the permutation test judges."""
     assert pair.p_value is not None
     if pair.verdict != "not judged":
-        return format_corrected_p_value(pair)
+        return format_adjusted_p_value(pair)
     least = format_p_value(least_permutation_p(pair.num_seeds))
-    over = f" before Holm's correction over {pair.num_comparisons} comparisons" if pair.num_comparisons > 1 else ""
+    over = f" before it is adjusted for {pair.num_comparisons} comparisons" if pair.num_comparisons > 1 else ""
     return f"{format_p_value(pair.p_value)}{over}: {pair.num_seeds} seeds can give no less than {least}"
 
 
@@ -192,7 +200,7 @@ def format_arms_table(result: Mapping[str, Any]) -> str:
             "95% interval",
             "difference",
             "95% interval",
-            "p (Holm)",
+            "p (adjusted)",
             "verdict",
             "diverged",
         )
@@ -208,7 +216,7 @@ def format_arms_table(result: Mapping[str, Any]) -> str:
                 _interval(arm["interval"]),
                 _number(pair["difference"], pair["interval"]) if pair else "",
                 _interval(pair["interval"]) if pair else "",
-                _probability(pair["p_holm"]) if pair else "",
+                _probability(pair["p_adjusted"]) if pair else "",
                 pair["verdict"] if pair else "reference",
                 f"{runs['diverged']} of {runs['ended']}",
             )
@@ -222,7 +230,7 @@ def _number(value: float | None, interval: Sequence[float] | None) -> str:
 
 
 def _interval(interval: Sequence[float] | None) -> str:
-    return "-" if interval is None else " to ".join(round_to_error(end, _half(interval)) for end in interval)
+    return "-" if interval is None else _format_ends(Interval(*interval))
 
 
 def _half(interval: Sequence[float] | None) -> float | None:

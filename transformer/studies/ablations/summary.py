@@ -7,7 +7,7 @@ from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT,
 from transformer.studies.ablations.formatting import (
     describe_diverged_seeds,
     explain_verdict,
-    format_corrected_p_value,
+    format_adjusted_p_value,
     format_difference,
     format_interval,
     format_p_value,
@@ -17,7 +17,13 @@ from transformer.studies.ablations.formatting import (
     round_to_error,
 )
 from transformer.studies.ablations.hyperparameter_selection import DIVERGED, StudyResults, rank_best_first
-from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest, fisher_exact_p
+from transformer.studies.ablations.statistics import (
+    SIGNIFICANCE,
+    Interval,
+    MeanTest,
+    bonferroni_correction,
+    fisher_exact_p,
+)
 from transformer.studies.ablations.study_warnings import describe_edge_values
 
 
@@ -67,29 +73,31 @@ def _learning(study: StudyResults, overall: Sequence[Comparison], arms: Sequence
         key=lambda each: -each[1] / each[2],
     )
     told = join_words(f"{name} {count} of {of}" for name, count, of in counts)
-    counted = [pair for pair in overall if pair.learned_counts.p_holm is not None]
-    tests = [_count_test(pair, len(counted)) for pair in counted]
-    several = f", Holm's correction over {len(tests)}" if len(tests) > 1 else ""
+    counted = [pair for pair in overall if pair.learned_counts.p_adjusted is not None]
+    tests = [_count_test(pair) for pair in counted]
+    several = (
+        f", adjusted for {counted[0].num_comparisons} comparisons" if counted and counted[0].num_comparisons > 1 else ""
+    )
     tested = f"; Fisher's exact test against {study.spec.reference}{several}: {'; '.join(tests)}" if tests else ""
     yield f"Runs that learned: {told}{tested}."
 
 
-def _count_test(pair: Comparison, of: int) -> str:
-    """Describe one of `of` tests of how many runs learned."""
+def _count_test(pair: Comparison) -> str:
+    """Describe the test of how many runs of an arm learned."""
     (_, n), (_, of_reference) = pair.learned_counts.arm, pair.learned_counts.reference
-    assert pair.learned_counts.p_holm is not None
-    least = min(of * fisher_exact_p(n, n, 0, of_reference), 1.0)
+    assert pair.learned_counts.p_adjusted is not None
+    least = bonferroni_correction(fisher_exact_p(n, n, 0, of_reference), pair.num_comparisons)
     few = f", and {n} and {of_reference} runs can give no less than {least:.2g}" if least > SIGNIFICANCE else ""
-    return f"{pair.arm_name} {format_p_value(pair.learned_counts.p_holm)}{few}"
+    return f"{pair.arm_name} {format_p_value(pair.learned_counts.p_adjusted)}{few}"
 
 
 def _runner_up(pair: Comparison, other: str) -> str:
     assert pair.test is not None
-    assert pair.p_value is not None
+    assert pair.p_adjusted is not None
+    difference = format_difference(pair.test, format_p_value(pair.p_adjusted))
     return (
-        f"The two best, {pair.arm_name} less {other}: {format_difference(pair.test)}, {format_p_value(pair.p_value)} "
-        f"over {pair.num_seeds} paired seeds, "
-        "uncorrected: they were picked by these very values, so that it is no verdict."
+        f"The two best, {pair.arm_name} less {other}: {difference} over {pair.num_seeds} paired seeds, adjusted for "
+        f"all {pair.num_comparisons} pairs of arms, as these two were picked by their values. It is no verdict."
     )
 
 
@@ -134,7 +142,7 @@ def _sentence(study: StudyResults, pair: Comparison) -> str:
     where, against, test = format_task_suffix(pair.task_name), study.spec.reference, pair.test
     if pair.verdict == "not judged" or test is None:
         return f"{pair.arm_name} is not judged against {against}{where}: {explain_verdict(study, pair)}"
-    seeds, p = f"{pair.num_seeds} paired seeds", format_corrected_p_value(pair)
+    seeds, p = f"{pair.num_seeds} paired seeds", format_adjusted_p_value(pair)
     diverged = describe_diverged_seeds(study, pair) if pair.diverged_seeds else ""
     if pair.verdict == "no difference seen":
         told = f"{p}; {diverged}" if diverged else format_difference(test, p)

@@ -139,15 +139,17 @@ function comparisonColumns() {
   return [
     {
       head: "difference",
-      title: "paired over seeds, arm minus reference, 95% t interval; none where a run diverged",
+      title:
+        "paired over seeds, arm minus reference; 95% t intervals, adjusted for the number of comparisons so that all " +
+        "of them contain the truth in 95% of studies; none where a run diverged",
       cell: (arm) => differenceCell(findComparison(arm.name), decimals),
     },
     {
-      head: "p (Holm)",
+      head: "p (adjusted)",
       title:
         "paired t test, or flipping the signs of the paired differences where they are all equal or a run diverged; " +
-        "after Holm's correction; below it the uncorrected value, and that of flipping the signs",
-      absent: !overall.some(({ p_holm }) => isNumber(p_holm)),
+        "times the number of comparisons; below it the uncorrected value, and that of flipping the signs",
+      absent: !overall.some(({ p_adjusted }) => isNumber(p_adjusted)),
       cell: (arm) => pValueCell(findComparison(arm.name)),
     },
     { head: "verdict", cell: (arm) => verdictCell(findComparison(arm.name)) },
@@ -209,9 +211,9 @@ const differenceCell = (pair, decimals) =>
 const formatPValue = (p) => (isNumber(p) && p < 0.001 ? "< 0.001" : formatFixed(p, 3));
 /** @param {Comparison | undefined} pair */
 function pValueCell(pair) {
-  if (!pair || !isNumber(pair.p_holm)) return [];
+  if (!pair || !isNumber(pair.p_adjusted)) return [];
   return [
-    line(valueNode(pair.p_holm, formatPValue(pair.p_holm))),
+    line(valueNode(pair.p_adjusted, formatPValue(pair.p_adjusted))),
     small("p ", valueNode(pair.p, formatPValue(pair.p))),
     small("permutation p ", valueNode(pair.p_permutation, formatPValue(pair.p_permutation))),
   ];
@@ -300,7 +302,7 @@ function tasksTable() {
     { head: "arm", cell: ({ arm }) => line(...armLabel(arm)) },
     { head: "task", cell: ({ task }) => taskName(task) },
     { head: "difference", cell: (pair) => differenceCell(pair, decimals) },
-    { head: "p (Holm)", cell: pValueCell },
+    { head: "p (adjusted)", cell: pValueCell },
     { head: "verdict", cell: verdictCell },
   ];
   const table = createTable("Each task by itself", columns, rows, { id: "tasks-table", class: "cards" });

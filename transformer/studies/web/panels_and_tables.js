@@ -80,9 +80,18 @@ export const valueNode = (value, words) =>
  */
 export function intervalNodes(interval, decimals, write = formatFixed) {
   if (!interval) return [];
-  const [low, high] = interval.map((end) => valueNode(end, write(end, decimals)));
+  // An end beside 0 keeps a digit: nobody is to read that the interval holds 0.
+  /** @param {number} end */
+  const words = (end) => write(end, end && Math.abs(end) < 0.5 / 10 ** decimals ? decimalsOfFirstDigit(end) : decimals);
+  const [low, high] = interval.map((end) => valueNode(end, words(end)));
   return [createHtml("span", { class: "interval" }, "[", low, ", ", high, "]")];
 }
+
+/**
+ * As many decimals as a number below 1 needs to show its first digit.
+ * @param {number} value
+ */
+const decimalsOfFirstDigit = (value) => Math.min(MAX_DECIMALS, Math.ceil(-Math.log10(Math.abs(value))));
 
 /** @param {string} task */
 export const taskName = (task) => (task === "" ? "the task" : showInvisible(String(task)));

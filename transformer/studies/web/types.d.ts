@@ -90,7 +90,8 @@ export interface Comparison {
   interval: Interval;
   n: number;
   p: MaybeNumber;
-  p_holm: MaybeNumber;
+  p_adjusted: MaybeNumber;
+  num_comparisons: number;
   p_permutation: MaybeNumber;
   verdict: string;
   reason: string | null;
