@@ -34,6 +34,8 @@ COMMAND = Command(
         Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", value_type=int),
         Flag("length_penalty", "the exponent of the length penalty (default: the config's)", value_type=float),
         Flag("coverage_penalty", "the weight of the coverage penalty (default: the config's)", value_type=float),
+        Flag("replace_unknown", "replace unknown words of translations: none, copy or dictionary"),
+        Flag("unknown_dictionary", 'the .tsv file of --replace_unknown=dictionary, "source<TAB>target" in each line'),
     ),
     before_jax=enable_compilation_cache,
 )
@@ -52,6 +54,8 @@ def main(arguments: Arguments) -> None:
         "num_beams": arguments.num_beams,
         "length_penalty": arguments.length_penalty,
         "coverage_penalty": arguments.coverage_penalty,
+        "replace_unknown": arguments.replace_unknown,
+        "unknown_dictionary": arguments.unknown_dictionary,
     }
     given = {name: value for name, value in changes.items() if value is not None}
     runs = [arguments.workdir, *arguments.ensembled]

@@ -10,7 +10,7 @@ from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arg
 from launch.compilation_cache import enable_compilation_cache
 from transformer.config import UserError
 
-# Each is a field of transformer.tasks.decoding_config.DecodingConfig.
+# Each is a field of transformer.tasks.decoding_config.DecodingConfig or, of translation's own, of its config.
 DECODING = (
     Flag(
         "max_new_tokens", "the maximum number of new tokens (default: 64; to translate: all positions)", value_type=int
@@ -18,6 +18,8 @@ DECODING = (
     Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", value_type=int),
     Flag("length_penalty", "the exponent of the length penalty of beam search", value_type=float),
     Flag("coverage_penalty", "the weight of the coverage penalty of beam search", value_type=float),
+    Flag("replace_unknown", "replace unknown words of a translation: none, copy or dictionary"),
+    Flag("unknown_dictionary", 'the .tsv file of --replace_unknown=dictionary, with "source<TAB>target" in each line'),
     Flag("temperature", "sample from softmax(logits / temperature)", value_type=float),
     Flag("top_k", "sample among the k most probable tokens", value_type=int),
     Flag("top_p", "sample among the most probable tokens with this total probability", value_type=float),

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
-from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_bpe, train_byte_bpe
+from transformer.data.tokenizers.train_tokenizer import (
+    byte_tokenizer,
+    character_tokenizer,
+    train_bpe,
+    train_byte_bpe,
+    train_words,
+)
 from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.trust import check_trusted
@@ -121,6 +127,27 @@ def test_joint_pieces_bring_their_spaces() -> None:
     made = train_bpe([TEXT], 120)
     (ids,) = made.encode(["or not to be"])
     assert b"".join(made.token_bytes()[number] for number in ids) == b" or not to be"
+
+
+def test_a_vocabulary_of_words_has_the_most_frequent_ones(tmp_path: Path) -> None:
+    made = train_words(["b b , a", "a  c UNK", "UNK"], 9, ("de",))
+    tokens = ["<pad>", "<begin>", "<end>", "<2de>", "▁UNK", "▁a", "▁b", "▁,", "▁c"]
+    assert made.pieces(range(made.vocab_size)) == tokens
+    made.save(tmp_path)
+    text = " a b, <pad> c\u00a0naïve UNK\n"
+    for each in (made, load_tokenizer(tmp_path)):
+        assert isinstance(each, Tokenizer)
+        assert each.is_word_level
+        assert not BPE.is_word_level
+        (ids,) = each.encode([text])
+        assert (ids, each.unk_id) == ([5, 4, 4, 8, 4, 4], 4)
+        assert each.token_texts(text) == text.split()
+        assert each.decode(ids) == "a UNK UNK c UNK UNK"
+        assert each.decode_words([*ids, 2, 4], {1: "b,", 4: "naïve", 7: "never"}) == "a b, UNK c naïve UNK"
+        assert each.language_tag_ids("de") == [3]
+    assert train_words(["a b"], 5).encode(["b a"]) == [[3, 4]]
+    with pytest.raises(UserError, match="size=4 must be above 4"):
+        train_words(["a"], 4)
 
 
 def test_tiny_shakespeare_has_65_characters(shared_data: Path) -> None:

@@ -27,6 +27,8 @@ def test_the_choices_name_the_chooser() -> None:
     ):
         with pytest.raises(UserError, match=message):
             DecodingConfig(**values)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^--replace_unknown=copy is for runs that translate sentences$"):
+        DecodingConfig.with_request({"replace_unknown": "copy"})
 
 
 @pytest.mark.slow

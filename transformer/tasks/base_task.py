@@ -151,7 +151,8 @@ def refuse_text_options(request: PredictionRequest, does: str) -> None:
         does: What the run does, for the message.
 
     Raises:
-        UserError: If the request has a language, several samples, stop strings or a coverage penalty.
+        UserError: If the request has a language, several samples, stop strings, a coverage penalty or a replacement of
+            unknown words.
     """
     given = request.decoding
     if (
@@ -161,6 +162,8 @@ def refuse_text_options(request: PredictionRequest, does: str) -> None:
         or given.get("coverage_penalty")
     ):
         raise UserError(f"this run {does}: leave out --target_language, --num_samples, --stop and --coverage_penalty")
+    if "replace_unknown" in given:
+        raise UserError(f"--replace_unknown={given['replace_unknown']} is for runs that translate sentences")
 
 
 def check_input_texts(sentences: InputTexts, *, two_sided: bool = False) -> None:

@@ -82,9 +82,12 @@ class DecodingConfig(Config):
             **own: The task's own settings, which the request overrides. Sampling replaces the task's own beam search.
 
         Raises:
-            UserError: If the request has an unknown or invalid field, or `score_words`.
+            UserError: If the request has an unknown or invalid field, `score_words`, or `replace_unknown`.
         """
         refuse_score_words(given)
+        for name in ("replace_unknown", "unknown_dictionary"):
+            if name in given:
+                raise UserError(f"--{name}={given[name]} is for runs that translate sentences")
         if any(name in given for name in _SAMPLING):
             own["num_beams"] = 1
         if (own | dict(given)).get("num_beams", 1) == 1:

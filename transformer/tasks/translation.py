@@ -1,14 +1,16 @@
 """Translation: sentence pairs in, a target sentence out."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
-from transformer.config import UserError
+from transformer.config import UserError, convert_value
 from transformer.data.batches import BatchSource, BucketedPairBatches, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT
 from transformer.data.datasets.split_overlap import describe_overlap
@@ -54,6 +56,7 @@ from transformer.tasks.text_task_base import predictions_with_maps
 from transformer.tasks.translation_data import (
     TranslationConfig,
     TranslationSplit,
+    UnknownReplacement,
     choose_varied_pairs,
     encode_pairs,
     load_encoded_splits,
@@ -67,6 +70,7 @@ from transformer.tasks.translation_metrics import (
     make_decoding_step,
     translation_evaluation,
 )
+from transformer.tasks.unknown_words import attended_sites, make_unknown_word_replacer
 
 
 class Translation(BaseTask):
@@ -114,12 +118,12 @@ class Translation(BaseTask):
             )
             for name, split, at_end in ((config.validation_split, validation, False), (config.test_split, test, True))
         ]
-        decode = make_decoding_step(config, tokenizer)
+        replacer = make_unknown_word_replacer(config, tokenizer)
+        decode = make_decoding_step(config, tokenizer, replacer)
+        options: dict[str, Any] = {"length_bounds": config.length_bounds, "replacer": replacer}
         translations = (
-            translation_evaluation(config, tokenizer, few, decode, shown=3, length_bounds=config.length_bounds),
-            translation_evaluation(
-                config, tokenizer, test, decode, shown=20, at_end=True, length_bounds=config.length_bounds
-            ),
+            translation_evaluation(config, tokenizer, few, decode, shown=3, **options),
+            translation_evaluation(config, tokenizer, test, decode, shown=20, at_end=True, **options),
         )
         linked = any(pair.word_alignment is not None for pair in test.pairs)
         aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()
@@ -176,8 +180,11 @@ class Translation(BaseTask):
         """Return the reward baseline of a model with sampled attention; nothing for other models.
 
         Raises:
-            UserError: If such a model is to be trained on an expected reward.
+            UserError: If such a model is to be trained on an expected reward, or if unknown words are to be replaced
+                and the model has no attention of target over source.
         """
+        if self.config.replace_unknown is not UnknownReplacement.NONE:
+            attended_sites(view.model)
         if not samples_attention(view.model):
             return super().init_task_state(view, key)
         if self.config.objective is not SequenceObjective.NLL:
@@ -342,6 +349,8 @@ def translate_request(
 ) -> list[SentencePair]:
     """Translate the texts of a request.
 
+    Besides decoding options, a request may have the config's `replace_unknown` and `unknown_dictionary`.
+
     Args:
         config: The task's config, whose decoding options the request overrides.
         view: The state.
@@ -353,14 +362,25 @@ def translate_request(
             the language.
     """
     max_length = view.model.max_length
+    given = dict(request.decoding)
+    if "replace_unknown" in given or "unknown_dictionary" in given:
+        how = convert_value(
+            UnknownReplacement, given.pop("replace_unknown", config.replace_unknown.value), "replace_unknown"
+        )
+        own = config.unknown_dictionary if how is UnknownReplacement.DICTIONARY else ""
+        dictionary = given.pop("unknown_dictionary", own)
+        config = dataclasses.replace(config, replace_unknown=how, unknown_dictionary=dictionary)
+    replacer = make_unknown_word_replacer(config, tokenizer)
     decoding = DecodingConfig.with_request(
-        request.decoding,
+        given,
         max_new_tokens=max(config.bucket_lengths) if max_length is None else max_length,
         num_beams=config.num_beams,
         length_penalty=config.length_penalty,
         coverage_penalty=config.coverage_penalty,
     )
-    return translate(view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length)
+    return translate(
+        view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length, replacer=replacer
+    )
 
 
 def encode_inputs(

@@ -1,6 +1,7 @@
 """Translation data: the config, the splits as token numbers, and the labels of tokens."""
 
 import dataclasses
+import enum
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -26,13 +27,39 @@ from transformer.data.datasets.local_files import HeldOutFiles
 from transformer.data.datasets.translation import SentencePair, open_translation_dataset
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import has_tokenizer, special_token_ids_by_role, word_indices
-from transformer.data.tokenizers.train_tokenizer import train_bpe
+from transformer.data.tokenizers.train_tokenizer import train_bpe, train_words
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.sequence_level_training import SequenceObjective
 
 # The axes of the maps that show which source token a target token comes from.
 TARGET_OVER_SOURCE = ("target", "source")
+
+
+class TranslationTokenizer(enum.Enum):
+    """The tokenizer that is trained on both sides of the training pairs.
+
+    Attributes:
+        BPE: Byte-pair encoding.
+        WORDS: The most frequent words between white space; others are unknown.
+    """
+
+    BPE = "bpe"
+    WORDS = "words"
+
+
+class UnknownReplacement(enum.Enum):
+    """What replaces an unknown word of a translation (transformer.tasks.unknown_words).
+
+    Attributes:
+        NONE: Nothing.
+        COPY: The source word with the largest attention weight.
+        DICTIONARY: That word's translation in a dictionary, or the word itself if the dictionary lacks it.
+    """
+
+    NONE = "none"
+    COPY = "copy"
+    DICTIONARY = "dictionary"
 
 
 BatchTokens = Annotated[int, Range(1, 2**24)]
@@ -54,7 +81,8 @@ class TranslationConfig(Config, path="config.task"):
         test_files: The same for the test split.
         languages: (source, target), for data sets that can be read in several directions. Empty is the data set's own
             direction.
-        vocab_size: The vocabulary size of a trained BPE, which both sides share.
+        tokenizer: The tokenizer to train.
+        vocab_size: The vocabulary size of the trained tokenizer, which both sides share.
         bucket_lengths: The sentence lengths, in tokens, that batches are padded to.
         tokens_per_batch: Positions in a batch, on each side.
         label_smoothing: The label smoothing of the training loss.
@@ -63,6 +91,10 @@ class TranslationConfig(Config, path="config.task"):
         num_beams: The beam size of evaluations; 1 is greedy decoding.
         length_penalty: The exponent of the length penalty (Wu et al. 2016, section 7).
         coverage_penalty: The weight of the coverage penalty (Wu et al. 2016, section 7; transformer.decoding.generate).
+        replace_unknown: What replaces the unknown words of a translation, for a tokenizer of words and a model with
+            attention of target over source.
+        unknown_dictionary: The dictionary of replace_unknown=dictionary, a .tsv file with "source<TAB>target" in each
+            line.
         bleu_tokenizer: The tokenizer of sacreBLEU.
         bleu_lowercase: Whether BLEU ignores case.
         num_decoded_examples: The number of validation sentences that are translated during training.
@@ -89,6 +121,7 @@ class TranslationConfig(Config, path="config.task"):
     validation_files: str = ""
     test_files: str = ""
     languages: tuple[str, ...] = ()
+    tokenizer: TranslationTokenizer = TranslationTokenizer.BPE
     vocab_size: VocabSize = 8000
     bucket_lengths: Annotated[tuple[Annotated[int, Range(2)], ...], TupleLimits(min_length=1)] = (32, 64, 128)
     tokens_per_batch: BatchTokens = 4096
@@ -98,6 +131,8 @@ class TranslationConfig(Config, path="config.task"):
     num_beams: NumBeams = 4
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
+    replace_unknown: UnknownReplacement = UnknownReplacement.NONE
+    unknown_dictionary: str = ""
     bleu_tokenizer: str = "13a"
     bleu_lowercase: bool = False
     num_decoded_examples: PositiveInt = 200
@@ -118,6 +153,12 @@ class TranslationConfig(Config, path="config.task"):
             raise UserError(
                 f"config.task.coverage_penalty={self.coverage_penalty} must be at least 0, and above 0 only with "
                 f"config.task.num_beams above 1, not {self.num_beams}"
+            )
+        if (self.replace_unknown is UnknownReplacement.DICTIONARY) != bool(self.unknown_dictionary):
+            raise UserError(
+                f"config.task.replace_unknown={self.replace_unknown.value} and config.task.unknown_dictionary="
+                f"{self.unknown_dictionary!r}: say replace_unknown=dictionary with a .tsv file, or leave "
+                "unknown_dictionary empty"
             )
         if sorted(set(self.length_bounds)) != [*self.length_bounds]:
             raise UserError(f"config.task.length_bounds={self.length_bounds} must rise")
@@ -189,7 +230,8 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
     else:
         tags = data.languages[1:] if len(data.languages) > 2 else ()
         texts = (text for pair in pairs["train"] for text in (pair.source, pair.target))
-        tokenizer = train_bpe(texts, config.vocab_size, tags)
+        train = train_words if config.tokenizer is TranslationTokenizer.WORDS else train_bpe
+        tokenizer = train(texts, config.vocab_size, tags)
         tokenizer.save(directory)
     return tokenizer, {
         name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()

@@ -21,6 +21,7 @@ from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, EncodedInputs, StateView
 from transformer.tasks.text_generation import output_vocabulary_size
 from transformer.tasks.translation_data import TARGET_OVER_SOURCE, encode_pairs, pair_axis_labels, special_tokens
+from transformer.tasks.unknown_words import UnknownWordReplacer
 
 
 def translate(
@@ -31,6 +32,7 @@ def translate(
     *,
     language: str | None = None,
     max_length: int | None = None,
+    replacer: UnknownWordReplacer | None = None,
 ) -> list[SentencePair]:
     """Translate sentences.
 
@@ -41,13 +43,15 @@ def translate(
         decoding: The decoding options.
         language: The target language; None for a run of one language.
         max_length: The model's number of positions; None if it has no limit.
+        replacer: Replaces unknown words; None for none.
 
     Returns:
         The sentences with their best translations, cut before a stop string.
 
     Raises:
-        UserError: If there is no sentence, a sentence or `decoding.max_new_tokens` exceeds `max_length`, or the run was
-            not trained on the language.
+        UserError: If there is no sentence, a sentence or `decoding.max_new_tokens` exceeds `max_length`, the run was
+            not trained on the language, or unknown words are to be replaced and the model has no attention to replace
+            them by.
     """
     if not any(text.strip() for text in texts):
         raise UserError("no sentence to translate: give one by --text, or one a line on standard input")
@@ -66,8 +70,8 @@ def translate(
     constraints = decoding.constraints(tokenizer, output_vocabulary_size(view, source_only), begins=True)
 
     @jax.jit
-    def run(variables: Variables, inputs: Batch) -> DecodedSequences:
-        return generate(
+    def run(variables: Variables, inputs: Batch) -> tuple[DecodedSequences, Array | None]:
+        rollout = generate(
             view.model,
             variables,
             inputs,
@@ -78,12 +82,20 @@ def translate(
             constraints=constraints,
             coverage=make_coverage_penalty(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
         )
+        if replacer is None:
+            return rollout, None
+        trained = view._replace(variables=variables)
+        return rollout, replacer.attended_positions(trained, jnp.asarray(inputs["source"]), rollout.tokens[:, 0])
 
-    rollout = run(view.variables, source_only)
+    rollout, positions_BxT = run(view.variables, source_only)
     best_BxT, lengths_B = np.asarray(rollout.tokens[:, 0]), np.asarray(rollout.lengths[:, 0])
+    targets = [tokenizer.decode(tokens[:length]) for tokens, length in zip(best_BxT, lengths_B, strict=True)]
+    if replacer is not None:
+        rows = zip(source, best_BxT, np.asarray(positions_BxT), lengths_B, strict=True)
+        targets = [replacer.decode(pair, row[:length], positions[:length]) for pair, row, positions, length in rows]
     return [
-        pair._replace(target=cut_at_stop(tokenizer.decode(tokens[:length]), decoding.stop_sequences))
-        for pair, tokens, length in zip(source, best_BxT, lengths_B, strict=True)
+        pair._replace(target=cut_at_stop(target, decoding.stop_sequences))
+        for pair, target in zip(source, targets, strict=True)
     ]
 
 

@@ -29,6 +29,7 @@ from transformer.tasks.translation_data import (
     word_of_each_piece,
 )
 from transformer.tasks.translation_decoding import make_coverage_penalty
+from transformer.tasks.unknown_words import UnknownWordReplacer
 
 WordPair = tuple[int, int]  # (source word, target word)
 
@@ -42,10 +43,12 @@ def translation_evaluation(
     shown: int,
     at_end: bool = False,
     length_bounds: Sequence[int] = (),
+    replacer: UnknownWordReplacer | None = None,
 ) -> Evaluation:
     """Return an evaluation that translates a split and compares with its references.
 
-    A source too long for every batch counts as an empty translation.
+    A source too long for every batch counts as an empty translation. With a replacer, the report also has the BLEU
+    before its replacements, `bleu_unreplaced`, and the share of words that it replaces, `unknown_words`.
 
     Args:
         config: The task's config.
@@ -55,6 +58,7 @@ def translation_evaluation(
         shown: The number of samples in the report.
         at_end: Whether it runs only at the end of training.
         length_bounds: Bounds of the groups of source lengths, as in `translation_report`.
+        replacer: Replaces the unknown words; the step must have it too.
     """
 
     def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
@@ -62,7 +66,15 @@ def translation_evaluation(
         for index, tokens in zip(rows["index"], rows["tokens"], strict=True):
             if index >= 0:
                 outputs[index] = tokenizer.decode(tokens)
-        return translation_report(config, split.pairs, outputs, shown=shown, length_bounds=length_bounds)
+        if replacer is None:
+            return translation_report(config, split.pairs, outputs, shown=shown, length_bounds=length_bounds)
+        unreplaced, _ = _bleu_of(config, split.pairs, outputs, range(len(outputs)))
+        for index, tokens, positions in zip(rows["index"], rows["tokens"], rows["positions"], strict=True):
+            if index >= 0:
+                outputs[index] = replacer.decode(split.pairs[index], tokens, positions)
+        report = translation_report(config, split.pairs, outputs, shown=shown, length_bounds=length_bounds)
+        share = replacer.unknown_share(rows["tokens"][rows["index"] >= 0])
+        return report._replace(scalars={**report.scalars, "bleu_unreplaced": unreplaced, "unknown_words": share})
 
     batches = evaluation_batches(config, split.encoded)
     return Evaluation("translation", split.name, batches, step, finish, at_end, config.eval_parameters)
@@ -199,8 +211,13 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
     return OneEpoch(batches)
 
 
-def make_decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> EvaluationStep:
-    """Return the step that decodes a batch: rows of the best `tokens`, and the `index` of each pair."""
+def make_decoding_step(
+    config: TranslationConfig, tokenizer: AnyTokenizer, replacer: UnknownWordReplacer | None = None
+) -> EvaluationStep:
+    """Return the step that decodes a batch: rows of the best `tokens`, and the `index` of each pair.
+
+    With a replacer, the rows also have the `positions` of the source that the tokens attend to.
+    """
     chosen = make_decoding_strategy(config)
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
@@ -215,7 +232,10 @@ def make_decoding_step(config: TranslationConfig, tokenizer: AnyTokenizer) -> Ev
             constraints=DecodingConfig().constraints(tokenizer, output_vocabulary_size(view, inputs), begins=True),
             coverage=make_coverage_penalty(view, inputs["source"], tokenizer, config.coverage_penalty),
         )
-        return {}, {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
+        rows = {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
+        if replacer is not None:
+            rows["positions"] = replacer.attended_positions(view, inputs["source"], rollout.tokens[:, 0])
+        return {}, rows
 
     return step
 

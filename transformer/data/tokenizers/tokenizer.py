@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import tokenizers
 import tokenizers.decoders
+import tokenizers.models
 
 from transformer.config import Range, UserError, refuse_single_text, suggest_nearest
 from transformer.data.tokenizers.token_text import (
@@ -162,6 +163,33 @@ class Tokenizer:
         text = self.backend.decode(trim_at_end_token(ids, self.bos_id, self.eos_id), skip_special_tokens=True)
         # With Metaspace the first piece of every word adds a space; a text has none at its start.
         return text.strip() if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else text
+
+    @property
+    def is_word_level(self) -> bool:
+        """Whether every token is a whole word."""
+        return isinstance(self.backend.model, tokenizers.models.WordLevel)
+
+    def token_texts(self, text: str) -> list[str]:
+        """Return the part of a text that each token of `encode` stands for, also where that is the unknown token."""
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        return [text[start:end] for start, end in encoding.offsets]
+
+    def decode_words(self, ids: Sequence[int], unknown: Mapping[int, str]) -> str:
+        """As `decode`, with words of one's own in place of unknown ones, for a tokenizer of whole words.
+
+        Args:
+            ids: The token numbers, without a begin token.
+            unknown: What to write at a position of `ids` that has the unknown token.
+        """
+        start = WORD_START if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else ""
+        kept = enumerate(trim_at_end_token(ids, None, self.eos_id))
+        pieces = [
+            f"{start}{unknown[place]}" if place in unknown else piece
+            for (place, number), piece in ((each, self.pieces([each[1]])[0]) for each in kept)
+            if number == self.unk_id or number not in self.special_ids
+        ]
+        decoder = self.backend.decoder
+        return (" ".join(pieces) if decoder is None else decoder.decode(pieces)).strip()
 
     def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
         """Return the text that token numbers add after others, up to the first end token.

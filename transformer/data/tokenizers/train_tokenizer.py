@@ -1,5 +1,6 @@
-"""Train tokenizers on the run's training text: joint and byte-level byte-pair encoding, characters, bytes."""
+"""Train tokenizers on the run's training text: joint and byte-level byte-pair encoding, words, characters, bytes."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import tokenizers
@@ -11,6 +12,8 @@ from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, language_tag
 
 _JOINT_ROLES = ("pad", "begin", "end", "unknown")
 # A run of letters and digits, or one other character, with the space before it.
+# How the unknown word of a vocabulary of words is written: as a word, since it stands for one.
+UNKNOWN_WORD = f"{WORD_START}UNK"
 _PIECE = rf"{WORD_START}?[\p{{L}}\p{{M}}\p{{N}}]+|{WORD_START}?[^\p{{L}}\p{{M}}\p{{N}}{WORD_START}]|{WORD_START}"
 
 
@@ -54,6 +57,50 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
     )
     backend.train_from_iterator(texts, trainer)
     return add_special_tokens(backend, _JOINT_ROLES)
+
+
+def train_words(texts: Iterable[str], size: int, languages: Sequence[str] = ()) -> Tokenizer:
+    """Make a tokenizer of the most frequent words of some texts, with a tag for each language.
+
+    Words are split at white space only. All others become one unknown word, which is decoded as "UNK".
+
+    Args:
+        texts: The training texts, of both sides.
+        size: The largest number of tokens, special ones included.
+        languages: The target languages that have tags.
+
+    Raises:
+        UserError: If `size` leaves no room for a word.
+        TypeError: If `texts` or `languages` is a single text.
+
+    Example:
+        ```python
+        from transformer.data.tokenizers.train_tokenizer import train_words
+
+        tokenizer = train_words(["a dog", "a cat", "a dog"], size=6)
+        (ids,) = tokenizer.encode(["a cat"])
+        tokenizer.decode(ids)  # "a UNK"
+        ```
+    """
+    refuse_single_text(texts, "texts")
+    refuse_single_text(languages, "languages")
+    roles = [role for role in _JOINT_ROLES if role != "unknown"]
+    special = [*map(special_token, roles), *map(language_tag, languages)]
+    if size <= len(special) + 1:
+        raise UserError(f"size={size} must be above {len(special) + 1}, the special tokens of a vocabulary of words")
+    counts = Counter(f"{WORD_START}{word}" for text in texts for word in text.split())
+    # By frequency, then in the order of Unicode: the same texts in another order give the same tokenizer.
+    words = sorted(counts.keys() - {UNKNOWN_WORD}, key=lambda word: (-counts[word], word))
+    tokens = [*special, UNKNOWN_WORD, *words[: size - len(special) - 1]]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN_WORD))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=WORD_START, split=False)]
+    )
+    backend.decoder = decoders.Metaspace(replacement=WORD_START)
+    backend.add_special_tokens(special)
+    numbers = {role: vocabulary[special_token(role)] for role in roles}
+    return Tokenizer.from_roles(backend, numbers | {"unknown": vocabulary[UNKNOWN_WORD]})
 
 
 def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end",)) -> Tokenizer:
