@@ -77,6 +77,7 @@ def test_the_table_of_arms_is_the_result(result, page):
     for number, arm in enumerate(result["arms"]):
         found = numbers_in(rows.nth(number))
         assert_shown(found, expected_in_row(result, arm))
+        assert "covers 90%" in rows.nth(number).inner_text() or arm["iqm"]["interval"] is None
     verdicts = [pair["verdict"] for pair in result["comparisons"] if pair["task"] is None]
     assert [words[1:] for words in page.locator("#arms-table .verdict").all_text_contents()] == verdicts
     assert set(verdicts) == {"better", "worse", "no difference seen", "not judged"}

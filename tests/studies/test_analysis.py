@@ -85,6 +85,7 @@ def test_a_study_of_two_arms() -> None:
     assert pre["interval"] == pytest.approx([1.05 - half, 1.05 + half])
     assert pre["iqm"]["value"] == pytest.approx((1.00 + 1.10 + 1.05) / 3)
     assert pre["iqm"]["interval"][0] < 1.05 < pre["iqm"]["interval"][1]
+    assert pre["iqm"]["coverage"] == 0.9
     assert [entry["value"] for entry in post["seeds"]] == POST
     assert (post["differences"], post["parameters"], post["shared"]) == ([{"key": "k"}], 7, {"num_equal_arrays": 1})
     assert (pre["differences"], pre["parameters"], pre["shared"]) == ([], None, None)
@@ -354,6 +355,15 @@ def test_no_verdict_under_three_seeds(count: int) -> None:
     assert "no verdict is given under three" in pair["reason"]
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_an_interquartile_mean_under_five_seeds_has_no_interval(count: int) -> None:
+    """It would contain the truth in 48, 72 and 89% of studies."""
+    study = spec(seeds=tuple(range(1, count + 1)))
+    iqm = arm_of(analyze(study, row("pre", PRE[:count]) + row("post", POST[:count]), {}), "pre")["iqm"]
+    assert iqm["value"] is not None
+    assert (iqm["interval"], iqm["coverage"]) == (None, None)
+
+
 @pytest.mark.parametrize(("count", "warned"), [(3, True), (4, True), (5, False)])
 def test_a_warning_under_five_seeds(count: int, warned: bool) -> None:
     study = spec(seeds=tuple(range(1, count + 1)))
@@ -375,7 +385,11 @@ def test_an_arm_without_survivors_is_named_and_not_judged_by_five_seeds() -> Non
     # Of 5 against 0 of 5 runs 2 of 252 tables are so uneven.
     assert pair["learned"] == {"arm": [0, 5], "reference": [5, 5], "p_adjusted": pytest.approx(2 / 252)}
     post = arm_of(result, "post")
-    assert (post["mean"], post["interval"], post["iqm"]) == (None, None, {"value": None, "interval": None})
+    assert (post["mean"], post["interval"], post["iqm"]) == (
+        None,
+        None,
+        {"value": None, "interval": None, "coverage": None},
+    )
     assert any("post in 5 of 5 (95% interval 57 to 100%); never: pre" in line for line in result["summary"])
 
 

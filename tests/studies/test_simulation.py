@@ -9,7 +9,7 @@ from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms
 from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
 from transformer.studies.ablations.run_result import RunResult
-from transformer.studies.ablations.statistics import t_test
+from transformer.studies.ablations.statistics import interquartile_coverage, interquartile_interval, t_test
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +28,14 @@ def test_intervals_of_five_seeds_hold_the_truth_which_the_normal_quantiles_would
         held_by_normal += abs(test.mean - 0.2) <= 1.96 * test.standard_deviation / math.sqrt(seeds)
     assert 0.93 <= held / studies <= 0.97
     assert held_by_normal / studies < 0.93
+
+
+@pytest.mark.parametrize(("tasks", "runs"), [(1, 5), (1, 8), (4, 5), (4, 8)])
+def test_intervals_of_interquartile_means_cover_what_pages_say(tasks: int, runs: int) -> None:
+    random = np.random.default_rng(17)
+    intervals = [interquartile_interval(random.normal(0, 1, (tasks, runs)).tolist()) for _ in range(400)]
+    held = np.mean([low <= 0 <= high for low, high in intervals])
+    assert held == pytest.approx(interquartile_coverage(runs), abs=0.035)
 
 
 def study(spec: Ablation, random: np.random.Generator, effects: dict[str, float]) -> Comparison:

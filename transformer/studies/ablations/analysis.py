@@ -32,7 +32,9 @@ from transformer.studies.ablations.hyperparameter_selection import (
 )
 from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.studies.ablations.statistics import (
+    MIN_RUNS_FOR_IQM_INTERVAL,
     clip_to_metric_range,
+    interquartile_coverage,
     interquartile_interval,
     interquartile_mean,
     t_test,
@@ -152,10 +154,14 @@ def _run_counts(cells: Sequence[RunResult]) -> dict[str, Any]:
 
 def _interquartile(study: StudyResults, arm: str, all_finished: bool) -> dict[str, Any]:
     tasks = [list(study.values_by_seed(arm, task).values()) for task in study.spec.tasks]
-    able = all_finished and min(map(len, tasks)) >= 2
+    fewest = min(map(len, tasks))
+    interval = None
+    if all_finished and fewest >= MIN_RUNS_FOR_IQM_INTERVAL:
+        interval = interquartile_interval(tasks)
     return {
         "value": interquartile_mean(list(itertools.chain(*tasks))) if all(tasks) else None,
-        "interval": interquartile_interval(tasks) if able else None,
+        "interval": interval,
+        "coverage": interval and interquartile_coverage(fewest),
     }
 
 

@@ -114,13 +114,14 @@ function valueColumns() {
     },
     {
       head: "IQM",
-      title: "interquartile mean over tasks and seeds, stratified BCa bootstrap interval",
+      title: "interquartile mean over tasks and seeds; stratified BCa bootstrap interval, from 5 seeds on",
       absent: !ablation.arms.some(({ iqm }) => iqm?.interval),
       cell: ({ iqm }) =>
         isNumber(iqm?.value)
           ? [
               line(valueNode(iqm.value, formatFixed(iqm.value, decimals))),
               small(...intervalNodes(iqm.interval, decimals)),
+              ...(isNumber(iqm.coverage) ? [small(`covers ${formatPercent(iqm.coverage)}`)] : []),
             ]
           : [],
     },

@@ -73,7 +73,7 @@ export interface Arm {
   interval: Interval;
   n: number;
   learned: { count: number; of: number };
-  iqm: { value: MaybeNumber; interval: Interval } | null;
+  iqm: { value: MaybeNumber; interval: Interval; coverage: MaybeNumber } | null;
   to_target: { reached: number; of: number; steps: MaybeNumber; flops: MaybeNumber } | null;
   bands: Record<string, Band>;
   heads: Record<string, Record<string, Band>>;
