@@ -237,7 +237,7 @@ def _report(
     from transformer.studies.ablations.collect_results import collect_provenance, collect_results
     from transformer.studies.ablations.formatting import format_arms_table, format_runs_csv
     from transformer.studies.ablations.page import render
-    from transformer.studies.ablations.study_metadata import write_result_files
+    from transformer.studies.ablations.study_metadata import write_metadata, write_result_files
 
     ended = _ended(arguments, planned, trial_store)
     if not ended:
@@ -250,6 +250,7 @@ def _report(
             "base": about["base"],
             "arms": about["arms"],
             "initial_gradients": about.get("initial_gradients"),
+            "first_judged_seeds": about.get("first_judged_seeds"),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join([*shell_command("ablate"), *arguments.without("report_only", "retry_failed")]),
             "maps_command": shlex.join(shell_command("maps")),
@@ -257,6 +258,11 @@ def _report(
             **collect_provenance([each.path for each in ended]),
         },
     )
+    if about.get("first_judged_seeds") is None and any(
+        pair["verdict"] != "not judged" for pair in result["comparisons"]
+    ):
+        # Before the page: what has been seen is known even if this process ends here.
+        write_metadata(trial_store.path, {**about, "first_judged_seeds": list(spec.seeds)})
     files = write_result_files(result, trial_store.path, render(result), format_runs_csv(result))
     print("\n".join(["", *result["warnings"], "", format_arms_table(result), "", *result["summary"]]))
     failed = [each for each in ended if each.state == "failed"]

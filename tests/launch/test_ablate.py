@@ -159,11 +159,33 @@ def test_the_same_command_completes_what_is_missing(capsys, tmp_path, study, fak
     assert call(*words) == 0
     assert len(fakes.trained) == len(set(fakes.trained)) == 12
     assert not any("not ended" in said for said in json.loads((run / "ablation.json").read_text())["warnings"])
-    # More seeds are more runs of the same study.
+    # More seeds are more runs of the same study, which was judged with three.
+    assert json.loads((run / "about.json").read_text())["first_judged_seeds"] == [1, 2, 3]
     assert call(*words, "--seeds=1,2,3,4") == 0
     assert len(fakes.trained) == len(set(fakes.trained)) == 16
+    result = json.loads((run / "ablation.json").read_text())
+    assert result["exploratory"]
+    assert result["summary"][0].startswith("Exploratory: seed 4 was added after the study was judged without.")
+    assert "better (exploratory)" in capsys.readouterr().out
+    assert json.loads((run / "about.json").read_text())["first_judged_seeds"] == [1, 2, 3]
     assert call(*words) == 2
     assert "has runs of seed 4 too" in capsys.readouterr().err
+
+
+def test_seeds_that_are_added_before_any_verdict_are_seeds_of_the_study(capsys, tmp_path, study, fakes):
+    run, fakes.most = tmp_path / "run", 11
+    words = (f"--config={study}", f"--workdir={run}")
+    assert call(*words) == 0
+    assert json.loads((run / "ablation.json").read_text())["comparisons"][0]["verdict"] == "not judged"
+    fakes.most = 1000
+    assert call(*words, "--seeds=1,2,3,4") == 0
+    result = json.loads((run / "ablation.json").read_text())
+    assert (result["comparisons"][0]["verdict"], result["exploratory"]) == ("better", False)
+    assert not any("Exploratory" in line for line in result["summary"])
+    assert "exploratory" not in capsys.readouterr().out
+    # The same seeds again are no others.
+    assert call(*words, "--seeds=4,3,2,1", "--report_only") == 0
+    assert not json.loads((run / "ablation.json").read_text())["exploratory"]
 
 
 def test_the_page_alone_is_written_without_training(tmp_path, study, fakes):

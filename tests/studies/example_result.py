@@ -29,7 +29,11 @@ HABITS = {
 Facts = dict[str, Any]
 
 
-def whole_result(arms: Sequence[str] = tuple(HABITS), tasks: Sequence[str] = ("phrases", "reversal")) -> Facts:
+def whole_result(
+    arms: Sequence[str] = tuple(HABITS),
+    tasks: Sequence[str] = ("phrases", "reversal"),
+    first_judged_seeds: Sequence[int] | None = None,
+) -> Facts:
     """A study with everything that a page can show."""
     spec = build_ablation(
         question="Does it matter where the norms of a small translator stand?",
@@ -44,7 +48,7 @@ def whole_result(arms: Sequence[str] = tuple(HABITS), tasks: Sequence[str] = ("p
         _cell(arm, task, seed, hyperparameters)
         for arm, task, seed, hyperparameters in itertools.product(arms, tasks, spec.seeds, spec.combinations())
     ]
-    return analyze(spec, cells, _about(arms))
+    return analyze(spec, cells, {**_about(arms), "first_judged_seeds": first_judged_seeds})
 
 
 def least_result() -> Facts:

@@ -92,6 +92,14 @@ def test_the_table_of_arms_is_the_result(result, page):
 
 
 @pytest.mark.browser
+def test_a_study_with_seeds_that_were_added_says_so_beside_every_verdict(visit, tmp_path):  # noqa: F811
+    result = whole_result(arms=("pre", "post"), tasks=("phrases",), first_judged_seeds=(1, 2, 3))
+    page = visit(write_page(result, tmp_path / "exploratory.html"))
+    assert "Exploratory: seeds 4 and 5 were added" in page.locator("#summary li").first.inner_text()
+    assert page.locator("#arms-table .verdict").all_inner_texts() == ["▲better (exploratory)"]
+
+
+@pytest.mark.browser
 def test_a_whole_study_has_every_panel_and_each_figure_its_words(result, page):
     assert page.locator("section.panel").evaluate_all("all => all.map((each) => each.id)") == PANELS
     assert page.locator("h1").inner_text() == result["question"]

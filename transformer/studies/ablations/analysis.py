@@ -41,7 +41,7 @@ from transformer.studies.ablations.statistics import (
     wilson_interval,
 )
 from transformer.studies.ablations.study_warnings import study_warnings
-from transformer.studies.ablations.summary import summary_sentences
+from transformer.studies.ablations.summary import describe_added_seeds, summary_sentences
 
 
 def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     Args:
         spec: The ablation.
         cells: The results of its runs.
-        about: What the runs do not record: each arm's config differences and number of parameters, the hardware.
+        about: What the runs do not record: each arm's config differences and number of parameters, the hardware, and
+            the seeds that the study was first judged with.
 
     Returns:
         The result as JSON values, None where there is no number, never NaN.
@@ -66,19 +67,30 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     pairs = compare_arms(study)
     of_arms = about.get("arms", {})
     arms = [_arm(study, name, of_arms.get(name, {})) for name in spec.arms]
+    added = _added_seeds(spec, about)
     result = {
         "name": about.get("name", ""),
         **{name: getattr(spec, name) for name in _COPIED},
         "hyperparameter_values": spec.tuning_grid,
         "tasks": list(spec.tasks),
         "about": about,
+        "exploratory": bool(added),
         "warnings": study_warnings(study),
         "arms": arms,
         "comparisons": [_comparison(study, pair) for pair in pairs],
-        "summary": summary_sentences(study, pairs, arms, compare_best_two(study)),
+        "summary": [
+            *([describe_added_seeds(added)] if added else ()),
+            *summary_sentences(study, pairs, arms, compare_best_two(study)),
+        ],
         "runs": [_flat(cell) for arm in spec.arms for cell in study.runs_of_arm(arm)],
     }
     return _plain(result)
+
+
+def _added_seeds(spec: Ablation, about: Mapping[str, Any]) -> list[int]:
+    """Return the seeds that the study did not have when it was first judged; none if it was not judged before."""
+    judged = about.get("first_judged_seeds")
+    return [] if judged is None else [seed for seed in spec.seeds if seed not in judged]
 
 
 _COPIED = (

@@ -205,6 +205,7 @@ def format_arms_table(result: Mapping[str, Any]) -> str:
             "diverged",
         )
     ]
+    marked = " (exploratory)" if result["exploratory"] else ""
     against = {pair["arm"]: pair for pair in result["comparisons"] if pair["task"] is None}
     for arm in result["arms"]:
         pair = against.get(arm["name"])
@@ -217,7 +218,7 @@ def format_arms_table(result: Mapping[str, Any]) -> str:
                 _number(pair["difference"], pair["interval"]) if pair else "",
                 _interval(pair["interval"]) if pair else "",
                 _probability(pair["p_adjusted"]) if pair else "",
-                pair["verdict"] if pair else "reference",
+                pair["verdict"] + marked if pair else "reference",
                 f"{runs['diverged']} of {runs['ended']}",
             )
         )

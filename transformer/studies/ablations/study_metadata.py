@@ -119,12 +119,15 @@ class StudyMetadata:
         arms: The metadata of each arm.
         initial_gradients: The measured gradient norms.
         stacks: The depth sweeps that they were measured for.
+        first_judged_seeds: The seeds of the first report with a verdict; None before it. Seeds that are added once a
+            verdict was seen make later reports exploratory.
     """
 
     base: Mapping[str, Any]
     arms: Mapping[str, ArmMetadata]
     initial_gradients: InitialGradients | None = None
     stacks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    first_judged_seeds: tuple[NonNegativeInt, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.base.get("name"), str):
@@ -224,7 +227,8 @@ def write_metadata(path: Path, about: Mapping[str, Any]) -> None:
 
     Args:
         path: The directory.
-        about: The metadata, as `check_and_describe_arms` and `measure_initial_gradients` return it.
+        about: The metadata, as `check_and_describe_arms` and `measure_initial_gradients` return it, with
+            `first_judged_seeds` from the first verdict on.
     """
     write_json(path / _FILE, about)
 

@@ -12,6 +12,7 @@ from transformer.studies.ablations.formatting import (
     format_interval,
     format_p_value,
     format_proportion,
+    format_seeds,
     format_task_suffix,
     join_words,
     round_to_error,
@@ -62,6 +63,16 @@ def summary_sentences(
         *_to_target(study, arms),
         *_sensitivity(study, arms),
     ]
+
+
+def describe_added_seeds(seeds: Sequence[int]) -> str:
+    """Say that a study has seeds that were added after a verdict was seen."""
+    were = "was" if len(seeds) == 1 else "were"
+    return (
+        f"Exploratory: {format_seeds(seeds)} {were} added after the study was judged without. Whoever adds seeds until "
+        "a difference shows finds one too often where there is none: these p-values and intervals confirm nothing. To "
+        "confirm a difference, train other seeds in another --workdir."
+    )
 
 
 def _learning(study: StudyResults, overall: Sequence[Comparison], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -228,7 +228,7 @@ function verdictCell(pair) {
     "span",
     { class: `verdict ${pair.verdict.split(" ")[0]}` },
     createHtml("i", { "aria-hidden": "true" }, sign),
-    words,
+    ablation.exploratory && pair.verdict !== "not judged" ? `${words} (exploratory)` : words,
   );
   return [line(badge), ...(pair.verdict === "not judged" ? [small(showInvisible(pair.reason ?? ""))] : [])];
 }

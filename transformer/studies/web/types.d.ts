@@ -129,6 +129,7 @@ export interface AblationData extends StudyData {
   smallest_effect_of_interest: MaybeNumber;
   seeds: number[];
   tasks: string[];
+  exploratory: boolean;
   warnings: string[];
   arms: Arm[];
   comparisons: Comparison[];
