@@ -37,15 +37,17 @@ TARGET_OVER_SOURCE = ("target", "source")
 
 
 class TranslationTokenizer(enum.Enum):
-    """The tokenizer that is trained on both sides of the training pairs.
+    """The tokenizer of both sides, trained on the training pairs unless the run directory holds one.
 
     Attributes:
         BPE: Byte-pair encoding.
         WORDS: The most frequent words between white space; others are unknown.
+        EXISTING: The tokenizer that the run directory holds already, which is taken in any case; it must hold one.
     """
 
     BPE = "bpe"
     WORDS = "words"
+    EXISTING = "existing"
 
 
 class UnknownReplacement(enum.Enum):
@@ -206,7 +208,7 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
         The tokenizer, and the splits by name.
 
     Raises:
-        UserError: If data are missing or a split does not exist.
+        UserError: If data are missing, a split does not exist, or there is no existing tokenizer.
     """
     data = open_translation_dataset(
         config.dataset,
@@ -230,8 +232,16 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
     else:
         tags = data.languages[1:] if len(data.languages) > 2 else ()
         texts = (text for pair in pairs["train"] for text in (pair.source, pair.target))
-        train = train_words if config.tokenizer is TranslationTokenizer.WORDS else train_bpe
-        tokenizer = train(texts, config.vocab_size, tags)
+        match config.tokenizer:
+            case TranslationTokenizer.BPE:
+                tokenizer = train_bpe(texts, config.vocab_size, tags)
+            case TranslationTokenizer.WORDS:
+                tokenizer = train_words(texts, config.vocab_size, tags)
+            case TranslationTokenizer.EXISTING:
+                raise UserError(
+                    "config.task.tokenizer=existing, but the run directory holds none: the command convert and "
+                    "config.initialize_from.copy_tokenizer=True bring one along, or say bpe or words"
+                )
         tokenizer.save(directory)
     return tokenizer, {
         name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()
