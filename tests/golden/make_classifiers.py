@@ -1,12 +1,14 @@
-"""Record one step of fine-tuning of encoders that classify texts, by transformers.
+"""Record one step of fine-tuning of encoders that classify texts or tokens or find an answer, by transformers.
 
 To run it, in the environment of make_families.py: golden/bin/python tests/golden/make_classifiers.py
 
 It writes tests/golden/classifiers/<case>.npz, with the weights rebuilt as in make_families.py:
 
     about             JSON: architecture, config, shapes, seed, learning_rate, versions
-    ids, lengths, types, labels    the batch, padded at the end; labels are classes, or scores with one label
-    logits, loss      [B, C] and the mean loss, without dropout
+    ids, lengths, types, labels    the batch, padded at the end; labels are classes [B], scores [B] with one label,
+                      classes of tokens [B, T] with -1 where there is none, or the first and the last token of an
+                      answer [B, 2]
+    logits, loss      [B, C], [B, T, C] or [B, T, 2], and the mean loss, without dropout; padding is no answer
     updated/<tensor>  every tensor after one step of plain gradient descent
 """
 
@@ -28,6 +30,9 @@ CASES = {
     "bert": Case("BertForSequenceClassification", BERT | CLASSES, "encoder", seed=41),
     "bert_score": Case("BertForSequenceClassification", BERT | {"num_labels": 1}, "encoder", seed=42),
     "roberta": Case("RobertaForSequenceClassification", ROBERTA | CLASSES, "encoder", seed=43),
+    "bert_tokens": Case("BertForTokenClassification", BERT | CLASSES, "encoder", seed=44),
+    "roberta_tokens": Case("RobertaForTokenClassification", ROBERTA | CLASSES, "encoder", seed=45),
+    "bert_span": Case("BertForQuestionAnswering", BERT, "encoder", seed=46),
 }
 
 
@@ -35,16 +40,29 @@ def record(case: Case) -> tuple[dict, dict[str, np.ndarray]]:
     """What the file says of a case, and its arrays."""
     model, config, shapes = load(case)
     ids = padded(LENGTHS, config.get("pad_token_id") or 0, seed=1)
-    labels = np.float32([0.5, -1.0, 2.0]) if model.config.num_labels == 1 else np.int32([2, 0, 1])
-    found = {"ids": ids, "lengths": np.int32(LENGTHS), "labels": labels}
+    found = {"ids": ids, "lengths": np.int32(LENGTHS)}
     inputs = {"input_ids": torch.tensor(ids).long(), "attention_mask": torch.tensor(real(LENGTHS))}
     if model.config.type_vocab_size > 1:
         found["types"] = np.int32((np.arange(max(LENGTHS)) >= np.asarray(LENGTHS)[:, None] // 2) * real(LENGTHS))
         inputs["token_type_ids"] = torch.tensor(found["types"]).long()
-    answers = torch.tensor(labels)
-    output = model(**inputs, labels=answers if model.config.num_labels == 1 else answers.long())
-    output.loss.backward()
-    found |= {"logits": output.logits.detach().numpy(), "loss": output.loss.detach().numpy()}
+    if case.architecture.endswith("ForQuestionAnswering"):
+        found["labels"] = np.int32([[1, 2], [0, 0], [1, 1]])
+        output = model(**inputs)
+        logits = torch.stack([output.start_logits, output.end_logits], dim=-1)
+        scored = logits.masked_fill(~torch.tensor(real(LENGTHS)).bool()[..., None], -torch.inf)
+        loss = torch.nn.functional.cross_entropy(scored, torch.tensor(found["labels"]).long())
+    else:
+        scores = model.config.num_labels == 1
+        if case.architecture.endswith("ForTokenClassification"):
+            marked = real(LENGTHS) * (np.arange(max(LENGTHS)) % 3 != 0)
+            found["labels"] = np.where(marked, ids % 3, -1).astype(np.int32)
+        else:
+            found["labels"] = np.float32([0.5, -1.0, 2.0]) if scores else np.int32([2, 0, 1])
+        answers = torch.tensor(found["labels"])
+        output = model(**inputs, labels=answers if scores else answers.long().masked_fill(answers < 0, -100))
+        logits, loss = output.logits, output.loss
+    loss.backward()
+    found |= {"logits": logits.detach().numpy(), "loss": loss.detach().numpy()}
     with torch.no_grad():
         for name, weights in model.named_parameters():
             found[f"updated/{name}"] = (weights - LEARNING_RATE * weights.grad).numpy()
@@ -61,7 +79,7 @@ def main() -> None:
         arrays = {key: value.astype(np.float32) if value.dtype.kind == "f" else value for key, value in arrays.items()}
         path = FOLDER / f"{name}.npz"
         np.savez_compressed(path, about=json.dumps(about | {"versions": versions}, sort_keys=True), **arrays)
-        print(f"{name}: {path.stat().st_size} bytes, loss {arrays['loss']:.3f}, logits {arrays['logits'].tolist()}")
+        print(f"{name}: {path.stat().st_size} bytes, loss {arrays['loss']:.3f}, logits {arrays['logits'].shape}")
 
 
 if __name__ == "__main__":

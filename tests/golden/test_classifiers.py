@@ -1,4 +1,4 @@
-"""Encoders that classify texts: logits, loss and one step of gradient descent are those of transformers, both ways."""
+"""Fine-tuned encoders: logits, loss and one step of gradient descent are those of transformers, both ways."""
 
 import json
 from pathlib import Path
@@ -16,12 +16,13 @@ from transformer.huggingface.convert import read_model_folder, write_model_folde
 from transformer.layers.functional_module import Precision
 from transformer.models.model import PyTree, Variables
 from transformer.models.registry import build, model_config
-from transformer.tasks.losses import class_loss
+from transformer.tasks.losses import class_loss, token_loss
+from transformer.tasks.question_answering import span_loss
 
 FOLDER = Path(__file__).with_name("classifiers")
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_score", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "bert_score", "roberta", "bert_tokens", "roberta_tokens", "bert_span"])
 def test_logits_loss_and_one_step_are_those_recorded(name: str, tmp_path: Path) -> None:
     recorded = recording(name, FOLDER)
     recorded.write(tmp_path / "published")
@@ -30,17 +31,16 @@ def test_logits_loss_and_one_step_are_those_recorded(name: str, tmp_path: Path) 
     model = build(config, imported.interface, Precision())
     names = {"ids": "tokens", "lengths": "lengths", "types": "types"}
     inputs = {ours: recorded.arrays[theirs] for theirs, ours in names.items() if theirs in recorded.arrays}
-    labels_B = jnp.asarray(recorded.arrays["labels"])
 
     def loss(params: PyTree) -> tuple[jax.Array, jax.Array]:
-        logits_BxC, _ = model.apply(Variables(params, {}), inputs, train=False)
-        if name == "bert_score":
-            return jnp.mean((logits_BxC[:, 0] - labels_B) ** 2), logits_BxC
-        return class_loss(logits_BxC, labels_B, jnp.full(len(labels_B), True)).cross_entropy / len(labels_B), logits_BxC
+        logits, _ = model.apply(Variables(params, {}), inputs, train=False)
+        return mean_loss(logits, recorded), logits
 
     with jax.default_matmul_precision("highest"):
-        (found, logits_BxC), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(imported.params)
-    np.testing.assert_allclose(logits_BxC, recorded.arrays["logits"], rtol=0, atol=1e-5)
+        (found, logits), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(imported.params)
+    # Where a logit is that of a token, those of padding are not compared: its states are read by nothing.
+    scored = real_tokens(recorded) if logits.ndim == 3 else slice(None)
+    np.testing.assert_allclose(np.asarray(logits)[scored], recorded.arrays["logits"][scored], rtol=0, atol=1e-5)
     np.testing.assert_allclose(found, recorded.arrays["loss"], rtol=1e-5)
     rate = recorded.about["learning_rate"]
     updated = jax.tree.map(lambda leaf, change: np.asarray(leaf - rate * change), imported.params, gradient)
@@ -48,21 +48,43 @@ def test_logits_loss_and_one_step_are_those_recorded(name: str, tmp_path: Path) 
     assert_holds(tmp_path / "written", recorded)
 
 
+def real_tokens(recorded: Recording) -> np.ndarray:
+    return np.arange(recorded.arrays["ids"].shape[1]) < recorded.arrays["lengths"][:, None]
+
+
+def mean_loss(logits: jax.Array, recorded: Recording) -> jax.Array:
+    labels = jnp.asarray(recorded.arrays["labels"])
+    if recorded.about["architecture"].endswith("ForQuestionAnswering"):
+        return span_loss(
+            logits, labels, jnp.asarray(real_tokens(recorded)), jnp.full(len(labels), True)
+        ).cross_entropy / len(labels)
+    if labels.ndim == 2:
+        return token_loss(logits, labels, labels >= 0, 0.0).cross_entropy / jnp.sum(labels >= 0)
+    if logits.shape[1] == 1:
+        return jnp.mean((logits[:, 0] - labels) ** 2)
+    return class_loss(logits, labels, jnp.full(len(labels), True)).cross_entropy / len(labels)
+
+
 def assert_holds(folder: Path, recorded: Recording) -> None:
     """A folder has the recorded class and the recorded tensors behind the step."""
     config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
     assert config["architectures"] == [recorded.about["architecture"]]
-    assert config["num_labels"] == recorded.arrays["logits"].shape[1]
+    assert config.get("num_labels", 2) == recorded.arrays["logits"].shape[-1]
+    # A key's bias moves no weight, and what is added to every token's state moves no token's share of an answer.
+    without_gradient = ["key.bias"]
+    if config["architectures"][0].endswith("ForQuestionAnswering"):
+        without_gradient += ["layer.1.output.LayerNorm.bias", "qa_outputs.bias"]
     expected = {key.removeprefix("updated/"): value for key, value in recorded.arrays.items() if "/" in key}
     assert tensors.keys() == expected.keys()
     for key, value in expected.items():
         moved = np.abs(value - recorded.weights[key]).max()
-        assert moved > 1e-4 or "key.bias" in key, f"{key} has no gradient, which would prove nothing"
+        still = any(key.endswith(name) for name in without_gradient)
+        assert (moved > 1e-4) != still, f"{key} has no gradient, which would prove nothing"
         np.testing.assert_allclose(tensors[key], value, rtol=0, atol=1e-5, err_msg=key)
 
 
-def read(tmp_path: Path, **changed: Any) -> Any:
-    recorded = recording("bert", FOLDER)
+def read(tmp_path: Path, name: str = "bert", **changed: Any) -> Any:
+    recorded = recording(name, FOLDER)
     recorded = recorded._replace(about={**recorded.about, "config": recorded.config | changed})
     recorded.write(tmp_path)
     return read_model_folder(tmp_path)
@@ -73,5 +95,30 @@ def test_classes_are_counted_by_their_names_and_heads_of_other_problems_are_told
     assert (imported.model["head"], imported.interface.vocabularies["classes"]) == ("classes", 3)
     with pytest.raises(UserError, match=r"'classifier.weight' has the shape \(3, 32\); its config asks for \(2, 32\)"):
         read(tmp_path / "fewer", id2label={"0": "no", "1": "yes"})
-    with pytest.raises(UserError, match=r"architectures=\['BertForTokenClassification'\]: of the models with a class"):
-        read(tmp_path / "tokens", architectures=["BertForTokenClassification"])
+    with pytest.raises(
+        UserError, match=r"architectures=\['BertForMultipleChoice'\]: of the fine-tuned models only those"
+    ):
+        read(tmp_path / "choice", architectures=["BertForMultipleChoice"])
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("bert_tokens", "token_classes"),
+        ("roberta", "classes"),
+        ("roberta_tokens", "token_classes"),
+        ("bert_span", "span"),
+    ],
+)
+def test_a_folder_that_names_no_class_is_known_by_its_tensors(name: str, head: str, tmp_path: Path) -> None:
+    assert read(tmp_path / name, name, architectures=None).model["head"] == head
+
+
+def test_a_pooler_that_no_head_reads_is_left_out_of_an_old_folder(tmp_path: Path) -> None:
+    recorded = recording("bert_tokens", FOLDER)
+    pooler = {"bert.pooler.dense.weight": np.ones((32, 32), np.float32), "bert.pooler.dense.bias": np.ones(32, "f4")}
+    recorded = recorded._replace(weights=recorded.weights | pooler)
+    recorded.write(tmp_path)
+    imported = read_model_folder(tmp_path)
+    assert "pooler" not in imported.params
+    assert any("pooler" in note for note in imported.notes)

@@ -176,7 +176,9 @@ def test_any_bert_becomes_a_classifier_of_the_users_texts(
 
 def test_what_a_classifier_needs_is_told(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, run = publish("bert", tmp_path / "in", CLASSIFIERS), f"--workdir={tmp_path / 'run'}"
-    assert "needs labeled texts: give --dataset=FILE.tsv" in refusal(capsys, f"--from_pretrained={source}", run)
+    assert "a model for fine_tuning needs its data: give --dataset=FILE.tsv" in refusal(
+        capsys, f"--from_pretrained={source}", run
+    )
     plain = publish("gpt2", tmp_path / "gpt2")
     assert "of model_type bert and roberta, not for gpt2" in refusal(
         capsys, f"--from_pretrained={plain}", run, "--problem=entailment"
@@ -296,3 +298,67 @@ def test_a_run_needs_no_config_once_it_has_its_own(tmp_path: Path, capsys: pytes
     (tmp_path / "config.json").write_text("[")
     assert call(train, f"--workdir={tmp_path}") == 2
     assert "config.json is not what a run writes" in capsys.readouterr().err
+
+
+SENTENCES = "".join(f"cat{number} B-X\nsits O\n\n" for number in range(60))
+QUESTIONS = "".join(
+    json.dumps(
+        {
+            "question": f"who sits {number}",
+            "context": f"the cat {number} sits",
+            "answers": {"text": ["cat"], "answer_start": [4]},
+        }
+    )
+    + "\n"
+    for number in range(60)
+)
+WORD_TASKS = {
+    "bert_tokens": ("words.conll", SENTENCES, ("--classes=O,B-X,I-X",), "token_classification", "classifier.weight"),
+    "bert_span": ("questions.jsonl", QUESTIONS, (), "question_answering", "qa_outputs.weight"),
+}
+
+
+@pytest.mark.parametrize("name", ["bert_tokens", pytest.param("bert_span", marks=pytest.mark.slow)])
+def test_a_published_model_of_words_keeps_its_head(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, content, flags, task, head = WORD_TASKS[name]
+    (tmp_path / file).write_text(content)
+    source, run = publish("bert", tmp_path / "in"), tmp_path / "run"
+    recording(name, CLASSIFIERS).write(source)
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={tmp_path / file}", *flags)
+    assert call(convert, *words, "--context_length=24", "--batch_size=8", "--steps=1") == 0
+    said = capsys.readouterr().out
+    assert f"at step 0, task {task}" in said
+    assert "randomly" not in said
+    _, _, state = load_run(run)
+    name_of_ours = "span" if name == "bert_span" else "classes"
+    kernel = np.asarray(state.variables.params[name_of_ours]["kernel"])
+    np.testing.assert_array_equal(kernel, load_file(source / "model.safetensors")[head].T)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORD_TASKS)
+def test_any_bert_learns_about_words_and_goes_out(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, content, flags, task, head = WORD_TASKS[name]
+    (tmp_path / file).write_text(content)
+    source, run = publish("bert", tmp_path / "in"), tmp_path / "run"
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={tmp_path / file}", *flags)
+    assert call(convert, *words, f"--problem={task}", "--context_length=24", "--batch_size=8", "--steps=1") == 0
+    assert "initialized randomly" in capsys.readouterr().out
+    assert call(train, f"--workdir={run}", "--config.maps_every=1") == 0
+    text = "cat3 sits" if name == "bert_tokens" else "who sits 3 $ the cat 3 sits"
+    capsys.readouterr()
+    assert call(generate, f"--workdir={run}", f"--text={text}") == 0
+    assert capsys.readouterr().out.strip()
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={tmp_path / 'out'}") == 0
+    written, config = (
+        load_file(tmp_path / "out/model.safetensors"),
+        json.loads((tmp_path / "out/config.json").read_text()),
+    )
+    assert head in written
+    assert config["architectures"] == [recording(name, CLASSIFIERS).about["architecture"]]
+    if flags:
+        assert config["id2label"] == {"0": "O", "1": "B-X", "2": "I-X"}

@@ -244,7 +244,9 @@ def test_options_that_need_other_examples_are_refused(values: dict[str, Any], to
 
 
 def test_a_model_that_lacks_what_pairs_need_is_refused(pairs_task: Any) -> None:
-    with pytest.raises(UserError, match=r"config\.model\.head=masked does not say .* say config\.model\.head=pretrain"):
+    with pytest.raises(
+        UserError, match=r"config\.model\.head=masked does not output .* say config\.model\.head=pretrain"
+    ):
         view_of(pairs_task, "encoder")
     with pytest.raises(UserError, match=r"config\.model\.num_token_types=1 cannot tell texts apart"):
         view_of(pairs_task, "encoder", head="pretraining", num_token_types=1)
@@ -256,5 +258,8 @@ def test_shares_that_cannot_be_are_refused() -> None:
 
 
 def test_an_encoder_without_a_head_is_refused(masked_task: Any) -> None:
-    with pytest.raises(UserError, match=r"config\.model\.head=none scores no tokens"):
+    with pytest.raises(
+        UserError,
+        match=r'config\.model\.head=none does not output "masked tokens", which the task needs: say .*head=masked$',
+    ):
         view_of(masked_task, "encoder", head="none")

@@ -1,7 +1,7 @@
 """Texts labeled with a class, and batches of them."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Int
@@ -33,6 +33,18 @@ class LabeledExample(NamedTuple):
     label: float
 
 
+class WithTextsAndLabel(Protocol):
+    """An example of labeled texts, whatever its label is."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Its texts."""
+
+    @property
+    def label(self) -> Any:
+        """Its label."""
+
+
 class LabeledTextBatches:
     """Endless batches of labeled examples of one length, epoch after epoch.
 
@@ -40,10 +52,10 @@ class LabeledTextBatches:
     all its texts, which are padded to it. An epoch has every example once. Rows that fill up the last batch have no
     tokens, and `index` -1.
 
-    Each batch has `labels` [B], classes or scores; `index` [B], the number of the example; and `tokens` [S B, T] and
-    `lengths` [S B] of S texts together: the first text of every example, then the second of every example, and so on,
-    so that row b of each part belongs to example b, even if a batch is split into microbatches. With a `separator` it
-    also has `types` [S B, T], the token types of `pair_token_types`.
+    Each batch has `labels` [B], classes or scores, or [B, N] where a label is N numbers; `index` [B], the number of the
+    example; and `tokens` [S B, T] and `lengths` [S B] of S texts together: the first text of every example, then the
+    second of every example, and so on, so that row b of each part belongs to example b, even if a batch is split into
+    microbatches. With a `separator` it also has `types` [S B, T], the token types of `pair_token_types`.
 
     Args:
         texts: The token numbers of every text.
@@ -62,7 +74,7 @@ class LabeledTextBatches:
     def __init__(
         self,
         texts: Sequence[Sequence[int]],
-        labels: Sequence[float],
+        labels: Sequence[float] | Sequence[tuple[int, ...]],
         *,
         lengths: Sequence[int],
         rows: int,
@@ -89,7 +101,8 @@ class LabeledTextBatches:
         bucket, examples = self._plan[step]
         tokens = np.full((self._together * bucket.batch_size, bucket.length), self._pad, np.int32)
         lengths = np.zeros(len(tokens), np.int32)
-        labels, index = np.zeros(bucket.batch_size, self._labels.dtype), np.full(bucket.batch_size, -1, np.int32)
+        labels = np.zeros((bucket.batch_size, *self._labels.shape[1:]), self._labels.dtype)
+        index = np.full(bucket.batch_size, -1, np.int32)
         index[: len(examples)], labels[: len(examples)] = examples, self._labels[examples]
         for place in range(self._together):
             for row, example in enumerate(examples, place * bucket.batch_size):

@@ -1,7 +1,7 @@
-"""Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with heads of pre-training or of classes."""
+"""Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with heads of pre-training or fine-tuning."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer.config import UserError
@@ -60,6 +60,13 @@ _FIXED_KEYS = (
 )
 # BERT's second head of pre-training: whether a text follows another.
 _FOLLOWS = "cls.seq_relationship"
+# The end of the class name of a fine-tuned model, by our head.
+_FINE_TUNED = {
+    "classes": "ForSequenceClassification",
+    "token_classes": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+}
+_WITH_CLASSES = ("classes", "token_classes")
 # Old files call a norm's scale and bias gamma and beta.
 _RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
@@ -94,35 +101,58 @@ def _heads(config: Config, names: TensorNames, body: str, transform: str, classi
         names: The names of the tensors.
         body: The prefix of the tensors without a head.
         transform: A tensor of the head of masked language modeling.
-        classifier: A tensor of the head of classes.
+        classifier: A tensor of the head of classes of a whole text.
     """
     architectures = config.get("architectures") or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
-    classified = not scored and classifier in names
-    if classified and architectures and not architectures[0].endswith("ForSequenceClassification"):
-        raise UserError(
-            f"config.json has architectures={architectures}: of the models with a classifier only those "
-            "ForSequenceClassification can be read"
-        )
+    fine_tuned = None if scored else _fine_tuned_head(architectures, names, classifier, pooled)
     # Published files may hold the second head of pre-training under the name of a class that passes over it.
     both = scored and pooled and f"{_FOLLOWS}.weight" in names
-    head = "classes" if classified else "pretraining" if both else "masked" if scored else "none"
+    head = fine_tuned or ("pretraining" if both else "masked" if scored else "none")
     named, count = config.get("id2label"), config.get("num_labels", 2)
-    labels = {"num_labels": (len(named) if isinstance(named, dict) else count) if classified else 0}
-    return {**config, "pooler": pooled, "head": head, "output_bias": scored, **labels}
+    labels = (len(named) if isinstance(named, dict) else count) if head in _WITH_CLASSES else 0
+    # Old files of models that score every token hold a pooler that nothing reads.
+    pooled &= head not in ("token_classes", "span")
+    return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": labels}
+
+
+def _fine_tuned_head(architectures: Sequence[str], names: TensorNames, classifier: str, pooled: bool) -> str | None:
+    """Return our head of a fine-tuned model; None if the model has none.
+
+    Args:
+        architectures: The architectures of config.json; empty if it has none.
+        names: The names of the tensors.
+        classifier: A tensor of the head of classes of a whole text.
+        pooled: Whether there is a pooler.
+
+    Raises:
+        UserError: If the architecture is fine-tuned for something else.
+    """
+    if not {"classifier.weight", classifier, "qa_outputs.weight"} & names:
+        return None
+    if not architectures:
+        if "qa_outputs.weight" in names:
+            return "span"
+        of_texts = classifier in names and (pooled or classifier != "classifier.weight")
+        return "classes" if of_texts else "token_classes"
+    for head, ending in _FINE_TUNED.items():
+        if architectures[0].endswith(ending):
+            return head
+    raise UserError(
+        f"config.json has architectures={architectures}: of the fine-tuned models only those "
+        f"{', '.join(_FINE_TUNED.values())} can be read"
+    )
 
 
 def _restore_heads(config: Config, bare: str) -> Config:
     """Return the config with the class of a model with these heads; with both, `BertForPreTraining`."""
-    ours = ("pooler", "head", "output_bias", *(() if config["head"] == "classes" else ("num_labels",)))
+    head = config["head"]
+    ours = ("pooler", "head", "output_bias", *(() if head in _WITH_CLASSES else ("num_labels",)))
     rest = {name: value for name, value in config.items() if name not in ours}
-    named = {
-        "pretraining": "BertForPreTraining",
-        "classes": bare.replace("Model", "ForSequenceClassification"),
-        "none": bare,
-    }
-    return rest | ({"architectures": [named[config["head"]]]} if config["head"] in named else {})
+    named = {"pretraining": "BertForPreTraining", "none": bare}
+    named |= {ours: bare.replace("Model", ending) for ours, ending in _FINE_TUNED.items()}
+    return rest | ({"architectures": [named[head]]} if head in named else {})
 
 
 def _interface(section: Config) -> TaskInterface:
@@ -165,6 +195,7 @@ BERT = ConversionSpec(
         ),
         *linear_entries(_FOLLOWS, "next_sentence"),
         *linear_entries("classifier", "classes"),
+        *linear_entries("qa_outputs", "span"),
     ),
     optional_prefix="bert.",
     tensor_aliases={
@@ -172,7 +203,7 @@ BERT = ConversionSpec(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     ignored_tensors=(r"(bert\.)?embeddings\.position_ids",),  # 0, 1, 2, ...
-    dropped_tensors=(r"cls\.seq_relationship\.(weight|bias)",),
+    dropped_tensors=(r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.dense\.(weight|bias)"),
     tensor_renames=_RENAMED,
     simplify_config=_simplify_bert,
     simplified_keys=frozenset({"max_position_embeddings"}),
@@ -201,7 +232,7 @@ def _restore_roberta(config: Config) -> Config:
     return _restore_heads({**rest, **positions}, "RobertaModel")
 
 
-# With classes, the pooler is a part of their head.
+# With classes of whole texts, the pooler is a part of their head.
 _ROBERTA_POOLER = (
     *(
         dataclasses.replace(entry, excluded_parameter="classes/kernel")
@@ -223,7 +254,15 @@ ROBERTA = ConversionSpec(
     fixed_keys=_FIXED_KEYS,
     tensor_entries=(
         *_entries("roberta", _ROBERTA_POOLER, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-        *linear_entries("classifier.out_proj", "classes"),
+        *(
+            dataclasses.replace(entry, required_parameter="pooler/kernel")
+            for entry in linear_entries("classifier.out_proj", "classes")
+        ),
+        *(
+            dataclasses.replace(entry, excluded_parameter="pooler/kernel")
+            for entry in linear_entries("classifier", "classes")
+        ),
+        *linear_entries("qa_outputs", "span"),
     ),
     optional_prefix="roberta.",
     tensor_aliases={
@@ -231,6 +270,7 @@ ROBERTA = ConversionSpec(
         "lm_head.decoder.bias": "lm_head.bias",
     },
     ignored_tensors=(r"(roberta\.)?embeddings\.position_ids",),
+    dropped_tensors=(r"(roberta\.)?pooler\.dense\.(weight|bias)",),
     tensor_renames=_RENAMED,
     simplify_config=_simplify_roberta,
     simplified_keys=frozenset({"max_position_embeddings"}),

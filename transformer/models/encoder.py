@@ -23,10 +23,13 @@ from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
     BERT_PRETRAINING,
+    EXTRACTIVE_QUESTION_ANSWERING,
+    EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES,
     MASKED_LANGUAGE_MODELING,
     MASKED_LANGUAGE_MODELING_OF_PAIRS,
     TEXT_CLASSIFICATION,
     TEXT_PAIR_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
     TaskInterface,
     check_max_length,
 )
@@ -51,13 +54,27 @@ class EncoderHead(enum.Enum):
             prediction with two logits (Devlin et al. 2019, section 3.1).
         CLASSES: A linear map of the pooler's output to the logits of a task's classes, or to a score (Devlin et al.
             2019, section 4.1).
+        TOKEN_CLASSES: A linear map of every state to the logits of a task's classes (section 5.3).
+        SPAN: A linear map of every state to two logits: an answer begins here, and it ends here (section 4.2).
         NONE: No head; the model returns the hidden states.
     """
 
     MASKED = "masked"
     PRETRAINING = "pretraining"
     CLASSES = "classes"
+    TOKEN_CLASSES = "token_classes"
+    SPAN = "span"
     NONE = "none"
+
+
+# The heads that have each output, the usual one first.
+_HEADS_OF_OUTPUT = {
+    MASKED_LANGUAGE_MODELING.output: (EncoderHead.MASKED, EncoderHead.PRETRAINING),
+    BERT_PRETRAINING.output: (EncoderHead.PRETRAINING,),
+    TEXT_CLASSIFICATION.output: (EncoderHead.CLASSES,),
+    TOKEN_CLASSIFICATION.output: (EncoderHead.TOKEN_CLASSES,),
+    EXTRACTIVE_QUESTION_ANSWERING.output: (EncoderHead.SPAN,),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +116,10 @@ class EncoderConfig(TransformerConfig):
     def _check(self) -> None:
         super()._check()
         self.check_window_pattern("layers")
+        if self.add_pooling_layer and self.head in (EncoderHead.TOKEN_CLASSES, EncoderHead.SPAN):
+            raise UserError(
+                f"config.model.add_pooling_layer=True is not read by config.model.head={self.head.value}: leave it out"
+            )
 
     @property
     def pooled(self) -> bool:
@@ -114,6 +135,12 @@ class EncoderConfig(TransformerConfig):
 def _square(config: EncoderConfig, builder: ParameterBuilder) -> Linear:
     width, bias = config.width, config.biases is not Biases.NONE
     return Linear((("embed", width),), (("features", width),), bias=bias, builder=builder)
+
+
+def _logits(head: Linear, x: Float[Array, "*B E"]) -> Float[Array, "*B C"]:
+    """Return a head's logits, in float32 or wider."""
+    logits = head(x)
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
 
 class MaskedLanguageModelingHead(Module):
@@ -133,8 +160,9 @@ class Encoder(TokenModel):
 
     inputs: `tokens` [B, T]; optionally `types` [B, T] (by default all 0) and `lengths` [B], beyond which an example is
     padding (by default the padding token ends it). Outputs: logits [B, T, V] of the token at each position, logits [B,
-    C] of classes, or the states [B, T, E] without a head. The extras have the pooler's output [B, E] as `pooled`, the
-    logits [B, 2] of next-sentence prediction as `next_sentence`, and those of classes as `classes`.
+    C] of classes, logits [B, T, C] of classes at each position, logits [B, T, 2] of an answer's start and end, or the
+    states [B, T, E] without a head. The extras have the pooler's output [B, E] as `pooled`, the logits [B, 2] of
+    next-sentence prediction as `next_sentence`, those of classes as `classes`, and those of an answer as `span`.
     """
 
     def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -151,7 +179,7 @@ class Encoder(TokenModel):
             offset=config.position_offset,
             builder=builder,
         )
-        self.count, self.pad = config.layers, interface.pad_id
+        self.count, self.pad, self.kind_of_head = config.layers, interface.pad_id, config.head
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)
@@ -163,8 +191,9 @@ class Encoder(TokenModel):
             return Linear((("embed", config.width),), (("features", count),), bias=bias, builder=builder)
 
         self.next_sentence = outputs(2) if config.head is EncoderHead.PRETRAINING else None
-        classified = config.head is EncoderHead.CLASSES
+        classified = config.head in (EncoderHead.CLASSES, EncoderHead.TOKEN_CLASSES)
         self.classes = outputs(interface.vocabularies["classes"]) if classified else None
+        self.span = outputs(2) if config.head is EncoderHead.SPAN else None
 
     def forward(
         self,
@@ -175,11 +204,17 @@ class Encoder(TokenModel):
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B *T _"], Aux]:
-        """Return the logits of every position or of the classes, or the hidden states without a head."""
+        """Return the logits of the head, or the hidden states without a head."""
         hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
-        if self.classes is not None:
-            return aux.extras["classes"], aux
-        return hidden_BxTxE if self.head is None else self.logits(hidden_BxTxE), aux
+        match self.kind_of_head:
+            case EncoderHead.CLASSES | EncoderHead.TOKEN_CLASSES:
+                return aux.extras["classes"], aux
+            case EncoderHead.SPAN:
+                return aux.extras["span"], aux
+            case EncoderHead.NONE:
+                return hidden_BxTxE, aux
+            case EncoderHead.MASKED | EncoderHead.PRETRAINING:
+                return self.logits(hidden_BxTxE), aux
 
     def hidden(
         self,
@@ -211,8 +246,10 @@ class Encoder(TokenModel):
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence(extras["pooled"])
         if self.classes is not None:
-            logits_BxC = self.classes(dropout(extras["pooled"], self.config.dropout, classes_key))
-            extras["classes"] = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
+            classified = extras["pooled"] if self.kind_of_head is EncoderHead.CLASSES else x_BxTxE
+            extras["classes"] = _logits(self.classes, dropout(classified, self.config.dropout, classes_key))
+        if self.span is not None:
+            extras["span"] = _logits(self.span, x_BxTxE)
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
@@ -237,31 +274,19 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             config does not have.
     """
     check_max_length(config.max_length, interface)
-    if not config.scores_tokens and interface.signature in (
-        MASKED_LANGUAGE_MODELING,
-        MASKED_LANGUAGE_MODELING_OF_PAIRS,
-    ):
+    heads = _HEADS_OF_OUTPUT.get(interface.output or "", tuple(EncoderHead))
+    if config.head not in heads:
         raise UserError(
-            f"config.model.head={config.head.value} scores no tokens, which filling in needs: say "
-            "config.model.head=masked, or convert a folder whose model has its masked head"
+            f'config.model.head={config.head.value} does not output "{interface.output}", which the task needs: say '
+            f"config.model.head={heads[0].value}"
         )
-    if config.head is EncoderHead.CLASSES and "classes" not in interface.vocabularies:
+    if config.head in (EncoderHead.CLASSES, EncoderHead.TOKEN_CLASSES) and "classes" not in interface.vocabularies:
         raise UserError(
-            "config.model.head=classes needs a task with classes, as config.task.name=fine_tuning: otherwise say "
-            "config.model.head=masked"
-        )
-    if config.head is not EncoderHead.CLASSES and "classes" in interface.vocabularies:
-        raise UserError(
-            f"config.model.head={config.head.value} scores no classes, which the task needs: say "
-            "config.model.head=classes"
-        )
-    if config.head is not EncoderHead.PRETRAINING and interface.signature == BERT_PRETRAINING:
-        raise UserError(
-            f"config.model.head={config.head.value} does not say whether a text follows another, which "
-            "config.task.next_sentence needs: say config.model.head=pretraining"
+            f"config.model.head={config.head.value} needs a task with classes, as config.task.name=fine_tuning: "
+            "otherwise say config.model.head=masked"
         )
     if config.num_token_types < 2 and "types" in interface.inputs:
-        asks = "sequence_format=bert" if "classes" in interface.vocabularies else "input_format=pairs"
+        asks = "input_format=pairs" if config.scores_tokens else "sequence_format=bert"
         raise UserError(
             f"config.model.num_token_types={config.num_token_types} cannot tell texts apart, which config.task.{asks} "
             "needs: use config.model.num_token_types=2"
@@ -284,6 +309,9 @@ FAMILY = ModelFamily(
             BERT_PRETRAINING,
             TEXT_CLASSIFICATION,
             TEXT_PAIR_CLASSIFICATION,
+            TOKEN_CLASSIFICATION,
+            EXTRACTIVE_QUESTION_ANSWERING,
+            EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES,
         }
     ),
     sizes=sizes_of_family("encoder"),

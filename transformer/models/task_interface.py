@@ -89,6 +89,13 @@ PERMUTATION_LANGUAGE_MODELING = signature("tokens", "order", "predicted", output
 TEXT_CLASSIFICATION = signature("tokens", "lengths", output="class")
 # The same with token types, 0 for the first text of a pair and 1 for the second.
 TEXT_PAIR_CLASSIFICATION = signature("tokens", "types", "lengths", output="class")
+# A logit for each of `TaskInterface.vocabularies["classes"]` classes at every position [B, T, C].
+TOKEN_CLASSIFICATION = signature("tokens", "lengths", output="class of every token")
+# A question and a context in one sequence; two logits at every position [B, T, 2]: whether the answer begins there, and
+# whether it ends there.
+EXTRACTIVE_QUESTION_ANSWERING = signature("tokens", "lengths", output="start and end of the answer")
+# The same with token types, 0 for the question and 1 for the context.
+EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES = signature("tokens", "types", "lengths", output="start and end of the answer")
 # As TEXT_CLASSIFICATION, by a language model: `hidden` and `logits` predict the next token, as for LANGUAGE_MODELING;
 # the logits of the classes are in the extras of `hidden` as "classes", and `forward` returns them.
 # `vocabularies["next tokens"]` is present if the next tokens are predicted as well.

@@ -82,8 +82,7 @@ class Classification(LabeledTextTask):
         self.config, self.classes = config, class_names(config.dataset, config.classes)
         self.interface = make_task_interface(config, tokenizer)
         self.objectives = (Objective("classification", self._loss),)
-        finish = functools.partial(classification_report, measure=glue_metric(config.dataset))
-        self.evaluations = self.make_evaluations(config, "classification", self._sums, finish)
+        self.evaluations = self.make_evaluations(config, "classification", self._sums, self._report)
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -112,6 +111,9 @@ class Classification(LabeledTextTask):
         labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
         return {"loss": nats, "confusion": confusion_matrix(logits_BxC, labels_B, real_B)}, None
+
+    def _report(self, split: str, sums: Mapping[str, Any], rows: None) -> EvaluationReport:
+        return classification_report(sums, rows, measure=glue_metric(self.config.dataset))
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe's texts, and their classes as titles."""

@@ -5,7 +5,7 @@ Language models as GPT-1 was (Radford et al. 2018), and bidirectional encoders a
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProble
 from transformer.data.datasets.glue import glue_metric
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat, SequenceLayout
-from transformer.data.labeled_text_batches import LabeledExample, LabeledText
+from transformer.data.labeled_text_batches import LabeledExample, WithTextsAndLabel
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import (
     TEXT_CLASSIFICATION,
@@ -38,7 +38,12 @@ from transformer.tasks.base_task import (
     refuse_decoding_options,
 )
 from transformer.tasks.classification import classification_report, confusion_matrix
-from transformer.tasks.labeled_text_task_base import EncodedSplit, LabeledTextConfig, LabeledTextTask
+from transformer.tasks.labeled_text_task_base import (
+    EncodedSplit,
+    LabeledTextConfig,
+    LabeledTextTask,
+    examples_of_splits,
+)
 from transformer.tasks.losses import chunked_token_loss, class_loss
 from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
 from transformer.tasks.task import (
@@ -151,8 +156,7 @@ class FineTuning(LabeledTextTask):
         self.config, self.shape = config, config.shape
         self.interface = make_task_interface(config, tokenizer)
         self.objectives = (Objective("fine_tuning", self._loss),)
-        finish = make_report_function(config.dataset, config.shape)
-        self.evaluations = self.make_evaluations(config, "fine_tuning", self._sums, finish)
+        self.evaluations = self.make_evaluations(config, "fine_tuning", self._sums, self._report)
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -231,12 +235,25 @@ class FineTuning(LabeledTextTask):
         )
         return {"loss": loss, **sums}, rows
 
+    def _report(self, split: str, sums: Mapping[str, Any], rows: Any) -> EvaluationReport:
+        """Report the metrics of a split.
+
+        Classes have loss, accuracy, Matthews correlation and, if there are two, F1. Answers to choose from have loss
+        and accuracy, since the place of an answer means nothing. Scores have loss and the correlations of Pearson and
+        Spearman. Data sets of GLUE have `glue` as well.
+        """
+        if self.shape.has_scores:
+            return _correlations(sums, rows)
+        return classification_report(
+            sums, rows, measure=glue_metric(self.config.dataset), classes=bool(self.shape.classes)
+        )
+
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe's sequences, and the true answers as titles."""
         titles = [f"{self._true(each)}: {' | '.join(each.texts)}" for each in self._shown]
         return _label_sequences(self.tokenizer, self._rows, titles)
 
-    def _true(self, example: LabeledText | LabeledExample) -> str:
+    def _true(self, example: WithTextsAndLabel) -> str:
         if self.shape.has_scores:
             return f"{example.label:g}"
         return (self.shape.classes or example.texts[1:])[int(example.label)]
@@ -288,22 +305,6 @@ def evaluation_sums(
         rows = {"predicted": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
         return {"examples": jnp.sum(real_B).astype(jnp.float32)}, rows
     return {"confusion": confusion_matrix(outputs_BxA, labels_B, real_B)}, None
-
-
-def make_report_function(dataset: str, shape: ExampleShape) -> Callable[[Any, Any], EvaluationReport]:
-    """Return the function that reports a data set's metrics from the sums and rows of its batches.
-
-    Classes have loss, accuracy, Matthews correlation and, if there are two, F1. Answers to choose from have loss and
-    accuracy, since the place of an answer means nothing. Scores have loss and the correlations of Pearson and Spearman.
-    Data sets of GLUE have `glue` as well.
-
-    Args:
-        dataset: The name of the data set.
-        shape: The shape of its examples.
-    """
-    if shape.has_scores:
-        return _correlations
-    return functools.partial(classification_report, measure=glue_metric(dataset), classes=bool(shape.classes))
 
 
 def _correlations(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> EvaluationReport:
@@ -464,11 +465,7 @@ def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1
         problem=config.problem,
         held_out=config.held_out,
     )
-    examples = {}
-    for name in ("train", *config.eval_splits):
-        if name not in opened:
-            raise UserError(f"{config.dataset} has no labeled split {name!r}: it has {', '.join(opened)}")
-        examples[name] = opened[name]
+    examples = examples_of_splits(config, opened)
     texts = {
         name: [input_text(config, text) for each in split for text in each.texts] for name, split in examples.items()
     }

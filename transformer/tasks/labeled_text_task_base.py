@@ -1,6 +1,7 @@
 """The base class of tasks over labeled texts, with their config, splits, batches and evaluations."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,7 +13,7 @@ from transformer.config import BatchSize, Config, NumDisplayedExamples, SplitNam
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT, HeldOutFiles, is_tsv_or_jsonl, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap
-from transformer.data.labeled_text_batches import LabeledExample, LabeledText, LabeledTextBatches
+from transformer.data.labeled_text_batches import LabeledTextBatches, WithTextsAndLabel
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, real_rows
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep
@@ -72,6 +73,11 @@ class LabeledTextConfig(Config, path="config.task"):
             )
 
     @property
+    def reads_own_files(self) -> bool:
+        """Whether the data are files of the user's own, which may have to be cut into splits."""
+        return is_tsv_or_jsonl(self.dataset)
+
+    @property
     def held_out(self) -> HeldOutFiles:
         """The files of splits that have files of their own."""
         return HeldOutFiles(self.validation_files, self.test_files)
@@ -113,14 +119,14 @@ class EncodedSplit(NamedTuple):
         num_truncated: How many of the examples have lost tokens.
     """
 
-    texts: Sequence[LabeledText] | Sequence[LabeledExample]
+    texts: Sequence[WithTextsAndLabel]
     rows: Sequence[Sequence[int]]
     num_truncated: int = 0
 
     @classmethod
     def of[T](
         cls,
-        texts: Sequence[LabeledText] | Sequence[LabeledExample],
+        texts: Sequence[WithTextsAndLabel],
         given: Sequence[T],
         encode: Callable[[Sequence[T], int | None], list[list[int]]],
         longest: int,
@@ -206,7 +212,7 @@ class LabeledTextTask(BaseTask):
             what: What is counted, as in "texts".
         """
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
-        how = config.held_out.describe(BY_CONTENT) if is_tsv_or_jsonl(config.dataset) else ""
+        how = config.held_out.describe(BY_CONTENT) if config.reads_own_files else ""
         if config.dataset.partition("/")[0] not in GENERATED_DATASETS:
             texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
             how = join_notes((how, describe_overlap(texts, what)))
@@ -226,7 +232,11 @@ class LabeledTextTask(BaseTask):
         return {"examples": jnp.sum(real_rows(batch)).astype(jnp.float32)}
 
     def make_evaluations(
-        self, config: LabeledTextConfig, name: str, step: EvaluationStep, finish: Callable[[Any, Any], EvaluationReport]
+        self,
+        config: LabeledTextConfig,
+        name: str,
+        step: EvaluationStep,
+        finish: Callable[[str, Any, Any], EvaluationReport],
     ) -> tuple[Evaluation, ...]:
         """Return the evaluation of every split: of validation during training, of the others at its end.
 
@@ -234,7 +244,7 @@ class LabeledTextTask(BaseTask):
             config: The config.
             name: The name of the evaluation.
             step: The function of a batch to sums and rows.
-            finish: The function of these to the report.
+            finish: The function of a split's name and of its sums and rows to the report.
         """
         return tuple(
             Evaluation(
@@ -242,7 +252,7 @@ class LabeledTextTask(BaseTask):
                 split=split,
                 batches=OneEpoch(self.batches(split, None)),
                 step=step,
-                finish=finish,
+                finish=functools.partial(finish, split),
                 at_end=split != config.validation_split,
                 parameters=config.eval_parameters,
             )
@@ -250,6 +260,22 @@ class LabeledTextTask(BaseTask):
         )
 
 
-def _said(label: float) -> str | int:
+def examples_of_splits[T](config: LabeledTextConfig, opened: Mapping[str, Sequence[T]]) -> dict[str, Sequence[T]]:
+    """Return the examples of the splits that are trained on and evaluated.
+
+    Args:
+        config: The config.
+        opened: The examples of every split that the data have.
+
+    Raises:
+        UserError: If a split is missing.
+    """
+    for name in ("train", *config.eval_splits):
+        if name not in opened:
+            raise UserError(f"{config.dataset} has no labeled split {name!r}: it has {', '.join(opened)}")
+    return {name: opened[name] for name in ("train", *config.eval_splits)}
+
+
+def _said(label: Any) -> str | int:
     """Return a label as it is fingerprinted."""
     return label if isinstance(label, int) else str(label)

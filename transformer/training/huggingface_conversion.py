@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
+from transformer.data.datasets.word_labels import is_conll_file
 from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -36,14 +37,25 @@ TASK_OF_FAMILY = {
     "vit": "image_classification",
     "xlnet": "permutation_lm",
 }
-"""The task on which an imported model of each family is trained further, unless its head is one of classes."""
+"""The task on which an imported model of each family is trained further, unless it has one of the heads below."""
+
+TASK_OF_HEAD = {"classes": "fine_tuning", "token_classes": "token_classification", "span": "question_answering"}
+"""The task of each head with which an encoder is fine-tuned."""
+
+HEAD_OF_PROBLEM = {"token_classification": "token_classes", "question_answering": "span"}
+"""The head that a problem needs; the others need one of classes."""
 
 IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
 
-CLASSIFIER = ("classes", "pooler")
-"""The parameters of an encoder that score the classes of a text, by the first name of their path."""
+FINE_TUNED = ("classes", "pooler", "span")
+"""The parameters of an encoder that fine-tuning begins, by the first name of their path."""
 
+_FILES = {
+    "fine_tuning": "FILE.tsv",
+    "token_classification": "FILE.conll",
+    "question_answering": "FILE.json",
+}
 _TOKENIZER_FILES = ("tokenizer.json", "source.spm", "target.spm", "vocab.json")
 _SPECIAL = {
     "pad": ("pad_token",),
@@ -61,7 +73,8 @@ class FineTuningOptions:
     Attributes:
         dataset: The data set, as in `config.task.dataset`.
         data_dir: The folder of the data.
-        problem: The problem that labeled texts of your own pose, as in `config.task.problem`.
+        problem: The problem that texts of your own pose: "token_classification", "question_answering", or one of
+            `config.task.problem`.
         classes: The names of their classes, as in `config.task.classes`.
         test_split: The name of the test split.
         context_length: The largest length of a text in tokens, at most the model's own.
@@ -128,10 +141,10 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
     if fine_tuning.problem is not None or fine_tuning.classes:
-        imported = _as_classifier(imported)
+        imported = _with_head_of(imported, fine_tuning.problem)
     task_name = task_of_model(imported.model)
-    if task_name == "fine_tuning" and fine_tuning.dataset is None:
-        raise UserError("a model that classifies texts needs labeled texts: give --dataset=FILE.tsv")
+    if task_name in _FILES and fine_tuning.dataset is None:
+        raise UserError(f"a model for {task_name} needs its data: give --dataset={_FILES[task_name]}")
     experiment = resolve_config(fine_tuning_config(imported, kept, fine_tuning, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable_keys(experiment)) as directory:
         try:
@@ -152,21 +165,25 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
 
 def task_of_model(model: Mapping[str, Any]) -> str:
     """Return the name of the task on which an imported model is trained further, from its `config.model` section."""
-    return "fine_tuning" if model.get("head") == "classes" else TASK_OF_FAMILY[model["family"]]
+    return TASK_OF_HEAD.get(model.get("head", ""), TASK_OF_FAMILY[model["family"]])
 
 
-def _as_classifier(imported: ImportedModel) -> ImportedModel:
-    """Return an encoder with a head of classes: its own, or one that is still to be initialized.
+def _with_head_of(imported: ImportedModel, problem: str | None) -> ImportedModel:
+    """Return an encoder with the head of a problem: its own, or one that is still to be initialized.
 
     Raises:
         UserError: If the model is no encoder.
     """
     if imported.model["family"] != "encoder":
         raise UserError(
-            "--problem and --classes are for models that classify texts, of model_type bert and roberta, not for "
-            f"{imported.config['model_type']}"
+            "--problem and --classes are for models that are fine-tuned on texts, of model_type bert and roberta, not "
+            f"for {imported.config['model_type']}"
         )
-    return imported._replace(model={**imported.model, "head": "classes"})
+    own = imported.model["head"]
+    head = HEAD_OF_PROBLEM.get(problem, "classes") if problem else own if own in TASK_OF_HEAD else "classes"
+    # Only classes of whole texts are read from the pooler.
+    pooler = {} if head == "classes" else {"add_pooling_layer": False}
+    return imported._replace(model={**imported.model, "head": head, **pooler})
 
 
 def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
@@ -197,7 +214,7 @@ def _save_start(
     if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
         params = params | {name: initial[name] for name in IMAGE_HEADS if name in params}
         begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
-    fresh = [name for name in CLASSIFIER if name in initial and _shapes(params.get(name)) != _shapes(initial[name])]
+    fresh = [name for name in FINE_TUNED if name in initial and _shapes(params.get(name)) != _shapes(initial[name])]
     if fresh:
         begun = (*begun, f"initialized randomly: {', '.join(fresh)}")
     params = {name: initial[name] if name in fresh else params[name] for name in initial}
@@ -275,29 +292,37 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
     if tokenizer.vocab_size > rows:
         raise UserError(f"the tokenizer has {tokenizer.vocab_size} tokens, more than the model's vocab_size={rows}")
     context = min(fine_tuning.context_length, model.get("max_length", fine_tuning.context_length))
-    if name == "fine_tuning":
-        return {**_labeled_text_task(imported, fine_tuning), "bucket_lengths": (context,)}
+    if name in TASK_OF_HEAD.values():
+        return {
+            **task,
+            **_encoder_task(imported, fine_tuning, name, context),
+            "sequence_format": imported.config["model_type"],
+            "tokenizer": "existing",
+            "bucket_lengths": (context,),
+            "batch_size": fine_tuning.batch_size,
+        }
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
         return {**task, "bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
     return {**task, "tokenizer": "existing", "context_length": context, "batch_size": fine_tuning.batch_size}
 
 
-def _labeled_text_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
-    """Return the config of a task over labeled texts, whose classes have the names that config.json gives them."""
-    task = {"dataset": "examples.tsv", **_given(imported, fine_tuning)}
-    count = imported.interface.vocabularies.get("classes", 0)
-    if is_tsv_or_jsonl(task["dataset"]):
-        scored = count == 1 and not fine_tuning.classes
-        task["problem"] = fine_tuning.problem or ("similarity" if scored else "classification")
-        task["classes"] = fine_tuning.classes or (class_names_of_config(imported.config, count) if count > 1 else ())
-    return {
-        **task,
-        "sequence_format": imported.config["model_type"],
-        "auxiliary": 0.0,
-        "tokenizer": "existing",
-        "batch_size": fine_tuning.batch_size,
-    }
+def _encoder_task(imported: ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int) -> dict[str, Any]:
+    """Return what is particular to a task of encoders: its problem and its classes, with the names of config.json."""
+    count, dataset = imported.interface.vocabularies.get("classes", 0), fine_tuning.dataset or ""
+    classes = fine_tuning.classes or (class_names_of_config(imported.config, count) if count > 1 else ())
+    match name:
+        case "token_classification":
+            return {"classes": classes} if is_conll_file(dataset) else {}
+        case "question_answering":
+            # As of SQuAD, where windows of 384 tokens begin every 128.
+            return {"max_question_length": min(64, context // 2), "window_stride": max(context // 3, 1)}
+        case _ if is_tsv_or_jsonl(dataset):
+            scored = count == 1 and not fine_tuning.classes
+            problem = fine_tuning.problem or ("similarity" if scored else "classification")
+            return {"problem": problem, "classes": classes, "auxiliary": 0.0}
+        case _:
+            return {"auxiliary": 0.0}
 
 
 def class_names_of_config(config: Mapping[str, Any], count: int) -> tuple[str, ...]:

@@ -12,9 +12,15 @@ nine minutes and fine-tuning three to six on one core. Expect no gain from it, a
 results/bert.md.
 
 `bert.py:acceptability`, `:entailment`, `:similarity` and `:choice` train from scratch on synthetic problems and need
-no data.
+no data. So do `bert.py:entities`, which labels the words of a sentence, and `bert.py:questions`, which finds the answer
+of a question in a text:
+
+    python -m launch.train --config=experiments/glue/configs/bert.py:entities --workdir=runs/entities
+    python -m launch.generate --workdir=runs/entities --text='the mayor of new london called austin'
+    python -m launch.train --config=experiments/glue/configs/bert.py:questions --workdir=runs/questions
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from ml_collections import ConfigDict
@@ -32,12 +38,26 @@ MODEL = {
 }
 
 
+# The tasks about the words of a text: the task, and the head that it needs.
+WORD_TASKS: Mapping[str, tuple[dict, str]] = {
+    "entities": ({"name": "token_classification", "dataset": "grammar/entities"}, "token_classes"),
+    "questions": (
+        {"name": "question_answering", "dataset": "grammar/unanswerable_questions", "max_question_length": 32},
+        "span",
+    ),
+}
+
+
 def get_config(
-    part: Literal["encoder", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice"] = "encoder",
+    part: Literal[
+        "encoder", "SST-2", "CoLA", "acceptability", "entailment", "similarity", "choice", "entities", "questions"
+    ] = "encoder",
 ) -> ConfigDict:
     """Build the config: pre-training (encoder), fine-tuning on a GLUE task, or a synthetic task."""
     if part == "encoder":
         return pretraining()
+    if part in WORD_TASKS:
+        return words_from_scratch(part)
     return classification_from_scratch(part) if part in gpt1.MADE else fine_tuning(part)
 
 
@@ -68,6 +88,16 @@ def classification_from_scratch(problem: str) -> ConfigDict:
     # As of GPT-1, BERT's own arrangement learns these problems far more slowly where a model is so small.
     easy = {"norm_placement": "pre", "initialization": "xavier", "positions": "rotary"}
     return as_encoder(gpt1.classification_from_scratch(problem), f"bert_{problem}", {**MODEL, **small, **easy})
+
+
+def words_from_scratch(problem: str) -> ConfigDict:
+    """Build the config of a synthetic problem about words, as large as those about whole texts."""
+    config = classification_from_scratch("acceptability")
+    task, head = WORD_TASKS[problem]
+    config.name = f"bert_{problem}"
+    config.task = {**task, "vocab_size": 512, "bucket_lengths": (32, 64), "num_probe_examples": 6}
+    config.model.head = head
+    return config
 
 
 def as_encoder(config: ConfigDict, name: str, model: dict) -> ConfigDict:

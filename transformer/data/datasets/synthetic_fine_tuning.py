@@ -168,12 +168,25 @@ def generate_grammar_examples(rest: str) -> dict[str, list[LabeledExample]]:
         UserError: If the problem or an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     name, _, options = rest.partition("/")
-    problem = find_problem(rest)
-    sizes = from_config(
-        GrammarDatasetConfig, parse_int_options(f"grammar/{name}", options, "train=512,test=64"), f"grammar/{name}"
-    )
+    return sample_splits(f"grammar/{name}", options, find_problem(rest).sample_examples)
+
+
+def sample_splits[T](
+    name: str, options: str, sample_examples: Callable[[np.random.Generator], list[T]]
+) -> dict[str, list[T]]:
+    """Sample the examples of every split.
+
+    Args:
+        name: The name of the data set, for messages.
+        options: Fields of `GrammarDatasetConfig`, as in "train=512,test=64".
+        sample_examples: A function that samples one or more examples.
+
+    Raises:
+        UserError: If an option is unknown, a value is not a whole number, or a size is below 1.
+    """
+    sizes = from_config(GrammarDatasetConfig, parse_int_options(name, options, "train=512,test=64"), name)
     splits = {}
     for number, split in enumerate(SPLITS):
         random = np.random.default_rng((sizes.seed, number))
-        splits[split] = [example for _ in range(getattr(sizes, split)) for example in problem.sample_examples(random)]
+        splits[split] = [example for _ in range(getattr(sizes, split)) for example in sample_examples(random)]
     return splits

@@ -5,7 +5,7 @@ import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -34,6 +34,19 @@ FILE, ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
 def language_tag(language: str) -> str:
     """Return the token that asks for a target language (Johnson et al. 2017, section 3)."""
     return f"<2{language}>"
+
+
+class EncodedTextWithOffsets(NamedTuple):
+    """A text's tokens, and the characters that they are of.
+
+    Attributes:
+        ids: The token numbers.
+        offsets: The first character of each token and the one after its last, without white space at either end; equal
+            for a token of white space alone.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +131,22 @@ class Tokenizer:
         refuse_single_text(texts, "texts")
         self._check_characters(texts)
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[EncodedTextWithOffsets]:
+        """Encode texts without special tokens, and tell which characters each token is of.
+
+        Args:
+            texts: The texts.
+
+        Raises:
+            UserError: If a character has no token, and there is no token for unknown text.
+        """
+        self._check_characters(texts)
+        encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            EncodedTextWithOffsets(encoding.ids, [_without_space(text, *pair) for pair in encoding.offsets])
+            for text, encoding in zip(texts, encoded, strict=True)
+        ]
 
     def _check_characters(self, texts: Sequence[str]) -> None:
         """Check that all characters can be encoded.
@@ -293,6 +322,14 @@ class Tokenizer:
         """Write the tokenizer into a directory: `tokenizer.json`, and the roles of its special tokens."""
         storage_of(directory).replace(directory / FILE, self.backend.to_str(pretty=True).encode())
         save_special_token_roles(directory, special_token_ids_by_role(self))
+
+
+def _without_space(text: str, start: int, stop: int) -> tuple[int, int]:
+    while start < stop and text[start].isspace():
+        start += 1
+    while start < stop and text[stop - 1].isspace():
+        stop -= 1
+    return start, stop
 
 
 def trim_at_end_token(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:

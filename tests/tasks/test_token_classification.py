@@ -1,0 +1,134 @@
+"""Token classification: labels of first tokens, scores of entities by counting, loss in NumPy, answers, refusals."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from transformer.config import UserError
+from transformer.models.model import Aux
+from transformer.tasks.registry import build_task, task_config
+from transformer.tasks.task import PredictionRequest
+from transformer.tasks.token_classification import TokenClassification, bracket_labels, word_label_scores
+
+SMALL = {
+    "name": "token_classification",
+    "dataset": "grammar/entities/train=12,validation=6,test=4",
+    "vocab_size": 300,
+    "bucket_lengths": (16, 64),
+    "batch_size": 4,
+    "num_probe_examples": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> TokenClassification:
+    return task_of(tmp_path_factory.mktemp("token_classification"))
+
+
+def task_of(folder: Path, **values: Any) -> Any:
+    return build_task(task_config({**SMALL, **values}), folder)
+
+
+def view_with(logits: Any) -> Any:
+    """A model that answers with fixed logits, of the batch's tokens."""
+    model = SimpleNamespace(apply=lambda variables, inputs, **kwargs: (logits(inputs), Aux({}, {}, {}, {})))
+    return SimpleNamespace(model=model, variables=None, train=False, capture=None, task_state={})
+
+
+def test_the_first_token_of_a_word_has_its_label(task: TokenClassification) -> None:
+    batch = task.batches("train", 0)[0]
+    for row, index in enumerate(batch["index"]):
+        text = task._texts["train"][index]
+        places = np.flatnonzero(batch["counts"][row])
+        assert batch["labels"][row, places].tolist() == list(text.label)
+        # Decoded from one place to the next, the tokens are the words.
+        ends = [*places[1:], batch["lengths"][row] - 1]
+        pieces = [task.tokenizer.decode(batch["tokens"][row, a:b]) for a, b in zip(places, ends, strict=True)]
+        assert [piece.strip() for piece in pieces] == list(text.words)
+
+
+def test_loss_and_accuracy_are_those_of_labeled_tokens(task: TokenClassification) -> None:
+    batch = task.batches("train", 0)[1]
+    logits_BxTxC = np.random.default_rng(0).normal(size=(*batch["tokens"].shape, 5)).astype(np.float32)
+
+    def loss_and_accuracy(logits: Any, batch: Any) -> Any:
+        loss, aux = task._loss(view_with(lambda _: logits), batch, task.denominators(batch), None)
+        return loss, aux.metrics["accuracy"]
+
+    loss, accuracy = jax.jit(loss_and_accuracy)(logits_BxTxC, batch)
+    shares = np.exp(logits_BxTxC) / np.exp(logits_BxTxC).sum(axis=-1, keepdims=True)
+    rows, places = np.nonzero(batch["counts"])
+    labels = batch["labels"][rows, places]
+    np.testing.assert_allclose(loss, -np.log(shares[rows, places, labels]).mean(), rtol=1e-6)
+    np.testing.assert_allclose(accuracy, np.mean(logits_BxTxC[rows, places].argmax(axis=-1) == labels), rtol=1e-6)
+
+
+def test_a_model_that_knows_every_label_has_all_entities(task: TokenClassification) -> None:
+    (evaluation,) = (each for each in task.evaluations if each.split == "validation")
+    sums: dict[str, Any] = {}
+    found: list[dict[str, Any]] = []
+    step = jax.jit(lambda logits, batch: evaluation.step(view_with(lambda _: logits), batch, None))
+    for batch in evaluation.batches:
+        of_batch, rows = step(20.0 * np.eye(5)[batch["labels"]], batch)
+        sums = {name: sums.get(name, 0) + np.asarray(value) for name, value in of_batch.items()}
+        found.append(rows)
+    rows = {name: np.concatenate([np.asarray(each[name]) for each in found]) for name in found[0]}
+    report = evaluation.finish(sums, rows)
+    assert report.note == "6 texts"
+    assert {name: round(value, 6) for name, value in report.scalars.items()} == {
+        "loss": 0.0,
+        "accuracy": 1.0,
+        "precision": 1.0,
+        "recall": 1.0,
+        "f1": 1.0,
+    }
+
+
+def test_scores_count_whole_entities() -> None:
+    true = [["B-X", "I-X", "O", "B-Y"], ["O", "B-X"]]
+    found = [["B-X", "I-X", "O", "B-X"], ["B-X", "B-X"]]
+    # Of four entities found two are right; the three true ones have these two.
+    scores = word_label_scores(true, found, entities=True)
+    assert scores == pytest.approx({"accuracy": 4 / 6, "precision": 0.5, "recall": 2 / 3, "f1": 4 / 7})
+    assert word_label_scores(true, found, entities=False) == pytest.approx({"accuracy": 4 / 6})
+    assert word_label_scores([["O"]], [["O"]], entities=True)["f1"] == 0
+
+
+def test_words_without_a_token_are_no_entities(task: TokenClassification, tmp_path: Path) -> None:
+    short = task_of(tmp_path, bucket_lengths=(8,))
+    assert "cut to 8 tokens" in short.data_summary[1]
+    words = short._words["train"][0]
+    assert len(words.row) == 8
+    assert short._word_labels(words, np.full(8, 1))[-1] == "O"
+
+
+def test_labels_are_written_in_brackets() -> None:
+    words = ["ann", "lee", "left", "paris"]
+    assert bracket_labels(words, ["B-PER", "I-PER", "O", "B-LOC"]) == "[PER ann lee] left [LOC paris]"
+    assert bracket_labels(words, ["NN", "NN", "VB", "NN"]) == "ann/NN lee/NN left/VB paris/NN"
+
+
+def test_a_text_is_answered_with_its_entities(task: TokenClassification) -> None:
+    classes = task.classes
+    person = view_with(lambda inputs: np.tile(np.eye(5)[classes.index("B-PER")], (*inputs["tokens"].shape, 1)))
+    answered = task.predict(person, PredictionRequest(["paris sings"]))
+    assert answered.lines == ["[PER paris] [PER sings]"]
+    assert answered.labels.titles == ("[PER paris] [PER sings]",)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sequence_format": "gpt"}, "sequence_format=gpt is for models that read from left to right: say bert or ro"),
+        ({"dataset": "glue/CoLA"}, "'glue/CoLA' is unknown: known: FILE.conll, grammar/entities"),
+        ({"classes": ("O", "B-X")}, "goes with files of your own alone"),
+        ({"dataset": "a.conll", "classes": ("O", "O")}, "must be the labels of a.conll, at least two, all different"),
+    ],
+)
+def test_configs_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        task_config({**SMALL, **values})

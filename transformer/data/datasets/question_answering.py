@@ -1,0 +1,138 @@
+"""Open any data set of questions whose answers are spans of a context."""
+
+import functools
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from transformer.config import UserError, suggest_nearest
+from transformer.data.datasets.local_files import (
+    NOTHING_HELD_OUT,
+    HeldOutFiles,
+    divide_into_splits,
+    locate_file,
+    read_lines,
+    read_text,
+)
+from transformer.data.datasets.synthetic_fine_tuning import sample_splits
+from transformer.data.datasets.synthetic_questions import sample_question
+from transformer.data.extractive_questions import Answer, ExtractiveQuestion
+from transformer.json_reading import parse_json, require_object
+
+ENDINGS = (".json", ".jsonl")
+# The fraction of questions that have an answer, by data set.
+GENERATED = {"questions": 1.0, "unanswerable_questions": 2 / 3}
+
+
+def is_question_file(name: str) -> bool:
+    """Whether a name is that of a file of questions."""
+    return pathlib.PurePath(name).suffix.lower() in ENDINGS
+
+
+def check_question_dataset(name: str) -> None:
+    """Check the name of a data set without reading it.
+
+    Raises:
+        UserError: If it is unknown.
+    """
+    kind, _, rest = name.partition("/")
+    if not is_question_file(name) and (kind != "grammar" or rest.partition("/")[0] not in GENERATED):
+        known = *(f"grammar/{each}" for each in GENERATED), "FILE.json", "FILE.jsonl"
+        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")
+
+
+def open_questions(
+    name: str, *, data_dir: str | None = None, held_out: HeldOutFiles = NOTHING_HELD_OUT
+) -> Mapping[str, Sequence[ExtractiveQuestion]]:
+    """Read the questions of a data set by split.
+
+    Args:
+        name: "grammar/questions", which are generated, or "grammar/unanswerable_questions", of which a third has no
+            answer (transformer.data.datasets.synthetic_questions); "FILE.json", as SQuAD 1.1 and 2.0 have it; or
+            "FILE.jsonl", an object a line with `question`, `context` and `answers`, as Hugging Face writes SQuAD.
+        data_dir: The folder of the data.
+        held_out: The files of splits that have files of their own.
+
+    Raises:
+        UserError: If the name is unknown, or files are missing or malformed.
+    """
+    check_question_dataset(name)
+    if not is_question_file(name):
+        held_out.refuse(name)
+        problem, _, options = name.removeprefix("grammar/").partition("/")
+        sample = functools.partial(sample_question, answerable=GENERATED[problem])
+        return sample_splits(f"grammar/{problem}", options, sample)
+    paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.named}.items()}
+    read = {split: read_questions(path) for split, path in paths.items()}
+    # Questions about one context stay in one split.
+    return divide_into_splits(name, read.pop("train"), lambda each: each.context, read)
+
+
+def read_questions(path: pathlib.Path) -> list[ExtractiveQuestion]:
+    """Read the questions of a file.
+
+    Raises:
+        UserError: If the file is unreadable, has no questions, or has one that is malformed.
+    """
+    if not is_question_file(path.name):
+        raise UserError(f"{path} is neither .json nor .jsonl, the two kinds of file with questions")
+    read = _read_squad if path.suffix.lower() == ".json" else _read_lines
+    questions = list(read(path))
+    if not questions:
+        raise UserError(f"{path} has no questions")
+    return questions
+
+
+def _read_squad(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
+    whole = require_object(parse_json(read_text(path), str(path)), str(path))
+    for article in _objects(whole, "data", str(path)):
+        for paragraph in _objects(article, "paragraphs", f"{path}: an article"):
+            context = _text(paragraph, "context", f"{path}: a paragraph")
+            for asked in _objects(paragraph, "qas", f"{path}: the paragraph {context[:40]!r}"):
+                question = _text(asked, "question", f"{path}: a question about {context[:40]!r}")
+                where = f"{path}: the question {question[:60]!r}"
+                # SQuAD 2.0 keeps a plausible answer, elsewhere, of a question that has none.
+                given = [] if asked.get("is_impossible") else _objects(asked, "answers", where)
+                answers = [Answer(_text(each, "text", where), each.get("answer_start", -1)) for each in given]
+                yield _checked(ExtractiveQuestion(question, context, tuple(answers)), where)
+
+
+def _read_lines(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
+    for number, line in enumerate(read_lines(path), 1):
+        where = f"{path}: line {number}"
+        fields = require_object(parse_json(line, where), where)
+        answers = require_object(fields.get("answers", {"text": [], "answer_start": []}), f"{where}: answers")
+        texts, starts = answers.get("text"), answers.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise UserError(f"{where}: its answers need two lists of one length, text and answer_start")
+        pairs = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
+        yield _checked(
+            ExtractiveQuestion(_text(fields, "question", where), _text(fields, "context", where), pairs), where
+        )
+
+
+def _objects(fields: Mapping[str, Any], name: str, where: str) -> list[dict[str, Any]]:
+    listed = fields.get(name)
+    if not isinstance(listed, list):
+        raise UserError(f"{where} has no list {name!r}, which the format of SQuAD has")
+    return [require_object(each, f"{where}: an entry of {name}") for each in listed]
+
+
+def _text(fields: Mapping[str, Any], name: str, where: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"{where} has no text in {name!r}: {json.dumps(value)[:40]}")
+    return value
+
+
+def _checked(question: ExtractiveQuestion, where: str) -> ExtractiveQuestion:
+    for text, start in question.answers:
+        if not isinstance(text, str) or not isinstance(start, int) or start < 0:
+            raise UserError(f"{where} has the answer {text!r} at {start!r}: it needs a text and its first character")
+        if question.context[start : start + len(text)] != text or not text.strip():
+            raise UserError(
+                f"{where} has the answer {text[:40]!r}, but character {start} of its context begins "
+                f"{question.context[start : start + len(text)][:40]!r}: answer_start must say where the answer is"
+            )
+    return question

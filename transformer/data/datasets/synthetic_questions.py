@@ -1,0 +1,46 @@
+"""Synthetic questions about a text, whose answers are words of the text that only its grammar tells."""
+
+import numpy as np
+
+from transformer.data.datasets.synthetic_fine_tuning import PEOPLE, THINGS
+from transformer.data.extractive_questions import Answer, ExtractiveQuestion
+
+PLACES = ("kitchen", "garden", "cellar", "office", "hall", "barn")
+FACTS = 3
+QUESTIONS = ("who has THING", "what does PERSON have", "where is PERSON", "where is THING")
+ANSWERS = ("PERSON", "THING", "PLACE", "PLACE")
+
+
+def sample_question(random: np.random.Generator, *, answerable: float = 1.0) -> list[ExtractiveQuestion]:
+    """Sample facts about three people, and a question about one of them.
+
+    Args:
+        random: The generator.
+        answerable: The fraction of questions that have an answer. The others ask about a person or a thing that the
+            text does not have.
+    """
+    people = random.choice(PEOPLE, FACTS + 1, replace=False)
+    things = random.choice(THINGS, FACTS + 1, replace=False)
+    places = random.choice(PLACES, FACTS + 1, replace=False)
+    kinds = [
+        {"PERSON": f"{person}", "THING": f"the {thing}", "PLACE": f"the {place}"}
+        for person, thing, place in zip(people, things, places, strict=True)
+    ]
+    facts = [f"{each['PERSON']} has {each['THING']} in {each['PLACE']} ." for each in kinds[:FACTS]]
+    context = " ".join(facts)
+    asked, kind = int(random.integers(FACTS)), int(random.integers(len(QUESTIONS)))
+    if random.random() >= answerable:
+        return [ExtractiveQuestion(_ask(kind, kinds[FACTS]), context, ())]
+    # An answer is a part of its own fact: a place may be that of several in other texts.
+    fact_start = sum(len(fact) + 1 for fact in facts[:asked])
+    text = kinds[asked][ANSWERS[kind]]
+    return [
+        ExtractiveQuestion(_ask(kind, kinds[asked]), context, (Answer(text, fact_start + facts[asked].index(text)),))
+    ]
+
+
+def _ask(kind: int, about: dict[str, str]) -> str:
+    question = QUESTIONS[kind]
+    for name, text in about.items():
+        question = question.replace(name, text)
+    return question

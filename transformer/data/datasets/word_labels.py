@@ -1,0 +1,120 @@
+"""Open any data set of texts with a label for every word."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from transformer.config import UserError, suggest_nearest
+from transformer.data.datasets.local_files import (
+    NOTHING_HELD_OUT,
+    HeldOutFiles,
+    divide_into_splits,
+    locate_file,
+    read_text,
+)
+from transformer.data.datasets.synthetic_entities import LABELS, sample_entities
+from transformer.data.datasets.synthetic_fine_tuning import sample_splits
+from transformer.data.labeled_words import LabeledWords
+from transformer.line_splitting import split_lines
+
+GENERATED = "grammar/entities"
+ENDINGS = (".conll", ".txt")
+_DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
+_SHOWN = 100  # classes that a message lists
+
+
+def is_conll_file(name: str) -> bool:
+    """Whether a name is that of a file in CoNLL format."""
+    return pathlib.PurePath(name).suffix.lower() in ENDINGS
+
+
+def word_classes(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the names of the classes of a data set's words without reading it.
+
+    Args:
+        name: The name of the data set.
+        classes: The labels, for files of your own.
+
+    Raises:
+        UserError: If the name is unknown, `classes` are given for a data set that has its own, or files have fewer than
+            two classes or equal ones.
+    """
+    if is_conll_file(name):
+        if len(classes) < 2 or len(set(classes)) < len(classes):
+            raise UserError(f"config.task.classes={classes} must be the labels of {name}, at least two, all different")
+        return classes
+    if classes:
+        raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
+    if _is_generated(name):
+        return LABELS
+    raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, (GENERATED, 'FILE.conll'))}")
+
+
+def open_word_labels(
+    name: str, *, data_dir: str | None = None, classes: tuple[str, ...] = (), held_out: HeldOutFiles = NOTHING_HELD_OUT
+) -> Mapping[str, Sequence[LabeledWords]]:
+    """Read the texts of a data set by split.
+
+    Args:
+        name: "grammar/entities" or "grammar/entities/train=512,test=64", generated sentences
+            (transformer.data.datasets.synthetic_entities); or "FILE.conll" or "FILE.txt" in CoNLL format: a word a line
+            in the first column, its label in the last, white space between, and an empty line after each text.
+        data_dir: The folder of the data.
+        classes: The labels, for files of your own.
+        held_out: The files of splits that have files of their own.
+
+    Raises:
+        UserError: If the name is unknown, or files are missing or malformed.
+    """
+    if not is_conll_file(name):
+        word_classes(name, classes)
+        held_out.refuse(name)
+        return sample_splits(GENERATED, name.removeprefix(GENERATED).removeprefix("/"), sample_entities)
+    paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.named}.items()}
+    read = {split: read_conll(path) for split, path in paths.items()}
+    if not classes:
+        labels = sorted({label for texts in read.values() for _, of_text in texts for label in of_text})
+        shown = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
+        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {shown}")
+    word_classes(name, classes)
+    numbered = {split: [_number(text, classes, paths[split]) for text in texts] for split, texts in read.items()}
+    return divide_into_splits(name, numbered.pop("train"), lambda each: each.texts[0], numbered)
+
+
+def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Read the words and labels of every text of a file in CoNLL format.
+
+    Raises:
+        UserError: If the file is unreadable or has no words, or a line has a word and no label.
+    """
+    texts: list[list[tuple[str, str]]] = [[]]
+    for number, line in enumerate(split_lines(read_text(path)), 1):
+        cells = line.split()
+        if not cells or cells[0] == _DOCUMENT:
+            texts.append([])
+        elif len(cells) == 1:
+            raise UserError(
+                f"{path}: line {number} has one column: it needs a word, white space and the word's label, with an "
+                "empty line after each text"
+            )
+        else:
+            texts[-1].append((cells[0], cells[-1]))
+    if not any(texts):
+        raise UserError(f"{path} is empty: it needs a line for each word")
+    return [(tuple(word for word, _ in text), tuple(label for _, label in text)) for text in texts if text]
+
+
+def _number(
+    text: tuple[tuple[str, ...], tuple[str, ...]], classes: tuple[str, ...], path: pathlib.Path
+) -> LabeledWords:
+    words, labels = text
+    for label in labels:
+        if label not in classes:
+            raise UserError(
+                f"{path} has the label {label!r}, which is none of config.task.classes: "
+                f"{suggest_nearest(label, classes)}"
+            )
+    return LabeledWords(words, tuple(map(classes.index, labels)))
+
+
+def _is_generated(name: str) -> bool:
+    return name == GENERATED or name.startswith(f"{GENERATED}/")

@@ -1,0 +1,102 @@
+"""Texts with a label for every word, the entities that labels mark, and batches of tokens."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer.data.batches import Batch
+from transformer.data.labeled_text_batches import LabeledTextBatches
+
+
+class LabeledWords(NamedTuple):
+    """A text in words, and the number of each word's class."""
+
+    words: tuple[str, ...]
+    label: tuple[int, ...]
+
+    @property
+    def texts(self) -> tuple[str]:
+        """The text as a tuple, like the texts of a `LabeledExample`."""
+        return (" ".join(self.words),)
+
+
+class EntitySpan(NamedTuple):
+    """An entity: its type, its first word, and the word after its last."""
+
+    type: str
+    start: int
+    stop: int
+
+
+def marks_entities(classes: Sequence[str]) -> bool:
+    """Whether labels mark entities, as "B-PER", "I-PER" and "O" do."""
+    return "O" in classes and all(name == "O" or name.startswith(("B-", "I-")) for name in classes)
+
+
+def entity_spans(labels: Sequence[str]) -> list[EntitySpan]:
+    """Return the entities that the labels of a text mark (Tjong Kim Sang and De Meulder 2003, its conlleval).
+
+    "B-X" begins an entity of type X. "I-X" continues one of the same type, and begins one behind anything else.
+
+    Args:
+        labels: The label of every word.
+    """
+    spans: list[EntitySpan] = []
+    for number, label in enumerate(labels):
+        if label == "O":
+            continue
+        mark, entity_type = label[0], label[2:]
+        last = spans[-1] if spans else None
+        if mark == "I" and last is not None and (last.type, last.stop) == (entity_type, number):
+            spans[-1] = last._replace(stop=number + 1)
+        else:
+            spans.append(EntitySpan(entity_type, number, number + 1))
+    return spans
+
+
+class EncodedWords(NamedTuple):
+    """A text's token numbers between the special tokens, and the token that each word begins with.
+
+    Attributes:
+        row: The token numbers.
+        first_tokens: The place in `row` of each word's first token; -1 for a word without one, as one that is cut off.
+    """
+
+    row: list[int]
+    first_tokens: list[int]
+
+    def cut(self, longest: int, end: int) -> "EncodedWords":
+        """Return the text cut to `longest` tokens, the last of which is `end`."""
+        if len(self.row) <= longest:
+            return self
+        first_tokens = [place if place < longest - 1 else -1 for place in self.first_tokens]
+        return EncodedWords([*self.row[: longest - 1], end], first_tokens)
+
+
+class TokenLabelBatches(LabeledTextBatches):
+    """`LabeledTextBatches` whose `labels` [B, T] are those of tokens: of each word at its first token.
+
+    `counts` [B, T] are the tokens that have a label.
+
+    Args:
+        words: The encoded texts.
+        labels: The labels of the words of each text.
+        batching: The arguments of `LabeledTextBatches`.
+    """
+
+    def __init__(self, words: Sequence[EncodedWords], labels: Sequence[Sequence[int]], **batching: Any):
+        super().__init__([each.row for each in words], [0] * len(words), **batching)
+        self._words, self._word_labels = words, labels
+
+    def __getitem__(self, step: int) -> Batch:
+        """Return the batch of one step."""
+        batch = super().__getitem__(step)
+        labels, counts = np.zeros_like(batch["tokens"]), np.zeros(batch["tokens"].shape, bool)
+        for row, example in enumerate(batch["index"]):
+            if example < 0:
+                continue
+            places = np.array(self._words[example].first_tokens)
+            labels[row, places[places >= 0]] = np.array(self._word_labels[example])[places >= 0]
+            counts[row, places[places >= 0]] = True
+        return {**batch, "labels": labels, "counts": counts}
