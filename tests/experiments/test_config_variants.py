@@ -194,6 +194,22 @@ ANOTHER: Mapping[str, Mapping[str, Any]] = {
         f"glue/bert:{name}": FROM_SCRATCH | BERT_SEQUENCES | {"task.dataset": f"grammar/{name}"}
         for name in ("acceptability", "entailment", "similarity", "choice")
     },
+    "glue/bert:entities": {
+        "task.name": "token_classification",
+        "task.dataset": "grammar/entities",
+        "model.family": "encoder",
+        "model.head": "token_classes",
+        "model.layers": 2,
+        "initialize_from.run": "",
+    },
+    "glue/bert:questions": {
+        "task.name": "question_answering",
+        "task.dataset": "grammar/unanswerable_questions",
+        "model.family": "encoder",
+        "model.head": "span",
+        "model.layers": 2,
+        "initialize_from.run": "",
+    },
     "glue/gpt1:lstm": LSTM_OF_THE_SAME_TEXT,
     **{f"glue/gpt1:{name}": FINE_TUNED | {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
     **{

@@ -20,7 +20,6 @@ of a question in a text:
     python -m launch.train --config=experiments/glue/configs/bert.py:questions --workdir=runs/questions
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 from ml_collections import ConfigDict
@@ -39,7 +38,7 @@ MODEL = {
 
 
 # The tasks about the words of a text: the task, and the head that it needs.
-WORD_TASKS: Mapping[str, tuple[dict, str]] = {
+WORD_TASKS: dict[str, tuple[dict, str]] = {
     "entities": ({"name": "token_classification", "dataset": "grammar/entities"}, "token_classes"),
     "questions": (
         {"name": "question_answering", "dataset": "grammar/unanswerable_questions", "max_question_length": 32},
