@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array, Key
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
@@ -19,16 +20,17 @@ from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import ImportedModel, atomic_output_folder, read_model_folder, write_model_folder
 from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
-from transformer.models.model import PyTree, count_parameters
+from transformer.models.model import PyTree, Variables, count_parameters
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.paths import storage_of
 from transformer.tasks import registry as tasks
-from transformer.training.build import build_components
+from transformer.training.build import build_components, jit_for_one_call
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
 from transformer.training.partitioning import single_device_placement
 from transformer.training.run_loading import open_run
+from transformer.training.state import derive_key
 
 TASK_OF_FAMILY = {
     "decoder": "language_modeling",
@@ -208,20 +210,26 @@ def _save_start(
 ) -> tuple[int, tuple[str, ...]]:
     """Save the initial state with these parameters; return their number, and notes on parts that are reinitialized."""
     components = build_components(experiment, directory.path, single_device_placement())
-    state = components.init_state(jax.random.key(seed))
-    initial = state.variables.params
+    key, abstract = jax.random.key(seed), components.abstract_state.variables
     begun: tuple[str, ...] = ()
     if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
-        params = params | {name: initial[name] for name in IMAGE_HEADS if name in params}
+        params = {name: leaf for name, leaf in params.items() if name not in IMAGE_HEADS}
         begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
-    fresh = [name for name in FINE_TUNED if name in initial and _shapes(params.get(name)) != _shapes(initial[name])]
-    if fresh:
+    heads = IMAGE_HEADS if isinstance(kept, ImageSpec) else FINE_TUNED
+    begins = [name for name in heads if name in abstract.params]
+    fresh = [name for name in begins if _shapes(params.get(name)) != _shapes(abstract.params[name])]
+    if fresh and heads is FINE_TUNED:
         begun = (*begun, f"initialized randomly: {', '.join(fresh)}")
-    params = {name: initial[name] if name in fresh else params[name] for name in initial}
-    placed = jax.tree.map(
-        lambda leaf, given: jax.device_put(given, leaf.sharding), components.abstract_state.variables.params, params
-    )
-    state = state._replace(variables=state.variables._replace(params=placed))
+
+    def draw(key: Key[Array, ""]) -> Variables:
+        # The others are read from the folder: to draw them as well takes longer than to train a step.
+        drawn = components.model.init(derive_key(key, 0, "init"))
+        return drawn._replace(params={name: drawn.params[name] for name in fresh})
+
+    drawn = jit_for_one_call(draw, components.placement)(key)
+    params = {name: drawn.params[name] if name in fresh else params[name] for name in abstract.params}
+    placed = jax.tree.map(lambda leaf, given: jax.device_put(given, leaf.sharding), abstract.params, params)
+    state = components.init_state(key, drawn._replace(params=placed))
     with Checkpoints(directory.checkpoints_dir, experiment.run.keep_checkpoints) as checkpoints:
         checkpoints.save(0, state, collect_metadata(experiment, components, directory))
     count = count_parameters(placed)
