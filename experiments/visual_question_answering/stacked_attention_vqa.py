@@ -1,6 +1,7 @@
 """Stacked attention for VQA: glimpses by two convolutions over the image and the question (Kazemi and Elqursh 2017)."""
 
 import dataclasses
+import enum
 from collections.abc import Sequence
 
 import jax
@@ -9,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
-from transformer.config import Config, NumHops, PositiveInt, Rate
+from transformer.config import Config, NumHops, PositiveInt, Rate, UserError
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
@@ -22,7 +23,7 @@ from transformer.layers.image_grid_attention import (
     stack_layer_maps,
 )
 from transformer.layers.linear import Linear
-from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentStack
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
@@ -32,13 +33,39 @@ SITE = "answer/glimpses"
 _SHORTEST = 1e-6
 
 
+class WordActivation(enum.Enum):
+    """What is applied to the word vectors before the recurrent layers.
+
+    Attributes:
+        NONE: Nothing, as the paper writes it (section 3.1).
+        TANH: The hyperbolic tangent, as the public implementation in PyTorch has it.
+    """
+
+    NONE = "none"
+    TANH = "tanh"
+
+
+class QuestionState(enum.Enum):
+    """Which state of the last recurrent layer after the last word is the question's.
+
+    Attributes:
+        HIDDEN: h, the layer's output.
+        MEMORY: The LSTM's c, as the public implementation in PyTorch has it; the paper says "the final state".
+    """
+
+    HIDDEN = "hidden"
+    MEMORY = "memory"
+
+
 @dataclasses.dataclass(frozen=True)
 class StackedAttentionConfig(Config, path="config.model"):
     """The configuration of a question encoder, glimpses at an image grid, and a classifier.
 
     Attributes:
         embedding_width: Features of the word embeddings.
+        word_activation: What is applied to word embeddings.
         question_encoder: The recurrent layers over words.
+        question_state: Which of their states is the question's.
         num_glimpses: The number of glimpses.
         hidden: Features of the first convolution, and of the classifier's first layer.
         image_encoder: The convolutions of the image.
@@ -46,6 +73,9 @@ class StackedAttentionConfig(Config, path="config.model"):
         image_readout: How the image is read; mean is one glimpse at all positions alike, nothing none.
         dropout: The rate of dropout on word vectors and on the inputs of the glimpses' and the classifier's layers.
         vocab_size: Rows of the vocabulary, None for as many as the task has tokens.
+
+    Raises:
+        UserError: If the recurrent layers have no memory, which is to be the question's state.
     """
 
     embedding_width: PositiveInt = 64
@@ -57,6 +87,16 @@ class StackedAttentionConfig(Config, path="config.model"):
     image_readout: ImageReadout = ImageReadout.ATTENTION
     dropout: Rate = 0.0
     vocab_size: int | None = None
+    word_activation: WordActivation = WordActivation.NONE
+    question_state: QuestionState = QuestionState.HIDDEN
+
+    def _check(self) -> None:
+        cell = self.question_encoder.cell
+        if self.question_state is QuestionState.MEMORY and cell not in (CellKind.LSTM, CellKind.LSTM_PEEPHOLE):
+            raise UserError(
+                f"config.model.question_state=memory is that of an LSTM, and config.model.question_encoder.cell="
+                f"{cell.value} has none: say question_state=hidden, or cell=lstm"
+            )
 
     @property
     def image_features_width(self) -> int:
@@ -69,11 +109,11 @@ class StackedAttentionConfig(Config, path="config.model"):
 class StackedAttention(StatelessModule):
     """Weighted sums of image positions, each phi_l of Euclidean length 1, and a classifier (section 3).
 
-    s is the state of the recurrent layers after the question's last word. Two convolutions of 1 x 1 over the
-    concatenation of phi_l and s weight the positions: a_g = softmax over l of (W_2 relu(W_1 [phi_l ; s] + b_1))_g,
-    where another bias would be the same for all positions. Glimpse g is x_g = sum over l of a_gl phi_l, and the class
-    is scored by two layers, W_4 relu(W_3 [x_1 ; ... ; x_G ; s] + b_3) + b_4. W_1 is split into a matrix of phi and one
-    of s, so that s is multiplied once for all positions.
+    s is the state of the recurrent layers after the question's last word (`QuestionState`). Two convolutions of 1 x 1
+    over the concatenation of phi_l and s weight the positions: a_g = softmax over l of
+    (W_2 relu(W_1 [phi_l ; s] + b_1))_g, where another bias would be the same for all positions. Glimpse g is
+    x_g = sum over l of a_gl phi_l, and the class is scored by two layers, W_4 relu(W_3 [x_1 ; ... ; x_G ; s] + b_3) +
+    b_4. W_1 is split into a matrix of phi and one of s, so that s is multiplied once for all positions.
 
     Inputs: `image` [B, height, width, channels], `tokens` [B, T], `lengths` [B], beyond which a question is padding.
     Outputs: logits [B, C].
@@ -113,8 +153,13 @@ class StackedAttention(StatelessModule):
         rate = self.config.dropout
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
         words_BxTxE = dropout(self.embedding(tokens_BxT, self.dtype), rate, keys[0])
+        if self.config.word_activation is WordActivation.TANH:
+            words_BxTxE = jnp.tanh(words_BxTxE)
         _, carry = self.encoder(words_BxTxE, lengths_B, key=keys[1])
         question_BxS = carry[-1].hidden
+        if self.config.question_state is QuestionState.MEMORY:
+            assert carry[-1].memory is not None
+            question_BxS = carry[-1].memory
         seen = [question_BxS]
         looks: list[CapturedAttention | None] = []
         if self.config.image_readout is not ImageReadout.NOTHING:

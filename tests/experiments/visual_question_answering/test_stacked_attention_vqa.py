@@ -10,7 +10,9 @@ import pytest
 from experiments.visual_question_answering.stacked_attention_vqa import (
     FAMILY,
     SITE,
+    QuestionState,
     StackedAttentionConfig,
+    WordActivation,
     normalize_to_unit_length,
 )
 from tests.experiments.visual_question_answering.questions import (
@@ -26,10 +28,11 @@ from tests.experiments.visual_question_answering.questions import (
 from tests.oracles import recurrent as oracle
 from tests.oracles.image_features import places, softmax
 from transformer.attention import Capture
+from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.image_grid_attention import ImageReadout
-from transformer.layers.recurrent import RecurrentConfig
+from transformer.layers.recurrent import CellKind, RecurrentConfig
 
 
 def config_of(look: ImageReadout = ImageReadout.ATTENTION, **values: Any) -> StackedAttentionConfig:
@@ -39,8 +42,11 @@ def config_of(look: ImageReadout = ImageReadout.ATTENTION, **values: Any) -> Sta
 def expected(config: StackedAttentionConfig, weights: Any, row: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """The logits of one question as if there were no other, and the weights of its glimpses."""
     words = np.stack([weights["embedding"]["table"][token] for token in TOKENS[row, : LENGTHS[row]]])
+    if config.word_activation is WordActivation.TANH:
+        words = np.tanh(words)
     _, carry = oracle.stack(oracle.Stack("lstm"), weights["encoder"], words[None], np.array([len(words)]))
-    state = carry[-1][0].hidden
+    last = carry[-1][0]
+    state = last.hidden if config.question_state is QuestionState.HIDDEN else last.memory
     seen, looks = [], []
     if config.image_readout is not ImageReadout.NOTHING:
         phi = [place / np.sqrt(place @ place) for place in places(weights["places"], IMAGES[row], SMALL.strides)]
@@ -48,9 +54,9 @@ def expected(config: StackedAttentionConfig, weights: Any, row: int) -> tuple[np
             seen = [sum(phi) / len(phi)]
         else:
             first = np.concatenate([weights["of_place"]["kernel"], weights["of_question"]["kernel"]])
-            bias, last = weights["of_place"]["bias"], weights["glimpse"]["kernel"]
+            bias, second = weights["of_place"]["bias"], weights["glimpse"]["kernel"]
             joined = [np.maximum(np.concatenate([place, state]) @ first + bias, 0) for place in phi]
-            logits = np.array([inner @ last for inner in joined])
+            logits = np.array([inner @ second for inner in joined])
             looks = [softmax(logits[:, number]) for number in range(config.num_glimpses)]
             seen = [sum(weight * place for weight, place in zip(look, phi, strict=True)) for look in looks]
     read = np.concatenate([*seen, state])
@@ -58,9 +64,15 @@ def expected(config: StackedAttentionConfig, weights: Any, row: int) -> tuple[np
     return hidden @ weights["output"]["kernel"] + weights["output"]["bias"], looks
 
 
-@pytest.mark.parametrize("look", ImageReadout)
-def test_logits_and_maps_are_those_of_the_equations(look: ImageReadout) -> None:
-    config, attends = config_of(look), look is ImageReadout.ATTENTION
+PUBLIC = {"word_activation": WordActivation.TANH, "question_state": QuestionState.MEMORY}
+
+
+@pytest.mark.parametrize(
+    ("look", "values"),
+    [*((look, {}) for look in ImageReadout), pytest.param(ImageReadout.NOTHING, PUBLIC, id="public port")],
+)
+def test_logits_and_maps_are_those_of_the_equations(look: ImageReadout, values: dict[str, Any]) -> None:
+    config, attends = config_of(look, **values), look is ImageReadout.ATTENTION
     with jax.enable_x64(True):
         model = model_of(FAMILY, config)
         variables = random_variables(model)
@@ -75,6 +87,15 @@ def test_logits_and_maps_are_those_of_the_equations(look: ImageReadout) -> None:
         if attends:
             np.testing.assert_allclose(aux.maps[SITE].weights[:, row, 0, 0], looks, rtol=0, atol=1e-10)
     assert (SITE in aux.maps) == attends
+
+
+def test_a_memory_is_that_of_an_lstm() -> None:
+    with pytest.raises(
+        UserError, match=r"question_state=memory is that of an LSTM, and .*cell=gru_reset_after has none"
+    ):
+        StackedAttentionConfig(
+            question_encoder=RecurrentConfig(cell=CellKind.GRU_RESET_AFTER), question_state=QuestionState.MEMORY
+        )
 
 
 def test_padding_has_no_effect_on_logits_or_gradients() -> None:
