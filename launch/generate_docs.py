@@ -20,7 +20,10 @@ TOPICS = {
         "Language",
         ("language_modeling", "masked_lm", "glue", "lora", "summarization", "dialogue"),
     ),
-    "mechanisms": ("What heads learn", ("attention_probes", "induction_heads", "in_context_learning")),
+    "mechanisms": (
+        "What heads learn",
+        ("kernel_regression", "attention_probes", "induction_heads", "in_context_learning"),
+    ),
     "vision": (
         "Vision",
         (
@@ -33,7 +36,7 @@ TOPICS = {
         ),
     ),
     "speech": ("Speech", ("speech",)),
-    "algorithms": ("Algorithms and memory", ("neural_turing_machine", "pointer_networks", "few_shot")),
+    "algorithms": ("Algorithms and memory", ("neural_turing_machine", "pointer_networks", "graphs", "few_shot")),
     "agents": ("Agents", ("handshake_rl", "meta_rl", "instruction_following")),
     "speed": ("Speed and memory", ("benchmarks", "pods")),
 }

@@ -265,6 +265,17 @@ def positions() -> dict[str, Case]:
         (AttentionPosition.TRANSFORMER_XL, xl, ((6, 4, 8), (2, 8), (4, 8)), "content_HxD has shape (2, 8)", "(4, 8)"),
         (AttentionPosition.TRANSFORMER_XL, xl, ((6, 4, 8), (4, 8), (4, 7)), "position_HxD has shape (4, 7)", "(4, 8)"),
     ]
+    edges = "edge_types_BxQxK has shape "
+    for types, shapes, found, needed in (
+        ((2, 5, 6), ((3, 8),), edges + "(2, 5, 6)", "the last size must be 7"),
+        ((3, 5, 7), ((3, 8),), edges + "(3, 5, 7)", "(2 or 1, 5, keys)"),
+        ((2, 7, 7), ((3, 8),), edges + "(2, 7, 7)", "(2 or 1, 5, keys)"),
+        ((5, 7), ((3, 8),), edges + "(5, 7)", "(2 or 1, 5, keys)"),
+        ((2, 5, 7), ((4, 7),), "keys_PxD has shape (4, 7)", "(types of edges, 8)"),
+        ((2, 5, 7), ((4, 8), (3, 8)), "keys_PxD and values_PxD have [3, 4] types of edges", "as many"),
+    ):
+        shaw = partial(Shaw, edge_types_BxQxK=whole(*types))
+        wrong.append((AttentionPosition.SHAW, shaw, shapes, found, needed))
     cases = {}
     for position, kind, shapes, found, needed in wrong:
         says = (f"params.position.{found}", needed)
@@ -335,6 +346,9 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
     "rotary_of_no_parts": partial(placed, AttentionPosition.ROTARY, None),
     "t5": partial(placed, AttentionPosition.T5, T5, (4, 4)),
     "shaw": partial(placed, AttentionPosition.SHAW, Shaw, (5, 8), (5, 8)),
+    "shaw_of_four_types_of_edges": partial(
+        placed, AttentionPosition.SHAW, partial(Shaw, edge_types_BxQxK=whole(1, 5, 7)), (4, 8), (4, 8)
+    ),
     "transformer_xl": partial(placed, AttentionPosition.TRANSFORMER_XL, TransformerXL, (6, 4, 8), (4, 8), (4, 8)),
     "the_last_row_and_head": partial(captured, rows=(4, 0), heads=(3,)),
     "the_shortest_period": partial(statistics.induction_mass, 2),

@@ -260,6 +260,25 @@ def test_shaws_terms_are_the_naive_equations(clip: int, positions: np.ndarray) -
         np.testing.assert_allclose(read, values, rtol=0, atol=1e-13)
 
 
+EDGE_TYPES = np.random.default_rng(5).integers(0, 4, (B, Q, K))
+
+
+@pytest.mark.parametrize("rows", [1, B])
+def test_shaws_terms_by_types_of_edges_are_the_naive_equations(rows: int) -> None:
+    """The same of a labeled graph: a_ij is of the type of the edge (Shaw et al. 2018, section 3.2)."""
+    q, weights, of_keys, of_values = random_arrays((B, Q, H, D), (B, H, Q, K), (4, D), (4, 3))
+    logits, values = np.zeros((B, H, Q, K)), np.zeros((B, Q, H, 3))
+    for b, h, i, j in np.ndindex(logits.shape):
+        edge = EDGE_TYPES[b % rows, i, j]
+        logits[b, h, i, j] = q[b, i, h] @ of_keys[edge]
+        values[b, i, h] += weights[b, h, i, j] * of_values[edge]
+    with jax.enable_x64(True):
+        params = Shaw(*jax.device_put((of_keys, of_values, EDGE_TYPES[:rows])))
+        found, read = shaws_terms(params, q, weights, POSITIONS_BxQ)
+        np.testing.assert_allclose(found, logits, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(read, values, rtol=0, atol=1e-13)
+
+
 @jax.jit(static_argnames=("kind", "position"))
 def prepared_score(
     q: Any, k: Any, params: AttentionParameters, positions: Any, kind: Score, position: AttentionPosition

@@ -929,6 +929,53 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
     ),
     Case(
+        "kernel_regression x kernel_regression",
+        {
+            "name": "contract",
+            "task": {
+                "name": "experiments.kernel_regression.task",
+                # An odd number, since distances cannot go around a ring, which the table of meshes asks for.
+                "num_points": 9,
+                "num_features": 2,
+                "batch_size": 16,
+                "num_queries": 4,
+            },
+            "model": {"family": "experiments.kernel_regression.model", "learned_bandwidth": "per_feature"},
+        },
+        steps=20,
+        learning_rate=0.1,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+    ),
+    Case(
+        "graph_distances x graph_transformer",
+        {
+            "name": "contract",
+            "task": {
+                "name": "experiments.graphs.task",
+                "num_nodes": 8,
+                "max_distance": 2,
+                "batch_size": 16,
+                "num_eval_examples": 16,
+                "num_probe_examples": 3,
+            },
+            "model": {
+                "family": "experiments.graphs.model",
+                # The default's vectors cannot go around a ring, which the table of meshes asks for.
+                "edges": "bias",
+                "layers": 1,
+                "width": 8,
+                "heads": 2,
+                "feed_forward": 8,
+            },
+        },
+        steps=40,
+        learning_rate=0.02,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        rounding=3e-6,
+        # Its program is nearly that of point_clouds, and takes as long to compile.
+        daily=(),
+    ),
+    Case(
         "geometry x pointer",
         {
             "name": "contract",

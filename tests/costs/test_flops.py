@@ -476,6 +476,9 @@ STEPS = {
     "in_context_learning x decoder": 5_971_968 + OF_SCORES * 384 * 16 * (32 - 18),
     "few_shot x snail": 3_717_504,
     "point_clouds x set_transformer": 6_700_032,
+    # Of each row a product of 9 x 9 weights with one value; the distances are no products.
+    "kernel_regression x kernel_regression": 3 * 2 * 16 * 9 * 9,
+    "graph_distances x graph_transformer": 400_896,
     "geometry x pointer": 2_657_280,
     "visual_question_answering x smem_vqa": 7_130_112,
     "visual_question_answering x stacked_attention_vqa": 6_210_048,

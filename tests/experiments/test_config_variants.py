@@ -83,6 +83,11 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "task.max_actions": 24,
         "task.num_eval_examples": 1000,
     },
+    "kernel_regression/bandwidth:features": {
+        "model.learned_bandwidth": "per_feature",
+        "task.num_features": 3,
+        "task.num_points": 100,
+    },
     "language_modeling/lstmn:lstm": {"model.memory": "state", "model.width": 144},
     "language_modeling/shakespeare_large:cpu": {
         "steps": 2000,

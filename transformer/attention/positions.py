@@ -401,17 +401,20 @@ class _DotProductScheme(PositionScheme):
 
 @pytree_dataclass
 class Shaw(_DotProductScheme):
-    """Relative positions q_i . (k_j + a_(clip(j - i, -C, C))) and sum_j w_ij (v_j + b_(...)).
+    """Relations q_i . (k_j + a_(r_ij)) and sum_j w_ij (v_j + b_(r_ij)) (Shaw et al. 2018, equations 3 and 4).
 
-    Shaw et al. 2018, equations 3 and 4. The heads share the embeddings.
+    The relation r_ij of query i and key j is their clipped distance, clip(j - i, -C, C), or the type of the edge
+    between them in a graph (section 3.2). The heads share the embeddings.
 
     Attributes:
-        keys_PxD: Embeddings a of the distances -C ... C, P = 2C + 1.
-        values_PxD: Embeddings b of the same distances; None adds nothing to the values.
+        keys_PxD: Embeddings a of the distances -C ... C, P = 2C + 1, or of P types of edges.
+        values_PxD: Embeddings b of the same relations; None adds nothing to the values.
+        edge_types_BxQxK: The type 0 ... P - 1 of the edge between each query and key; None for distances.
     """
 
     keys_PxD: Float[Array, "P D"] = array_field("positions", "head_dim")
     values_PxD: Float[Array, "P Dv"] | None = array_field("positions", "head_dim", default=None)
+    edge_types_BxQxK: Int[Array, "#B Q K"] | None = array_field("batch", "queries", "keys", default=None)
 
     @classmethod
     def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
@@ -423,22 +426,49 @@ class Shaw(_DotProductScheme):
         for name, (table, width) in tables.items():
             if table is None or width is None:
                 continue
-            if table.ndim != 2 or table.shape[0] % 2 == 0 or table.shape[1] != width:
-                raise ValueError(f"params.position.{name} has shape {table.shape}; it needs (2 clip + 1, {width})")
+            odd = table.shape[0] % 2 == 1 or self.edge_types_BxQxK is not None
+            if table.ndim != 2 or not odd or table.shape[1] != width:
+                rows = "2 clip + 1" if self.edge_types_BxQxK is None else "types of edges"
+                raise ValueError(f"params.position.{name} has shape {table.shape}; it needs ({rows}, {width})")
+        if self.edge_types_BxQxK is None:
+            return
+        types, counts = self.edge_types_BxQxK.shape, {len(table) for table, _ in tables.values() if table is not None}
+        if len(types) != 3 or types[0] not in (1, q.shape[0]) or types[1] != q.shape[1]:
+            raise ValueError(
+                f"params.position.edge_types_BxQxK has shape {types}; queries of shape {q.shape} need "
+                f"({q.shape[0]} or 1, {q.shape[1]}, keys)"
+            )
+        if len(counts) > 1:
+            raise ValueError(
+                f"params.position.keys_PxD and values_PxD have {sorted(counts)} types of edges; give as many"
+            )
 
     def position_logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
-        distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
-        clip = self.keys_PxD.shape[0] // 2
         keys_PxD, wide = self.keys_PxD.astype(q_BxQxHxD.dtype), jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, keys_PxD, preferred_element_type=wide)
-        return _gather_by_distance(products_BxHxQxP, jnp.clip(distance_BxQxK, -clip, clip) + clip)
+        if self.edge_types_BxQxK is not None:
+            if self.edge_types_BxQxK.shape[2] != keys:
+                raise ValueError(
+                    f"params.position.edge_types_BxQxK has shape {self.edge_types_BxQxK.shape}; the last size must be "
+                    f"{keys}, the number of keys"
+                )
+            return _gather_by_relation(products_BxHxQxP, self.edge_types_BxQxK)
+        distance_BxQxK = jnp.arange(keys)[None, None] - query_positions[:, :, None]
+        clip = self.keys_PxD.shape[0] // 2
+        return _gather_by_relation(products_BxHxQxP, jnp.clip(distance_BxQxK, -clip, clip) + clip)
 
     def position_values(
         self, weights_BxHxQxK: Logits, query_positions: QueryPositions
     ) -> Float[Array, "B Q H Dv"] | None:
-        """Sum the weights by distance first, so that memory grows as Q P and not as Q K D."""
+        """Sum the weights by relation first, so that memory grows as Q P and not as Q K D."""
         if self.values_PxD is None:
             return None
+        table = self.values_PxD
+        if self.edge_types_BxQxK is not None:
+            of_type_BxQxKxP = jax.nn.one_hot(self.edge_types_BxQxK, len(table), dtype=weights_BxHxQxK.dtype)
+            of_type_BxQxKxP = jnp.broadcast_to(of_type_BxQxKxP, (len(weights_BxHxQxK), *of_type_BxQxKxP.shape[1:]))
+            by_type_BxHxQxP = jnp.einsum("bhqk,bqkp->bhqp", weights_BxHxQxK, of_type_BxQxKxP)
+            return jnp.einsum("bhqp,pd->bqhd", by_type_BxHxQxP.astype(table.dtype), table)
         clip, keys = self.values_PxD.shape[0] // 2, weights_BxHxQxK.shape[-1]
         if clip == 0:
             by_distance_BxHxQxP = jnp.sum(weights_BxHxQxK, axis=-1, keepdims=True)
@@ -451,7 +481,6 @@ class Shaw(_DotProductScheme):
             behind = jnp.sum(weights_BxHxQxK, axis=-1, where=distance_Bx1xQxK >= clip, keepdims=True)
             parts = [before, jnp.where((inner >= 0) & (inner < keys), picked, 0), behind]
             by_distance_BxHxQxP = jnp.concatenate(parts, axis=-1)
-        table = self.values_PxD
         return jnp.einsum("bhqp,pd->bqhd", by_distance_BxHxQxP.astype(table.dtype), table)
 
 
@@ -599,7 +628,7 @@ def _relative_shift(products_BxHxQxP: Array, keys: int) -> Array:
     return line[..., queries - 1 : queries - 1 + queries * places].reshape(*rows, queries, places)[..., :keys]
 
 
-def _gather_by_distance(products_BxHxQxP: Array, index: Int[Array, "#B Q K"]) -> Array:
-    """Entry [b, h, q, k] is the product at the index of its distance."""
+def _gather_by_relation(products_BxHxQxP: Array, index: Int[Array, "#B Q K"]) -> Array:
+    """Entry [b, h, q, k] is the product at the index of its relation, such as a distance."""
     index = jnp.broadcast_to(index[:, None], (products_BxHxQxP.shape[0], 1, *index.shape[1:]))
     return jnp.take_along_axis(products_BxHxQxP, index, axis=-1)

@@ -1,0 +1,1 @@
+"""Nadaraya-Watson kernel regression as attention: fixed kernels, and bandwidths learned by gradient descent."""
