@@ -1,7 +1,6 @@
 """Extractive question answering: spans against a search in NumPy, loss, answers over windows, refusals."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -9,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tasks.fixed_model import view_with
 from transformer.config import UserError
-from transformer.models.model import Aux
 from transformer.tasks.question_answering import (
     BestSpans,
     QuestionAnswering,
@@ -40,12 +39,6 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> QuestionAnswering:
 
 def task_of(folder: Path, **values: Any) -> Any:
     return build_task(task_config({**SMALL, **values}), folder)
-
-
-def view_with(logits: Any) -> Any:
-    """A model that answers with fixed logits, of the batch's tokens."""
-    model = SimpleNamespace(apply=lambda variables, inputs, **kwargs: (logits(inputs), Aux({}, {}, {}, {})))
-    return SimpleNamespace(model=model, variables=None, train=False, capture=None, task_state={})
 
 
 def test_the_best_span_is_that_of_a_search() -> None:

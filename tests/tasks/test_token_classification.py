@@ -1,15 +1,14 @@
 """Token classification: labels of first tokens, scores of entities by counting, loss in NumPy, answers, refusals."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from tests.tasks.fixed_model import view_with
 from transformer.config import UserError
-from transformer.models.model import Aux
 from transformer.tasks.registry import build_task, task_config
 from transformer.tasks.task import PredictionRequest
 from transformer.tasks.token_classification import TokenClassification, bracket_labels, word_label_scores
@@ -31,12 +30,6 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> TokenClassification:
 
 def task_of(folder: Path, **values: Any) -> Any:
     return build_task(task_config({**SMALL, **values}), folder)
-
-
-def view_with(logits: Any) -> Any:
-    """A model that answers with fixed logits, of the batch's tokens."""
-    model = SimpleNamespace(apply=lambda variables, inputs, **kwargs: (logits(inputs), Aux({}, {}, {}, {})))
-    return SimpleNamespace(model=model, variables=None, train=False, capture=None, task_state={})
 
 
 def test_the_first_token_of_a_word_has_its_label(task: TokenClassification) -> None:

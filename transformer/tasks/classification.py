@@ -123,9 +123,7 @@ class Classification(LabeledTextTask):
 
     def _labels(self, batch: Batch, titles: Sequence[str]) -> AxisLabels:
         rows = [row[:length] for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]
-        return dataclasses.replace(
-            token_axis_labels(self.tokenizer, rows), titles=tuple(title[:60] for title in titles)
-        )
+        return token_axis_labels(self.tokenizer, rows, titles)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the most probable class of each text, and its probability.

@@ -291,7 +291,7 @@ class QuestionAnswering(LabeledTextTask):
             f"{each.question.answers[0].text if each.question.answers else '(none)'}: {each.question.question}"
             for each in self._shown
         ]
-        return _axis_labels(self.tokenizer, self._rows, titles)
+        return token_axis_labels(self.tokenizer, self._rows, titles)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the answer of each question, given as "question $ context"; "(none)" where there is none.
@@ -310,11 +310,7 @@ class QuestionAnswering(LabeledTextTask):
         best = BestSpans(*map(np.asarray, self._best_spans(logits_BxTx2, inputs)))
         lines = [answer or "(none)" for answer in self._answers(windows, best).values()]
         titles = [f"{lines[each.number]}: {each.question.question}" for each in windows]
-        return Predictions(lines, _axis_labels(self.tokenizer, rows, titles), make_capture_function(view, inputs))
-
-
-def _axis_labels(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> AxisLabels:
-    return dataclasses.replace(token_axis_labels(tokenizer, rows), titles=tuple(title[:60] for title in titles))
+        return Predictions(lines, token_axis_labels(self.tokenizer, rows, titles), make_capture_function(view, inputs))
 
 
 def encode_questions(
@@ -384,7 +380,7 @@ def encode_inputs(
     check_input_texts(sentences)
     windows = _windows_of_texts(config, tokenizer, sentences.texts)
     rows = [each.row for each in windows]
-    labels = _axis_labels(tokenizer, rows, [each.question.question for each in windows])
+    labels = token_axis_labels(tokenizer, rows, [each.question.question for each in windows])
     return EncodedInputs(pad_texts(rows, tokenizer, config.separator(tokenizer)), "forward", labels)
 
 

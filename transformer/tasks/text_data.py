@@ -29,6 +29,8 @@ from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, characte
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
 
+_LONGEST_TITLE = 60
+
 
 class TokenizerKind(enum.Enum):
     """The tokenizer of a text.
@@ -292,16 +294,20 @@ def label_repeated_sequences(labels: AxisLabels, repeated: RepeatedSequences) ->
     )
 
 
-def token_axis_labels(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> AxisLabels:
+def token_axis_labels(
+    tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str] | None = None
+) -> AxisLabels:
     """Return the labels of texts' tokens, on the axis `tokens`.
 
     Args:
         tokenizer: The tokenizer.
         rows: The token numbers of each text.
+        titles: The titles of the texts, of which the first 60 characters are kept; by default their first words.
     """
     tokens = tuple(tuple(tokenizer.labels(row)) for row in rows)
-    titles = tuple(_beginning(tokenizer, row) for row in rows)
-    return AxisLabels(tokens={"tokens": tokens}, titles=titles)
+    if titles is None:
+        titles = [_beginning(tokenizer, row) for row in rows]
+    return AxisLabels(tokens={"tokens": tokens}, titles=tuple(title[:_LONGEST_TITLE] for title in titles))
 
 
 def _beginning(tokenizer: AnyTokenizer, row: Sequence[int]) -> str:

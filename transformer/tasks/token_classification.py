@@ -169,7 +169,7 @@ class TokenClassification(LabeledTextTask):
         titles = [
             bracket_labels(each.texts[0].split(), [self.classes[label] for label in each.label]) for each in self._shown
         ]
-        return _axis_labels(self.tokenizer, self._rows, titles)
+        return token_axis_labels(self.tokenizer, self._rows, titles)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the label of every word, as in "[PER jordan] met [PER austin] in [LOC paris]".
@@ -188,16 +188,12 @@ class TokenClassification(LabeledTextTask):
             bracket_labels(text.split(), self._word_labels(each, classes))
             for text, each, classes in zip(request.texts, words, classes_BxT, strict=True)
         ]
-        labels = _axis_labels(self.tokenizer, [each.row for each in words], lines)
+        labels = token_axis_labels(self.tokenizer, [each.row for each in words], lines)
         return Predictions(lines, labels, make_capture_function(view, inputs))
 
 
 def _token_sums(logits_BxTxC: Float[Array, "B T C"], batch: Batch) -> TokenLoss:
     return token_loss(logits_BxTxC, jnp.asarray(batch["labels"]), jnp.asarray(batch["counts"]), label_smoothing=0.0)
-
-
-def _axis_labels(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str]) -> AxisLabels:
-    return dataclasses.replace(token_axis_labels(tokenizer, rows), titles=tuple(title[:60] for title in titles))
 
 
 def word_label_scores(
@@ -296,7 +292,7 @@ def encode_inputs(
     check_input_texts(sentences)
     rows = [each.row for each in encode_words(config, tokenizer, [text.split() for text in sentences.texts])]
     config.check_fits(sentences.texts, rows)
-    return EncodedInputs(pad_texts(rows, tokenizer), "forward", _axis_labels(tokenizer, rows, sentences.texts))
+    return EncodedInputs(pad_texts(rows, tokenizer), "forward", token_axis_labels(tokenizer, rows, sentences.texts))
 
 
 def build_task(config: TokenClassificationConfig, directory: Path, rows_multiple: int = 1) -> TokenClassification:
