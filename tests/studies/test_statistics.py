@@ -15,6 +15,7 @@ from transformer.studies.ablations.statistics import (
     estimate_discrete_step,
     interquartile_interval,
     interquartile_mean,
+    jackknife_error,
     num_pairs_needed,
     permutation_p,
     statistical_power,
@@ -135,6 +136,15 @@ def test_the_width_of_an_adjusted_interval_is_dunns(degrees: int, comparisons: i
     error = statistics.stdev(values) / math.sqrt(degrees + 1)
     assert (several.interval.high - several.interval.low) / 2 / error == pytest.approx(quantile, abs=0.01)
     assert several.p_value == one.p_value
+
+
+def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:
+    without = [(sum(SLEEP) - value) / 9 for value in SLEEP]
+    assert jackknife_error(without) == pytest.approx(statistics.stdev(SLEEP) / math.sqrt(10))
+    wider = t_test(SLEEP, least_error=2 * statistics.stdev(SLEEP) / math.sqrt(10))
+    plain = t_test(SLEEP)
+    assert wider.interval.high - wider.mean == pytest.approx(2 * (plain.interval.high - plain.mean))
+    assert t_test(SLEEP, least_error=0.1) == plain
 
 
 def test_bonferroni() -> None:

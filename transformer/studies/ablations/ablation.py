@@ -55,8 +55,8 @@ class Ablation(Config, path="ablation"):
     """The specification of an ablation: a question, its arms, and how they are compared.
 
     Every arm is trained on every task with every seed and every combination of the tuned values. For each arm and task
-    the values with which most seeds learned are selected, and of those the ones with the best mean `selection_metric`.
-    At these values each arm is compared with the reference by the `reported_metric` metric.
+    the values with the best mean `selection_metric` are selected, of those with which at least half of the seeds
+    learned. At these values each arm is compared with the reference by the `reported_metric` metric.
 
     Attributes:
         question: The question, in one sentence.

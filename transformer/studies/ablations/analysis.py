@@ -47,9 +47,9 @@ from transformer.studies.ablations.summary import describe_added_seeds, summary_
 def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]) -> dict[str, Any]:
     """Analyze the runs of an ablation.
 
-    For each arm and task the tuned values are selected with which most seeds learned and that, of those, have the best
-    mean of `selection_metric`; every figure of the arm except `sensitivity`, `map` and `runs` is of its runs at those
-    values. Values of several tasks are averaged seed by seed before anything else.
+    For each arm and task the tuned values are selected that have the best mean of `selection_metric`, of those with
+    which at least half of the seeds learned; every figure of the arm except `sensitivity`, `map` and `runs` is of its
+    runs at those values. Values of several tasks are averaged seed by seed before anything else.
 
     Args:
         spec: The ablation.

@@ -21,6 +21,7 @@ from transformer.studies.ablations.statistics import (
     bonferroni_correction,
     estimate_discrete_step,
     fisher_exact_p,
+    jackknife_error,
     least_permutation_p,
     permutation_p,
     t_test,
@@ -54,7 +55,7 @@ class Comparison(NamedTuple):
 
     - The differences are all equal, and so have no t statistic.
     - A run of either arm diverged. It has no value, and counts as worse than every run that finished.
-    - A run of either arm was stuck, and there are fewer than `ENOUGH_SEEDS` seeds.
+    - A run of either arm was stuck, unless there are at least `ENOUGH_SEEDS` seeds, but too few for this test.
 
     Attributes:
         arm_name: The arm.
@@ -171,22 +172,53 @@ def _compare(study: StudyResults, arm: str, task: str | None, against: str, num_
     resolution = equality_tolerance([*values.values(), *reference.values()])
     own = list(differences.values())
     step = estimate_discrete_step(own, resolution)
-    test = t_test(own, resolution=resolution, step=step, num_comparisons=num_comparisons)
+    error = _tuning_error(study, pair)
+    test = t_test(own, resolution=resolution, step=step, num_comparisons=num_comparisons, least_error=error)
     stuck = any(study.seeds_in_state(name, task, STUCK) for name in (arm, against))
-    if diverged or (stuck and pair.num_seeds < ENOUGH_SEEDS):
+    able = pair.num_seeds < ENOUGH_SEEDS or _least_adjusted_p(pair) < SIGNIFICANCE
+    if diverged or (stuck and able):
         test = test._replace(interval=None, p_value=None)
     pair = pair._replace(test=test, learned_counts=_tested(learning, num_comparisons))
     return pair._replace(verdict=_verdict(study, pair, test))
+
+
+def _tuning_error(study: StudyResults, pair: Comparison) -> float:
+    """Compute the jackknife's standard error of the mean difference, with values selected anew without each seed.
+
+    The t test takes the selected values as given. Where a seed more or less selects others, arms that are equal differ
+    by the luck of their tuning, which is no noise between seeds. Otherwise this is the t test's own standard error.
+
+    Returns:
+        The standard error; 0 if every selection stays the same.
+    """
+    arms = (pair.arm_name, pair.reference_name)
+    tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
+    if all(
+        study.selected_without_seed[arm, task, seed] == study.selected_hyperparameters[arm, task]
+        for arm in arms
+        for task in tasks
+        for seed in pair.differences
+    ):
+        return 0.0
+    means = []
+    for left_out in pair.differences:
+        own, reference = (study.compared_values_by_seed(arm, pair.task_name, left_out) for arm in arms)
+        kept = [own[seed] - reference[seed] for seed in pair.differences if seed != left_out]
+        means.append(math.fsum(kept) / len(kept))
+    return jackknife_error(means)
 
 
 def _verdict(study: StudyResults, pair: Comparison, test: MeanTest) -> str:
     assert pair.p_adjusted is not None
     if pair.p_adjusted < SIGNIFICANCE:
         return "better" if is_better(study.spec, test.mean, 0.0) else "worse"
-    least = bonferroni_correction(least_permutation_p(pair.num_seeds), pair.num_comparisons)
-    if test.p_value is None and test.mean and least >= SIGNIFICANCE:
+    if test.p_value is None and test.mean and _least_adjusted_p(pair) >= SIGNIFICANCE:
         return "not judged"  # whatever the differences were
     return "no difference seen"
+
+
+def _least_adjusted_p(pair: Comparison) -> float:
+    return bonferroni_correction(least_permutation_p(pair.num_seeds), pair.num_comparisons)
 
 
 def _tested(learning: LearnedCounts, num_comparisons: int) -> LearnedCounts:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.arm_comparisons import ENOUGH_SEEDS, Comparison, missing_runs_by_arm
+from transformer.studies.ablations.arm_comparisons import Comparison, missing_runs_by_arm
 from transformer.studies.ablations.hyperparameter_selection import DIVERGED, STUCK, MissingRun, StudyResults
 from transformer.studies.ablations.run_result import describe_run
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest, least_permutation_p
@@ -135,7 +135,7 @@ def _describe_stuck_seeds(study: StudyResults, pair: Comparison) -> str:
         for arm in (pair.arm_name, pair.reference_name)
         if (seeds := study.seeds_in_state(arm, pair.task_name, STUCK))
     ]
-    return f"{join_words(stuck)}, and a t test of such runs takes {ENOUGH_SEEDS} seeds"
+    return f"{join_words(stuck)}, so that the noise is not normal"
 
 
 def _permutation_result(pair: Comparison) -> str:

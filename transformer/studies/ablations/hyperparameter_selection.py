@@ -36,11 +36,13 @@ class StudyResults(NamedTuple):
         spec: The ablation.
         runs_by_setting: The results by arm, task and tuned values (as JSON text).
         selected_hyperparameters: The selected tuned values of each arm and task that has results.
+        selected_without_seed: What would be selected without one of the seeds, by arm, task and this seed.
     """
 
     spec: Ablation
     runs_by_setting: Mapping[tuple[str, str, str], tuple[RunResult, ...]]
     selected_hyperparameters: Mapping[tuple[str, str], Mapping[str, Any]]
+    selected_without_seed: Mapping[tuple[str, str, int], Mapping[str, Any]]
 
     def runs_with(self, arm: str, task: str, hyperparameters: Mapping[str, Any]) -> tuple[RunResult, ...]:
         """Return the runs of one combination of tuned values.
@@ -55,13 +57,23 @@ class StudyResults(NamedTuple):
         """
         return self.runs_by_setting.get((arm, task, _words(hyperparameters)), ())
 
-    def selected_runs(self, arm: str, task: str) -> tuple[RunResult, ...]:
-        """Return the runs of an arm at its selected tuned values; empty if it has no results on the task."""
-        return (
-            self.runs_with(arm, task, self.selected_hyperparameters[arm, task])
-            if (arm, task) in self.selected_hyperparameters
-            else ()
+    def selected_runs(self, arm: str, task: str, without_seed: int | None = None) -> tuple[RunResult, ...]:
+        """Return the runs of an arm at its selected tuned values; empty if it has no results on the task.
+
+        Args:
+            arm: The arm.
+            task: The task.
+            without_seed: A seed that the selection leaves out; None for the study's own selection.
+
+        Returns:
+            The runs, one for each seed.
+        """
+        selected = (
+            self.selected_hyperparameters.get((arm, task))
+            if without_seed is None
+            else self.selected_without_seed.get((arm, task, without_seed))
         )
+        return () if selected is None else self.runs_with(arm, task, selected)
 
     def runs_of_arm(self, arm: str) -> list[RunResult]:
         """Return all runs of an arm."""
@@ -83,7 +95,7 @@ class StudyResults(NamedTuple):
             task,
         )
 
-    def compared_values_by_seed(self, arm: str, task: str | None) -> dict[int, float]:
+    def compared_values_by_seed(self, arm: str, task: str | None, without_seed: int | None = None) -> dict[int, float]:
         """Return the values by which an arm is compared: those of `values_by_seed`, and one of every diverged run.
 
         A diverged run counts as worse than every run at chosen values that finished, of all arms: than the worst by as
@@ -92,13 +104,14 @@ class StudyResults(NamedTuple):
         Args:
             arm: The arm.
             task: The task; None for the mean over all tasks, of the seeds that have every task.
+            without_seed: A seed that the selection of tuned values leaves out.
 
         Returns:
             The values by seed.
         """
         diverged = {name: self._value_of_diverged(name) for name in self.spec.tasks}
         return self.average_over_tasks(
-            lambda name: self.selected_runs(arm, name),
+            lambda name: self.selected_runs(arm, name, without_seed),
             lambda cell: diverged[cell.task_name] if cell.state == DIVERGED else cell.reported_value,
             task,
         )
@@ -232,14 +245,21 @@ def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyR
         for words in map(_words, spec.combinations())
         if (place := places.get((arm, task, words)))
     }
-    study = StudyResults(spec, ordered, {})
-    chosen = {
-        (arm, task): hyperparameters
+    study = StudyResults(spec, ordered, {}, {})
+    tuned = [
+        (arm, task, tuning_seeds(study, arm, task))
         for arm in spec.arms
         for task in spec.tasks
-        if (hyperparameters := _choice(study, arm, task)) is not None
-    }
-    return study._replace(selected_hyperparameters=chosen)
+        if any(study.runs_with(arm, task, hyperparameters) for hyperparameters in spec.combinations())
+    ]
+    return study._replace(
+        selected_hyperparameters={(arm, task): _choice(study, arm, task, seeds) for arm, task, seeds in tuned},
+        selected_without_seed={
+            (arm, task, seed): _choice(study, arm, task, seeds - {seed})
+            for arm, task, seeds in tuned
+            for seed in spec.seeds
+        },
+    )
 
 
 def _judged(spec: Ablation, cell: RunResult) -> RunResult:
@@ -306,25 +326,42 @@ def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
     return set.intersection(*of_combinations) if of_combinations else set()
 
 
-def _choice(study: StudyResults, arm: str, task: str) -> Mapping[str, Any] | None:
-    """Select the combination with which most seeds learned, and of those the best mean; None if none was tried.
+def _choice(study: StudyResults, arm: str, task: str, seeds: set[int]) -> Mapping[str, Any]:
+    """Select the combination with the best mean of `selection_metric` over some seeds.
 
-    Ties go to the first. If no seed of any learned, the mean is over those that finished. Seeds are those of
-    `tuning_seeds`.
+    A run that did not learn counts with the worst of the arm's runs with its seed that did. So all means are of the
+    same seeds, and a run more that diverged by chance decides little. Combinations with which fewer than half of the
+    seeds learned are selected only if there are no others, those with which most learned first. Ties go to the first.
     """
-    spec = study.spec
-    sign = 1 if spec.direction is Direction.MINIMIZE else -1
-    shared = tuning_seeds(study, arm, task)
+    combinations = list(study.spec.combinations())
+    if len(combinations) == 1:
+        return combinations[0]
+    sign = 1 if study.spec.direction is Direction.MINIMIZE else -1
+    tried = [
+        (hyperparameters, [cell for cell in study.runs_with(arm, task, hyperparameters) if cell.seed in seeds])
+        for hyperparameters in combinations
+        if study.runs_with(arm, task, hyperparameters)
+    ]
 
-    def rank(hyperparameters: Mapping[str, Any]) -> tuple[int, float]:
-        runs = [cell for cell in study.runs_with(arm, task, hyperparameters) if cell.seed in shared]
-        measured = [cell for cell in runs if has_completed(cell) and cell.selection_value is not None]
-        able = [cell for cell in measured if has_learned(cell)]
-        values = [cell.selection_value for cell in able or measured if cell.selection_value is not None]
-        return -len(able), sign * math.fsum(values) / len(values) if values else math.inf
+    def learned(runs: Sequence[RunResult]) -> dict[int, float]:
+        values = {cell.seed: cell.selection_value for cell in runs if has_learned(cell)}
+        return {seed: sign * value for seed, value in values.items() if value is not None}
 
-    tried = [hyperparameters for hyperparameters in spec.combinations() if study.runs_with(arm, task, hyperparameters)]
-    return min(tried, key=rank) if tried else None
+    worst: dict[int, float] = {}
+    for _, runs in tried:
+        for seed, value in learned(runs).items():
+            worst[seed] = max(value, worst.get(seed, value))
+
+    def rank(entry: tuple[Mapping[str, Any], Sequence[RunResult]]) -> tuple[int, float, int]:
+        own = learned(entry[1])
+        if 2 * len(own) >= len(seeds) and own:
+            mean = math.fsum(own.get(seed, value) for seed, value in worst.items()) / len(worst)
+            return 0, mean, -len(own)
+        finished = [cell.selection_value for cell in entry[1] if has_completed(cell)]
+        known = list(own.values()) or [sign * value for value in finished if value is not None]
+        return len(seeds) - len(own), math.fsum(known) / len(known) if known else math.inf, 0
+
+    return min(tried, key=rank)[0]
 
 
 def _words(hyperparameters: Mapping[str, Any]) -> str:

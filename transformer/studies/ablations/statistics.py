@@ -1,6 +1,7 @@
 """Statistics of a few paired runs: intervals, tests and corrections, and the power of a planned study."""
 
 import functools
+import itertools
 import math
 import re
 import warnings
@@ -8,13 +9,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 CONFIDENCE = 0.95  # of every interval
 SIGNIFICANCE = 0.05  # two-sided, of every test
 POWER = 0.8  # the share of studies that are to see a true difference
 RESAMPLES = 2000  # of a bootstrap
-SIGN_FLIPS = 9999  # of the signs, where there are too many to try each: beyond 13 pairs
+SIGN_FLIPS = 9999  # of the signs, where there are too many to try each
+_MOST_PAIRS = 13  # whose signs are all tried
+_ROUNDING = 1e-12  # relative: sums that differ by less are equal
 MIN_RUNS_FOR_IQM_INTERVAL = 5  # of each task
 _NODES = 1024  # of the integral over the estimated deviation: power is then good to 1e-4
 _SHARES = {"accuracy", "exact", "fraction", "share", "success"}
@@ -47,7 +50,12 @@ class MeanTest(NamedTuple):
 
 
 def t_test(
-    values: Sequence[float], *, resolution: float = 0.0, step: float = 0.0, num_comparisons: int = 1
+    values: Sequence[float],
+    *,
+    resolution: float = 0.0,
+    step: float = 0.0,
+    num_comparisons: int = 1,
+    least_error: float = 0.0,
 ) -> MeanTest:
     """Compute Student's t test on one sample, or the paired t test on differences (Student 1908, Biometrika 6).
 
@@ -65,6 +73,7 @@ def t_test(
             on both sides, and p is that of a mean closer to zero by it. Without it tests of discrete values reject
             more true hypotheses than they state.
         num_comparisons: The number m of comparisons of which this is one.
+        least_error: The smallest standard error of the mean, which takes the place of s / sqrt(n) if that is smaller.
 
     Returns:
         The test.
@@ -79,10 +88,10 @@ def t_test(
         mean = float(sample[0])  # the mean of equal numbers can be off by a rounding
         return MeanTest(sample.size, mean if abs(mean) > resolution else 0.0, 0.0, None, None)
     mean, deviation, correction = float(sample.mean()), float(sample.std(ddof=1)), step / (2 * sample.size)
-    test = stats.ttest_1samp(sample, math.copysign(min(correction, abs(mean)), mean))
-    low, high = test.confidence_interval(1 - (1 - CONFIDENCE) / num_comparisons)
-    interval = Interval(float(low) - correction, float(high) + correction)
-    return MeanTest(sample.size, mean, deviation, interval, float(test.pvalue))
+    error, degrees = max(deviation / math.sqrt(sample.size), least_error), sample.size - 1
+    half = float(special.stdtrit(degrees, 1 - (1 - CONFIDENCE) / 2 / num_comparisons)) * error + correction
+    p = 2 * float(special.stdtr(degrees, -max(0.0, abs(mean) - correction) / error))
+    return MeanTest(sample.size, mean, deviation, Interval(mean - half, mean + half), p)
 
 
 def estimate_discrete_step(values: Sequence[float], resolution: float = 0.0) -> float:
@@ -100,6 +109,21 @@ def estimate_discrete_step(values: Sequence[float], resolution: float = 0.0) -> 
     return float(apart.min()) if 0 < apart.size < gaps.size else 0.0
 
 
+def jackknife_error(means: Sequence[float]) -> float:
+    """Compute the jackknife's standard error of a statistic (Tukey 1958, Annals of Mathematical Statistics 29).
+
+        sqrt((n - 1) / n * sum of (mean_i - their mean)^2)
+
+    Args:
+        means: The statistic without the i-th of n observations, for each of them.
+
+    Returns:
+        The standard error; for the mean of observations it is s / sqrt(n).
+    """
+    sample = np.asarray(means, np.float64)
+    return float(sample.std() * math.sqrt(sample.size - 1))
+
+
 def permutation_p(differences: Sequence[float]) -> float:
     """Compute the two-sided p of paired differences by flipping signs (Fisher 1935, "The design of experiments", 21).
 
@@ -113,10 +137,19 @@ def permutation_p(differences: Sequence[float]) -> float:
     if len(differences) < 2:
         raise ValueError(f"a permutation test takes two differences or more, not {len(differences)}")
     sample = np.asarray(differences, np.float64)
+    if sample.size <= _MOST_PAIRS:
+        sums = np.abs(_sign_patterns(sample.size) @ sample)
+        return float(np.mean(sums >= abs(sample.sum()) * (1 - _ROUNDING)))
     test = stats.permutation_test(
         (sample,), np.mean, permutation_type="samples", vectorized=True, n_resamples=SIGN_FLIPS, rng=0
     )
     return float(test.pvalue)
+
+
+@functools.lru_cache
+def _sign_patterns(n: int) -> np.ndarray:
+    """Return all patterns of n signs, of two opposite ones the one that begins with a plus."""
+    return np.array(list(itertools.product((1.0,), *[(1.0, -1.0)] * (n - 1))))
 
 
 def least_permutation_p(n: int) -> float:

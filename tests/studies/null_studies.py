@@ -1,0 +1,151 @@
+"""How often ablations whose arms are equal get a verdict: simulated studies in many settings, as a table.
+
+    python -m tests.studies.null_studies
+
+The whole takes about TIME on one core. `docs/guides/ablations.md` has its table, and `test_simulation.py` runs a tenth.
+"""
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms
+from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
+from transformer.studies.ablations.run_result import RunResult
+
+STUDIES = {2: 5_000, 6: 2_000}  # by the number of arms
+SEEDS, ARMS = (3, 5, 8), (2, 6)
+METRICS = {
+    "a loss with normal noise": "loss",
+    "a loss, and a validation loss with noise of its own": "independent",
+    "an accuracy near 1, of 1,000 examples": "saturated",
+    "an accuracy of 0.8, of 200 examples": "accuracy",
+    "two runs of five are stuck": "stuck",
+    "a run of five diverges": "diverged 0.2",
+    "two runs of five diverge": "diverged 0.4",
+    "one arm diverges where it is worst, a run of five": "lost 0.2",
+    "one arm diverges where it is worst, two runs of five": "lost 0.4",
+    "a run of 30 fails": "failed",
+}
+_RATE = "optimizer.learning_rate"
+_PENALTIES = (1.0, 0.0, 1.0)  # of each learning rate, in standard deviations of the noise
+_STUCK = 100.0
+
+
+class Setting(NamedTuple):
+    """The studies of one cell of the table.
+
+    Attributes:
+        metric: A key of `METRICS`.
+        tuned: Whether each arm tries three learning rates.
+        seeds: The number of seeds.
+        arms: The number of arms.
+    """
+
+    metric: str
+    tuned: bool
+    seeds: int
+    arms: int
+
+
+class Rate(NamedTuple):
+    """How many of some studies gave a false verdict, with Wilson's 95% interval."""
+
+    count: int
+    of: int
+    low: float
+    high: float
+
+
+def settings() -> Iterator[Setting]:
+    """Return every setting of the table."""
+    for metric, tuned, seeds, arms in itertools.product(METRICS, (False, True), SEEDS, ARMS):
+        yield Setting(metric, tuned, seeds, arms)
+
+
+def measure(setting: Setting, studies: int) -> Rate:
+    """Return the rate of false verdicts of a setting."""
+    random = np.random.default_rng([list(settings()).index(setting), 2026])
+    count = sum(_is_false(setting, _study(setting, random)) for _ in range(studies))
+    interval = stats.binomtest(count, studies).proportion_ci(0.95, method="wilson")
+    return Rate(count, studies, float(interval.low), float(interval.high))
+
+
+def _is_false(setting: Setting, pairs: Sequence[Comparison]) -> bool:
+    """Return whether any verdict is false: any at all, but that an arm is worse which loses its own worst runs."""
+    allowed = {"no difference seen", "not judged"}
+    lost = METRICS[setting.metric].startswith("lost")
+    return any(
+        pair.verdict not in allowed | ({"worse"} if lost and pair.arm_name == "arm1" else set()) for pair in pairs
+    )
+
+
+def _study(setting: Setting, random: np.random.Generator) -> list[Comparison]:
+    """Judge a study of equal arms: seeds move all of their runs, and learning rates those of all arms alike."""
+    kind, _, share = METRICS[setting.metric].partition(" ")
+    penalties = np.array(_PENALTIES if setting.tuned else (0.0,))
+    shape = (setting.arms, len(penalties), setting.seeds)
+    noise = random.normal(size=shape)
+    moved = noise + 5 * random.normal(size=setting.seeds) + penalties[:, None]
+    reported, selection = moved, moved + 0.3 * random.normal(size=shape)
+    states = np.full(shape, "done", dtype=object)
+    if kind in ("saturated", "accuracy"):
+        examples, error = {"saturated": (1000, 0.001), "accuracy": (200, 0.2)}[kind]
+        errors = np.broadcast_to(error * (1 + 0.5 * penalties[:, None]), shape)
+        reported, selection = (random.binomial(examples, errors) / examples for _ in range(2))
+    elif kind == "independent":
+        selection = moved - noise + random.normal(size=shape)
+    elif kind == "stuck":
+        stuck = 2 * _STUCK * (random.random(shape) < 0.4)
+        reported, selection = reported + stuck, selection + stuck
+    elif kind == "diverged":
+        states[random.random(shape) < float(share)] = "diverged"
+    elif kind == "lost":
+        states[1][noise[1] > stats.norm.ppf(1 - float(share))] = "diverged"
+    elif kind == "failed":
+        states[random.random(shape) < 1 / 30] = "failed"
+    return _judge(setting, reported, selection, states)
+
+
+def _judge(setting: Setting, reported: np.ndarray, selection: np.ndarray, states: np.ndarray) -> list[Comparison]:
+    rates = tuple(range(reported.shape[1]))
+    names = [f"arm{number}" for number in range(setting.arms)]
+    spec = Ablation(
+        "Equal?",
+        {name: {} for name in names},
+        names[0],
+        {_RATE: rates} if setting.tuned else {},
+        seeds=tuple(range(setting.seeds)),
+        learned_threshold=_STUCK,
+    )
+    runs = []
+    for (arm, rate, seed), value in np.ndenumerate(reported):
+        hyperparameters = {_RATE: rate} if setting.tuned else {}
+        state, chosen_by = states[arm, rate, seed], float(selection[arm, rate, seed])
+        known = None if state in ("diverged", "failed") else float(value)
+        runs.append(RunResult(names[arm], "", seed, hyperparameters, state, chosen_by, known, {}, None, {}, 1, "", ""))
+    return compare_arms(select_hyperparameters(spec, runs))
+
+
+def main() -> None:
+    """Print the table: a row a metric, a column a number of seeds, the higher rate of two and of six arms."""
+    began = time.monotonic()
+    rates = {}
+    for setting in settings():
+        rates[setting] = measure(setting, STUDIES[setting.arms])
+        print(*setting, *rates[setting], f"{time.monotonic() - began:.0f} s", sep="\t", file=sys.stderr, flush=True)
+    print("| studies of equal arms | 3 seeds | 5 seeds | 8 seeds |\n| --- | --- | --- | --- |")
+    for metric, tuned in itertools.product(METRICS, (False, True)):
+        of_seeds = [[rates[Setting(metric, tuned, seeds, arms)] for arms in ARMS] for seeds in SEEDS]
+        cells = " | ".join(f"{100 * max(rate.count / rate.of for rate in each):.1f}%" for each in of_seeds)
+        print(f"| {metric}{', tuned' if tuned else ''} | {cells} |")
+
+
+if __name__ == "__main__":
+    main()
