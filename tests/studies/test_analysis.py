@@ -335,9 +335,8 @@ def test_an_arm_that_was_not_tuned_over_every_value_gets_no_verdict() -> None:
     result = analyze(study, lost, {})
     (pair,) = result["comparisons"]
     assert (pair["verdict"], pair["n"], pair["p_adjusted"]) == ("not judged", 5, None)
-    assert pair["reason"] == (
-        "; ".join(f"arm 'pre', seed {seed}, {RATE}=2 failed" for seed in (1, 2, 3, 4))
-        + "; and 1 more: run the command again with --retry_failed."
+    assert (
+        pair["reason"] == f"arm 'pre', seed 1, {RATE}=2 failed; and 4 more: run the command again with --retry_failed."
     )
     # The same where each value has runs, but no seed has all of them.
     apart = [each for each in cells if each.arm_name == "post" or each.seed % 2 == each.hyperparameters[RATE] % 2]

@@ -11,7 +11,6 @@ from transformer.studies.ablations.hyperparameter_selection import DIVERGED, STU
 from transformer.studies.ablations.run_result import describe_run
 from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, MeanTest, least_permutation_p
 
-_NAMED = 4  # runs in one sentence, before the rest are only counted
 _BEFORE, _AFTER = (
     ("arm", "task", "seed"),
     ("state", "selection_value", "reported_value", "steps", "directory", "command"),
@@ -54,13 +53,13 @@ def _name_missing_runs(gaps: Mapping[str, Sequence[MissingRun]]) -> str:
         for arm, (task, seed, hyperparameters, failed) in runs
     ]
     again = " with --retry_failed" if any(run.failed for _, run in runs) else ""
-    return f"{format_some(words)}: run the command again{again}."
+    return f"{format_some(words, 1)}: run the command again{again}."
 
 
-def format_some(descriptions: Sequence[str]) -> str:
+def format_some(descriptions: Sequence[str], most: int = 4) -> str:
     """List a few descriptions, and count the rest: "a; b; c; d; and 6 more"."""
-    rest = len(descriptions) - _NAMED
-    return "; ".join(descriptions[:_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+    rest = len(descriptions) - most
+    return "; ".join(descriptions[:most]) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def round_to_error(value: float, error: float | None = None) -> str:

@@ -228,9 +228,10 @@ function verdictCell(pair) {
     "span",
     { class: `verdict ${pair.verdict.split(" ")[0]}` },
     createHtml("i", { "aria-hidden": "true" }, sign),
-    ablation.exploratory && pair.verdict !== "not judged" ? `${words} (exploratory)` : words,
+    words,
   );
-  return [line(badge), ...(pair.verdict === "not judged" ? [small(showInvisible(pair.reason ?? ""))] : [])];
+  if (pair.verdict === "not judged") return [line(badge), small(showInvisible(pair.reason ?? ""))];
+  return [line(badge), ...(ablation.exploratory ? [small("exploratory")] : [])];
 }
 
 /** @param {Arm} arm */

@@ -51,7 +51,7 @@ export function showForestPlot() {
   addFigure(byId("forest"), {
     id: "differences",
     title: `Difference to ${showInvisible(ablation.reference)}`,
-    note: "arm minus reference; each ring is a seed, the bar the 95% t interval of the mean",
+    note: "arm minus reference; each ring is a seed, the bar the 95% interval of the mean, adjusted for the number of arms",
     paint: paintDifferences,
   });
 }
