@@ -2,7 +2,8 @@
 
     python -m tests.studies.null_studies
 
-The whole takes about 25 minutes on one core. `docs/guides/ablations.md` has its table, and `test_simulation.py` runs a tenth.
+The whole takes about 25 minutes on one core. `docs/guides/ablations.md` has its table, and `test_simulation.py` runs a
+tenth.
 """
 
 import itertools
