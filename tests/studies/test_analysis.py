@@ -12,7 +12,9 @@ import pytest
 
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.analysis import analyze
+from transformer.studies.ablations.arm_comparisons import compare_arms
 from transformer.studies.ablations.formatting import round_to_error
+from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
 from transformer.studies.ablations.run_result import Point, RunResult
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
@@ -589,11 +591,11 @@ def test_a_verdict_and_its_interval_never_contradict_each_other() -> None:
         values = generator.normal(0, 1, (len(names), seeds)) + generator.choice([0.0, 2.0], (len(names), 1))
         values = values.round(1) if count % 2 else values
         cells = [each for name, own in zip(names, values.tolist(), strict=True) for each in row(name, own)]
-        for pair in analyze(study, cells, {})["comparisons"]:
-            if pair["interval"] is not None:
-                low, high = pair["interval"]
-                assert (pair["verdict"] in ("better", "worse")) == (not low <= 0 <= high) == (pair["p_adjusted"] < 0.05)
-                verdicts.append(pair["verdict"])
+        for pair in compare_arms(select_hyperparameters(study, cells)):
+            if pair.test.interval is not None:
+                low, high = pair.test.interval
+                assert (pair.verdict in ("better", "worse")) == (not low <= 0 <= high) == (pair.p_adjusted < 0.05)
+                verdicts.append(pair.verdict)
     assert set(verdicts) == {"better", "worse", "no difference seen"}
 
 
