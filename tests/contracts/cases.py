@@ -972,8 +972,6 @@ CASES = (
         learning_rate=0.02,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
         rounding=3e-6,
-        # Its program is nearly that of point_clouds, and takes as long to compile.
-        daily=(),
     ),
     Case(
         "geometry x pointer",

@@ -22,7 +22,17 @@ from transformer.tasks.question_answering import span_loss
 FOLDER = Path(__file__).with_name("classifiers")
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_score", "roberta", "bert_tokens", "roberta_tokens", "bert_span"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert",
+        pytest.param("bert_score", marks=pytest.mark.slow),
+        "roberta",
+        pytest.param("bert_tokens", marks=pytest.mark.slow),
+        "roberta_tokens",
+        "bert_span",
+    ],
+)
 def test_logits_loss_and_one_step_are_those_recorded(name: str, tmp_path: Path) -> None:
     recorded = recording(name, FOLDER)
     recorded.write(tmp_path / "published")

@@ -149,8 +149,15 @@ def pairs(tmp_path: Path) -> Path:
     ("name", "recordings", "wanted", "says"),
     [
         pytest.param("bert", FOLDER, "no,perhaps,yes", "initialized randomly: classes, pooler", id="masked"),
-        pytest.param("bert_score", CLASSIFIERS, "no,perhaps,yes", "initialized randomly: classes", id="scores"),
-        pytest.param("bert", CLASSIFIERS, "a,b,c", "", id="three classes"),
+        pytest.param(
+            "bert_score",
+            CLASSIFIERS,
+            "no,perhaps,yes",
+            "initialized randomly: classes",
+            id="scores",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("bert", CLASSIFIERS, "a,b,c", "", id="three classes", marks=pytest.mark.slow),
     ],
 )
 def test_any_bert_becomes_a_classifier_of_the_users_texts(
