@@ -23,7 +23,7 @@ from transformer.layers.image_grid_attention import (
     stack_layer_maps,
 )
 from transformer.layers.linear import Linear
-from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentStack
+from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
 from transformer.models.model import Aux, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
@@ -92,7 +92,7 @@ class StackedAttentionConfig(Config, path="config.model"):
 
     def _check(self) -> None:
         cell = self.question_encoder.cell
-        if self.question_state is QuestionState.MEMORY and cell not in (CellKind.LSTM, CellKind.LSTM_PEEPHOLE):
+        if self.question_state is QuestionState.MEMORY and not cell.has_memory:
             raise UserError(
                 f"config.model.question_state=memory is that of an LSTM, and config.model.question_encoder.cell="
                 f"{cell.value} has none: say question_state=hidden, or cell=lstm"
