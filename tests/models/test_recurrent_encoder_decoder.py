@@ -295,7 +295,7 @@ QUICK = (
     "local-m in steps",
     "local-p in steps",
 )
-QUICK += ("concat", "split heads", "hard", "deep", "gnmt", "deep-att")
+QUICK += ("concat", "split heads", "hard", "gnmt", "deep-att")
 
 
 @pytest.mark.parametrize(

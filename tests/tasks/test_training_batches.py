@@ -28,6 +28,8 @@ CONFIGS: dict[str, Mapping[str, Any]] = {
         "num_eval_examples": 4,
     },
 }
+# Every step reads all data, of which another seed has no other order.
+WHOLE = ("experiments.kernel_regression.task",)
 # As data prepared in advance: every epoch has the same pairs in the same order.
 REPEATED = "fixed_pairs"
 
@@ -60,7 +62,9 @@ def test_a_restarted_run_reads_the_batches_of_the_uninterrupted_one(name: str, t
         for array, values in read[step].items():
             np.testing.assert_array_equal(again[array], values, err_msg=f"{array} of step {step}")
             assert again[array].dtype == values.dtype
-        assert differ(other[step], read[step]), f"another seed reads the same at step {step}"
+        assert differ(other[step], read[step]) == (name not in WHOLE), f"another seed's batch of step {step}"
+    if name in WHOLE:
+        return
     if epoch > 1:
         assert differ(read[0], read[1])
     assert differ(read[0], read[epoch]) == (CONFIGS[name].get("input_format") != REPEATED), "the second epoch's order"
