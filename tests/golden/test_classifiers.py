@@ -25,7 +25,7 @@ FOLDER = Path(__file__).with_name("classifiers")
 @pytest.mark.parametrize(
     "name",
     [
-        "bert",
+        pytest.param("bert", marks=pytest.mark.slow),
         pytest.param("bert_score", marks=pytest.mark.slow),
         "roberta",
         pytest.param("bert_tokens", marks=pytest.mark.slow),

@@ -366,6 +366,7 @@ def test_identity_projections_are_the_plain_score() -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_attention_begins_uniform_as_bahdanau_begins_it() -> None:
     model = build(tiny(initialization=Initialization.BAHDANAU), INTERFACE, Precision())
     variables = jax.jit(model.init)(jax.random.key(3))
