@@ -148,8 +148,8 @@ def _fine_tuned_head(architectures: Sequence[str], names: TensorNames, classifie
 def _restore_heads(config: Config, bare: str) -> Config:
     """Return the config with the class of a model with these heads; with both, `BertForPreTraining`."""
     head = config["head"]
-    ours = ("pooler", "head", "output_bias", *(() if head in _WITH_CLASSES else ("num_labels",)))
-    rest = {name: value for name, value in config.items() if name not in ours}
+    simplified = ("pooler", "head", "output_bias", *(() if head in _WITH_CLASSES else ("num_labels",)))
+    rest = {name: value for name, value in config.items() if name not in simplified}
     named = {"pretraining": "BertForPreTraining", "none": bare}
     named |= {ours: bare.replace("Model", ending) for ours, ending in _FINE_TUNED.items()}
     return rest | ({"architectures": [named[head]]} if head in named else {})

@@ -93,7 +93,7 @@ class Classification(LabeledTextTask):
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Compute the mean of -log p(class) over the texts, in nats."""
-        logits_BxC, aux = self._logits(view, batch, key)
+        logits_BxC, aux = self.apply_model(view, batch, key)
         sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
         metrics = {
             "loss": sums.cross_entropy / denominators["examples"],
@@ -101,13 +101,9 @@ class Classification(LabeledTextTask):
         }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
-    def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B C"], Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in TEXT_CLASSIFICATION.inputs}
-        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum the loss, and count the texts of each class (rows) predicted as each class (columns)."""
-        logits_BxC, _ = self._logits(view, batch, None)
+        logits_BxC, _ = self.apply_model(view, batch, None)
         labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
         return {"loss": nats, "confusion": confusion_matrix(logits_BxC, labels_B, real_B)}, None

@@ -18,7 +18,7 @@ from transformer.config import NonNegativeFloat, UserError
 from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
 from transformer.data.datasets.glue import glue_metric
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
-from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat, SequenceLayout
+from transformer.data.fine_tuning_sequence_layouts import SequenceFormat, SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, WithTextsAndLabel
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import (
@@ -38,12 +38,8 @@ from transformer.tasks.base_task import (
     refuse_decoding_options,
 )
 from transformer.tasks.classification import classification_report, confusion_matrix
-from transformer.tasks.labeled_text_task_base import (
-    EncodedSplit,
-    LabeledTextConfig,
-    LabeledTextTask,
-    examples_of_splits,
-)
+from transformer.tasks.fine_tuning_config import FormattedTextConfig
+from transformer.tasks.labeled_text_task_base import EncodedSplit, LabeledTextTask, examples_of_splits
 from transformer.tasks.losses import chunked_token_loss, class_loss
 from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
 from transformer.tasks.task import (
@@ -68,7 +64,7 @@ _MARK_NAMES = ("<start>", "<delimiter>", "<extract>")
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuningConfig(LabeledTextConfig):
+class FineTuningConfig(FormattedTextConfig):
     """Examples, their tokenizer, the shapes of their batches, and the loss.
 
     An example becomes one or more sequences (transformer.data.fine_tuning_sequence_layouts); if one is longer than the
@@ -121,18 +117,6 @@ class FineTuningConfig(LabeledTextConfig):
         typed = self.sequence_format is SequenceFormat.BERT and self.shape.num_texts > 1
         return TEXT_PAIR_CLASSIFICATION if typed else TEXT_CLASSIFICATION
 
-    def delimiters(self, tokenizer: AnyTokenizer) -> DelimiterTokens:
-        """Return the tokens around and between texts.
-
-        Raises:
-            UserError: If the tokenizer lacks one.
-        """
-        return DelimiterTokens.of_format(self.sequence_format, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id)
-
-    def separator(self, tokenizer: AnyTokenizer) -> int | None:
-        """Return the token between two texts that token types tell apart; None if the model reads no token types."""
-        return self.delimiters(tokenizer).between_ids[0] if "types" in self.signature.inputs else None
-
 
 class FineTuning(LabeledTextTask):
     """The task of fine-tuning; implements transformer.tasks.task.Task.
@@ -173,15 +157,7 @@ class FineTuning(LabeledTextTask):
     ) -> tuple[Array, LossAux]:
         """Compute L2 + lambda L1, in nats."""
         weight = self.config.auxiliary
-        inputs = {name: jnp.asarray(batch[name]) for name in self.interface.inputs}
-        hidden_BxTxE, aux = view.model.apply(
-            view.variables,
-            inputs,
-            method="hidden" if weight else "forward",
-            train=view.train,
-            key=key,
-            capture=view.capture,
-        )
+        hidden_BxTxE, aux = self.apply_model(view, batch, key, method="hidden" if weight else "forward")
         outputs_SBxC = aux.extras["classes"] if weight else hidden_BxTxE
         answered = self._answered(outputs_SBxC, batch)
         metrics = {name: value / denominators["examples"] for name, value in answered.items()}
@@ -190,7 +166,7 @@ class FineTuning(LabeledTextTask):
             sums = chunked_token_loss(
                 lambda hidden: view.model.logits(view.variables, hidden),
                 hidden_BxTxE,
-                jnp.roll(inputs["tokens"], -1, axis=1),
+                jnp.roll(jnp.asarray(batch["tokens"]), -1, axis=1),
                 _predicted(batch),
                 0.0,
             )
@@ -227,8 +203,7 @@ class FineTuning(LabeledTextTask):
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Any]:
         """Sum the loss and the confusion matrix; of scores, return the scores themselves as rows."""
-        inputs = {name: jnp.asarray(batch[name]) for name in self.interface.inputs}
-        outputs_SBxC, _ = view.model.apply(view.variables, inputs, train=False)
+        outputs_SBxC, _ = self.apply_model(view, batch, None)
         loss = self._answered(outputs_SBxC, batch)["loss"]
         sums, rows = evaluation_sums(
             self.shape, self.combine_outputs(outputs_SBxC), jnp.asarray(batch["labels"]), real_rows(batch)
@@ -442,11 +417,6 @@ def encode_inputs(
     return EncodedInputs(inputs, "forward", _label_sequences(tokenizer, rows, titles))
 
 
-def _special_roles(config: FineTuningConfig) -> tuple[str, ...]:
-    """Return the roles of the special tokens of a newly trained tokenizer."""
-    return () if config.sequence_format is SequenceFormat.GPT else ("begin", "end")
-
-
 def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1) -> FineTuning:
     """Build the task over its data.
 
@@ -469,7 +439,7 @@ def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1
     texts = {
         name: [input_text(config, text) for each in split for text in each.texts] for name, split in examples.items()
     }
-    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, _special_roles(config))
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, config.special_roles)
     encode = functools.partial(input_sequences, config, tokenizer)
     splits = {
         name: EncodedSplit.of(
@@ -482,7 +452,7 @@ def build_task(config: FineTuningConfig, directory: Path, rows_multiple: int = 1
 
 def build_synthetic_task(config: FineTuningConfig, rows_multiple: int = 1) -> FineTuning:
     """Build the task over synthetic examples whose sequences are all of the greatest length."""
-    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, _special_roles(config))
+    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, config.special_roles)
     shape = config.shape
     example = LabeledExample(("made up",) * shape.num_texts, 0.0 if shape.has_scores else 0)
     split = EncodedSplit(

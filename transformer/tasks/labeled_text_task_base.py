@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float, Key
 
 from transformer.config import BatchSize, Config, NumDisplayedExamples, SplitName, UserError, VocabSize
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
@@ -15,8 +15,10 @@ from transformer.data.datasets.local_files import BY_CONTENT, HeldOutFiles, is_t
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.labeled_text_batches import LabeledTextBatches, WithTextsAndLabel
 from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.models.model import Aux
+from transformer.models.task_interface import TaskInterface
 from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, real_rows
-from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView
 from transformer.tasks.text_data import TokenizerKind, pad_texts
 
 GENERATED_DATASETS = ("word_order", "grammar")
@@ -160,6 +162,8 @@ class LabeledTextTask(BaseTask):
         separator: The token between the two parts of a row; None if token types do not tell them apart.
     """
 
+    interface: TaskInterface
+
     def __init__(
         self,
         config: LabeledTextConfig,
@@ -226,6 +230,20 @@ class LabeledTextTask(BaseTask):
     def training_batches(self, seed: int) -> BatchSource:
         """Return the training examples, epoch after epoch."""
         return self.batches("train", seed)
+
+    def apply_model(
+        self, view: StateView, batch: Batch, key: Key[Array, ""] | None, *, method: str = "forward"
+    ) -> tuple[Float[Array, "*B _"], Aux]:
+        """Run a method of the model on a batch, and capture what the view asks for.
+
+        Args:
+            view: The state.
+            batch: The batch.
+            key: Random key for dropout in training.
+            method: The method of the model.
+        """
+        inputs = {name: jnp.asarray(batch[name]) for name in self.interface.inputs}
+        return view.model.apply(view.variables, inputs, method=method, train=view.train, key=key, capture=view.capture)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of examples, without rows that only fill up a batch."""

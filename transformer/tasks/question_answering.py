@@ -30,14 +30,10 @@ from transformer.models.task_interface import (
 )
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import check_input_texts, make_capture_function, real_rows, refuse_decoding_options
-from transformer.tasks.encoder_fine_tuning import (
-    EncoderFineTuningConfig,
-    encode_with_offsets,
-    load_tokenizer_of_texts,
-    synthetic_tokenizer_of_encoder,
-)
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR
+from transformer.tasks.fine_tuning_config import EncoderFineTuningConfig
 from transformer.tasks.labeled_text_task_base import EncodedSplit, LabeledTextTask, examples_of_splits
+from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
 from transformer.tasks.task import (
     Batch,
     EncodedInputs,
@@ -51,7 +47,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import pad_texts, token_axis_labels
+from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
 from transformer.tasks.text_task_base import real_positions
 
 # The logit of a place that cannot be an answer: exp of it is 0, and sums of it are finite.
@@ -102,10 +98,6 @@ class QuestionAnsweringConfig(EncoderFineTuningConfig):
         """What the task requires of a model."""
         typed = self.sequence_format is SequenceFormat.BERT
         return EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES if typed else EXTRACTIVE_QUESTION_ANSWERING
-
-    def separator(self, tokenizer: AnyTokenizer) -> int | None:
-        """Return the token between question and context that token types tell apart; None without token types."""
-        return self.delimiters(tokenizer).between_ids[0] if "types" in self.signature.inputs else None
 
 
 class SpanLoss(NamedTuple):
@@ -226,17 +218,13 @@ class QuestionAnswering(LabeledTextTask):
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Compute the mean of `span_loss` over the windows."""
-        logits_BxTx2, aux = self._logits(view, batch, key)
+        logits_BxTx2, aux = self.apply_model(view, batch, key)
         sums = self._span_loss(logits_BxTx2, batch)
         metrics = {
             "loss": sums.cross_entropy / denominators["examples"],
             "accuracy": sums.correct / denominators["examples"],
         }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
-
-    def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B T 2"], Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in self.interface.inputs}
-        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
     def _span_loss(self, logits_BxTx2: Float[Array, "B T 2"], batch: Batch) -> SpanLoss:
         return span_loss(logits_BxTx2, jnp.asarray(batch["labels"]), real_positions(batch), real_rows(batch))
@@ -248,7 +236,7 @@ class QuestionAnswering(LabeledTextTask):
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Sum the loss over the windows, and return the best answer of each as rows."""
-        logits_BxTx2, _ = self._logits(view, batch, None)
+        logits_BxTx2, _ = self.apply_model(view, batch, None)
         sums = {"loss": self._span_loss(logits_BxTx2, batch).cross_entropy, **self.denominators(batch)}
         return sums, {"index": jnp.asarray(batch["index"]), **self._best_spans(logits_BxTx2, batch)._asdict()}
 
@@ -321,7 +309,7 @@ def encode_questions(
     asked = tokenizer.encode([each.question for each in questions])
     # Questions about one context share its tokens.
     contexts = list(dict.fromkeys(each.context for each in questions))
-    encoded = dict(zip(contexts, encode_with_offsets(tokenizer, contexts), strict=True))
+    encoded = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
     return [
         window
         for number, (question, ids) in enumerate(zip(questions, asked, strict=True))
@@ -400,14 +388,14 @@ def build_task(config: QuestionAnsweringConfig, directory: Path, rows_multiple: 
     texts = {
         name: [text for each in split for text in (each.question, each.context)] for name, split in examples.items()
     }
-    tokenizer = load_tokenizer_of_texts(config, directory, texts)
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, config.special_roles)
     windows = {name: encode_questions(config, tokenizer, split) for name, split in examples.items()}
     return QuestionAnswering(config, tokenizer, windows, rows_multiple)
 
 
 def build_synthetic_task(config: QuestionAnsweringConfig, rows_multiple: int = 1) -> QuestionAnswering:
     """Build the task over synthetic windows, all of the greatest length."""
-    tokenizer = synthetic_tokenizer_of_encoder(config)
+    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, config.special_roles)
     question = ExtractiveQuestion("a", "a", ())
     window = QuestionWindow(question, 0, [0] * config.max_text_length, 1, [(0, 1)] * config.max_text_length, (0, 0))
     return QuestionAnswering(

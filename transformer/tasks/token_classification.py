@@ -19,21 +19,17 @@ from transformer.data.labeled_words import (
     marks_entities,
 )
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.models.task_interface import TOKEN_CLASSIFICATION, InputSpec, TaskInterface
+from transformer.models.task_interface import TOKEN_CLASSIFICATION, InputSpec, Signature, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (
     check_input_texts,
     make_capture_function,
     refuse_decoding_options,
 )
-from transformer.tasks.encoder_fine_tuning import (
-    EncoderFineTuningConfig,
-    encode_with_offsets,
-    load_tokenizer_of_texts,
-    synthetic_tokenizer_of_encoder,
-)
+from transformer.tasks.fine_tuning_config import EncoderFineTuningConfig
 from transformer.tasks.labeled_text_task_base import EncodedSplit, LabeledTextTask, examples_of_splits
 from transformer.tasks.losses import TokenLoss, token_loss
+from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
 from transformer.tasks.task import (
     Batch,
     EncodedInputs,
@@ -47,7 +43,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import pad_texts, token_axis_labels
+from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +66,11 @@ class TokenClassificationConfig(EncoderFineTuningConfig):
         super()._check()
         if self.classes or not is_conll_file(self.dataset):
             word_classes(self.dataset, self.classes)
+
+    @property
+    def signature(self) -> Signature:
+        """What the task requires of a model."""
+        return TOKEN_CLASSIFICATION
 
     @property
     def reads_own_files(self) -> bool:
@@ -128,7 +129,7 @@ class TokenClassification(LabeledTextTask):
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Compute the mean of -log p(class) over the words, in nats."""
-        logits_BxTxC, aux = self._logits(view, batch, key)
+        logits_BxTxC, aux = self.apply_model(view, batch, key)
         sums = _token_sums(logits_BxTxC, batch)
         metrics = {
             "loss": sums.cross_entropy / denominators["words"],
@@ -136,13 +137,9 @@ class TokenClassification(LabeledTextTask):
         }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
-    def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B T C"], Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in TOKEN_CLASSIFICATION.inputs}
-        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Sum the loss, and return the most probable class of every token as rows."""
-        logits_BxTxC, _ = self._logits(view, batch, None)
+        logits_BxTxC, _ = self.apply_model(view, batch, None)
         sums = {"loss": _token_sums(logits_BxTxC, batch).cross_entropy, **self.denominators(batch)}
         predicted_BxT = jnp.argmax(logits_BxTxC, axis=-1).astype(jnp.int32)
         padding = self.config.max_text_length - predicted_BxT.shape[1]
@@ -247,7 +244,7 @@ def encode_words(
     """Encode texts, each a sequence of words, between the special tokens."""
     delimiters = config.delimiters(tokenizer)
     found = []
-    for words, encoded in zip(texts, encode_with_offsets(tokenizer, [" ".join(words) for words in texts]), strict=True):
+    for words, encoded in zip(texts, tokenizer.encode_with_offsets([" ".join(words) for words in texts]), strict=True):
         word_of_character = np.repeat(np.arange(len(words)), [len(word) + 1 for word in words])
         first_tokens = [-1] * len(words)
         for place, (start, stop) in enumerate(encoded.offsets, 1):  # behind the begin token
@@ -311,14 +308,14 @@ def build_task(config: TokenClassificationConfig, directory: Path, rows_multiple
     )
     examples = examples_of_splits(config, opened)
     texts = {name: [each.texts[0] for each in split] for name, split in examples.items()}
-    tokenizer = load_tokenizer_of_texts(config, directory, texts)
+    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, config.special_roles)
     words = {name: encode_words(config, tokenizer, [each.words for each in split]) for name, split in examples.items()}
     return TokenClassification(config, tokenizer, examples, words, rows_multiple)
 
 
 def build_synthetic_task(config: TokenClassificationConfig, rows_multiple: int = 1) -> TokenClassification:
     """Build the task over synthetic texts, all of the greatest length."""
-    tokenizer = synthetic_tokenizer_of_encoder(config)
+    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, config.special_roles)
     text, words = LabeledWords(("a",), (0,)), EncodedWords([0] * config.max_text_length, [1])
     texts, encoded = [text] * config.batch_size, [words] * config.batch_size
     names = ("train", *config.eval_splits)

@@ -13,6 +13,7 @@ import numpy as np
 from transformer.config import NonNegativeInt, UserError, convert_value, refuse_single_text
 from transformer.data.tokenizers.token_text import TokenEncoding, label_tokens, piece_bytes
 from transformer.data.tokenizers.tokenizer import (
+    EncodedTextWithOffsets,
     language_tags,
     save_special_token_roles,
     special_token_ids_by_role,
@@ -128,6 +129,17 @@ class MarianTokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode source texts without special tokens."""
         return self._numbers_of(self._reader, texts)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[EncodedTextWithOffsets]:
+        """Refuse to tell which characters each token is of.
+
+        Raises:
+            UserError: Always.
+        """
+        raise UserError(
+            "the run's tokenizer is one of SentencePiece, which does not tell the characters of a token: use one in "
+            "tokenizer.json"
+        )
 
     def encode_masked(self, text: str) -> list[int]:
         """Encode a source text; there is no mask token that it could contain."""
