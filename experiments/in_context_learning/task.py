@@ -26,6 +26,7 @@ from experiments.in_context_learning.data import (
     sample_text,
     shots_by_character,
 )
+from experiments.in_context_learning.fine_tuning_evaluation import count_correct_after_fine_tuning, make_pair_rows
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
     BatchSize,
@@ -34,6 +35,7 @@ from transformer.config import (
     NumDisplayedExamples,
     NumExamples,
     NumExamplesOrZero,
+    PositiveFloat,
     PositiveInt,
     Range,
     TupleLimits,
@@ -86,7 +88,17 @@ class Problem(enum.Enum):
 _PAIRED = (Problem.WORD_TRANSLATION, Problem.STRING_EDITS)
 # The problems of which a field of the config says something; all where it is absent.
 _ASKED_OF = {
-    **dict.fromkeys(("alphabet_size", "min_word_length", "max_word_length", "shots"), _PAIRED),
+    **dict.fromkeys(
+        (
+            "alphabet_size",
+            "min_word_length",
+            "max_word_length",
+            "shots",
+            "fine_tuning_steps",
+            "fine_tuning_learning_rate",
+        ),
+        _PAIRED,
+    ),
     "num_letters": (Problem.WORD_TRANSLATION,),
     **dict.fromkeys(("text_length", "prompt_length"), (Problem.STYLE,)),
 }
@@ -110,6 +122,9 @@ class InContextLearningConfig(Config, path="config.task"):
         min_word_length: For translation and edits, the fewest letters of a word.
         max_word_length: For translation and edits, the most letters of a word.
         shots: For translation and edits, the numbers of pairs after which answers are evaluated.
+        fine_tuning_steps: For translation and edits, the updates by which a copy of the trained model is fine-tuned on
+            the pairs of each held-out episode, to compare with reading them; 0 leaves this evaluation out.
+        fine_tuning_learning_rate: For translation and edits, Adam's learning rate in it.
         text_length: For style, the characters of a text.
         prompt_length: For style, the first characters, which are the prompt.
         batch_size: Episodes in a batch.
@@ -127,6 +142,8 @@ class InContextLearningConfig(Config, path="config.task"):
     min_word_length: int = 3
     max_word_length: Letters = 3
     shots: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (0, 1, 2, 4, 8)
+    fine_tuning_steps: NonNegativeInt = 0
+    fine_tuning_learning_rate: PositiveFloat = 1e-3
     text_length: int = 96
     prompt_length: PositiveInt = 48
     batch_size: BatchSize = 32
@@ -229,6 +246,12 @@ class InContextLearning(BaseTask):
                 for split, seed in splits
                 for name, unseen in kinds
             )
+            if config.fine_tuning_steps:
+                self.evaluations += tuple(
+                    self._fine_tuned(split, (seed, unseen), name, config.episode_distribution)
+                    for split, seed in splits
+                    for name, unseen in kinds
+                )
         self._shown = self._draw(
             np.random.default_rng((VALIDATION_SEED, 2**32)), config.num_probe_examples, unseen=True
         )
@@ -335,6 +358,42 @@ class InContextLearning(BaseTask):
 
         batches = [self._batch(part) for part in drawn]
         return Evaluation(name, split, batches, step, finish, at_end=split == "test")
+
+    def _fine_tuned(
+        self, split: str, seed: tuple[int, bool], name: str, rules: episodes.EpisodeDistribution
+    ) -> Evaluation:
+        """Return the evaluation of how often an answer is right after fine-tuning on the pairs before it."""
+        config = self.config
+
+        def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+            rows = {field: jnp.asarray(values) for field, values in batch.items()}
+            right = count_correct_after_fine_tuning(
+                view.model,
+                view.variables,
+                rows,
+                config.shots,
+                steps=config.fine_tuning_steps,
+                learning_rate=config.fine_tuning_learning_rate,
+            )
+            return {"right": right, "examples": jnp.float32(len(batch["tokens"]))}, None
+
+        def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
+            shares = np.asarray(sums["right"]) / float(sums["examples"])
+            return EvaluationReport(
+                {
+                    f"{name}_fine_tuned_accuracy_{known}": float(share)
+                    for known, share in zip(config.shots, shares, strict=True)
+                },
+                note=f"{int(sums['examples'])} episodes with {name} rules, {config.fine_tuning_steps} updates each",
+            )
+
+        batches = [
+            make_pair_rows(
+                self.tokenizer, [told.episode for told in part if told.episode is not None], rules.max_pair_length
+            )
+            for part in self._held_out(seed, unseen=seed[1])
+        ]
+        return Evaluation(f"{name}_fine_tuned", split, batches, step, finish, at_end=True)
 
     def _style(self, split: str, seed: int) -> Evaluation:
         """Return the evaluation of how often a text sampled after a prompt is classified as its author's."""
