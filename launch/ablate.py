@@ -30,7 +30,7 @@ def _become_worker(arguments: Arguments) -> None:
 
     told = {"num_workers": arguments.num_workers, "seeds": arguments.seeds, "plan_effect": arguments.plan_effect}
     idle = [name for name, value in told.items() if value is not None]
-    idle += [name for name in ("report_only", "retry_failed") if getattr(arguments, name)]
+    idle += [name for name in ("report_only", "retry_failed", "register") if getattr(arguments, name)]
     if idle:
         raise UserError(f"--{idle[0]} has no effect on a --worker of a study that has begun: omit one of them")
     TrialStore.open_existing(parse_path(arguments.workdir))
@@ -62,6 +62,13 @@ COMMAND = Command(
             value_type=float,
             makes_optional=("workdir",),
         ),
+        Flag(
+            "register",
+            "before a study, check it and write what it asks and how it decides into the study's directory, with a "
+            "hash; nothing is trained",
+            default=False,
+            value_type=bool,
+        ),
         Flag("worker", "be one worker of a study that has begun, in this process", default=False, value_type=bool),
     ),
     takes_config=True,
@@ -74,6 +81,8 @@ def main(arguments: Arguments) -> None:
     if arguments.worker:
         _work(arguments)
         return
+    if arguments.register:
+        _refuse_what_registering_ignores(arguments)
     if arguments.plan_effect is not None:
         from transformer.studies.ablations.study_plan import format_plan
 
@@ -92,9 +101,21 @@ def main(arguments: Arguments) -> None:
     if not arguments.report_only:
         check_depth_sweeps(arguments.config, spec)
     trial_store, about = _begin(arguments, spec, planned)
+    if arguments.register:
+        _register(arguments, spec, trial_store)
+        return
     if not arguments.report_only:
         about = _train(arguments, spec, planned, trial_store, about)
     _report(arguments, spec, planned, trial_store, about)
+
+
+def _refuse_what_registering_ignores(arguments: Arguments) -> None:
+    """Raise UserError for a flag of training or reporting beside --register."""
+    values = {name: getattr(arguments, name) for name in ("num_workers", "trackers", "plan_effect")}
+    idle = [name for name, value in values.items() if value is not None]
+    idle += [name for name in ("vmap", "retry_failed", "report_only") if getattr(arguments, name)]
+    if idle:
+        raise UserError(f"--{idle[0]} has no effect on --register, which trains and reports nothing: omit one of them")
 
 
 def _work(arguments: Arguments) -> None:
@@ -180,6 +201,29 @@ def _begin(
     return trial_store, about
 
 
+def _register(arguments: Arguments, spec: "Ablation", trial_store: "TrialStore") -> None:
+    """Register the study, and print its hash."""
+    from transformer.studies.ablations.registration import register
+
+    registration = register(trial_store, spec, arguments.config)
+    print(f"registered {registration.registered}, SHA-256 {registration.sha256}: {trial_store.path}/registration.json")
+    print("publish the hash, for example by committing the file, and train with the same command without --register")
+
+
+def _registration(arguments: Arguments, spec: "Ablation", trial_store: "TrialStore") -> dict[str, Any] | None:
+    """Return when the study was registered and what changed since; None if it is not registered."""
+    from transformer.studies.ablations.registration import describe_changes, read_registration, registered_study
+
+    registration = read_registration(trial_store.path)
+    if registration is None:
+        return None
+    return {
+        "registered": registration.registered,
+        "sha256": registration.sha256,
+        "changes": describe_changes(registration, registered_study(spec, arguments.config)),
+    }
+
+
 def _train(
     arguments: Arguments,
     spec: "Ablation",
@@ -251,6 +295,7 @@ def _report(
             "arms": about["arms"],
             "initial_gradients": about.get("initial_gradients"),
             "first_judged_seeds": about.get("first_judged_seeds"),
+            "registration": _registration(arguments, spec, trial_store),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join([*shell_command("ablate"), *arguments.without("report_only", "retry_failed")]),
             "maps_command": shlex.join(shell_command("maps")),

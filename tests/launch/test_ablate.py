@@ -188,6 +188,76 @@ def test_seeds_that_are_added_before_any_verdict_are_seeds_of_the_study(capsys, 
     assert not json.loads((run / "ablation.json").read_text())["exploratory"]
 
 
+def registered(run: Path, capsys: pytest.CaptureFixture[str], study: Path) -> str:
+    """Register the study, and return its hash."""
+    assert call(f"--config={study}", f"--workdir={run}", "--register") == 0
+    told = capsys.readouterr().out
+    registration = json.loads((run / "registration.json").read_text())
+    assert f"SHA-256 {registration['sha256']}" in told
+    return registration["sha256"]
+
+
+def test_a_study_as_registered_says_so(capsys, tmp_path, study, fakes):
+    run = tmp_path / "run"
+    sha256 = registered(run, capsys, study)
+    assert fakes.trained == []
+    assert registered(run, capsys, study) == sha256  # once more changes nothing
+    assert call(f"--config={study}", f"--workdir={run}") == 0
+    result = json.loads((run / "ablation.json").read_text())
+    assert not result["exploratory"]
+    assert result["summary"][0].startswith("Registered on 20")
+    assert f"before its first run, with the hash {sha256[:12]}: arms" in result["summary"][0]
+    assert "exploratory" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "change"),
+    [
+        ({}, ("--seeds=1,2,3,4",), "seeds was [1, 2, 3], is [1, 2, 3, 4]"),
+        ({"seeds": (1, 2, 3, 4)}, (), "seeds was [1, 2, 3], is [1, 2, 3, 4]"),
+        (
+            {"reported_metric": "validation/loss"},
+            (),
+            'reported_metric was "validation/cross_entropy", is "validation/loss"',
+        ),
+        ({"smallest_effect_of_interest": 0.5}, (), "smallest_effect_of_interest was null, is 0.5"),
+        ({"learned_threshold": 9.0}, (), "learned_threshold was null, is 9.0"),
+    ],
+)
+def test_what_differs_from_the_registration_makes_a_study_exploratory(
+    capsys, tmp_path, study, fakes, fields, words, change
+):
+    run = tmp_path / "run"
+    registered(run, capsys, study)
+    plain = {**PLAIN, "seeds": (1, 2, 3), "tuning_grid": {"optimizer.warmup_steps": (0, 2)}}
+    write_study(study, BASE, plain | fields)
+    assert call(f"--config={study}", f"--workdir={run}", *words) == 0
+    result = json.loads((run / "ablation.json").read_text())
+    assert result["exploratory"]
+    assert result["summary"][0].startswith("Exploratory: registered on 20")
+    assert change in result["summary"][0]
+    assert "better (exploratory)" in capsys.readouterr().out
+
+
+def test_only_a_new_study_is_registered_and_its_file_is_not_edited(capsys, tmp_path, study, fakes):
+    words = (f"--config={study}", f"--workdir={tmp_path / 'begun'}")
+    assert call(*words) == 0
+    capsys.readouterr()
+    assert call(*words, "--register") == 2
+    assert "a study is registered before its first run" in capsys.readouterr().err
+    run = tmp_path / "run"
+    registered(run, capsys, study)
+    assert call(f"--config={study}", f"--workdir={run}", "--seeds=1,2,3,4", "--register") == 2
+    assert "has another study registered (seeds was [1, 2, 3], is [1, 2, 3, 4])" in capsys.readouterr().err
+    file = run / "registration.json"
+    file.write_text(file.read_text().replace('"seeds": [\n      1,', '"seeds": [\n      4,\n      1,'))
+    assert call(f"--config={study}", f"--workdir={run}") == 2
+    assert "registration.json is not usable" in (told := capsys.readouterr().err)
+    assert "the study was changed after it was registered" in told
+    assert call(f"--config={study}", f"--workdir={run}", "--register", "--report_only") == 2
+    assert "--report_only has no effect on --register" in capsys.readouterr().err
+
+
 def test_the_page_alone_is_written_without_training(tmp_path, study, fakes):
     run, fakes.most = tmp_path / "run", 5
     words = (f"--config={study}", f"--workdir={run}")

@@ -30,6 +30,7 @@ from transformer.studies.ablations.hyperparameter_selection import (
     tuning_seeds,
     worst_value,
 )
+from transformer.studies.ablations.registration import describe_registration
 from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.studies.ablations.statistics import (
     MIN_RUNS_FOR_IQM_INTERVAL,
@@ -54,8 +55,8 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     Args:
         spec: The ablation.
         cells: The results of its runs.
-        about: What the runs do not record: each arm's config differences and number of parameters, the hardware, and
-            the seeds that the study was first judged with.
+        about: What the runs do not record: each arm's config differences and number of parameters, the hardware, the
+            seeds that the study was first judged with, and its registration, if it has one.
 
     Returns:
         The result as JSON values, None where there is no number, never NaN.
@@ -67,19 +68,23 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     pairs = compare_arms(study)
     of_arms = about.get("arms", {})
     arms = [_arm(study, name, of_arms.get(name, {})) for name in spec.arms]
-    added = _added_seeds(spec, about)
+    registration, added = about.get("registration"), _added_seeds(spec, about)
+    if registration:
+        exploratory, provenance = bool(registration["changes"]), [describe_registration(registration)]
+    else:
+        exploratory, provenance = bool(added), [describe_added_seeds(added)] if added else []
     result = {
         "name": about.get("name", ""),
         **{name: getattr(spec, name) for name in _COPIED},
         "hyperparameter_values": spec.tuning_grid,
         "tasks": list(spec.tasks),
         "about": about,
-        "exploratory": bool(added),
+        "exploratory": exploratory,
         "warnings": study_warnings(study),
         "arms": arms,
         "comparisons": [_comparison(study, pair) for pair in pairs],
         "summary": [
-            *([describe_added_seeds(added)] if added else ()),
+            *provenance,
             *summary_sentences(study, pairs, arms, compare_best_two(study)),
         ],
         "runs": [_flat(cell) for arm in spec.arms for cell in study.runs_of_arm(arm)],
