@@ -131,6 +131,38 @@ def has_moments(values: list[float], mean: str, deviation: str, count: int) -> b
     return False
 
 
+def tables_of_untuned_studies(page: str, project: Path) -> list[str]:
+    """The sections of a README that quote a study in which nothing was tuned, and do not say so."""
+    found = []
+    for section in page.split("\n### ")[1:]:
+        studies = [project / link for link in links(section) if link.endswith(".json")]
+        contents = [json.loads(study.read_text(encoding="utf-8")) for study in studies]
+        untuned = [
+            study
+            for study in contents
+            if "comparisons" in study and not (study.get("hyperparameter_values") or study.get("tuned_values"))
+        ]
+        if untuned and not re.search(r"\b(not|none|wasn't|No) .*?\btuned\b|\bwasn't tuned\b", section, re.DOTALL):
+            found.append(section.partition("\n")[0])
+    return found
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+def test_a_study_without_tuning_says_so_where_it_is_quoted(readme: Path) -> None:
+    assert tables_of_untuned_studies(readme.read_text(encoding="utf-8"), readme.parent) == []
+
+
+def test_a_section_that_is_silent_about_tuning_is_found(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text('{"comparisons": [], "hyperparameter_values": {}}')
+    (tmp_path / "tuned.json").write_text(
+        '{"comparisons": [], "hyperparameter_values": {"optimizer.learning_rate": [1, 2]}}'
+    )
+    page = "# Project\n\n### Parts\n\nData: [study](study.json).\n\n### Rates\n\nData: [tuned](tuned.json).\n"
+    assert tables_of_untuned_studies(page, tmp_path) == ["Parts"]
+    told = page.replace("\nData: [study]", "\nNo learning rate was tuned.\n\nData: [study]")
+    assert tables_of_untuned_studies(told, tmp_path) == []
+
+
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
 def test_every_figure_is_in_the_record_that_it_names(readme: Path) -> None:
     page = readme.read_text(encoding="utf-8")

@@ -166,7 +166,7 @@ def test_the_same_command_completes_what_is_missing(capsys, tmp_path, study, fak
     result = json.loads((run / "ablation.json").read_text())
     assert result["exploratory"]
     assert result["summary"][0].startswith("Exploratory: seed 4 was added after the study was judged without.")
-    assert "better (exploratory)" in capsys.readouterr().out
+    assert "better (exploratory, pre and post at the largest optimizer.warmup_steps)" in capsys.readouterr().out
     assert json.loads((run / "about.json").read_text())["first_judged_seeds"] == [1, 2, 3]
     assert call(*words) == 2
     assert "has runs of seed 4 too" in capsys.readouterr().err
@@ -236,7 +236,7 @@ def test_what_differs_from_the_registration_makes_a_study_exploratory(
     assert result["exploratory"]
     assert result["summary"][0].startswith("Exploratory: registered on 20")
     assert change in result["summary"][0]
-    assert "better (exploratory)" in capsys.readouterr().out
+    assert "better (exploratory, pre and post at the largest optimizer.warmup_steps)" in capsys.readouterr().out
 
 
 def test_only_a_new_study_is_registered_and_its_file_is_not_edited(capsys, tmp_path, study, fakes):

@@ -22,6 +22,10 @@ T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5%
 T4_OF_3, T4_OF_4 = 3.9608445, 4.3147  # the same at 5% over three comparisons, and over four
 PRE = [1.00, 1.20, 0.90, 1.10, 1.05]
 POST = [1.31, 1.48, 1.22, 1.39, 1.36]
+UNTUNED = (
+    "Nothing was tuned: all arms have the base config's values, such as its learning rate, which may suit one arm "
+    "better than another. Give a tuning_grid to judge each arm at its best."
+)
 
 
 def spec(arms: Sequence[str] = ("pre", "post"), **changes: Any) -> Ablation:
@@ -105,7 +109,8 @@ def test_a_study_of_two_arms() -> None:
     assert pair["verdict"] == "worse"
     assert "power" not in pair
     assert (result["name"], result["direction"], result["seeds"]) == ("norm", "minimize", [1, 2, 3, 4, 5])
-    assert result["warnings"] == []
+    assert result["warnings"] == [UNTUNED]
+    assert pair["caveats"] == ["not tuned"]
     assert result["about"] == about
 
 
@@ -168,7 +173,7 @@ def test_a_run_that_ends_beyond_the_limit_is_stuck_and_keeps_its_figures() -> No
     assert pair["verdict"] == "worse"
     # Of 5 and 4 out of 5: every table with these margins is as likely as this one, or less.
     assert pair["learned"] == {"arm": [4, 5], "reference": [5, 5], "p_adjusted": 1.0}
-    assert result["warnings"] == []
+    assert result["warnings"] == [UNTUNED]
     assert [entry["state"] for entry in result["runs"] if entry["arm"] == "post"].count("stuck") == 1
 
 
@@ -394,6 +399,7 @@ def test_a_verdict_says_that_an_arm_chose_the_edge_of_what_was_tried() -> None:
     (verdict,) = (line for line in told["summary"] if line.startswith("post is worse than pre"))
     assert verdict.endswith(f" But post and pre chose the largest {RATE} tried, 0.01: beyond it this may turn.")
     assert told["warnings"] == [f"pre and post chose {RATE}=0.01, the largest tried: the best may lie beyond."]
+    assert told["comparisons"][0]["caveats"] == [f"post and pre at the largest {RATE}"]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -780,6 +786,7 @@ def test_failed_and_missing_runs_are_named() -> None:
     assert result["warnings"] == [
         "2 of 10 runs have not ended: arm 'post', seed 4; arm 'post', seed 5.",
         "1 run failed: arm 'post', seed 2 (post--2).",
+        UNTUNED,
     ]
     assert [entry["seed"] for entry in result["comparisons"][0]["differences"]] == [1, 3]
     assert arm_of(result, "pre")["run_counts"]["diverged"] == 1
@@ -817,7 +824,8 @@ def test_a_choice_at_the_edge_is_told() -> None:
     assert analyze(spec(tuning_grid={RATE: rates}), cells(RATE, rates), {})["warnings"] == [told]
     # Nothing lies beyond no warm-up at all.
     warmups = (100, 0, 200)
-    assert analyze(spec(tuning_grid={WARMUP: warmups}), cells(WARMUP, warmups), {})["warnings"] == []
+    inner = analyze(spec(tuning_grid={WARMUP: warmups}), cells(WARMUP, warmups), {})
+    assert (inner["warnings"], inner["comparisons"][0]["caveats"]) == ([], [])
     tasks = spec(tuning_grid={RATE: rates}, tasks={"short": {}, "long": {}})
     many = cells(RATE, rates, "short") + [one._replace(selection_value=1.0) for one in cells(RATE, rates, "long")]
     assert analyze(tasks, many, {})["warnings"] == [told.replace("post", "post (on short)")]

@@ -41,7 +41,7 @@ from transformer.studies.ablations.statistics import (
     t_test,
     wilson_interval,
 )
-from transformer.studies.ablations.study_warnings import study_warnings
+from transformer.studies.ablations.study_warnings import comparison_caveats, study_warnings
 from transformer.studies.ablations.summary import describe_added_seeds, summary_sentences
 
 
@@ -425,6 +425,7 @@ def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
         "p_adjusted": pair.p_adjusted,
         "num_comparisons": pair.num_comparisons,
         "verdict": pair.verdict,
+        "caveats": comparison_caveats(study, pair),
         "learned": pair.learned_counts._asdict(),
         "reason": explain_verdict(study, pair),
     }

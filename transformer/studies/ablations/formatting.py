@@ -204,7 +204,6 @@ def format_arms_table(result: Mapping[str, Any]) -> str:
             "diverged",
         )
     ]
-    marked = " (exploratory)" if result["exploratory"] else ""
     against = {pair["arm"]: pair for pair in result["comparisons"] if pair["task"] is None}
     for arm in result["arms"]:
         pair = against.get(arm["name"])
@@ -217,12 +216,20 @@ def format_arms_table(result: Mapping[str, Any]) -> str:
                 _number(pair["difference"], pair["interval"]) if pair else "",
                 _interval(pair["interval"]) if pair else "",
                 _probability(pair["p_adjusted"]) if pair else "",
-                pair["verdict"] + marked if pair else "reference",
+                _verdict(pair, exploratory=result["exploratory"]) if pair else "reference",
                 f"{runs['diverged']} of {runs['ended']}",
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _verdict(pair: Mapping[str, Any], *, exploratory: bool) -> str:
+    """Return a verdict with what a reader must know beside it."""
+    if pair["verdict"] == "not judged":
+        return pair["verdict"]
+    notes = [*(["exploratory"] if exploratory else ()), *pair["caveats"]]
+    return f"{pair['verdict']} ({', '.join(notes)})" if notes else pair["verdict"]
 
 
 def _number(value: float | None, interval: Sequence[float] | None) -> str:

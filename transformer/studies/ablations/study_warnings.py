@@ -30,6 +30,7 @@ def study_warnings(study: StudyResults) -> list[str]:
         *_failed(study),
         *_too_few(study),
         *_target_missed(study),
+        *_untuned(study),
         *_at_the_edge(study),
         *_chosen_on_what_is_reported(study),
     ]
@@ -82,6 +83,18 @@ def _target_missed(study: StudyResults) -> Iterator[str]:
         yield f"{never}: the best of all is {best_value(spec, seen):.4g}."
 
 
+def _untuned(study: StudyResults) -> Iterator[str]:
+    if not _is_tuned(study):
+        yield (
+            "Nothing was tuned: all arms have the base config's values, such as its learning rate, which may suit one "
+            "arm better than another. Give a tuning_grid to judge each arm at its best."
+        )
+
+
+def _is_tuned(study: StudyResults) -> bool:
+    return any(len(values) > 1 for values in study.spec.tuning_grid.values())
+
+
 def _at_the_edge(study: StudyResults) -> Iterator[str]:
     """Warn of arms that chose the smallest or largest value tried: their best may lie beyond."""
     for key, word, end in _edges(study):
@@ -101,13 +114,30 @@ def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
             yield from ((key, word, end) for word, end in (("smallest", numbers[0]), ("largest", numbers[-1])) if end)
 
 
-def describe_edge_values(study: StudyResults, pair: Comparison) -> str:
-    """Describe which tuned values of either arm are at the edge of those tried, so that a verdict may change beyond."""
-    told = [
-        f"{join_words(arms)} chose the {word} {key} tried, {end}"
+def comparison_caveats(study: StudyResults, pair: Comparison) -> list[str]:
+    """Return what a reader must know beside a verdict, in a few words each.
+
+    Args:
+        study: The study.
+        pair: The comparison.
+    """
+    if not _is_tuned(study):
+        return ["not tuned"]
+    return [f"{arms} at the {word} {key}" for arms, word, key, _ in _edges_of_pair(study, pair)]
+
+
+def _edges_of_pair(study: StudyResults, pair: Comparison) -> list[tuple[str, str, str, float]]:
+    """Return which arms of a comparison chose the smallest or largest value of a tuned key."""
+    return [
+        (join_words(arms), word, key, end)
         for key, word, end in _edges(study)
         if (arms := [arm for arm in (pair.arm_name, study.spec.reference) if _that_chose(study, arm, key, end)])
     ]
+
+
+def describe_edge_values(study: StudyResults, pair: Comparison) -> str:
+    """Describe which tuned values of either arm are at the edge of those tried, so that a verdict may change beyond."""
+    told = [f"{arms} chose the {word} {key} tried, {end}" for arms, word, key, end in _edges_of_pair(study, pair)]
     return f" But {join_words(told)}: beyond it this may turn." if told else ""
 
 

@@ -231,7 +231,8 @@ function verdictCell(pair) {
     words,
   );
   if (pair.verdict === "not judged") return [line(badge), small(showInvisible(pair.reason ?? ""))];
-  return [line(badge), ...(ablation.exploratory ? [small("exploratory")] : [])];
+  const notes = [...(ablation.exploratory ? ["exploratory"] : []), ...pair.caveats];
+  return [line(badge), ...notes.map((note) => small(showInvisible(note)))];
 }
 
 /** @param {Arm} arm */

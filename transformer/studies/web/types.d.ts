@@ -94,6 +94,7 @@ export interface Comparison {
   num_comparisons: number;
   p_permutation: MaybeNumber;
   verdict: string;
+  caveats: string[];
   reason: string | null;
 }
 
