@@ -61,6 +61,7 @@ class RunStart:
         command: The command.
         host: The name of the machine.
         platform: The operating system.
+        processor: The processor, with its family and model.
         cpus: The number of CPU cores that the process may use.
         devices: The devices.
         python: The version of Python.
@@ -78,6 +79,7 @@ class RunStart:
     command: str | None = None
     host: str | None = None
     platform: str | None = None
+    processor: str | None = None
     cpus: NonNegativeInt | None = None
     devices: DeviceInfo | None = None
     python: str | None = None
@@ -510,6 +512,7 @@ def describe_environment() -> dict[str, Any]:
         "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
         "host": socket.gethostname(),
         "platform": platform.platform(),
+        "processor": describe_processor(),
         "cpus": _cores(),
         "devices": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
         "python": platform.python_version(),

@@ -176,7 +176,8 @@ def _hardware(start: RunStart) -> str | None:
     if start.devices is None:
         return None
     cores = "1 CPU core" if start.cpus == 1 else f"{start.cpus} CPU cores"
-    return f"{start.devices.count} x {start.devices.kind}, {cores} a run, {start.platform}"
+    processor = f" of {start.processor}" if start.processor else ""
+    return f"{start.devices.count} x {start.devices.kind}, {cores}{processor} a run, {start.platform}"
 
 
 def _joined(facts: Any) -> str | None:
