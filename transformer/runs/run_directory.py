@@ -24,6 +24,7 @@ from transformer.config import NonNegativeInt, Range, UserError, flatten_config
 from transformer.json_reading import parse_dataclass, read_json, read_regular_file
 from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
+from transformer.runs.processor import describe_processor
 from transformer.storage.disk_errors import find_disk_error
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import AppendOnlyFile, DirectoryLost
