@@ -27,7 +27,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for run in (
         "attention",
         "articles",
-        "bilm",
         "documentation",
         "gpt1",
         "gpt1_lstm",

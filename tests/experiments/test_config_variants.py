@@ -185,14 +185,18 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
 # Of a variant that trains another model or task, the keys that make it what it is called, among many others.
 ANOTHER: Mapping[str, Mapping[str, Any]] = {
     "dialogue/help_desk:recurrent": {"model.family": "recurrent_encoder_decoder", "model.width": 96},
-    "glue/elmo:classifier": {
-        "task.name": "classification",
-        "task.dataset": "glue/SST-2",
-        "task.tokenizer": "existing",
-        "model.family": "recurrent_classifier",
-        "model.elmo.layers": 2,
-        "model.elmo.width": 128,
-        "optimizer.frozen": ("elmo/pretrained/*",),
+    **{
+        f"glue/elmo:{name}": {
+            "task.name": "classification",
+            "task.dataset": f"glue/{name}",
+            "task.tokenizer": "existing",
+            "model.family": "recurrent_classifier",
+            "model.elmo.layers": 2,
+            "model.elmo.width": 128,
+            "optimizer.frozen": ("elmo/pretrained/*",),
+            "initialize_from.run": "runs/elmo",
+        }
+        for name in ("SST-2", "CoLA")
     },
     **{f"glue/bert:{name}": FINE_TUNED | OF_BERT | {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
     **{

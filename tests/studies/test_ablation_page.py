@@ -10,7 +10,19 @@ from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 from tests.studies.example_result import least_result, whole_result, write_page
 from tests.waiting import wait_until
 
-PANELS = ["verdict", "arms", "seeds", "bands", "sensitivity", "map", "gradients", "heads", "configs", "cells"]
+PANELS = [
+    "verdict",
+    "arms",
+    "seeds",
+    "profiles",
+    "bands",
+    "sensitivity",
+    "map",
+    "gradients",
+    "heads",
+    "configs",
+    "cells",
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +70,7 @@ def expected_in_row(result: dict, arm: dict) -> list[float | None]:
     row = [arm["mean"], *(arm["interval"] or ()), arm["iqm"]["value"], *(arm["iqm"]["interval"] or ())]
     if pair:
         row += [pair["difference"], *(pair["interval"] or ()), pair["p_adjusted"], pair["p"], pair["p_permutation"]]
+        row += [pair["improvement"]["value"], *(pair["improvement"]["interval"] or ())]
     runs, target = arm["run_counts"], arm["to_target"]
     return [
         *row,
@@ -109,7 +122,7 @@ def test_a_whole_study_has_every_panel_and_each_figure_its_words(result, page):
     assert all(words in facts for words in ("5 arms × 5 seeds × 2 tasks", "600 runs", "1 x cpu", "commit 0123456789ab"))
     assert result["about"]["command"] in page.locator(".command code").inner_text()
     figures = page.locator("figure")
-    assert figures.count() == 2 + 1 + 3 + 1 + 6 + 6
+    assert figures.count() == 2 + 1 + 1 + 3 + 1 + 6 + 6
     for svg in page.locator("figure > svg").all():
         name, description = svg.get_attribute("aria-labelledby"), svg.get_attribute("aria-describedby")
         assert page.locator(f"#{name}").inner_text().strip()

@@ -61,9 +61,12 @@ def get_config(
 
 
 def pretraining() -> ConfigDict:
-    """Build the pre-training config: 16 pairs of texts in 64 tokens, 2,000 steps."""
+    """Build the pre-training config: 16 pairs of texts in 64 tokens, 8,000 steps."""
     config = gpt1.pretraining("decoder")
     config.name = "bert"
+    # In GPT-1's 2,000 steps, a seventh of whose tokens are predicted here, it stays behind bigrams.
+    config.steps = 8000
+    config.eval_every = config.maps_every = 2000
     config.task = {
         "name": "masked_lm",
         "dataset": gpt1.TEXT,

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import (
     Comparison,
     compare_arms,
@@ -31,6 +31,14 @@ from transformer.studies.ablations.hyperparameter_selection import (
     worst_value,
 )
 from transformer.studies.ablations.registration import describe_registration
+from transformer.studies.ablations.run_distributions import (
+    Scores,
+    arm_scores,
+    improvement_interval,
+    performance_profile,
+    probability_of_improvement,
+    profile_thresholds,
+)
 from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.studies.ablations.statistics import (
     MIN_RUNS_FOR_IQM_INTERVAL,
@@ -66,8 +74,12 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     """
     study = select_hyperparameters(spec, cells)
     pairs = compare_arms(study)
-    of_arms = about.get("arms", {})
-    arms = [_arm(study, name, of_arms.get(name, {})) for name in spec.arms]
+    of_arms, scores = about.get("arms", {}), {arm: arm_scores(study, arm) for arm in spec.arms}
+    thresholds = profile_thresholds(list(scores.values()))
+    arms = [
+        {**_arm(study, name, of_arms.get(name, {})), "profile": _profile(study, scores[name], thresholds)}
+        for name in spec.arms
+    ]
     registration, added = about.get("registration"), _added_seeds(spec, about)
     if registration:
         exploratory, provenance = bool(registration["changes"]), [describe_registration(registration)]
@@ -82,7 +94,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         "exploratory": exploratory,
         "warnings": study_warnings(study),
         "arms": arms,
-        "comparisons": [_comparison(study, pair) for pair in pairs],
+        "comparisons": [{**_comparison(study, pair), "improvement": _improvement(pair, scores)} for pair in pairs],
         "summary": [
             *provenance,
             *summary_sentences(study, pairs, arms, compare_best_two(study)),
@@ -180,6 +192,30 @@ def _interquartile(study: StudyResults, arm: str, all_finished: bool) -> dict[st
         "interval": interval,
         "coverage": interval and interquartile_coverage(fewest),
     }
+
+
+def _profile(study: StudyResults, scores: Scores, thresholds: Sequence[float]) -> dict[str, Any] | None:
+    """Return the performance profile over values of the reported metric, in rising order."""
+    profile = performance_profile(scores, thresholds) if thresholds else None
+    if profile is None:
+        return None
+    minimized = study.spec.direction is Direction.MINIMIZE
+    curves = {"middle": profile.shares, "low": profile.low, "high": profile.high}
+    return {
+        "steps": [-score for score in reversed(thresholds)] if minimized else list(thresholds),
+        **{
+            name: (shares[::-1] if minimized else shares) if shares is not None else None
+            for name, shares in curves.items()
+        },
+    }
+
+
+def _improvement(pair: Comparison, scores: Mapping[str, Scores]) -> dict[str, Any] | None:
+    """Return how probably a run of the arm is better than one of the reference; None for a single task of several."""
+    if pair.task_name is not None:
+        return None
+    of_pair = scores[pair.arm_name], scores[pair.reference_name]
+    return {"value": probability_of_improvement(*of_pair), "interval": improvement_interval(*of_pair)}
 
 
 # --- Over training

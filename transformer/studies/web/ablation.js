@@ -12,7 +12,7 @@ import { ablation } from "./page_data.js";
 import { showForestPlot, showPairedSeeds } from "./paired_seeds.js";
 import { openPage } from "./panels_and_tables.js";
 import { showRuns } from "./runs_table.js";
-import { showHeadStatistics, showTrainingCurves } from "./training_curves.js";
+import { showHeadStatistics, showPerformanceProfiles, showTrainingCurves } from "./training_curves.js";
 
 function showLegend() {
   const bar = byId("legend");
@@ -57,6 +57,7 @@ function showAblation() {
   showLegend();
   showArms();
   showPairedSeeds();
+  showPerformanceProfiles();
   showTrainingCurves();
   showSensitivity();
   showHyperparameterHeatmap();

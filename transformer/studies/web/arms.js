@@ -74,7 +74,7 @@ export const armSeries = (name, points) => ({ name, look: armStyle(name), points
 
 /**
  * The shown arms as series: `bandOf(arm)` is { steps, middle, low, high, n }, or nothing for an arm without one.
- * @param {(arm: Arm) => Band | undefined} bandOf
+ * @param {(arm: Arm) => Band | null | undefined} bandOf
  */
 export const bandSeries = (bandOf) =>
   visibleArms().flatMap((arm) => {

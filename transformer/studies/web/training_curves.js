@@ -68,6 +68,31 @@ export function showTrainingCurves() {
   head.append(createHtml("label", { class: "toggle" }, box, " logarithmic"));
 }
 
+export function showPerformanceProfiles() {
+  // Of one seed all that a profile says is its value.
+  if (!ablation.arms.some(({ profile, n }) => profile && n > 1)) return;
+  const [metric, sign] = [withSpaces(ablation.reported_metric), ablation.direction === "minimize" ? "≤" : "≥"];
+  const note =
+    "The share of runs at the chosen values that are at least as good as each value, mean over tasks; diverged runs " +
+    "reach none. The band is the pointwise 95% bootstrap interval, from 5 seeds on.";
+  const place = createHtml("div", {});
+  addPanel("profiles", "Performance profiles", note, place);
+  addLineChart(place, {
+    id: "profiles-figure",
+    title: `Share of runs with ${metric} ${sign} x`,
+    height: 260,
+    look: () => ({
+      series: bandSeries(
+        ({ profile: drawn }) => drawn && { ...drawn, low: drawn.low ?? drawn.middle, high: drawn.high ?? drawn.middle },
+      ),
+      xScale: (values) => linearScale(values, 5, { tight: true }),
+      xName: metric,
+      yName: "share of runs",
+      logarithmic: false,
+    }),
+  });
+}
+
 const STATISTICS = {
   entropy: "Entropy of the attention weights, in nats",
   sink: "Weight on the first token (sink)",

@@ -74,6 +74,7 @@ export interface Arm {
   n: number;
   learned: { count: number; of: number };
   iqm: { value: MaybeNumber; interval: Interval; coverage: MaybeNumber } | null;
+  profile: { steps: number[]; middle: number[]; low: number[] | null; high: number[] | null } | null;
   to_target: { reached: number; of: number; steps: MaybeNumber; flops: MaybeNumber } | null;
   bands: Record<string, Band>;
   heads: Record<string, Record<string, Band>>;
@@ -95,6 +96,7 @@ export interface Comparison {
   p_permutation: MaybeNumber;
   verdict: string;
   caveats: string[];
+  improvement: { value: MaybeNumber; interval: Interval } | null;
   reason: string | null;
 }
 

@@ -1,0 +1,33 @@
+r"""What ELMo's features do for a BiLSTM with attention, beside the rows of GPT-1 and BERT (Peters et al. 2018).
+
+    python -m launch.ablate --config=experiments/glue/configs/elmo_ablation.py --workdir=runs/elmo_rows --data_dir=GLUE
+
+Needs a pre-trained run, runs/elmo, and the folder GLUE: see experiments/glue/configs/elmo.py. The seeds, the data and
+the steps are those of experiments/glue/configs/gpt1_ablation.py, and so is the verdict. One run alone:
+
+    python -m launch.train --config=experiments/glue/configs/elmo_ablation.py --workdir=runs/one --data_dir=GLUE
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.glue.configs import elmo, gpt1_ablation
+
+
+def get_config() -> ConfigDict:
+    """Build the config of CoLA."""
+    config = elmo.classifier("CoLA")
+    config.name = "elmo_ablation"
+    config.maps_every = 0
+    config.checkpoint_every = 0
+    config.keep_checkpoints = 1
+    return config
+
+
+def get_ablation(ablation):
+    """Build two rows of the table on both tasks with five seeds; of 1e-3, 2e-3 and 4e-3 both do best with 2e-3."""
+    without = {"model.elmo.layers": 0, "optimizer.frozen": (), "initialize_from.rules": ("* = fresh",)}
+    return ablation(
+        question="What do features of a bidirectional language model do for an LSTM with attention?",
+        arms={"without pre-training": without, "with pre-training": {}},
+        **gpt1_ablation.VERDICT,
+    )

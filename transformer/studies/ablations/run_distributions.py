@@ -1,0 +1,158 @@
+"""How the runs of arms are distributed, beyond their means: probability of improvement, performance profiles.
+
+Both are of Agarwal et al. 2021 (arXiv 2108.13264, sections 4.3 and 4.1), and ask only for the order of values, so that
+a run that diverged has its place in them: behind all others. Bootstraps are stratified: each resample draws from every
+task as many of its own runs as it has, with replacement.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.studies.ablations.ablation import Direction
+from transformer.studies.ablations.hyperparameter_selection import (
+    StudyResults,
+    has_completed,
+    has_completed_or_diverged,
+)
+from transformer.studies.ablations.statistics import CONFIDENCE, RESAMPLES, Interval
+
+MIN_RUNS_FOR_INTERVAL = 5  # of each task
+_ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+_THRESHOLDS = 61  # of a profile
+
+Scores = Sequence[Sequence[float]]
+"""The scores of an arm's runs by task; higher is better."""
+
+
+class PerformanceProfile(NamedTuple):
+    """The share of an arm's runs that reach each value, and its pointwise 95% bootstrap interval.
+
+    Attributes:
+        shares: The mean over tasks of the share of runs at least as good as each threshold.
+        low: The lower ends; None with fewer than `MIN_RUNS_FOR_INTERVAL` runs of a task.
+        high: The upper ends.
+    """
+
+    shares: list[float]
+    low: list[float] | None
+    high: list[float] | None
+
+
+def arm_scores(study: StudyResults, arm: str) -> list[list[float]]:
+    """Return the scores of an arm's runs at the selected values by task.
+
+    The score of a run is its reported value, negated if less is better; -inf if it diverged.
+    """
+    sign = -1.0 if study.spec.direction is Direction.MINIMIZE else 1.0
+    return [
+        [
+            sign * cell.reported_value if has_completed(cell) and cell.reported_value is not None else -math.inf
+            for cell in study.selected_runs(arm, task)
+            if has_completed_or_diverged(cell)
+        ]
+        for task in study.spec.tasks
+    ]
+
+
+def probability_of_improvement(arm: Scores, reference: Scores) -> float | None:
+    """Compute how probably a run of an arm is better than a run of the reference on the same task.
+
+    The mean over tasks of P(X > Y) + P(X = Y) / 2, by the runs X of the arm and Y of the reference (Mann and Whitney
+    1947).
+
+    Args:
+        arm: The scores of the arm.
+        reference: Those of the reference, on the same tasks.
+
+    Returns:
+        The probability; None if a task has no run of either.
+    """
+    if not all(map(len, arm)) or not all(map(len, reference)):
+        return None
+    return float(np.mean([_wins(*scores).mean() for scores in zip(arm, reference, strict=True)]))
+
+
+def improvement_interval(
+    arm: Scores, reference: Scores, *, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval | None:
+    """Compute the stratified bootstrap interval of `probability_of_improvement`: its 2.5 and 97.5% quantiles.
+
+    It contains the truth less often than in 95% of studies, and least where one arm nearly always wins; of one task
+    with normal values, 1,000 studies each:
+
+        runs of each arm        5      8     10
+        truth 0.50            90%    95%    94%
+        truth 0.76            88%    90%    92%
+        truth 0.92            62%    82%    84%
+
+    Args:
+        arm: The scores of the arm.
+        reference: Those of the reference, on the same tasks.
+        resamples: The number of resamples.
+        seed: The seed of the bootstrap.
+
+    Returns:
+        The 95% interval; None with fewer than `MIN_RUNS_FOR_INTERVAL` runs of either on a task.
+    """
+    if min(map(len, (*arm, *reference))) < MIN_RUNS_FOR_INTERVAL:
+        return None
+    random = np.random.default_rng(seed)
+    drawn = np.zeros(resamples)
+    for scores in zip(arm, reference, strict=True):
+        wins_XxY = _wins(*scores)
+        of_arm_RxX, of_reference_RxY = (_resampled_shares(random, resamples, count) for count in wins_XxY.shape)
+        drawn += np.einsum("rx,xy,ry->r", of_arm_RxX, wins_XxY, of_reference_RxY) / len(arm)
+    low, high = np.quantile(drawn, _ENDS)
+    return Interval(float(low), float(high))
+
+
+def profile_thresholds(arms: Sequence[Scores]) -> list[float]:
+    """Return the values at which the profiles of some arms are compared, from their worst finite score to their best.
+
+    Args:
+        arms: The scores of every arm.
+    """
+    finite = [score for scores in arms for task in scores for score in task if math.isfinite(score)]
+    return np.linspace(min(finite), max(finite), _THRESHOLDS).tolist() if finite else []
+
+
+def performance_profile(
+    arm: Scores, thresholds: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0
+) -> PerformanceProfile | None:
+    """Compute the performance profile of an arm, with pointwise intervals by the stratified bootstrap.
+
+    Args:
+        arm: The scores of the arm.
+        thresholds: The scores at which it is evaluated.
+        resamples: The number of resamples.
+        seed: The seed of the bootstrap.
+
+    Returns:
+        The profile; None if a task has no run.
+    """
+    if not all(map(len, arm)):
+        return None
+    # A threshold at the best score itself is reached in spite of rounding.
+    reached = [np.asarray(task)[:, None] >= np.asarray(thresholds) * (1 - 1e-12 * np.sign(thresholds)) for task in arm]
+    shares = np.mean([task.mean(axis=0) for task in reached], axis=0)
+    if min(map(len, arm)) < MIN_RUNS_FOR_INTERVAL:
+        return PerformanceProfile(shares.tolist(), None, None)
+    random = np.random.default_rng(seed)
+    drawn = np.mean([_resampled_shares(random, resamples, len(task)) @ task for task in reached], axis=0)
+    low, high = np.quantile(drawn, _ENDS, axis=0)
+    return PerformanceProfile(shares.tolist(), low.tolist(), high.tolist())
+
+
+def _wins(arm: Sequence[float], reference: Sequence[float]) -> Float[np.ndarray, "X Y"]:
+    """Return 1 where a run of the arm is better than one of the reference, 1/2 where they are equal, else 0."""
+    x_Xx1, y_1xY = np.asarray(arm)[:, None], np.asarray(reference)[None]
+    return (x_Xx1 > y_1xY) + (x_Xx1 == y_1xY) / 2
+
+
+def _resampled_shares(random: np.random.Generator, resamples: int, count: int) -> Float[np.ndarray, "R N"]:
+    """Draw `count` of `count` runs with replacement, and return the share of each run in every resample."""
+    return random.multinomial(count, np.full(count, 1 / count), size=resamples) / count
