@@ -137,6 +137,11 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
     "summarization/pointer_generator:plain": {"task.oov_target": "unknown"},
     "translation/recurrent_copy:last": {"model.context_vector": "last"},
     "translation/recurrent_multi30k:last": {"model.context_vector": "last"},
+    "translation/recurrent_phrases:multi_head": {
+        "model.score": "scaled_dot",
+        "model.key_value_projection": "split",
+        "model.heads": 4,
+    },
     "translation/recurrent_phrases:gnmt": {
         "model.cell": "lstm",
         "model.encoder_layers": 3,
