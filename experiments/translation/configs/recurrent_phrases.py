@@ -6,12 +6,14 @@
     python -m launch.train --config=experiments/translation/configs/recurrent_phrases.py:deep_att --workdir=runs/deep
 
 The first is Bahdanau's model with one layer on each side. `:multi_head` gives it four heads (Vaswani et al. 2017,
-section 3.2.2): each projects the decoder's state to a query, the annotations to keys and values, and the decoder reads
-their contexts concatenated. `--config.model.heads=1` has one head of four times their size. `:gnmt` is Google's (Wu et al. 2016) with three: LSTMs, of which
-the encoder's lowest is bidirectional, residual connections from the third layer on, and attention by the decoder's
-lowest layer, whose context vector all layers read. `:deep_att` is Deep-Att (Zhou et al. 2016), also with three layers,
-where the paper has nine and seven: LSTMs with peepholes, two columns of encoder layers that alternate in direction, and
-fast-forward connections between all layers and to the attention.
+section 3.2.2): each projects the decoder's state to a query and the annotations to keys and values, and the decoder
+reads their contexts concatenated. `--config.model.heads=1` has one head of four times their size.
+
+`:gnmt` is Google's (Wu et al. 2016) with three layers on each side: LSTMs, of which the encoder's lowest is
+bidirectional, residual connections from the third layer on, and attention by the decoder's lowest layer, whose context
+vector all layers read. `:deep_att` is Deep-Att (Zhou et al. 2016), also with three layers, where the paper has nine and
+seven: LSTMs with peepholes, two columns of encoder layers that alternate in direction, and fast-forward connections
+between all layers and to the attention.
 
 The first takes about five minutes on two cores: expect 0.99 of the held-out phrases exactly right, and an alignment
 error rate of 0.06, where the diagonal has 0.41: results/recurrent_phrases.md. The others were not measured.
