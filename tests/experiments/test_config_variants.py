@@ -116,6 +116,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         }
         for shape, chips in (("2x2x2", 8), ("2x2x4", 16), ("2x4x4", 32), ("4x4x4", 64), ("4x4x8", 128), ("8x8x4", 256))
     },
+    "point_clouds/digit_point_clouds:bare_attention": {"model.projections": "none"},
     "sagan/sagan:convolutions": {"model.attention_grids": ()},
     "scene_text/show_attend_read:columns": {"model.attention_input": "columns"},
     "scene_text/show_attend_read:plain": {"model.attention_input": "plain"},
