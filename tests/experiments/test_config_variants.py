@@ -136,6 +136,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "model.coverage_loss_weight": 1.0,
     },
     "summarization/pointer_generator:plain": {"task.oov_target": "unknown"},
+    "text_retrieval/number_words:bag_of_words": {"model.layers": 0, "model.positions": "none"},
     "translation/recurrent_copy:last": {"model.context_vector": "last"},
     "translation/recurrent_multi30k:last": {"model.context_vector": "last"},
     "translation/recurrent_phrases:multi_head": {

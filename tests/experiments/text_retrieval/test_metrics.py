@@ -20,8 +20,8 @@ def negative_log_share(numbers: list[float], own: int) -> float:
     return -math.log(math.exp(numbers[own]) / math.fsum(map(math.exp, numbers)))
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.05])
-def test_the_loss_is_the_cross_entropy_of_the_partner_in_both_directions(temperature: float) -> None:
+def test_the_loss_is_the_cross_entropy_of_the_partner_in_both_directions() -> None:
+    temperature = 0.05
     x, y = unit_rows(6, 0), unit_rows(6, 1)
     expected = correct = 0.0
     for own in range(6):
@@ -36,21 +36,6 @@ def test_the_loss_is_the_cross_entropy_of_the_partner_in_both_directions(tempera
     assert float(sums.correct) == correct
     single = symmetric_info_nce(jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32), temperature)
     assert float(single.loss) == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_gradient_is_that_of_finite_differences() -> None:
-    x, y = unit_rows(4, 2), unit_rows(4, 3)
-
-    def loss(x: jax.Array) -> jax.Array:
-        return symmetric_info_nce(x, jnp.asarray(y), 0.2).loss
-
-    with jax.enable_x64(True):
-        gradient = np.asarray(jax.grad(loss)(jnp.asarray(x)))
-        for place in np.ndindex(x.shape):
-            step = np.zeros_like(x)
-            step[place] = 1e-5
-            slope = (float(loss(jnp.asarray(x + step))) - float(loss(jnp.asarray(x - step)))) / 2e-5
-            assert gradient[place] == pytest.approx(slope, rel=1e-5, abs=1e-7)
 
 
 def test_partners_that_are_equal_and_orthogonal_to_all_others_have_almost_no_loss() -> None:
