@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from experiments.text_retrieval.data import PAIR_EMBEDDING
-from transformer.attention.capture import Capture
+from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import NumHeads, NumLayersOrZero, PositiveInt, Rate, UserError
@@ -111,7 +111,8 @@ class DualEncoder(TokenModel):
     ) -> tuple[Float[Array, "B 2 E"], Aux]:
         """Return the embeddings of both texts."""
         keys = split_key(key if train else None)
-        embeddings, maps = [], {}
+        embeddings: list[Array] = []
+        maps: dict[str, CapturedAttention] = {}
         for stack, of_stack in zip(STACKS, keys, strict=True):
             pooled_BxE, captured = self._encode(jnp.asarray(inputs[stack]), stack, of_stack, capture)
             embeddings.append(pooled_BxE)
@@ -124,12 +125,12 @@ class DualEncoder(TokenModel):
 
     def _encode(
         self, tokens_BxT: Array, stack: str, key: Key[Array, ""] | None, capture: Capture | None
-    ) -> tuple[Float[Array, "B E"], dict]:
+    ) -> tuple[Float[Array, "B E"], dict[str, CapturedAttention]]:
         """Return the pooled states of texts, and the maps of the stack's name."""
         lengths_B = real_lengths(tokens_BxT, self.pad)
         embedding_key, layers_key = split_key(key)
         x_BxTxE = self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key)
-        maps = {}
+        maps: dict[str, CapturedAttention] = {}
         if self.layers is not None:
             x_BxTxE, aux = self.run_self_attention(
                 self.layers,

@@ -74,6 +74,11 @@ class MultiHeadAttention(Module):
         builder: Makes the parameters.
     """
 
+    query: Linear | SplitHeads
+    key: Linear | SplitHeads
+    value: Linear | SplitHeads
+    output: Linear | ConcatenateHeads
+
     def __init__(self, config: TransformerConfig, *, cross: bool, builder: ParameterBuilder):
         match config.projections:
             case Projections.LINEAR:

@@ -57,6 +57,5 @@ def head_differences(weights_BxHxQxK: Float[np.ndarray, "B H Q K"]) -> HeadDiffe
     entropy_NxH = -(weights_NxHxK * np.log(np.where(weights_NxHxK > 0, weights_NxHxK, 1))).sum(axis=-1)
     chosen_NxH = weights_NxHxK.argmax(axis=-1)
     differ_NxHxH = chosen_NxH[:, :, None] != chosen_NxH[:, None, :]
-    return HeadDifferences(
-        entropy_NxH.mean(axis=0), differ_NxHxH.mean(axis=0), float(differ_NxHxH.any(axis=(1, 2)).mean()), len(chosen_NxH)
-    )
+    any_disagreement = float(differ_NxHxH.any(axis=(1, 2)).mean())
+    return HeadDifferences(entropy_NxH.mean(axis=0), differ_NxHxH.mean(axis=0), any_disagreement, len(chosen_NxH))
