@@ -287,7 +287,10 @@ def test_attention_without_projections_has_no_parameters_and_is_the_softmax_of_v
     [
         ({"kv_heads": 2}, "kv_heads=2 shares projected keys and values, which config.model.projections=none has not"),
         ({"head_dim": 5}, "head_dim=5 does not cut the width 12 into config.model.heads=4 equal parts"),
-        ({"lora": LoraConfig(rank=2)}, "lora.targets holds query, value, and config.model.projections=none leaves"),
+        (
+            {"lora": LoraConfig(rank=2)},
+            "lora.rank=2 updates query, value, of which config.model.projections=none leaves no matrix",
+        ),
     ],
 )
 def test_attention_without_projections_refuses_what_needs_them(changes: dict[str, Any], message: str) -> None:

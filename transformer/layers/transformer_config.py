@@ -370,8 +370,8 @@ class TransformerConfig(Config, path="config.model"):
         targets = [target.value for target in self.lora.targets if target is not LoraTarget.FEED_FORWARD]
         if self.lora.rank and targets:
             raise UserError(
-                f"config.model.lora.targets holds {', '.join(targets)}, and {without} leaves attention no matrix: name "
-                "feed_forward alone, or say lora.rank=0"
+                f"config.model.lora.rank={self.lora.rank} updates {', '.join(targets)}, of which {without} leaves no "
+                "matrix: say config.model.lora.targets=(feed_forward,), or rank=0"
             )
 
     def check_attention(self) -> None:
