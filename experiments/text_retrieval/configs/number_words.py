@@ -2,11 +2,12 @@ r"""English number words retrieve the same number in German: a contrastive dual 
 
     python -m launch.train --config=experiments/text_retrieval/configs/number_words.py --workdir=runs/retrieval
     python -m launch.train --config=experiments/text_retrieval/configs/number_words.py:bag_of_words --workdir=runs/bag
-    python -m launch.generate --workdir=runs/retrieval --text='four hundred and ninety thousand nine hundred and ninety-four'
+    python -m launch.generate --workdir=runs/retrieval \
+        --text='four hundred and ninety thousand nine hundred and ninety-four'
 
 Every number comes with its twin, whose English words are the same in another order. `:bag_of_words` takes the mean of
-the vectors of a text's tokens, which cannot tell twins apart. The runs take one and a half minutes and 20 seconds on one
-core. Expect a test accuracy of 0.995 and 0.5, in pools of 1,000: results/number_words.md.
+the vectors of a text's tokens, which cannot tell twins apart. The runs take one and a half minutes and 20 seconds on
+one core. Expect a test accuracy of 0.995 and 0.5, in pools of 1,000: results/number_words.md.
 """
 
 from typing import Literal
