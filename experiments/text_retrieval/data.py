@@ -106,7 +106,9 @@ def generate_number_words(options: str) -> dict[str, list[TextPair]]:
     }
 
 
-def open_pairs(dataset: str, directory: Path, *, data_dir: str | None, languages: tuple[str, ...]) -> PairData:
+def open_pairs(
+    dataset: str, directory: Path, *, data_dir: str | None, languages: tuple[str, ...], test_split: str = "test"
+) -> PairData:
     """Open generated number words, or any data set of translations.
 
     Args:
@@ -115,9 +117,10 @@ def open_pairs(dataset: str, directory: Path, *, data_dir: str | None, languages
         directory: The run directory, beneath which data sets are prepared.
         data_dir: The folder of the data, for data sets that are not generated.
         languages: (source, target), for data sets with several; empty for their own.
+        test_split: The name of the test split of a data set of translations.
 
     Raises:
-        UserError: If the data set or a language is unknown, or files are missing.
+        UserError: If the data set, a language or the split is unknown, or files are missing.
     """
     name, _, options = dataset.partition("/")
     if name == NUMBER_WORDS:
@@ -128,7 +131,8 @@ def open_pairs(dataset: str, directory: Path, *, data_dir: str | None, languages
         prepared_dir=str(storage_of(directory).scratch(directory / "data")),
         languages=(languages[0], languages[1]) if languages else None,
     )
-    read = {split: [TextPair(pair.source, pair.target) for pair in data.split(split)] for split in SPLITS}
+    names = {"train": "train", "validation": "validation", "test": test_split}
+    read = {split: [TextPair(pair.source, pair.target) for pair in data.split(own)] for split, own in names.items()}
     return PairData(read, group_size=1)
 
 

@@ -21,6 +21,7 @@ from transformer.config import (
     NumExamples,
     PositiveFloat,
     PositiveInt,
+    SplitName,
     UserError,
     VocabSize,
 )
@@ -63,6 +64,7 @@ class TextRetrievalConfig(Config, path="config.task"):
         dataset: "number_words", or a data set of translations (experiments.text_retrieval.data.open_pairs).
         data_dir: The folder of the data, for data sets that are not generated.
         languages: (source, target), for data sets of translations with several; empty for their own.
+        test_split: The name of the test split, for data sets of translations.
         vocab_size: The vocabulary size of the byte-pair encoding of both sides.
         max_tokens: The longest text in tokens, begin and end included; longer pairs are left out, and counted.
         batch_size: Pairs in a batch, each of which has the others as negatives.
@@ -77,6 +79,7 @@ class TextRetrievalConfig(Config, path="config.task"):
     dataset: str = "number_words"
     data_dir: str | None = None
     languages: tuple[str, ...] = ()
+    test_split: SplitName = "test"
     vocab_size: VocabSize = 200
     max_tokens: PositiveInt = 24
     batch_size: BatchSize = 64
@@ -294,7 +297,13 @@ def build_task(config: TextRetrievalConfig, directory: Path, rows_multiple: int 
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    data = open_pairs(config.dataset, directory, data_dir=config.data_dir, languages=config.languages)
+    data = open_pairs(
+        config.dataset,
+        directory,
+        data_dir=config.data_dir,
+        languages=config.languages,
+        test_split=config.test_split,
+    )
     tokenizer: AnyTokenizer
     if has_tokenizer(directory):
         tokenizer = load_tokenizer(directory)

@@ -47,6 +47,14 @@ def test_translations_are_groups_of_one(tmp_path: Path) -> None:
     assert twins.group_size == 2
     phrases = open_pairs("phrases/train=3,validation=2,test=2", tmp_path, data_dir=None, languages=("en", "de"))
     assert (phrases.group_size, len(phrases.splits["train"])) == (1, 3)
+    with pytest.raises(UserError, match="has no split 'test_2016'"):
+        open_pairs(
+            "phrases/train=3,validation=2,test=2",
+            tmp_path,
+            data_dir=None,
+            languages=("en", "de"),
+            test_split="test_2016",
+        )
 
 
 def test_a_pool_has_no_text_twice() -> None:
