@@ -18,7 +18,7 @@ TOPICS = {
     "translation": ("Translation", ("translation",)),
     "language": (
         "Language",
-        ("language_modeling", "masked_lm", "glue", "lora", "summarization", "dialogue"),
+        ("language_modeling", "masked_lm", "glue", "lora", "text_retrieval", "summarization", "dialogue"),
     ),
     "mechanisms": (
         "What heads learn",

@@ -23,7 +23,7 @@ from transformer.layers.lora import LoraConfig
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_positions
-from transformer.layers.transformer_config import TransformerConfig, block_config_from
+from transformer.layers.transformer_config import Projections, TransformerConfig, block_config_from
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import POINT_CLASSIFICATION, TaskInterface
@@ -52,6 +52,7 @@ class SetTransformerConfig(Config, path="config.model"):
     Attributes:
         layers: Number of blocks; with 0 points do not interact before they are pooled.
         width: Features of a point.
+        projections: Whether the blocks' self-attention projects its inputs; that of pooling always does.
         pooling: How points become one vector.
 
     Raises:
@@ -61,6 +62,7 @@ class SetTransformerConfig(Config, path="config.model"):
     layers: NumLayersOrZero = 2
     width: PositiveInt = 64
     heads: NumHeads = 4
+    projections: Projections = TransformerConfig.projections
     feed_forward: PositiveInt = 128
     pooling: Pooling = Pooling.ATTENTION
     activation: Activation = Activation.RELU
@@ -100,7 +102,8 @@ class SetTransformer(BlockStacks):
         self.norm = self.make_final_norm(builder) if config.layers else None
         if config.pooling is Pooling.ATTENTION:
             self.seed = builder.parameter(jax.nn.initializers.normal(1.0), (1, config.width), ("positions", "embed"))
-            self.attention = MultiHeadAttention(blocks, cross=False, builder=builder)
+            projected = dataclasses.replace(blocks, projections=Projections.LINEAR)
+            self.attention = MultiHeadAttention(projected, cross=False, builder=builder)
         self.head = Linear(model, classes, bias=True, builder=builder)
 
     def forward(

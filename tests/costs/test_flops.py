@@ -493,6 +493,8 @@ STEPS = {
     "instruction_following x listen_attend_walk": 2_955_264,
     "attention_probes x decoder": 1_873_920 + OF_SCORES * 160 * 16 * (8 - 6),
     "attention_probes x bytenet_decoder": 4_669_440,
+    # Of 16 x 2 texts of 32 tokens four projections, the feed-forward network, and attention.
+    "text_retrieval x dual_encoder": 3 * 1024 * (4 * 2 * 16**2 + 2 * 2 * 16**2 + 2 * 2 * 32 * 16),
     "normed_translator": 66_674_688,
 }
 

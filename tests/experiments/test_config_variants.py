@@ -116,6 +116,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         }
         for shape, chips in (("2x2x2", 8), ("2x2x4", 16), ("2x4x4", 32), ("4x4x4", 64), ("4x4x8", 128), ("8x8x4", 256))
     },
+    "point_clouds/digit_point_clouds:bare_attention": {"model.projections": "none"},
     "sagan/sagan:convolutions": {"model.attention_grids": ()},
     "scene_text/show_attend_read:columns": {"model.attention_input": "columns"},
     "scene_text/show_attend_read:plain": {"model.attention_input": "plain"},
@@ -135,8 +136,14 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "model.coverage_loss_weight": 1.0,
     },
     "summarization/pointer_generator:plain": {"task.oov_target": "unknown"},
+    "text_retrieval/number_words:bag_of_words": {"model.layers": 0, "model.positions": "none"},
     "translation/recurrent_copy:last": {"model.context_vector": "last"},
     "translation/recurrent_multi30k:last": {"model.context_vector": "last"},
+    "translation/recurrent_phrases:multi_head": {
+        "model.score": "scaled_dot",
+        "model.key_value_projection": "split",
+        "model.heads": 4,
+    },
     "translation/recurrent_phrases:gnmt": {
         "model.cell": "lstm",
         "model.encoder_layers": 3,

@@ -247,6 +247,7 @@ def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
         ),
         ("gpt2", {"activation": "swiglu"}, "config.model.activation=swiglu"),
         ("gpt2", {"kv_heads": 2}, "config.model.kv_heads=2 is not 4"),
+        ("gpt2", {"projections": "none"}, "config.model.projections=none is not linear"),
         ("llama", {"norm": "layer"}, "config.model.norm=layer is not rms"),
         ("bloom", {"feed_forward": 96}, "config.model.feed_forward=96 is not 4 x width=128"),
         ("t5", {"embedding_scale": "sqrt_width"}, "config.model.embedding_scale=sqrt_width is not none"),
@@ -275,7 +276,7 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
     fields = {field.name for field in dataclasses.fields(MODELS[family.model_family].config_class)}
     told = {key.our_key for key in family.config_keys} | family.fixed_fields.keys() | family.training_defaults.keys()
     # Compared alike for every family.
-    told |= TRAINING_ONLY_FIELDS | {"kv_heads", "head_dim", "experts", "position_join"}
+    told |= TRAINING_ONLY_FIELDS | {"kv_heads", "head_dim", "projections", "experts", "position_join"}
     fixed = family.fixed_fields.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}
     told |= set() if fixed == "t5" else {"relative_attention_num_buckets", "relative_attention_max_distance"}

@@ -1,5 +1,6 @@
 """Every layer against NumPy float64, with its own weights."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,13 @@ from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
+from transformer.attention.scores import Score
+from transformer.config import UserError
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.linear import Linear, product
+from transformer.layers.lora import LoraConfig
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import (
@@ -25,7 +29,7 @@ from transformer.layers.residual import (
     apply_sublayers,
     dropout_and_stochastic_depth,
 )
-from transformer.layers.transformer_config import Biases, PositionEncoding, TransformerConfig
+from transformer.layers.transformer_config import Biases, PositionEncoding, Projections, TransformerConfig
 from transformer.logical_axes import use_placement
 from transformer.training.partitioning import ShardingConfig, make_placement
 
@@ -236,6 +240,62 @@ def test_multi_head_attention_is_the_oracles(changes: dict[str, Any], biased: bo
     expected, maps = oracle.multi_head(weights, x, memory, {"key_lengths": lengths})
     close(output, expected)
     close(captured.weights, maps)
+
+
+BARE = {"projections": Projections.NONE}
+
+
+def bare_attention(x: np.ndarray, heads: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """softmax(scale V_h V_h') V_h of each head's part of the features of `T E`, side by side, and the maps `H T T`."""
+    parts, maps = np.split(x.astype(np.float64), heads, axis=-1), []
+    for part in parts:
+        weights = np.exp(scale * part @ part.T)
+        maps.append(weights / weights.sum(axis=-1, keepdims=True))
+    return np.concatenate([weights @ part for weights, part in zip(maps, parts, strict=True)], axis=-1), np.stack(maps)
+
+
+@pytest.mark.parametrize(
+    ("heads", "score", "scale"), [(1, Score.DOT, 1.0), (1, Score.SCALED_DOT, 12**-0.5), (3, Score.SCALED_DOT, 0.5)]
+)
+def test_attention_without_projections_has_no_parameters_and_is_the_softmax_of_v_v_transposed_times_v(
+    heads: int, score: Score, scale: float
+) -> None:
+    functional = attention_of(heads=heads, score=score, **BARE)
+    assert jax.tree.leaves(functional.shapes()) == []
+    x = random(2, 6, 12)
+    layer, asked = functional.bind(functional.init(jax.random.key(0))), Capture(("a",), value_norms=True)
+
+    def attend(x: Any) -> Any:
+        mask = Mask(key_lengths=jnp.int32([6, 4]), query_lengths=jnp.int32([6, 4]))
+        return layer(jnp.asarray(x), jnp.asarray(x), mask=mask, capture=asked)
+
+    output, captured = attend(x)
+    for row, length in enumerate((6, 4)):
+        expected, maps = bare_attention(x[row, :length], heads, scale)
+        close(output[row, :length], expected, 1e-6)
+        close(captured.weights[row, :, :length, :length], maps, 1e-6)
+        norms = np.linalg.norm(x[row, :length].astype(np.float64).reshape(length, heads, -1), axis=-1)
+        close(captured.value_norms[row, :, :length], norms.T)
+    # Equivariant to permutations: f(P x) = P f(x).
+    order = np.array([3, 0, 5, 1, 4, 2])
+    permuted, _ = attend(x[:1, order].repeat(2, axis=0))
+    close(permuted[0], np.asarray(output)[0, order], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kv_heads": 2}, "kv_heads=2 shares projected keys and values, which config.model.projections=none has not"),
+        ({"head_dim": 5}, "head_dim=5 does not cut the width 12 into config.model.heads=4 equal parts"),
+        (
+            {"lora": LoraConfig(rank=2)},
+            "lora.rank=2 updates query, value, of which config.model.projections=none leaves no matrix",
+        ),
+    ],
+)
+def test_attention_without_projections_refuses_what_needs_them(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        attention_of(heads=4, **BARE, **changes)
 
 
 def sub_layer(x: Any) -> Any:

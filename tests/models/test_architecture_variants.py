@@ -12,6 +12,7 @@ from tests.models.architecture_variants import BEGIN, PAD, VOCABULARY, Arrangeme
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.layers.functional_module import Precision
+from transformer.layers.transformer_config import Biases, Projections
 
 COVER = cover()
 # `make test` takes every kind of positions once, the families in turn; `make slow` takes the others.
@@ -124,6 +125,36 @@ def test_logits_maps_and_cached_steps_are_the_oracles(arrangement: Arrangement) 
         other[0] = other[0][[0, 3, 2, 1, 5, 4]]
         whole = oracle.encoder_decoder(kind, weights, SOURCE, other, pad=PAD).logits
         close(cached[1::2][real], whole[real], 1e-4)
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name == "encoder" else pytest.mark.slow) for name in SITES]
+)
+def test_attention_without_projections_is_that_of_identity_matrices(family: str) -> None:
+    model, config = build(family, projections=Projections.NONE, biases=Biases.NONE)
+    variables = lively(model)
+    logits, aux, cached = passes(model, variables, family)
+    width, heads = config.width, config.heads
+    identity = np.broadcast_to(np.eye(width), (2, width, width))  # of both layers
+    inwards = {"kernel": identity.reshape(2, width, heads, -1)}
+    attention = {
+        **{name: inwards for name in ("query", "key", "value")},
+        "output": {"kernel": identity.reshape(2, heads, -1, width)},
+    }
+    params = dict(variables.params)
+    for stack in ("encoder", "decoder") if family == "encoder_decoder" else ("layers",):
+        assert not {"attention", "cross"} & set(params[stack])
+        params[stack] = {**params[stack], "attention": attention, "cross": attention}
+    expected, real = expected_of(family, config, params), real_of(family)
+    close(np.asarray(logits)[real], expected.logits[real], 1e-4)
+    for site in SITES[family]:
+        close(aux.maps[site].weights, expected.maps[site], 2e-5)
+    if family == "encoder_decoder":
+        close(cached[::2][real], expected.logits[real], 1e-4)
+    if family == "decoder":
+        whole = oracle.decoder(kind_of(config), exact(params), FULL).logits
+        for row, start in enumerate(PROMPTS):
+            close(cached[row], whole[row, start - 1 :][:5], 1e-4)
 
 
 def names(tree: Any, prefix: str = "") -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from transformer.attention.positions import PositionCombination
 from transformer.config import UserError, to_config
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Shape, TensorLayout
-from transformer.layers.transformer_config import TransformerConfig
+from transformer.layers.transformer_config import Projections, TransformerConfig
 from transformer.models.registry import family_name
 from transformer.models.task_interface import TaskInterface
 
@@ -340,6 +340,8 @@ def _unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]
         for name, value in (("kv_heads", model.resolved_kv_heads), ("head_dim", model.resolved_head_dim))
         if name not in listed and value != usual[name]
     ]
+    if model.projections is not Projections.LINEAR:
+        reasons.append(f"config.model.projections={model.projections.value} is not linear")
     if model.experts.count:
         reasons.append(f"config.model.experts.count={model.experts.count} is not 0")
     if model.position_join is not PositionCombination.ADDED:

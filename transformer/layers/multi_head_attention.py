@@ -27,17 +27,46 @@ from transformer.layers.kv_cache import (
     write_slot,
 )
 from transformer.layers.linear import Linear
-from transformer.layers.transformer_config import Biases, CrossAttentionKind, TransformerConfig
+from transformer.layers.transformer_config import Biases, CrossAttentionKind, Projections, TransformerConfig
 from transformer.logical_axes import with_logical_constraint
 
 # The name by which a rematerialization policy keeps what attention returns.
 OUTPUT_NAME = "attention_output"
 
 
+class SplitHeads(Module):
+    """Features cut into one equal part per head, in place of a projection; it has no parameters.
+
+    Args:
+        heads: Number of heads.
+        head_dim: Features of a head.
+    """
+
+    def __init__(self, heads: int, head_dim: int):
+        self.heads, self.head_dim = heads, head_dim
+
+    def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B H D"]:
+        """Split the last axis."""
+        return x.reshape(*x.shape[:-1], self.heads, self.head_dim)
+
+
+class ConcatenateHeads(SplitHeads):
+    """The heads side by side, Concat(head_1, ..., head_H), in place of the output projection; it has no parameters."""
+
+    def __call__(self, x: Float[Array, "*B H D"]) -> Float[Array, "*B E"]:
+        """Join the last two axes."""
+        return x.reshape(*x.shape[:-2], self.heads * self.head_dim)
+
+    def full_matrix(self) -> Float[Array, "H D E"]:
+        """The matrix of the map: the identity, cut into the rows of each head."""
+        return jnp.eye(self.heads * self.head_dim).reshape(self.heads, self.head_dim, -1)
+
+
 class MultiHeadAttention(Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O (Vaswani et al. 2017, section 3.2.2).
 
-    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), where H / G neighboring heads share keys and values.
+    head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), where H / G neighboring heads share keys and values. Without
+    projections all four matrices are the identity, of which each head has its part of the features.
 
     Args:
         config: The configuration of the Transformer.
@@ -45,15 +74,26 @@ class MultiHeadAttention(Module):
         builder: Makes the parameters.
     """
 
+    query: Linear | SplitHeads
+    key: Linear | SplitHeads
+    value: Linear | SplitHeads
+    output: Linear | ConcatenateHeads
+
     def __init__(self, config: TransformerConfig, *, cross: bool, builder: ParameterBuilder):
-        model = (("embed", config.width),)
-        heads = (("heads", config.heads), ("head_dim", config.resolved_head_dim))
-        groups = (("groups", config.resolved_kv_heads), ("head_dim", config.resolved_head_dim))
-        linear = functools.partial(Linear, bias=config.biases is Biases.ALL, builder=builder)
-        self.query = linear(model, heads, role=ParameterRole.QUERY)
-        self.key = linear(model, groups, role=ParameterRole.KEY)
-        self.value = linear(model, groups, role=ParameterRole.VALUE)
-        self.output = linear(heads, model, role=ParameterRole.OUTPUT)
+        match config.projections:
+            case Projections.LINEAR:
+                model = (("embed", config.width),)
+                heads = (("heads", config.heads), ("head_dim", config.resolved_head_dim))
+                groups = (("groups", config.resolved_kv_heads), ("head_dim", config.resolved_head_dim))
+                linear = functools.partial(Linear, bias=config.biases is Biases.ALL, builder=builder)
+                self.query = linear(model, heads, role=ParameterRole.QUERY)
+                self.key = linear(model, groups, role=ParameterRole.KEY)
+                self.value = linear(model, groups, role=ParameterRole.VALUE)
+                self.output = linear(heads, model, role=ParameterRole.OUTPUT)
+            case Projections.NONE:
+                sizes = config.heads, config.resolved_head_dim
+                self.query = self.key = self.value = SplitHeads(*sizes)
+                self.output = ConcatenateHeads(*sizes)
         self.score = TrainedScore(
             config.score, config.heads, config.resolved_head_dim, config.max_length, builder=builder
         )

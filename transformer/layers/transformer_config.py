@@ -119,6 +119,20 @@ class CrossAttentionKind(enum.Enum):
     MEAN = "mean"
 
 
+class Projections(enum.Enum):
+    """How attention makes queries, keys and values of its inputs, and its output of the heads.
+
+    Attributes:
+        LINEAR: Four trained linear maps: Concat(head_1, ..., head_H) W_O, with head_i = Attention(Q W_Q,i, K W_K,i,
+            V W_V,i) (Vaswani et al. 2017, section 3.2.2).
+        NONE: The inputs themselves, without a parameter: Concat(head_1, ..., head_H), where head i attends with the
+            i-th of H equal parts of the features. With one head and the score dot, self-attention is softmax(V V') V.
+    """
+
+    LINEAR = "linear"
+    NONE = "none"
+
+
 class Remat(enum.Enum):
     """Which activations of a block are stored for the backward pass; the others are recomputed.
 
@@ -146,6 +160,7 @@ class TransformerConfig(Config, path="config.model"):
         kv_heads: Key and value heads, which neighboring query heads share (grouped-query attention, Ainslie et al.
             2023); None means as many as `heads`.
         head_dim: Features of a head; None means width / heads.
+        projections: Whether attention projects its inputs.
         feed_forward: Hidden units of the feed-forward network.
         activation: Its activation.
         norm: The kind of norm.
@@ -187,6 +202,7 @@ class TransformerConfig(Config, path="config.model"):
     heads: NumHeads = 8
     kv_heads: PositiveInt | None = None
     head_dim: PositiveInt | None = None
+    projections: Projections = Projections.LINEAR
     feed_forward: PositiveInt = 2048
     activation: Activation = Activation.RELU
     norm: NormKind = NormKind.LAYER
@@ -289,6 +305,7 @@ class TransformerConfig(Config, path="config.model"):
                 f"config.model.kv_heads={self.kv_heads} does not divide config.model.heads={self.heads}; "
                 f"kv_heads={_nearest_divisor(self.heads, self.resolved_kv_heads)} would do"
             )
+        self.check_projections()
         if self.width % 2 and (
             self.positions in SINUSOIDAL_POSITIONS or self.positions is PositionEncoding.TRANSFORMER_XL
         ):
@@ -329,6 +346,32 @@ class TransformerConfig(Config, path="config.model"):
             raise UserError(
                 "config.model.lora.targets holds feed_forward, whose networks are a mixture here "
                 f"(config.model.experts.count={self.experts.count}): name attention's projections alone"
+            )
+
+    def check_projections(self) -> None:
+        """Check that attention without projections is asked for nothing that only projections can have.
+
+        Raises:
+            UserError: If it is; gives the keys, their values and what would be right.
+        """
+        if self.projections is Projections.LINEAR:
+            return
+        without = f"config.model.projections={self.projections.value}"
+        if self.resolved_kv_heads != self.heads:
+            raise UserError(
+                f"config.model.kv_heads={self.kv_heads} shares projected keys and values, which {without} has not: say "
+                f"kv_heads={self.heads} or none"
+            )
+        if self.resolved_head_dim != self.width // self.heads:
+            raise UserError(
+                f"config.model.head_dim={self.head_dim} does not cut the width {self.width} into "
+                f"config.model.heads={self.heads} equal parts, as {without} does: say head_dim=none"
+            )
+        targets = [target.value for target in self.lora.targets if target is not LoraTarget.FEED_FORWARD]
+        if self.lora.rank and targets:
+            raise UserError(
+                f"config.model.lora.rank={self.lora.rank} updates {', '.join(targets)}, of which {without} leaves no "
+                "matrix: say config.model.lora.targets=(feed_forward,), or rank=0"
             )
 
     def check_attention(self) -> None:

@@ -15,6 +15,7 @@ from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
+from transformer.layers.transformer_config import Projections
 from transformer.models import registry
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
@@ -71,9 +72,21 @@ def test_pooling_is_that_of_its_equation(pooling: Pooling) -> None:
         np.testing.assert_allclose(got[row], pooled @ p["head"]["kernel"] + p["head"]["bias"], atol=1e-5)
 
 
-def test_blocks_and_pooling_together_are_the_oracles() -> None:
+def multi_head_or_bare(weights: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    """Self-attention of `1 N E`; without projections softmax(V V' / sqrt(4)) V of each half of the eight features."""
+    if weights:
+        return oracle.multi_head(weights, x, x, {})[0]
+    parts = []
+    for part in np.split(x[0], 2, axis=-1):
+        logits = np.exp(part @ part.T / 2)
+        parts.append(logits / logits.sum(axis=-1, keepdims=True) @ part)
+    return np.concatenate(parts, axis=-1)[None]
+
+
+@pytest.mark.parametrize("projections", Projections)
+def test_blocks_and_pooling_together_are_the_oracles(projections: Projections) -> None:
     with jax.enable_x64(True):
-        _, model = set_transformer(layers=2, precision="float64")
+        _, model = set_transformer(layers=2, precision="float64", projections=projections)
         random = np.random.default_rng(2)
         params = jax.tree.map(lambda leaf: 0.5 * random.normal(size=leaf.shape), model.functional.shapes())
         inputs = {"points": POINTS.astype(np.float64), "lengths": LENGTHS}
@@ -82,7 +95,8 @@ def test_blocks_and_pooling_together_are_the_oracles() -> None:
         x = oracle.affine(params["embed"], POINTS[row : row + 1, :length].astype(np.float64))
         for block in oracle.layers_of(params["layers"]):
             normed = oracle.layer_norm(block["attention_residual"]["norm"], x)
-            x = x + oracle.multi_head(block["attention"], normed, normed, {})[0]
+            assert ("attention" in block) == (projections is Projections.LINEAR)
+            x = x + multi_head_or_bare(block.get("attention", {}), normed)
             normed = oracle.layer_norm(block["feed_forward_residual"]["norm"], x)
             x = x + oracle.feed_forward(block["feed_forward"], normed)
         pooled = oracle.multi_head(params["attention"], params["seed"][None], oracle.layer_norm(params["norm"], x), {})
