@@ -3,16 +3,15 @@ r"""A pointer network that finds convex hulls (Vinyals et al. 2015, section 4.2)
     python -m launch.train --config=experiments/pointer_networks/configs/convex_hull.py --workdir=runs/pointer_hull
     python -m launch.train --config=experiments/pointer_networks/configs/convex_hull.py:fixed_vocabulary \
         --workdir=runs/hull_fixed_vocabulary
-    python -m launch.train --config=experiments/pointer_networks/configs/convex_hull.py:fixed_vocabulary_with_attention \
-        --workdir=runs/hull_fixed_vocabulary_with_attention
 
-The first takes twenty minutes on one core, half an hour on a busy machine. The points are read from left to right.
-Expect 0.97 of the hulls of 5 points right, 0.93 of those of 10 and 0.83 of those of 15, a size outside of training, and
-more than 0.999 of the area of each: results/pointer_hull.md. `python -m launch.generate --workdir=runs/pointer_hull
---text='0.1,0.2 0.5,0.9 0.7,0.3 0.4,0.4'` prints the corners.
+The pointer network takes twenty minutes on one core, half an hour on a busy machine. The points are read from left to
+right. Expect 0.97 of the hulls of 5 points right, 0.93 of those of 10 and 0.83 of those of 15, a size outside of
+training, and more than 0.999 of the area of each: results/pointer_hull.md. `python -m launch.generate
+--workdir=runs/pointer_hull --text='0.1,0.2 0.5,0.9 0.7,0.3 0.4,0.4'` prints the corners.
 
-The others predict indices of a vocabulary of 10 points (sections 2.1 and 2.2) in half as many batches, which take six
-minutes without attention and ten with it. Compare them with the pointer network at `--config.steps=5000`.
+`:fixed_vocabulary` and `:fixed_vocabulary_with_attention` predict indices of a vocabulary of 10 points (sections 2.1
+and 2.2). They train on half as many batches, in seven and ten minutes: compare them with the pointer network at
+`--config.steps=5000`.
 """
 
 from typing import Literal
