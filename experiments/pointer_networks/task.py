@@ -135,7 +135,13 @@ class Geometry(BaseTask):
             "target": InputSpec((rows, config.problem.max_answer_steps(config.max_points))),
         }
         self.interface = TaskInterface(
-            inputs, {}, pad_id=POINTER_END, bos_id=POINTER_END, eos_id=POINTER_END, output=POINTER_PREDICTION.output
+            inputs,
+            # The end and the indices of the points, for models whose vocabulary is fixed.
+            {"target": config.max_points + 1},
+            pad_id=POINTER_END,
+            bos_id=POINTER_END,
+            eos_id=POINTER_END,
+            output=POINTER_PREDICTION.output,
         )
         self.objectives = (Objective(config.problem.value, self._loss),)
         self._steps = {constrained: self._decoding_step(constrained) for constrained in (True, False)}
@@ -395,7 +401,8 @@ def make_axis_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndar
         names_BxN: The number by which the user knows each point.
 
     Returns:
-        The points with number and coordinates, and the steps with the point that each should point at.
+        The points with number and coordinates, with the end in front where a model points at it, and the steps with the
+        point that each should point at or, over the encoder's outputs, predict.
     """
     points, steps, links = [], [], []
     rows = zip(batch["points"], batch["lengths"], batch["target"], names_BxN, strict=True)
@@ -407,8 +414,15 @@ def make_axis_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndar
         keys = [*(index + 1 for index in answer), POINTER_END]
         links.append(tuple(GoldAlignment(step, key, True) for step, key in enumerate(keys)))
     titles = tuple(f"{len(names) - 1} points: {' '.join(said[:-1])}" for names, said in zip(points, steps, strict=True))
+    tokens = {"points": tuple(points), "target": tuple(steps)}
     gold = {site.name: tuple(links) for site in sites_between(sites, "target", "points")}
-    return AxisLabels({"points": tuple(points), "target": tuple(steps)}, titles, gold or None)
+    for site in sites_between(sites, "target", "encoded points"):
+        # The end is none of the encoder's outputs.
+        tokens["encoded points"] = tuple(names[1:] for names in points)
+        gold[site.name] = tuple(
+            tuple(link._replace(key=link.key - 1) for link in row if link.key != POINTER_END) for row in links
+        )
+    return AxisLabels(tokens, titles, gold or None)
 
 
 def _counts(batch: Batch) -> Array:

@@ -117,6 +117,15 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         for shape, chips in (("2x2x2", 8), ("2x2x4", 16), ("2x4x4", 32), ("4x4x4", 64), ("4x4x8", 128), ("8x8x4", 256))
     },
     "point_clouds/digit_point_clouds:bare_attention": {"model.projections": "none"},
+    **{
+        f"pointer_networks/convex_hull:{output}": {
+            "steps": 5000,
+            "task.eval_sizes": (5, 10),
+            "model.output": output,
+            "model.decoder_input": "index",
+        }
+        for output in ("fixed_vocabulary", "fixed_vocabulary_with_attention")
+    },
     "sagan/sagan:convolutions": {"model.attention_grids": ()},
     "scene_text/show_attend_read:columns": {"model.attention_input": "columns"},
     "scene_text/show_attend_read:plain": {"model.attention_input": "plain"},

@@ -12,7 +12,7 @@ from experiments.pointer_networks import task as geometry
 from experiments.pointer_networks.data import convex_hull, delaunay_triangulation, shortest_tours
 from experiments.pointer_networks.decoding import Problem, decode_answers, decode_point_indices
 from experiments.pointer_networks.metrics import geometry_metrics
-from experiments.pointer_networks.model import FAMILY, SITE, PointerNetworkConfig
+from experiments.pointer_networks.model import ATTENTION_SITE, FAMILY, SITE, OutputKind, PointerNetworkConfig
 from experiments.pointer_networks.task import Geometry, GeometryConfig, PointOrder, make_batch
 from tests.models.random_models import fresh_variables
 from transformer.attention.capture import Capture
@@ -42,9 +42,10 @@ def task_of(problem: Problem, **values: Any) -> Geometry:
     return Geometry(GeometryConfig(problem, **values))
 
 
-def view_of(task: Geometry, loudness: float = 3.0) -> StateView:
+def view_of(task: Geometry, loudness: float = 3.0, output: OutputKind = OutputKind.POINTER) -> StateView:
     """A model that has learned nothing, but is sure of it."""
-    model = FAMILY.build(PointerNetworkConfig(RecurrentConfig(width=6)), task.interface, Precision())
+    config = PointerNetworkConfig(RecurrentConfig(width=6), output=output)
+    model = FAMILY.build(config, task.interface, Precision())
     variables = fresh_variables(model)
     return StateView(model, jax.tree.map(lambda leaf: loudness * leaf, variables), {}, {}, np.int32(0), train=False)
 
@@ -334,6 +335,44 @@ def test_gold_links_lie_where_each_step_points() -> None:
         assert [names[link.key].split(" ")[0] for link in links] == list(labels.tokens["target"][row])
         assert [link.query for link in links] == list(range(len(links)))
     assert task.axis_labels(()).gold_alignments is None
+
+
+def test_gold_links_of_attention_lie_on_the_point_that_each_step_predicts() -> None:
+    task = task_of(Problem.HULL)
+    view = view_of(task, output=OutputKind.FIXED_VOCABULARY_WITH_ATTENTION)
+    labels = task.axis_labels(view.model.sites).with_axis_names(view.model.sites)
+    assert labels.gold_alignments is not None
+    for row, links in enumerate(labels.gold_alignments[ATTENTION_SITE]):
+        names, steps = labels.tokens["encoded points"][row], labels.tokens["target"][row]
+        assert [names[link.key].split(" ")[0] for link in links] == list(steps[:-1])  # the end is no point
+        assert [link.query for link in links] == list(range(len(links)))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [pytest.param(OutputKind.FIXED_VOCABULARY, marks=pytest.mark.slow), OutputKind.FIXED_VOCABULARY_WITH_ATTENTION],
+    ids=lambda output: output.value,
+)
+def test_a_fixed_vocabulary_answers_within_the_rules_and_about_no_more_points_than_it_has(output: OutputKind) -> None:
+    task = task_of(Problem.HULL)
+    view = view_of(task, output=output)
+    answers = task.predict(
+        view, PredictionRequest([" ".join(f"{x},{y}" for x, y in SQUARE), "0.1,0.2 0.5,0.9 0.7,0.3"])
+    )
+    first, second = (tuple(int(index) for index in line.split()) for line in answers.lines)
+    assert valid(Problem.HULL, first, True, 5)
+    assert valid(Problem.HULL, second, True, 3)
+    labels = answers.labels.with_axis_names(view.model.sites)
+    if output is OutputKind.FIXED_VOCABULARY_WITH_ATTENTION:
+        assert labels.tokens["encoded points"][1] == ("0 (0.10, 0.20)", "1 (0.50, 0.90)", "2 (0.70, 0.30)")
+        weights = answers.capture_maps(Capture((ATTENTION_SITE,)))[ATTENTION_SITE].weights
+        assert weights.shape[1:] == (2, 1, 6, 5)
+        np.testing.assert_allclose(weights[0, 1, 0, : len(second) + 1].sum(-1), 1, atol=1e-5)
+    with pytest.raises(UserError, match=f"7 points are more than the 6 .* vocabulary of .*output={output.value}"):
+        task.predict(view, PredictionRequest([" ".join(f"0.{place},0.{place**2}" for place in range(1, 8))]))
+    larger = task_of(Problem.HULL, eval_sizes=(5, 7)).evaluations[1]
+    with pytest.raises(UserError, match="7 points are more than the 6"):
+        jax.eval_shape(lambda: larger.step(view, larger.batches[0], None))
 
 
 def test_points_beyond_a_rows_own_are_no_part_of_its_answer() -> None:
