@@ -23,7 +23,7 @@ from transformer.huggingface.fine_tuned_heads import (
     sizes_from_shapes,
     without_head_keys,
 )
-from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES
+from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES, Shape
 
 _LAYER = "transformer.layer.{layer}"
 _ATTENTION = f"{_LAYER}.rel_attn"
@@ -67,6 +67,13 @@ def _restore(config: Config) -> Config:
     rest = without_head_keys(config, ("attention_dropout", "head", "output_bias"))
     named = {"architectures": [f"XLNet{_FINE_TUNED_CLASSES[head]}"]} if head in _FINE_TUNED_CLASSES else {}
     return {**rest, **named, "d_head": config["d_model"] // config["n_head"]}
+
+
+def _unread_tensors(config: Config) -> dict[str, Shape]:
+    """Return what only predicted tokens are read from, which every class has."""
+    return (
+        {} if config["architectures"] == ["XLNetLMHeadModel"] else {"transformer.mask_emb": (1, 1, config["d_model"])}
+    )
 
 
 XLNET = ConversionSpec(
@@ -148,10 +155,12 @@ XLNET = ConversionSpec(
     ),
     optional_prefix="transformer.",
     tensor_aliases={"lm_loss.weight": "transformer.word_embedding.weight"},
+    dropped_tensors=(r"(transformer\.)?mask_emb",),
     simplify_config=_simplify,
     simplified_keys=frozenset({"d_head"}),
     restore_config=_restore,
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
     infer_fields_from_shapes=sizes_from_shapes,
+    unread_tensors=_unread_tensors,
 )

@@ -156,7 +156,7 @@ class XLNet(TokenModel):
     - `predicted` [B, P]: different positions whose tokens are predicted (by default all, in order).
     - `lengths` [B], beyond which an example is padding (by default none is).
     - `memory` [B, L, M, E] and `past` [B], as for TransformerXLDecoder (by default there is none).
-    - `types` [B, T]: kinds of tokens (by default all are of kind 0, as a memory's are).
+    - `types` [B, T]: kinds of tokens (by default all are of kind 0, as a memory's are), read with relative segments.
 
     Outputs: logits [B, P, V] of the tokens at the predicted positions, logits [B, C] of classes, logits [B, T, C] of
     classes at each position, or logits [B, T, 2] of an answer's start and end. The extras have the next memory as
@@ -182,10 +182,9 @@ class XLNet(TokenModel):
             lambda builder: make_two_stream_block(config, config.relative_segments, alpha, builder), config.layers
         )
         self.norm = self.make_final_norm(builder)
-        # g^(0), the same for every position: the query stream begins without any content (section 2.3). Published
-        # fine-tuned models keep it as well.
+        # g^(0), the same for every position: the query stream begins without any content (section 2.3).
         rule = builder.rule(ParameterRole.EMBEDDING, 1, config.width)
-        self.blank = builder.parameter(rule, (config.width,), ("embed",))
+        self.blank = builder.parameter(rule, (config.width,), ("embed",)) if scored else None
         pooled, classified = (
             config.head is XLNetHead.CLASSES,
             config.head in (XLNetHead.CLASSES, XLNetHead.TOKEN_CLASSES),
@@ -295,11 +294,12 @@ class XLNet(TokenModel):
 
         keys = dict(zip(("content", "query"), split_key(key if train else None), strict=True))
         ends, layers_key = split_key(keys["content"])
-        blank_BxPxE = jnp.broadcast_to(self.blank[...].astype(self.dtype), (*predicted_BxP.shape, config.width))
-        first = StreamStates(
-            self.embed(tokens_BxT, all_BxT[:1], ends),
-            dropout(blank_BxPxE, config.dropout, keys["query"]) if queries else None,
-        )
+        query_BxPxE = None
+        if queries:
+            assert self.blank is not None
+            blank_BxPxE = jnp.broadcast_to(self.blank[...].astype(self.dtype), (*predicted_BxP.shape, config.width))
+            query_BxPxE = dropout(blank_BxPxE, config.dropout, keys["query"])
+        first = StreamStates(self.embed(tokens_BxT, all_BxT[:1], ends), query_BxPxE)
         streams, outputs = run_layers(
             self.layers,
             config,
@@ -355,14 +355,9 @@ def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -
     """Build the model of this config for a task; with relative positions, texts may have any length.
 
     Raises:
-        UserError: If the task needs another head, or tells texts apart by token types, which the config does not read.
+        UserError: If the task needs another head, or has sequences of another family.
     """
     check_head(config.head, (_HEAD_OF_OUTPUT.get(interface.output or "", config.head),), interface, XLNetHead.PERMUTED)
-    if "types" in interface.inputs and not config.relative_segments:
-        raise UserError(
-            "config.model.relative_segments=False cannot tell texts apart, which the token types of the task do: say "
-            "config.model.relative_segments=True"
-        )
     if interface.vocabularies.get("types", 3) < 3:
         raise UserError(
             "config.model.family=xlnet reads classes from the last token: say config.task.sequence_format=xlnet"
