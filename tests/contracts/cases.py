@@ -754,6 +754,8 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
+        # Rounding alone makes 1.7e-7 of the gradient of the head's bias, which is zero.
+        rounding=3e-6,
         daily=(),
     ),
     Case(

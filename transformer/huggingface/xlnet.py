@@ -70,10 +70,9 @@ def _restore(config: Config) -> Config:
 
 
 def _unread_tensors(config: Config) -> dict[str, Shape]:
-    """Return what only predicted tokens are read from, which every class has."""
-    return (
-        {} if config["architectures"] == ["XLNetLMHeadModel"] else {"transformer.mask_emb": (1, 1, config["d_model"])}
-    )
+    """Return the vector of predicted tokens for classes that predict none."""
+    predicts = config["architectures"] == ["XLNetLMHeadModel"]
+    return {} if predicts else {"transformer.mask_emb": (1, 1, config["d_model"])}
 
 
 XLNET = ConversionSpec(
