@@ -397,7 +397,7 @@ def export_to_huggingface(
         keys = class_name_keys(interface.class_names) if interface.class_names else {}
         with atomic_output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, _token_keys(experiment, kept), keys)
-            _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
+            _write_tokenizer(directory.path, target, kept, experiment.model.max_length, family.model_type)
     return ConversionResult(family.model_type, count_parameters(params), tuple(notes))
 
 
@@ -426,23 +426,26 @@ def _token_keys(experiment: ExperimentConfig, tokenizer: AnyTokenizer) -> dict[s
     return {**keys, "bos_token_id": tokenizer.bos_id}
 
 
-def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int) -> None:
+def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int, model_type: str) -> None:
     for name in _TOKENIZER_FILES:
         if (run / name).is_file():
             storage_of(target).replace(target / name, (run / name).read_bytes())
     if isinstance(tokenizer, Tokenizer):
-        write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length))
+        write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length, model_type))
 
 
-def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> Mapping[str, Any]:
+def tokenizer_config(tokenizer: Tokenizer, max_length: int, model_type: str) -> Mapping[str, Any]:
     """Return the content of tokenizer_config.json: the special tokens by role.
 
     Args:
         tokenizer: The tokenizer.
         max_length: The model's number of positions.
+        model_type: The `model_type` of the model.
     """
     tokens = special_token_ids_by_role(tokenizer)
     texts = {role: tokenizer.backend.id_to_token(number) for role, number in tokens.items() if number is not None}
     # config.json may name a token number that the tokenizer lacks.
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length, **roles}
+    # The library's XLNet classifies the state at the last place of a batch, which must not be padding.
+    padding = {"padding_side": "left"} if model_type == "xlnet" else {}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length, **padding, **roles}
