@@ -27,7 +27,7 @@ COMMAND = Command(
         Flag("data_dir", "to import: the folder of the data, for data sets that are not generated"),
         Flag(
             "problem",
-            "to import BERT or RoBERTa for fine-tuning: the problem of your texts, such as entailment, "
+            "to import BERT, RoBERTa or XLNet for fine-tuning: the problem of your texts, such as entailment, "
             "token_classification or question_answering",
         ),
         Flag("classes", "the same: their labels, such as yes,no (default: the names in config.json)"),

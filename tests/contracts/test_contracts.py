@@ -216,7 +216,7 @@ def vectorized(trial: Trial) -> None:
         )
         for path, leaf in there.items():
             # What is zero but for rounding, such as the bias of a key, has no digits to compare.
-            atol = 1e-5 * max(np.abs(leaf).max(initial=0), 0.01)
+            atol = 10 * trial.case.rounding * max(np.abs(leaf).max(initial=0), 0.01)
             np.testing.assert_allclose(here[path], leaf, rtol=0, atol=atol, err_msg=f"lane {lane}: {path}")
     assert together._cache_size() == step._cache_size() == 1
 

@@ -11,25 +11,29 @@ from transformer.config import UserError
 from transformer.data.datasets.question_answering import open_questions, read_questions
 from transformer.data.datasets.synthetic_questions import sample_question
 from transformer.data.extractive_questions import (
-    NO_ANSWER,
     Answer,
     ExtractiveQuestion,
     answer_scores,
     normalize_answer,
     question_windows,
 )
-from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.tokenizers.tokenizer import EncodedTextWithOffsets
 
 CONTEXT = "ann met bob and eve"
 WORDS = [(0, 3), (4, 7), (8, 11), (12, 15), (16, 19)]
 ENCODED = EncodedTextWithOffsets([10, 11, 12, 13, 14], WORDS)
-DELIMITERS = DelimiterTokens(1, (2,), 2)
+DELIMITERS, OF_XLNET = (
+    DelimiterTokens.of_format(each, 50, 1, 2) for each in (SequenceFormat.BERT, SequenceFormat.XLNET)
+)
+NO_ANSWER = (0, 0)
 
 
-def windows(answers: tuple[Answer, ...], max_length: int, stride: int) -> list[Any]:
+def windows(
+    answers: tuple[Answer, ...], max_length: int, stride: int, delimiters: DelimiterTokens = DELIMITERS
+) -> list[Any]:
     question = ExtractiveQuestion("who", CONTEXT, answers)
-    return question_windows(question, 7, [20], ENCODED, DELIMITERS, max_length=max_length, stride=stride)
+    return question_windows(question, 7, [20], ENCODED, delimiters, max_length=max_length, stride=stride)
 
 
 def test_a_context_that_fits_is_one_window() -> None:
@@ -49,6 +53,14 @@ def test_windows_overlap_and_cover_the_context(stride: int, starts: list[int]) -
     # The answer counts where a window holds the whole of it.
     assert [window.label for window in found] == [(3, 4) if start == 2 else NO_ANSWER for start in starts]
     assert [window.text_of_span(3, 3) for window in found] == [CONTEXT[slice(*WORDS[start])] for start in starts]
+
+
+def test_xlnet_reads_the_context_first_and_the_begin_token_last() -> None:
+    # Two tokens of context fit beside the question.
+    found = windows((Answer("bob and", 8),), 6, 2, OF_XLNET)
+    assert [window.row for window in found] == [[*part, 2, 20, 2, 1] for part in ([10, 11], [12, 13], [14])]
+    assert [window.label for window in found] == [(5, 5), (0, 1), (4, 4)]
+    assert found[1].text_of_span(0, 1) == "bob and"
 
 
 def test_an_answer_within_a_token_is_the_whole_token() -> None:

@@ -7,7 +7,7 @@ from transformer.config import UserError
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat, SequenceLayout
 
 MARKS = DelimiterTokens.of_format(SequenceFormat.GPT, 10, None, None)
-S, (D,), E = MARKS
+(S,), (D,), (E,) = MARKS
 A, B, C = [1, 2, 3], [4, 5], [6]
 
 
@@ -53,5 +53,9 @@ def test_sequences_of_encoders_stand_between_the_tokenizers_own_tokens() -> None
     assert (bert.join_texts([A]), bert.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, *B, 9])
     assert (roberta.join_texts([A]), roberta.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, 9, *B, 9])
     assert roberta.join_texts([A, B], 7) == [8, 1, 9, 9, 4, 5, 9]
+    xlnet = DelimiterTokens.of_format(SequenceFormat.XLNET, 10, 8, 9)
+    assert (xlnet.join_texts([A]), xlnet.join_texts([A, B])) == ([*A, 9, 8], [*A, 9, *B, 9, 8])
+    assert xlnet.join_texts([A, B], 7) == [1, 2, 9, 4, 5, 9, 8]
+    assert [each.begin_is_last for each in (bert, roberta, xlnet)] == [False, False, True]
     with pytest.raises(UserError, match=r"sequence_format=bert puts texts between .* the run's tokenizer lacks one"):
         DelimiterTokens.of_format(SequenceFormat.BERT, 10, 8, None)

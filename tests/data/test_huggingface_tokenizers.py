@@ -121,6 +121,28 @@ def test_unigram_with_sentinels_as_t5_has_it(tmp_path: Path) -> None:
     assert made.special_ids == {0, 1, 2, 7}
 
 
+def test_xlnet_begins_and_ends_texts_with_tokens_of_their_own(tmp_path: Path) -> None:
+    special = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"]
+    pieces = [*((token, 0.0) for token in special), ("▁", -4.0), ("▁a", -1.0), ("▁cat", -2.0), ("s", -2.0)]
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, 0, False))
+    backend.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents()])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    backend.decoder = decoders.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A:0 <sep>:0 <cls>:2", special_tokens=[("<sep>", 4), ("<cls>", 3)]
+    )
+    backend.add_special_tokens(special)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    names = ("unk", "bos", "eos", "cls", "sep", "pad", "mask")
+    named = {f"{name}_token": token for name, token in zip(names, special, strict=True)}
+    folder_with(tmp_path, tokenizer_config=named | {"padding_side": "left"}, config={"model_type": "xlnet"})
+    made = load_huggingface_tokenizer(tmp_path)
+    assert roles(made) == {"pad": 5, "begin": 3, "end": 4, "unknown": 0, "mask": 6}
+    assert made.encode(["a cats"]) == [[8, 9, 10]]
+    assert made.encode_with_offsets(["a  cáts"]) == [([8, 9, 10], [(0, 1), (3, 6), (6, 7)])]
+    assert made.decode([8, 9, 10, 4, 3]) == "a cats"
+
+
 def test_bytes_behind_pieces_as_llama_has_them(tmp_path: Path) -> None:
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "h", "i", "▁h"]
     backend = tokenizers.Tokenizer(

@@ -101,6 +101,7 @@ def test_a_batch_has_the_labels_of_first_tokens_and_counts_no_other() -> None:
 
 def test_a_cut_text_loses_the_words_behind_the_cut() -> None:
     words = EncodedWords([1, 5, 6, 7, 8, 2], [1, 3, 4])
-    assert words.cut(6, 2) is words
-    assert words.cut(5, 2) == ([1, 5, 6, 7, 2], [1, 3, -1])
-    assert words.cut(4, 2) == ([1, 5, 6, 2], [1, -1, -1])
+    assert words.cut(6, [2]) is words
+    assert words.cut(5, [2]) == ([1, 5, 6, 7, 2], [1, 3, -1])
+    assert words.cut(4, [2]) == ([1, 5, 6, 2], [1, -1, -1])
+    assert words.cut(5, [2, 1]) == ([1, 5, 6, 2, 1], [1, -1, -1])

@@ -51,6 +51,7 @@ T5 = {
     "pad_token_id": 0,
     "decoder_start_token_id": 0,
 }
+XLNET = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layer": 2, "n_head": HEADS, "d_inner": FEED_FORWARD}
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,7 @@ CASES = {
     ),
     "xlnet": Case(
         "XLNetLMHeadModel",
-        {
-            "vocab_size": VOCABULARY,
-            "d_model": WIDTH,
-            "n_layer": 2,
-            "n_head": HEADS,
-            "d_inner": FEED_FORWARD,
-            "attn_type": "uni",
-        },
+        XLNET | {"attn_type": "uni"},
         dtype="float32",
         generates=False,
     ),

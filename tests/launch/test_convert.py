@@ -12,6 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from launch import cli, convert, evaluate, generate, maps, train
 from tests.golden.recordings import FOLDER, recording
+from tests.models.test_xlnet import recorded as recorded_xlnet
 from transformer.interpret.load import load
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
@@ -28,8 +29,17 @@ SPECIAL = {
         "mask_token": "[MASK]",
         "unk_token": "[UNK]",
     },
+    "xlnet": {
+        "pad_token": "<pad>",
+        "cls_token": "<cls>",
+        "sep_token": "<sep>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    },
     "t5": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
 }
+CLASSIFIERS = FOLDER.with_name("classifiers")
 TASKS = {"gpt2": "language_modeling", "bert": "masked_lm", "t5": "translation"}
 
 
@@ -57,6 +67,15 @@ def publish(name: str, folder: Path, recordings: Path = FOLDER) -> Path:
     backend.add_special_tokens(list(special.values()))
     backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(special))
+    return folder
+
+
+def pre_trained(name: str, folder: Path) -> Path:
+    """A folder of a model with its head of pre-training."""
+    if name != "xlnet":
+        return publish(name, folder)
+    publish(name, folder, CLASSIFIERS)
+    recorded_xlnet().write(folder)
     return folder
 
 
@@ -133,9 +152,6 @@ def test_a_run_that_was_converted_trains_further(
     assert "  step 1" in capsys.readouterr().out
 
 
-CLASSIFIERS = FOLDER.with_name("classifiers")
-
-
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     """Labeled pairs of texts, and the first of each with a label of its own."""
@@ -187,12 +203,42 @@ def test_what_a_classifier_needs_is_told(pairs: Path, tmp_path: Path, capsys: py
         capsys, f"--from_pretrained={source}", run
     )
     plain = publish("gpt2", tmp_path / "gpt2")
-    assert "of model_type bert and roberta, not for gpt2" in refusal(
+    assert "of model_type bert, roberta and xlnet, not for gpt2" in refusal(
         capsys, f"--from_pretrained={plain}", run, "--problem=entailment"
     )
     assert "config.task.problem='entail'" in refusal(
         capsys, f"--from_pretrained={source}", run, f"--dataset={pairs}", "--problem=entail"
     )
+
+
+@pytest.mark.slow
+def test_an_xlnet_becomes_a_classifier_of_the_users_texts(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run, out = pre_trained("xlnet", tmp_path / "in"), tmp_path / "run", tmp_path / "out"
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={pairs}", "--problem=entailment")
+    assert call(convert, *words, "--classes=no,perhaps,yes", "--context_length=24", "--batch_size=8", "--steps=1") == 0
+    said = capsys.readouterr().out
+    assert "at step 0, task fine_tuning" in said
+    assert "  initialized randomly: classes, pooler" in said
+    _, setting, _ = load_run(run)
+    # <cls> and <sep> are 1 and 2, <pad> is 0.
+    batch = setting.task.training_batches(0)[0]
+    ends = [row[length - 2 : length].tolist() for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]
+    assert ends == [[2, 1]] * 8
+    assert call(train, f"--workdir={run}", "--config.maps_every=1") == 0
+    assert call(generate, f"--workdir={run}", "--text=2 cats $ 4 cats") == 0
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={out}") == 0
+    assert json.loads((out / "config.json").read_text())["architectures"] == ["XLNetForSequenceClassification"]
+    # The library classifies the state at the last place of a batch.
+    assert json.loads((out / "tokenizer_config.json").read_text())["padding_side"] == "left"
+    again = tmp_path / "again"
+    words = (f"--from_pretrained={out}", f"--workdir={again}", f"--dataset={pairs}", "--problem=entailment")
+    capsys.readouterr()
+    assert call(convert, *words, "--context_length=24", "--batch_size=8") == 0
+    assert "randomly" not in capsys.readouterr().out
+    one, other = (load_run(folder)[2].variables.params for folder in (run, again))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.mark.slow
@@ -323,15 +369,19 @@ WORD_TASKS = {
     "bert_tokens": ("words.conll", SENTENCES, ("--classes=O,B-X,I-X",), "token_classification", "classifier.weight"),
     "bert_span": ("questions.jsonl", QUESTIONS, (), "question_answering", "qa_outputs.weight"),
 }
+WORD_TASKS |= {name.replace("bert", "xlnet"): given for name, given in WORD_TASKS.items()}
 
 
-@pytest.mark.parametrize("name", ["bert_tokens", pytest.param("bert_span", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["bert_tokens", *(pytest.param(name, marks=pytest.mark.slow) for name in WORD_TASKS if name != "bert_tokens")],
+)
 def test_a_published_model_of_words_keeps_its_head(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, content, flags, task, head = WORD_TASKS[name]
     (tmp_path / file).write_text(content)
-    source, run = publish("bert", tmp_path / "in"), tmp_path / "run"
+    source, run = publish(name.split("_")[0], tmp_path / "in", CLASSIFIERS), tmp_path / "run"
     recording(name, CLASSIFIERS).write(source)
     words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={tmp_path / file}", *flags)
     assert call(convert, *words, "--context_length=24", "--batch_size=8", "--steps=1") == 0
@@ -339,24 +389,24 @@ def test_a_published_model_of_words_keeps_its_head(
     assert f"at step 0, task {task}" in said
     assert "randomly" not in said
     _, _, state = load_run(run)
-    name_of_ours = "span" if name == "bert_span" else "classes"
+    name_of_ours = "span" if name.endswith("span") else "classes"
     kernel = np.asarray(state.variables.params[name_of_ours]["kernel"])
     np.testing.assert_array_equal(kernel, load_file(source / "model.safetensors")[head].T)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORD_TASKS)
-def test_any_bert_learns_about_words_and_goes_out(
+def test_any_pre_trained_model_learns_about_words_and_goes_out(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, content, flags, task, head = WORD_TASKS[name]
     (tmp_path / file).write_text(content)
-    source, run = publish("bert", tmp_path / "in"), tmp_path / "run"
+    source, run = pre_trained(name.split("_")[0], tmp_path / "in"), tmp_path / "run"
     words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={tmp_path / file}", *flags)
     assert call(convert, *words, f"--problem={task}", "--context_length=24", "--batch_size=8", "--steps=1") == 0
     assert "initialized randomly" in capsys.readouterr().out
     assert call(train, f"--workdir={run}", "--config.maps_every=1") == 0
-    text = "cat3 sits" if name == "bert_tokens" else "who sits 3 $ the cat 3 sits"
+    text = "cat3 sits" if name.endswith("tokens") else "who sits 3 $ the cat 3 sits"
     capsys.readouterr()
     assert call(generate, f"--workdir={run}", f"--text={text}") == 0
     assert capsys.readouterr().out.strip()

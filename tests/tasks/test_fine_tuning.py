@@ -248,16 +248,23 @@ def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str
         assert "glue" not in found
 
 
-@pytest.mark.parametrize(("sequence_format", "between"), [("bert", [257]), ("roberta", [257, 257])])
+@pytest.mark.parametrize(
+    ("sequence_format", "start", "between", "end"),
+    [
+        ("bert", [256], [257], [257]),
+        ("roberta", [256], [257, 257], [257]),
+        ("xlnet", [], [257], [257, 256]),
+    ],
+)
 def test_encoders_read_texts_between_the_tokenizers_own_tokens(
-    sequence_format: str, between: list[int], tmp_path: Path
+    sequence_format: str, start: list[int], between: list[int], end: list[int], tmp_path: Path
 ) -> None:
-    """Pairs once, whatever their order means; BERT's token types are 1 for the second text and the token after it."""
+    """Pairs once, whatever their order means; token types are 1 for the second text, and 2 for XLNet's last token."""
     tasks = {
         name: task_of(tmp_path, name, sequence_format=sequence_format, auxiliary=0.0, batch_size=4) for name in FORMS
     }
     for name, task in tasks.items():
-        typed = sequence_format == "bert" and name != "acceptability"
+        typed = sequence_format == "xlnet" or (sequence_format == "bert" and name != "acceptability")
         assert set(task.interface.inputs) == {"tokens", "lengths", *(("types",) if typed else ())}
         assert task.interface.vocabularies["tokens"] == task.tokenizer.vocab_size == 258
         batch, count = task.training_batches(0)[0], len(task.probe_batch["tokens"])
@@ -269,14 +276,16 @@ def test_encoders_read_texts_between_the_tokenizers_own_tokens(
             pairs = arranged(name, texts) if name == "choice" else [texts]
             for place, of_sequence in enumerate(pairs):
                 first, *second = (list(text.encode()) for text in of_sequence)
-                expected = [256, *first, *(byte for text in second for byte in (*between, *text)), 257]
+                expected = [*start, *first, *(byte for text in second for byte in (*between, *text)), *end]
                 found = batch["tokens"][place * 4 + row]
                 assert found[: batch["lengths"][place * 4 + row]].tolist() == expected
                 if typed:
-                    types = [0] * (len(first) + 2) + [1] * (len(second[0]) + 1)
+                    types = [0] * (len(start) + len(first) + 1) + [1] * sum(len(text) + 1 for text in second)
+                    types += [2] if sequence_format == "xlnet" else []
                     assert batch["types"][place * 4 + row].tolist() == types + [0] * (128 - len(types))
         names = task.axis_labels(()).tokens["tokens"][0]
-        assert (names[0], names[-1]) == ("<begin>", "<end>")
+        assert (names[-1] if sequence_format == "xlnet" else names[0]) == "<begin>"
+        assert names[-len(end)] == "<end>"
 
 
 def test_what_is_cut_is_said(tmp_path: Path, tasks: dict[str, FineTuning]) -> None:

@@ -10,9 +10,11 @@ import pytest
 
 from tests.tasks.fixed_model import view_with
 from transformer.config import UserError
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.tasks.question_answering import (
     BestSpans,
     QuestionAnswering,
+    begin_positions,
     best_spans,
     context_positions,
     span_loss,
@@ -46,7 +48,8 @@ def test_the_best_span_is_that_of_a_search() -> None:
     logits_BxTx2 = random.normal(size=(20, 9, 2)).astype(np.float32)
     starts, stops = random.integers(1, 5, 20), random.integers(5, 10, 20)
     context_BxT = (np.arange(9) >= starts[:, None]) & (np.arange(9) < stops[:, None])
-    found = jax.device_get(jax.jit(best_spans, static_argnums=2)(logits_BxTx2, context_BxT, 3))
+    begin_B = random.integers(0, 9, 20)
+    found = jax.device_get(jax.jit(best_spans, static_argnums=3)(logits_BxTx2, context_BxT, begin_B, 3))
     for row in range(20):
         spans = [
             (first, last)
@@ -56,7 +59,7 @@ def test_the_best_span_is_that_of_a_search() -> None:
         scores = [logits_BxTx2[row, first, 0] + logits_BxTx2[row, last, 1] for first, last in spans]
         assert (int(found.first[row]), int(found.last[row])) == spans[int(np.argmax(scores))]
         assert float(found.score[row]) == pytest.approx(max(scores))
-        assert float(found.no_answer[row]) == pytest.approx(logits_BxTx2[row, 0].sum())
+        assert float(found.no_answer[row]) == pytest.approx(logits_BxTx2[row, begin_B[row]].sum())
 
 
 def test_the_loss_is_the_mean_of_both_cross_entropies_without_padding() -> None:
@@ -74,11 +77,21 @@ def test_the_loss_is_the_mean_of_both_cross_entropies_without_padding() -> None:
     np.testing.assert_allclose(found.cross_entropy, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("between", "expected"), [([2], [3, 4]), ([2, 2], [4])])
-def test_the_context_lies_between_separator_and_end(between: list[int], expected: list[int]) -> None:
-    tokens = np.array([[1, 9, 2, 2 if len(between) == 2 else 7, 8, 2, 0]])
-    found = context_positions(jnp.asarray(tokens), jnp.asarray([6]), between)
+@pytest.mark.parametrize(
+    ("sequence_format", "row", "expected", "begin"),
+    [
+        (SequenceFormat.BERT, [1, 9, 2, 7, 8, 2, 0], [3, 4], 0),
+        (SequenceFormat.ROBERTA, [1, 9, 2, 2, 8, 2, 0], [4], 0),
+        (SequenceFormat.XLNET, [7, 8, 2, 9, 2, 1, 0], [0, 1], 5),
+    ],
+)
+def test_the_context_and_the_begin_token_are_found(
+    sequence_format: SequenceFormat, row: list[int], expected: list[int], begin: int
+) -> None:
+    delimiters, lengths = DelimiterTokens.of_format(sequence_format, 10, 1, 2), jnp.asarray([6])
+    found = context_positions(jnp.asarray([row]), lengths, delimiters)
     assert np.flatnonzero(found[0]).tolist() == expected
+    assert begin_positions(lengths, delimiters).tolist() == [begin]
 
 
 def evaluate(task: QuestionAnswering, logits_of: Any) -> Any:
@@ -162,10 +175,31 @@ def test_roberta_reads_no_token_types(tmp_path: Path) -> None:
     assert "types" not in task.interface.inputs
 
 
+def test_xlnet_reads_the_question_behind_its_context(tmp_path: Path) -> None:
+    task = task_of(tmp_path, sequence_format="xlnet")
+    batch, tokenizer = task.batches("train", 0)[0], task.tokenizer
+    for row, index in enumerate(batch["index"]):
+        window, length = task._windows["train"][index], batch["lengths"][row]
+        tokens, types = batch["tokens"][row, :length].tolist(), batch["types"][row].tolist()
+        first = tokens.index(tokenizer.eos_id) + 1
+        assert tokenizer.decode(tokens[first : length - 2]) == window.question.question
+        assert tokens[-2:] == [tokenizer.eos_id, tokenizer.bos_id]
+        assert types == [0] * first + [1] * (length - first - 1) + [2] + [0] * (40 - length)
+        if window.label[0] == length - 1:
+            assert window.label == (length - 1, length - 1)
+        else:
+            assert window.label[1] < first - 1
+    # The first token of the context, and the begin token.
+    places = {"x": lambda types: types < 3, "(none)": lambda types: types == 2}
+    for answer, chosen in places.items():
+        view = view_with(lambda inputs, chosen=chosen: first_of(chosen(np.asarray(inputs["types"]))))
+        assert task.predict(view, PredictionRequest(["who left $ x left"])).lines == [answer]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sequence_format": "gpt"}, "sequence_format=gpt is for models that read from left to right: say bert or ro"),
+        ({"sequence_format": "gpt"}, "sequence_format=gpt is for models that read from left to right: say bert, ro"),
         ({"dataset": "grammar/choice"}, "'grammar/choice' is unknown"),
         ({"classes": ("O", "B-X")}, "is for labels, which questions do not have: empty it"),
         ({"max_question_length": 21}, "max_question_length=21 leaves too little of 40 tokens"),

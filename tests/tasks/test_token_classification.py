@@ -28,20 +28,37 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> TokenClassification:
     return task_of(tmp_path_factory.mktemp("token_classification"))
 
 
+@pytest.fixture(scope="module")
+def task_of_xlnet(tmp_path_factory: pytest.TempPathFactory) -> TokenClassification:
+    return task_of(tmp_path_factory.mktemp("token_classification_of_xlnet"), sequence_format="xlnet")
+
+
 def task_of(folder: Path, **values: Any) -> Any:
     return build_task(task_config({**SMALL, **values}), folder)
 
 
-def test_the_first_token_of_a_word_has_its_label(task: TokenClassification) -> None:
+@pytest.mark.parametrize(("name", "num_end_tokens"), [("task", 1), ("task_of_xlnet", 2)])
+def test_the_first_token_of_a_word_has_its_label(
+    name: str, num_end_tokens: int, request: pytest.FixtureRequest
+) -> None:
+    task = request.getfixturevalue(name)
     batch = task.batches("train", 0)[0]
     for row, index in enumerate(batch["index"]):
         text = task._texts["train"][index]
         places = np.flatnonzero(batch["counts"][row])
         assert batch["labels"][row, places].tolist() == list(text.label)
         # Decoded from one place to the next, the tokens are the words.
-        ends = [*places[1:], batch["lengths"][row] - 1]
+        ends = [*places[1:], batch["lengths"][row] - num_end_tokens]
         pieces = [task.tokenizer.decode(batch["tokens"][row, a:b]) for a, b in zip(places, ends, strict=True)]
         assert [piece.strip() for piece in pieces] == list(text.words)
+
+
+def test_xlnet_tells_the_begin_token_apart_at_the_end(task_of_xlnet: TokenClassification) -> None:
+    batch = task_of_xlnet.batches("train", 0)[0]
+    for tokens, types, length in zip(batch["tokens"], batch["types"], batch["lengths"], strict=True):
+        assert tokens[length - 1] == task_of_xlnet.tokenizer.bos_id
+        assert np.flatnonzero(types).tolist() == [length - 1]
+        assert types[length - 1] == 2
 
 
 def test_loss_and_accuracy_are_those_of_labeled_tokens(task: TokenClassification) -> None:
@@ -116,7 +133,7 @@ def test_a_text_is_answered_with_its_entities(task: TokenClassification) -> None
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sequence_format": "gpt"}, "sequence_format=gpt is for models that read from left to right: say bert or ro"),
+        ({"sequence_format": "gpt"}, "sequence_format=gpt is for models that read from left to right: say bert, ro"),
         ({"dataset": "glue/CoLA"}, "'glue/CoLA' is unknown: known: FILE.conll, grammar/entities"),
         ({"classes": ("O", "B-X")}, "goes with files of your own alone"),
         ({"dataset": "a.conll", "classes": ("O", "O")}, "must be the labels of a.conll, at least two, all different"),

@@ -9,9 +9,6 @@ from typing import NamedTuple
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens
 from transformer.data.tokenizers.tokenizer import EncodedTextWithOffsets
 
-NO_ANSWER = (0, 0)
-"""The span of a window without the answer: the begin token."""
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
@@ -45,7 +42,8 @@ class QuestionWindow(NamedTuple):
         row: The token numbers.
         context_start: The place in `row` of the first token of the context.
         offsets: The characters of the context that each of its tokens in `row` is of.
-        label: The places in `row` of the answer's first and last token; `NO_ANSWER` if the window does not hold it.
+        label: The places in `row` of the answer's first and last token; both are that of the begin token if the window
+            does not hold it.
     """
 
     question: ExtractiveQuestion
@@ -78,6 +76,9 @@ def question_windows(
 ) -> list[QuestionWindow]:
     """Cut a question's context into windows that overlap (Devlin et al. 2019, their code for SQuAD).
 
+    The question stands before its context. In XLNet's sequences it stands behind it, as the shorter text of a pair in
+    pre-training (Yang et al. 2019, their code for SQuAD).
+
     Args:
         question: The question.
         number: Its number in its split.
@@ -88,13 +89,15 @@ def question_windows(
         stride: The number of tokens of the context between the starts of two windows.
     """
     room = max_length - len(question_ids) - delimiters.num_special_tokens(2)
-    context_start = 1 + len(question_ids) + len(delimiters.between_ids)
+    before = (*delimiters.start_ids, *question_ids, *delimiters.between_ids)
+    context_start = 0 if delimiters.begin_is_last else len(before)
     windows, start = [], 0
     answer = _answer_tokens(question, context.offsets)
     while True:
         stop = min(start + room, len(context.ids))
-        row = delimiters.join_texts([question_ids, context.ids[start:stop]])
-        label = NO_ANSWER
+        part = context.ids[start:stop]
+        row = delimiters.join_texts([part, question_ids] if delimiters.begin_is_last else [question_ids, part])
+        label = (len(row) - 1,) * 2 if delimiters.begin_is_last else (0, 0)
         if answer is not None and start <= answer[0] and answer[1] < stop:
             label = (answer[0] - start + context_start, answer[1] - start + context_start)
         windows.append(QuestionWindow(question, number, row, context_start, context.offsets[start:stop], label))

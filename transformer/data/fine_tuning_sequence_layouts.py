@@ -1,4 +1,8 @@
-"""The sequences on which a model is fine-tuned (Radford et al. 2018, section 3.3; Devlin et al. 2019, section 4)."""
+"""The sequences on which a model is fine-tuned.
+
+Those of GPT-1 (Radford et al. 2018, section 3.3), BERT (Devlin et al. 2019, section 4), RoBERTa (Liu et al. 2019) and
+XLNet (Yang et al. 2019, their code).
+"""
 
 import enum
 from collections.abc import Sequence
@@ -16,16 +20,29 @@ class SequenceFormat(enum.Enum):
             and its [SEP] are 1 (Devlin et al. 2019, figure 4).
         ROBERTA: The same with two end tokens between the texts, and without token types: <s> a </s></s> b </s> (Liu et
             al. 2019).
+        XLNET: BERT's tokens with the begin token at the end: a <sep> <cls>, or a <sep> b <sep> <cls>. The token types
+            of b and its <sep> are 1, and that of <cls> is 2 (Yang et al. 2019, their code). Behind <cls> is padding,
+            which XLNet has in front of classified texts; since it knows only distances, both give the same values.
     """
 
     GPT = "gpt"
     BERT = "bert"
     ROBERTA = "roberta"
+    XLNET = "xlnet"
 
     @property
     def num_new_tokens(self) -> int:
         """The number of tokens that the vocabulary has beside the tokenizer's."""
         return 3 if self is SequenceFormat.GPT else 0
+
+    @property
+    def num_token_types(self) -> int:
+        """The number of token types in sequences that have them."""
+        return 3 if self is SequenceFormat.XLNET else 2
+
+    def has_token_types(self, texts: int) -> bool:
+        """Return whether sequences of so many texts have token types."""
+        return self is SequenceFormat.XLNET or (self is SequenceFormat.BERT and texts > 1)
 
 
 class SequenceLayout(enum.Enum):
@@ -64,14 +81,14 @@ class DelimiterTokens(NamedTuple):
     """The numbers of the tokens around and between texts.
 
     Attributes:
-        start_id: The token before the first text.
+        start_ids: The tokens before the first text.
         between_ids: The tokens between two texts.
-        end_id: The token after the last text.
+        end_ids: The tokens after the last text.
     """
 
-    start_id: int
+    start_ids: tuple[int, ...]
     between_ids: tuple[int, ...]
-    end_id: int
+    end_ids: tuple[int, ...]
 
     @classmethod
     def of_format(
@@ -89,13 +106,20 @@ class DelimiterTokens(NamedTuple):
             UserError: If the tokenizer lacks a token of the format.
         """
         if sequence_format is SequenceFormat.GPT:
-            return cls(vocabulary, (vocabulary + 1,), vocabulary + 2)
+            return cls((vocabulary,), (vocabulary + 1,), (vocabulary + 2,))
         if bos_id is None or eos_id is None:
             raise UserError(
                 f"config.task.sequence_format={sequence_format.value} puts texts between tokens of begin and end, and "
                 "the run's tokenizer lacks one: use config.task.sequence_format=gpt, or another tokenizer"
             )
-        return cls(bos_id, (eos_id,) * (2 if sequence_format is SequenceFormat.ROBERTA else 1), eos_id)
+        if sequence_format is SequenceFormat.XLNET:
+            return cls((), (eos_id,), (eos_id, bos_id))
+        return cls((bos_id,), (eos_id,) * (2 if sequence_format is SequenceFormat.ROBERTA else 1), (eos_id,))
+
+    @property
+    def begin_is_last(self) -> bool:
+        """Whether a sequence has its begin token at its end, as XLNet's have."""
+        return not self.start_ids
 
     def join_texts(self, texts: Sequence[Sequence[int]], longest: int | None = None) -> list[int]:
         """Return the token numbers of one sequence.
@@ -109,11 +133,11 @@ class DelimiterTokens(NamedTuple):
         room = sum(sizes) if longest is None else max(longest - self.num_special_tokens(len(texts)), 0)
         while sum(sizes) > room:
             sizes[sizes.index(max(sizes))] -= 1
-        row = [self.start_id]
+        row = list(self.start_ids)
         for number, (text, size) in enumerate(zip(texts, sizes, strict=True)):
             row += [*(self.between_ids if number else ()), *text[:size]]
-        return [*row, self.end_id]
+        return [*row, *self.end_ids]
 
     def num_special_tokens(self, texts: int) -> int:
         """Return the number of special tokens in a sequence of so many texts."""
-        return 2 + (texts - 1) * len(self.between_ids)
+        return len(self.start_ids) + (texts - 1) * len(self.between_ids) + len(self.end_ids)

@@ -45,6 +45,27 @@ class WithTextsAndLabel(Protocol):
         """Its label."""
 
 
+class TokenTypeRule(NamedTuple):
+    """How the token types of a sequence follow from its tokens.
+
+    Attributes:
+        separator: The token whose first place ends the first text; the types behind it are 1.
+        last: The type of the last token; None if it is that of the text before it.
+    """
+
+    separator: int
+    last: int | None = None
+
+    def types(self, tokens_BxT: Int[np.ndarray, "B T"], lengths_B: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B T"]:
+        """Return the token types [B, T] of sequences of these lengths; 0 at padding."""
+        separators_BxT = np.cumsum(tokens_BxT == self.separator, axis=1) - (tokens_BxT == self.separator)
+        places_T = np.arange(tokens_BxT.shape[1])
+        types_BxT = ((separators_BxT > 0) & (places_T < lengths_B[:, None])).astype(np.int32)
+        if self.last is not None:
+            types_BxT[places_T == lengths_B[:, None] - 1] = self.last
+        return types_BxT
+
+
 class LabeledTextBatches:
     """Endless batches of labeled examples of one length, epoch after epoch.
 
@@ -55,7 +76,7 @@ class LabeledTextBatches:
     Each batch has `labels` [B], classes or scores, or [B, N] where a label is N numbers; `index` [B], the number of the
     example; and `tokens` [S B, T] and `lengths` [S B] of S texts together: the first text of every example, then the
     second of every example, and so on, so that row b of each part belongs to example b, even if a batch is split into
-    microbatches. With a `separator` it also has `types` [S B, T], the token types of `pair_token_types`.
+    microbatches. With `token_types` it also has `types` [S B, T].
 
     Args:
         texts: The token numbers of every text.
@@ -65,7 +86,7 @@ class LabeledTextBatches:
         seed: The seed of the order, which is drawn from (seed, epoch). None sorts examples by length.
         pad: The padding token.
         together: Texts in an example.
-        separator: The token between the two parts of a text; None if token types do not tell them apart.
+        token_types: The rule of the token types; None if there are none.
 
     Raises:
         ValueError: If a text is longer than the largest of `lengths`.
@@ -81,9 +102,9 @@ class LabeledTextBatches:
         seed: int | None,
         pad: int = 0,
         together: int = 1,
-        separator: int | None = None,
+        token_types: TokenTypeRule | None = None,
     ):
-        self._texts, self._together, self._pad, self._separator = texts, together, pad, separator
+        self._texts, self._together, self._pad, self._token_types = texts, together, pad, token_types
         self._labels = np.asarray(labels)
         self._labels = self._labels.astype(np.int32 if self._labels.dtype.kind == "i" else np.float32)
         sizes = np.array([len(text) for text in texts]).reshape(-1, together).max(axis=1)
@@ -109,15 +130,6 @@ class LabeledTextBatches:
                 text = self._texts[example * self._together + place]
                 tokens[row, : len(text)], lengths[row] = text, len(text)
         batch = {"tokens": tokens, "lengths": lengths, "labels": labels, "index": index}
-        if self._separator is not None:
-            batch["types"] = pair_token_types(tokens, lengths, self._separator)
+        if self._token_types is not None:
+            batch["types"] = self._token_types.types(tokens, lengths)
         return batch
-
-
-def pair_token_types(
-    tokens_BxT: Int[np.ndarray, "B T"], lengths_B: Int[np.ndarray, " B"], separator: int
-) -> Int[np.ndarray, "B T"]:
-    """Return the token types [B, T]: 1 behind the first separator as far as a text goes, and 0 elsewhere."""
-    separators_BxT = np.cumsum(tokens_BxT == separator, axis=1) - (tokens_BxT == separator)
-    real_BxT = np.arange(tokens_BxT.shape[1]) < lengths_B[:, None]
-    return ((separators_BxT > 0) & real_BxT).astype(np.int32)

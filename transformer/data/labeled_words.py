@@ -66,12 +66,13 @@ class EncodedWords(NamedTuple):
     row: list[int]
     first_tokens: list[int]
 
-    def cut(self, longest: int, end: int) -> "EncodedWords":
-        """Return the text cut to `longest` tokens, the last of which is `end`."""
+    def cut(self, longest: int, end: Sequence[int]) -> "EncodedWords":
+        """Return the text cut to `longest` tokens, the last of which are `end`."""
         if len(self.row) <= longest:
             return self
-        first_tokens = [place if place < longest - 1 else -1 for place in self.first_tokens]
-        return EncodedWords([*self.row[: longest - 1], end], first_tokens)
+        kept = longest - len(end)
+        first_tokens = [place if place < kept else -1 for place in self.first_tokens]
+        return EncodedWords([*self.row[:kept], *end], first_tokens)
 
 
 class TokenLabelBatches(LabeledTextBatches):

@@ -1,7 +1,6 @@
 """Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with heads of pre-training or fine-tuning."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer.config import UserError
@@ -18,9 +17,15 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
 )
-from transformer.huggingface.tensor_layouts import VECTOR, Shape
-from transformer.models.encoder import EncoderConfig
-from transformer.models.task_interface import TaskInterface
+from transformer.huggingface.fine_tuned_heads import (
+    FINE_TUNED_CLASSES,
+    fine_tuned_head,
+    interface_with_classes,
+    num_classes,
+    sizes_from_shapes,
+    without_head_keys,
+)
+from transformer.huggingface.tensor_layouts import VECTOR
 
 _KEYS = (
     ConfigKey("vocab_size", "vocab_size"),
@@ -60,13 +65,6 @@ _FIXED_KEYS = (
 )
 # BERT's second head of pre-training: whether a text follows another.
 _FOLLOWS = "cls.seq_relationship"
-# The end of the class name of a fine-tuned model, by our head.
-_FINE_TUNED = {
-    "classes": "ForSequenceClassification",
-    "token_classes": "ForTokenClassification",
-    "span": "ForQuestionAnswering",
-}
-_WITH_CLASSES = ("classes", "token_classes")
 # Old files call a norm's scale and bias gamma and beta.
 _RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
@@ -106,64 +104,39 @@ def _heads(config: Config, names: TensorNames, body: str, transform: str, classi
     architectures = config.get("architectures") or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
-    fine_tuned = None if scored else _fine_tuned_head(architectures, names, classifier, pooled)
+    by_tensors = None if scored else _head_of_tensors(names, classifier, pooled)
+    fine_tuned = fine_tuned_head(architectures, by_tensors, FINE_TUNED_CLASSES)
     # Published files may hold the second head of pre-training under the name of a class that passes over it.
     both = scored and pooled and f"{_FOLLOWS}.weight" in names
     head = fine_tuned or ("pretraining" if both else "masked" if scored else "none")
-    named, count = config.get("id2label"), config.get("num_labels", 2)
-    labels = (len(named) if isinstance(named, dict) else count) if head in _WITH_CLASSES else 0
     # Old files of models that score every token hold a pooler that nothing reads.
     pooled &= head not in ("token_classes", "span")
-    return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": labels}
+    return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": num_classes(config, head)}
 
 
-def _fine_tuned_head(architectures: Sequence[str], names: TensorNames, classifier: str, pooled: bool) -> str | None:
-    """Return our head of a fine-tuned model; None if the model has none.
+def _head_of_tensors(names: TensorNames, classifier: str, pooled: bool) -> str | None:
+    """Return the head of fine-tuning of which a file has tensors; None for none.
 
     Args:
-        architectures: The architectures of config.json; empty if it has none.
         names: The names of the tensors.
         classifier: A tensor of the head of classes of a whole text.
         pooled: Whether there is a pooler.
-
-    Raises:
-        UserError: If the architecture is fine-tuned for something else.
     """
-    if not {"classifier.weight", classifier, "qa_outputs.weight"} & names:
+    if "qa_outputs.weight" in names:
+        return "span"
+    if not {"classifier.weight", classifier} & names:
         return None
-    if not architectures:
-        if "qa_outputs.weight" in names:
-            return "span"
-        of_texts = classifier in names and (pooled or classifier != "classifier.weight")
-        return "classes" if of_texts else "token_classes"
-    for head, ending in _FINE_TUNED.items():
-        if architectures[0].endswith(ending):
-            return head
-    raise UserError(
-        f"config.json has architectures={architectures}: of the fine-tuned models only those "
-        f"{', '.join(_FINE_TUNED.values())} can be read"
-    )
+    of_texts = classifier in names and (pooled or classifier != "classifier.weight")
+    return "classes" if of_texts else "token_classes"
 
 
 def _restore_heads(config: Config, bare: str) -> Config:
     """Return the config with the class of a model with these heads; with both, `BertForPreTraining`."""
     head = config["head"]
-    simplified = ("pooler", "head", "output_bias", *(() if head in _WITH_CLASSES else ("num_labels",)))
-    rest = {name: value for name, value in config.items() if name not in simplified}
+    rest = without_head_keys(config, ("pooler", "head", "output_bias"))
     named = {"pretraining": "BertForPreTraining", "none": bare}
-    named |= {ours: bare.replace("Model", ending) for ours, ending in _FINE_TUNED.items()}
+    named |= {ours: bare.replace("Model", ending) for ours, ending in FINE_TUNED_CLASSES.items()}
     return rest | ({"architectures": [named[head]]} if head in named else {})
-
-
-def _interface(section: Config) -> TaskInterface:
-    rows, classes = section["vocab_size"], section["classes"]
-    sizes = {"tokens": rows, "joint": rows} | ({"classes": classes} if classes else {})
-    return TaskInterface({}, sizes, pad_id=0, bos_id=0, eos_id=0)
-
-
-def _fields_from_shapes(model: EncoderConfig, shapes: Mapping[str, Shape]) -> Config:
-    """Return the sizes of the vocabulary and of the head of classes, 0 without one."""
-    return {"vocab_size": shapes["embedding/table"][0], "classes": shapes.get("classes/kernel", (0, 0))[1]}
 
 
 def _simplify_bert(config: Config, names: TensorNames) -> Config:
@@ -208,9 +181,9 @@ BERT = ConversionSpec(
     simplify_config=_simplify_bert,
     simplified_keys=frozenset({"max_position_embeddings"}),
     restore_config=_restore_bert,
-    make_task_interface=_interface,
+    make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
-    infer_fields_from_shapes=_fields_from_shapes,
+    infer_fields_from_shapes=sizes_from_shapes,
 )
 
 
@@ -275,7 +248,7 @@ ROBERTA = ConversionSpec(
     simplify_config=_simplify_roberta,
     simplified_keys=frozenset({"max_position_embeddings"}),
     restore_config=_restore_roberta,
-    make_task_interface=_interface,
+    make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
-    infer_fields_from_shapes=_fields_from_shapes,
+    infer_fields_from_shapes=sizes_from_shapes,
 )

@@ -194,6 +194,10 @@ def _unchanged_export(config: Config) -> Config:
     return config
 
 
+def _no_tensors(config: Config) -> dict[str, Shape]:
+    return {}
+
+
 @dataclasses.dataclass(frozen=True)
 class ConversionSpec:
     """How the models of one Hugging Face `model_type` are converted to a family of ours and back, as tables.
@@ -220,6 +224,8 @@ class ConversionSpec:
         interface_keys: Keys that belong to the interface, not to our model config.
         infer_fields_from_shapes: The config fields that follow from the shapes of the parameters, for an export.
         simplified_keys: Keys of config.json that `simplify_config` reads.
+        unread_tensors: The shapes, by name, of tensors that a class of the library has and never reads; its argument is
+            the content of config.json. An export writes zeros.
     """
 
     model_type: str
@@ -242,6 +248,7 @@ class ConversionSpec:
     interface_keys: TensorNames = frozenset()
     infer_fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
     simplified_keys: TensorNames = frozenset()
+    unread_tensors: Callable[[Config], Mapping[str, Shape]] = _no_tensors
 
     def unread_keys(self, config: Mapping[str, Any]) -> list[str]:
         """List the keys of a config.json that are not read although they may describe the model."""

@@ -160,7 +160,8 @@ def write_model_folder(
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
         config[name] = number
     make_empty_folder(folder, "--save_pretrained")
-    safetensors_files.write_tensors(folder / safetensors_files.WEIGHTS, params_to_tensors(plan, params))
+    unread = {name: np.zeros(shape, config["dtype"]) for name, shape in family.unread_tensors(config).items()}
+    safetensors_files.write_tensors(folder / safetensors_files.WEIGHTS, params_to_tensors(plan, params) | unread)
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     return family

@@ -1,4 +1,6 @@
-"""Conversion of XLNet (Yang et al. 2019)."""
+"""Conversion of XLNet (Yang et al. 2019), with the head of pre-training or heads of fine-tuning."""
+
+import dataclasses
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
@@ -13,23 +15,64 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
 )
-from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES
+from transformer.huggingface.fine_tuned_heads import (
+    FINE_TUNED_CLASSES,
+    fine_tuned_head,
+    interface_with_classes,
+    num_classes,
+    sizes_from_shapes,
+    without_head_keys,
+)
+from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES, Shape
 
 _LAYER = "transformer.layer.{layer}"
 _ATTENTION = f"{_LAYER}.rel_attn"
+# Of the two classes for questions, the other finds spans by beam search.
+_FINE_TUNED_CLASSES = FINE_TUNED_CLASSES | {"span": "ForQuestionAnsweringSimple"}
+# The first tensor of each head; the last is of the class for questions that cannot be read.
+_FIRST_TENSORS = {
+    "logits_proj.weight": "classes",
+    "classifier.weight": "token_classes",
+    "qa_outputs.weight": "span",
+    "start_logits.dense.weight": "span",
+}
+# What the summary of a text is in published models; other kinds have no place in ours.
+_SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
 
 
 def _simplify(config: Config, names: TensorNames) -> Config:
     width, heads = config.get("d_model", 0), config.get("n_head", 1)
     if config.get("d_head", width // heads) * heads != width:
         raise UserError(f"config.json has d_head={config['d_head']}, not d_model / n_head={width // heads}")
-    # Its code has one rate for all.
-    return {**config, "attention_dropout": config.get("dropout", 0.1), "mem_len": config.get("mem_len") or 0}
+    by_tensors = next((head for name, head in _FIRST_TENSORS.items() if name in names), None)
+    head = fine_tuned_head(config.get("architectures") or (), by_tensors, _FINE_TUNED_CLASSES) or "permuted"
+    if head == "classes":
+        for key, value in _SUMMARY.items():
+            FixedConfigKey(key, value).check(config)
+    return {
+        **config,
+        # Its code has one rate for all.
+        "attention_dropout": config.get("dropout", 0.1),
+        "mem_len": config.get("mem_len") or 0,
+        "head": head,
+        "output_bias": head == "permuted",
+        "num_labels": num_classes(config, head),
+    }
 
 
 def _restore(config: Config) -> Config:
-    rest = {name: value for name, value in config.items() if name != "attention_dropout"}
-    return {**rest, "d_head": config["d_model"] // config["n_head"]}
+    head = config["head"]
+    if head == "permuted" and not config["output_bias"]:
+        raise UserError("config.model.output_bias=False is not True")
+    rest = without_head_keys(config, ("attention_dropout", "head", "output_bias"))
+    named = {"architectures": [f"XLNet{_FINE_TUNED_CLASSES[head]}"]} if head in _FINE_TUNED_CLASSES else {}
+    return {**rest, **named, "d_head": config["d_model"] // config["n_head"]}
+
+
+def _unread_tensors(config: Config) -> dict[str, Shape]:
+    """Return the vector of predicted tokens for classes that predict none."""
+    predicts = config["architectures"] == ["XLNetLMHeadModel"]
+    return {} if predicts else {"transformer.mask_emb": (1, 1, config["d_model"])}
 
 
 XLNET = ConversionSpec(
@@ -47,6 +90,9 @@ XLNET = ConversionSpec(
         ConfigKey("attention_dropout", "attention_dropout"),
         ConfigKey("ff_activation", "activation", "gelu", ACTIVATIONS),
         ConfigKey("mem_len", "memory_length"),
+        ConfigKey("head", "head"),
+        ConfigKey("output_bias", "output_bias"),
+        ConfigKey("num_labels", "classes"),
     ),
     fixed_fields={
         "score": "scaled_dot",
@@ -58,7 +104,6 @@ XLNET = ConversionSpec(
         "embedding_scale": "none",
         "logit_scale": "none",
         "embedding_norm": False,
-        "output_bias": True,
         "tie_embeddings": True,
         "relative_segments": True,
     },
@@ -96,10 +141,25 @@ XLNET = ConversionSpec(
         *linear_entries(f"{_LAYER}.ff.layer_2", "layers/feed_forward/contract"),
         *norm_entries(f"{_LAYER}.ff.layer_norm", "layers/feed_forward_residual/norm"),
         TensorEntry("lm_loss.bias", ("output_bias/bias",), VECTOR),
+        *linear_entries("sequence_summary.summary", "pooler"),
+        *(
+            dataclasses.replace(entry, required_parameter="pooler/kernel")
+            for entry in linear_entries("logits_proj", "classes")
+        ),
+        *(
+            dataclasses.replace(entry, excluded_parameter="pooler/kernel")
+            for entry in linear_entries("classifier", "classes")
+        ),
+        *linear_entries("qa_outputs", "span"),
     ),
     optional_prefix="transformer.",
     tensor_aliases={"lm_loss.weight": "transformer.word_embedding.weight"},
+    dropped_tensors=(r"(transformer\.)?mask_emb",),
     simplify_config=_simplify,
     simplified_keys=frozenset({"d_head"}),
     restore_config=_restore,
+    make_task_interface=interface_with_classes,
+    interface_keys=frozenset({"classes"}),
+    infer_fields_from_shapes=sizes_from_shapes,
+    unread_tensors=_unread_tensors,
 )

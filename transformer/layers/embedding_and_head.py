@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.positions import PositionCombination, sinusoidal_positions
 from transformer.layers.embedding import Embedding, LearnedPositions
+from transformer.layers.fine_tuning_heads import head_logits, last_state
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear, logits_product
@@ -161,7 +162,4 @@ class ClassHead(Module):
         key: Key[Array, ""] | None,
     ) -> Float[Array, "B C"]:
         """Compute the logits, in float32 or wider; those of an empty text are meaningless."""
-        last_Bx1x1 = jnp.maximum(lengths_B - 1, 0)[:, None, None]
-        last_BxE = jnp.take_along_axis(x_BxTxE, last_Bx1x1, axis=1)[:, 0]
-        logits_BxC = self.output(dropout(last_BxE, self.rate, key))
-        return logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
+        return head_logits(self.output, dropout(last_state(x_BxTxE, lengths_B), self.rate, key))

@@ -13,11 +13,11 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
+from transformer.layers.fine_tuning_heads import head_logits, make_head_layer
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
-from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_lengths
-from transformer.layers.transformer_config import Biases, PositionEncoding, TransformerConfig, check_ring_attention
+from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
@@ -28,9 +28,10 @@ from transformer.models.task_interface import (
     MASKED_LANGUAGE_MODELING,
     MASKED_LANGUAGE_MODELING_OF_PAIRS,
     TEXT_CLASSIFICATION,
-    TEXT_PAIR_CLASSIFICATION,
+    TEXT_CLASSIFICATION_WITH_TYPES,
     TOKEN_CLASSIFICATION,
     TaskInterface,
+    check_head,
     check_max_length,
 )
 from transformer.models.transformer_base import (
@@ -132,22 +133,11 @@ class EncoderConfig(TransformerConfig):
         return self.head in (EncoderHead.MASKED, EncoderHead.PRETRAINING)
 
 
-def _square(config: EncoderConfig, builder: ParameterBuilder) -> Linear:
-    width, bias = config.width, config.biases is not Biases.NONE
-    return Linear((("embed", width),), (("features", width),), bias=bias, builder=builder)
-
-
-def _logits(head: Linear, x: Float[Array, "*B E"]) -> Float[Array, "*B C"]:
-    """Return a head's logits, in float32 or wider."""
-    logits = head(x)
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-
 class MaskedLanguageModelingHead(Module):
     """BERT's masked language modeling head before the output matrix, norm(activation(x W + b)) (its code)."""
 
     def __init__(self, config: EncoderConfig, *, builder: ParameterBuilder):
-        self.transform, self.norm = _square(config, builder), config.make_norm(builder)
+        self.transform, self.norm = make_head_layer(config, config.width, builder), config.make_norm(builder)
         self.activation = config.activation.function
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
@@ -183,17 +173,13 @@ class Encoder(TokenModel):
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)
-        self.pooler = _square(config, builder) if config.pooled else None
+        self.pooler = make_head_layer(config, config.width, builder) if config.pooled else None
         self.head = MaskedLanguageModelingHead(config, builder=builder) if scored else None
-
-        def outputs(count: int) -> Linear:
-            bias = config.biases is not Biases.NONE
-            return Linear((("embed", config.width),), (("features", count),), bias=bias, builder=builder)
-
-        self.next_sentence = outputs(2) if config.head is EncoderHead.PRETRAINING else None
+        followed = config.head is EncoderHead.PRETRAINING
+        self.next_sentence = make_head_layer(config, 2, builder) if followed else None
         classified = config.head in (EncoderHead.CLASSES, EncoderHead.TOKEN_CLASSES)
-        self.classes = outputs(interface.vocabularies["classes"]) if classified else None
-        self.span = outputs(2) if config.head is EncoderHead.SPAN else None
+        self.classes = make_head_layer(config, interface.vocabularies["classes"], builder) if classified else None
+        self.span = make_head_layer(config, 2, builder) if config.head is EncoderHead.SPAN else None
 
     def forward(
         self,
@@ -247,9 +233,9 @@ class Encoder(TokenModel):
             extras["next_sentence"] = self.next_sentence(extras["pooled"])
         if self.classes is not None:
             classified = extras["pooled"] if self.kind_of_head is EncoderHead.CLASSES else x_BxTxE
-            extras["classes"] = _logits(self.classes, dropout(classified, self.config.dropout, classes_key))
+            extras["classes"] = head_logits(self.classes, dropout(classified, self.config.dropout, classes_key))
         if self.span is not None:
-            extras["span"] = _logits(self.span, x_BxTxE)
+            extras["span"] = head_logits(self.span, x_BxTxE)
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
@@ -274,16 +260,12 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             config does not have.
     """
     check_max_length(config.max_length, interface)
-    heads = _HEADS_OF_OUTPUT.get(interface.output or "", tuple(EncoderHead))
-    if config.head not in heads:
+    possible = _HEADS_OF_OUTPUT.get(interface.output or "", tuple(EncoderHead))
+    check_head(config.head, possible, interface, EncoderHead.MASKED)
+    if interface.vocabularies.get("types", 2) > 2:
         raise UserError(
-            f'config.model.head={config.head.value} does not output "{interface.output}", which the task needs: say '
-            f"config.model.head={heads[0].value}"
-        )
-    if config.head in (EncoderHead.CLASSES, EncoderHead.TOKEN_CLASSES) and "classes" not in interface.vocabularies:
-        raise UserError(
-            f"config.model.head={config.head.value} needs a task with classes, as config.task.name=fine_tuning: "
-            "otherwise say config.model.head=masked"
+            "config.task.sequence_format=xlnet is read by config.model.family=xlnet alone: say "
+            "config.task.sequence_format=bert or roberta"
         )
     if config.num_token_types < 2 and "types" in interface.inputs:
         asks = "input_format=pairs" if config.scores_tokens else "sequence_format=bert"
@@ -308,7 +290,7 @@ FAMILY = ModelFamily(
             MASKED_LANGUAGE_MODELING_OF_PAIRS,
             BERT_PRETRAINING,
             TEXT_CLASSIFICATION,
-            TEXT_PAIR_CLASSIFICATION,
+            TEXT_CLASSIFICATION_WITH_TYPES,
             TOKEN_CLASSIFICATION,
             EXTRACTIVE_QUESTION_ANSWERING,
             EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -87,14 +87,17 @@ BERT_PRETRAINING = signature("tokens", "types", "lengths", output="masked tokens
 PERMUTATION_LANGUAGE_MODELING = signature("tokens", "order", "predicted", output="predicted tokens")
 # The first `lengths` tokens of a text are real; a logit for each of `TaskInterface.vocabularies["classes"]` classes.
 TEXT_CLASSIFICATION = signature("tokens", "lengths", output="class")
-# The same with token types, 0 for the first text of a pair and 1 for the second.
-TEXT_PAIR_CLASSIFICATION = signature("tokens", "types", "lengths", output="class")
+# The same with token types, of which there are `vocabularies["types"]`: 0 for the first text and 1 for the second; 2,
+# where there is one, for the last token, whose state is classified.
+TEXT_CLASSIFICATION_WITH_TYPES = signature("tokens", "types", "lengths", output="class")
 # A logit for each of `TaskInterface.vocabularies["classes"]` classes at every position [B, T, C].
 TOKEN_CLASSIFICATION = signature("tokens", "lengths", output="class of every token")
+# The same with token types.
+TOKEN_CLASSIFICATION_WITH_TYPES = signature("tokens", "types", "lengths", output="class of every token")
 # A question and a context in one sequence; two logits at every position [B, T, 2]: whether the answer begins there, and
 # whether it ends there.
 EXTRACTIVE_QUESTION_ANSWERING = signature("tokens", "lengths", output="start and end of the answer")
-# The same with token types, 0 for the question and 1 for the context.
+# The same with token types, 0 for the first text and 1 for the second.
 EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES = signature("tokens", "types", "lengths", output="start and end of the answer")
 # As TEXT_CLASSIFICATION, by a language model: `hidden` and `logits` predict the next token, as for LANGUAGE_MODELING;
 # the logits of the classes are in the extras of `hidden` as "classes", and `forward` returns them.
@@ -169,6 +172,32 @@ class TaskInterface:
 def predicts_next_tokens(vocabularies: Mapping[str, int]) -> bool:
     """Return whether a task with these vocabularies predicts next tokens, alone or as well as classes."""
     return "classes" not in vocabularies or "next tokens" in vocabularies
+
+
+def check_head(
+    head: enum.Enum, possible: Sequence[enum.Enum], interface: TaskInterface, without_classes: enum.Enum
+) -> None:
+    """Check that a model has a head that its task needs, and the task the classes that the head needs.
+
+    Args:
+        head: The model's head.
+        possible: The heads that have the task's output, the usual one first.
+        interface: The interface of the task.
+        without_classes: The family's usual head that needs no classes.
+
+    Raises:
+        UserError: If the head is none of `possible`, or needs classes that the task has not.
+    """
+    if head not in possible:
+        raise UserError(
+            f'config.model.head={head.value} does not output "{interface.output}", which the task needs: say '
+            f"config.model.head={possible[0].value}"
+        )
+    if head.value in ("classes", "token_classes") and "classes" not in interface.vocabularies:
+        raise UserError(
+            f"config.model.head={head.value} needs a task with classes, as config.task.name=fine_tuning: "
+            f"otherwise say config.model.head={without_classes.value}"
+        )
 
 
 def check_max_length(max_length: int, interface: TaskInterface) -> None:

@@ -1,6 +1,7 @@
 """XLNet: a permutation language model with two streams of self-attention and a memory (Yang et al. 2019)."""
 
 import dataclasses
+import enum
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from transformer.attention.positions import AttentionPosition
 from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
+from transformer.layers.fine_tuning_heads import head_logits, last_state, make_head_layer
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, ParameterRole, deepnorm
 from transformer.layers.residual import NormPlacement
@@ -45,10 +47,45 @@ from transformer.layers.two_stream_attention import (
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
 from transformer.models.published_sizes import sizes_of_family
-from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, TaskInterface
+from transformer.models.task_interface import (
+    EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES,
+    PERMUTATION_LANGUAGE_MODELING,
+    TEXT_CLASSIFICATION_WITH_TYPES,
+    TOKEN_CLASSIFICATION_WITH_TYPES,
+    TaskInterface,
+    check_head,
+)
 from transformer.models.transformer_base import TokenModel, split_key
 
 CONTENT, QUERY = "content/self", "query/self"
+
+
+class XLNetHead(enum.Enum):
+    """The head of XLNet.
+
+    With all but the first, the model is the content stream alone, in which all tokens of a text see each other (section
+    2.3), without a memory.
+
+    Attributes:
+        PERMUTED: The logits of the predicted tokens, from the query stream.
+        CLASSES: A linear map of tanh(W h + b), h the last token's state, to the logits of a task's classes, or to a
+            score (its code).
+        TOKEN_CLASSES: A linear map of every state to the logits of a task's classes.
+        SPAN: A linear map of every state to two logits: an answer begins here, and it ends here.
+    """
+
+    PERMUTED = "permuted"
+    CLASSES = "classes"
+    TOKEN_CLASSES = "token_classes"
+    SPAN = "span"
+
+
+_HEAD_OF_OUTPUT = {
+    PERMUTATION_LANGUAGE_MODELING.output: XLNetHead.PERMUTED,
+    TEXT_CLASSIFICATION_WITH_TYPES.output: XLNetHead.CLASSES,
+    TOKEN_CLASSIFICATION_WITH_TYPES.output: XLNetHead.TOKEN_CLASSES,
+    EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES.output: XLNetHead.SPAN,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +100,7 @@ class XLNetConfig(TransformerConfig):
         memory_length: How many positions of earlier segments every layer attends to.
         relative_segments: Whether attention knows which tokens are of the same segment, such as a sentence (section
             2.5), as in the published models. Without `types` in the inputs all are of one kind.
+        head: The head.
 
     Raises:
         UserError: If a value is out of range, or if values do not fit each other.
@@ -82,6 +120,7 @@ class XLNetConfig(TransformerConfig):
     output_bias: bool = True
     memory_length: NonNegativeInt = 384
     relative_segments: bool = False
+    head: XLNetHead = XLNetHead.PERMUTED
 
     def _check(self) -> None:
         super()._check()
@@ -106,19 +145,22 @@ class XLNetConfig(TransformerConfig):
 
 
 class XLNet(TokenModel):
-    """XLNet: predicts tokens in any factorization order.
+    """XLNet: predicts tokens in any factorization order, or what is fine-tuned.
 
     Its inputs, all but `tokens` optional:
 
     - `tokens` [B, T].
-    - `order` [B, T]: each position's place in the factorization order, from 0 (by default from left to right). Lower
-      places are known to higher ones; positions of the same place see each other, but no query of that place sees them.
+    - `order` [B, T]: each position's place in the factorization order, from 0 (by default from left to right; all alike
+      with a head of fine-tuning). Lower places are known to higher ones; positions of the same place see each other,
+      but no query of that place sees them.
     - `predicted` [B, P]: different positions whose tokens are predicted (by default all, in order).
     - `lengths` [B], beyond which an example is padding (by default none is).
     - `memory` [B, L, M, E] and `past` [B], as for TransformerXLDecoder (by default there is none).
-    - `types` [B, T]: kinds of tokens (by default all are of kind 0, as a memory's are).
+    - `types` [B, T]: kinds of tokens (by default all are of kind 0, as a memory's are), read with relative segments.
 
-    Outputs: logits [B, P, V] of the tokens at the predicted positions; the next memory is in the extras as `memory`.
+    Outputs: logits [B, P, V] of the tokens at the predicted positions, logits [B, C] of classes, logits [B, T, C] of
+    classes at each position, or logits [B, T, 2] of an answer's start and end. The extras have the next memory as
+    `memory`, the logits of classes as `classes`, and those of an answer as `span`.
     """
 
     config: XLNetConfig
@@ -128,7 +170,13 @@ class XLNet(TokenModel):
         builder = builder.with_rule(
             InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
         )
-        super().__init__(config, config.padded_vocab_size(interface.vocabularies["tokens"]), builder=builder)
+        # Where nothing scores tokens, neither their own matrix nor their bias would be read.
+        scored = config.head is XLNetHead.PERMUTED
+        super().__init__(
+            config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
+            config.padded_vocab_size(interface.vocabularies["tokens"]),
+            builder=builder,
+        )
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
         self.layers = builder.stack(
             lambda builder: make_two_stream_block(config, config.relative_segments, alpha, builder), config.layers
@@ -136,7 +184,33 @@ class XLNet(TokenModel):
         self.norm = self.make_final_norm(builder)
         # g^(0), the same for every position: the query stream begins without any content (section 2.3).
         rule = builder.rule(ParameterRole.EMBEDDING, 1, config.width)
-        self.blank = builder.parameter(rule, (config.width,), ("embed",))
+        self.blank = builder.parameter(rule, (config.width,), ("embed",)) if scored else None
+        pooled, classified = (
+            config.head is XLNetHead.CLASSES,
+            config.head in (XLNetHead.CLASSES, XLNetHead.TOKEN_CLASSES),
+        )
+        self.pooler = make_head_layer(config, config.width, builder) if pooled else None
+        self.classes = make_head_layer(config, interface.vocabularies["classes"], builder) if classified else None
+        self.span = make_head_layer(config, 2, builder) if config.head is XLNetHead.SPAN else None
+
+    def forward(
+        self,
+        state: dict,
+        inputs: Inputs,
+        *,
+        train: bool,
+        key: Key[Array, ""] | None = None,
+        capture: Capture | None = None,
+    ) -> tuple[Float[Array, "B *T _"], Aux]:
+        """Return the logits of the head."""
+        hidden, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        match self.config.head:
+            case XLNetHead.PERMUTED:
+                return self.logits(hidden), aux
+            case XLNetHead.CLASSES | XLNetHead.TOKEN_CLASSES:
+                return aux.extras["classes"], aux
+            case XLNetHead.SPAN:
+                return aux.extras["span"], aux
 
     def hidden(
         self,
@@ -146,11 +220,36 @@ class XLNet(TokenModel):
         train: bool,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B P E"], Aux]:
-        """Return the query stream after the last layer, from which `logits` computes the logits."""
+    ) -> tuple[Float[Array, "B _ E"], Aux]:
+        """Return the query stream after the last layer, from which `logits` computes the logits.
+
+        With a head of fine-tuning, return the content stream instead, and the head's logits in the extras.
+        """
+        if self.config.head is not XLNetHead.PERMUTED:
+            return self._fine_tuned(state, inputs, train=train, key=key, capture=capture)
         streams, aux = self._streams(inputs, train=train, key=key, capture=capture, queries=True)
         assert streams.query is not None
         return streams.query, aux._replace(state=state)
+
+    def _fine_tuned(
+        self, state: dict, inputs: Inputs, *, train: bool, key: Key[Array, ""] | None, capture: Capture | None
+    ) -> tuple[Float[Array, "B T E"], Aux]:
+        tokens_BxT = jnp.asarray(inputs["tokens"])
+        stream_key, head_key = split_key(key if train else None)
+        inputs = {"order": jnp.zeros_like(tokens_BxT), **inputs}
+        content_BxTxE, aux = self.content(state, inputs, train=train, key=stream_key, capture=capture)
+        # Its code drops out the last states, and then the summary.
+        states_key, summary_key = split_key(head_key)
+        states_BxTxE = dropout(content_BxTxE, self.config.dropout, states_key)
+        if self.span is not None:
+            return content_BxTxE, aux._replace(extras={"span": head_logits(self.span, states_BxTxE)})
+        assert self.classes is not None
+        classified = states_BxTxE
+        if self.pooler is not None:
+            lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(*tokens_BxT.shape)))
+            summary_BxE = jnp.tanh(self.pooler(last_state(states_BxTxE, lengths_B)))
+            classified = dropout(summary_BxE, self.config.dropout, summary_key)
+        return content_BxTxE, aux._replace(extras={"classes": head_logits(self.classes, classified)})
 
     def content(
         self,
@@ -195,11 +294,12 @@ class XLNet(TokenModel):
 
         keys = dict(zip(("content", "query"), split_key(key if train else None), strict=True))
         ends, layers_key = split_key(keys["content"])
-        blank_BxPxE = jnp.broadcast_to(self.blank[...].astype(self.dtype), (*predicted_BxP.shape, config.width))
-        first = StreamStates(
-            self.embed(tokens_BxT, all_BxT[:1], ends),
-            dropout(blank_BxPxE, config.dropout, keys["query"]) if queries else None,
-        )
+        query_BxPxE = None
+        if queries:
+            assert self.blank is not None
+            blank_BxPxE = jnp.broadcast_to(self.blank[...].astype(self.dtype), (*predicted_BxP.shape, config.width))
+            query_BxPxE = dropout(blank_BxPxE, config.dropout, keys["query"])
+        first = StreamStates(self.embed(tokens_BxT, all_BxT[:1], ends), query_BxPxE)
         streams, outputs = run_layers(
             self.layers,
             config,
@@ -252,19 +352,38 @@ def _maps_of(maps: tuple[StreamCaptures, ...]) -> dict[str, CapturedAttention]:
 
 
 def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model of this config for a task; with relative positions, texts may have any length."""
+    """Build the model of this config for a task; with relative positions, texts may have any length.
+
+    Raises:
+        UserError: If the task needs another head, or has sequences of another family.
+    """
+    check_head(config.head, (_HEAD_OF_OUTPUT.get(interface.output or "", config.head),), interface, XLNetHead.PERMUTED)
+    if interface.vocabularies.get("types", 3) < 3:
+        raise UserError(
+            "config.model.family=xlnet reads classes from the last token: say config.task.sequence_format=xlnet"
+        )
+    streams = (CONTENT, QUERY)
+    if config.head is not XLNetHead.PERMUTED:
+        config, streams = dataclasses.replace(config, memory_length=0), (CONTENT,)
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
     keys = memory_key_axis(config.memory_length)
     return Model(
         functional=FunctionalModule(lambda builder: XLNet(config, interface, builder), precision),
-        sites=tuple(Site(name, TOKENS, keys, layers, heads) for name in (CONTENT, QUERY)),
+        sites=tuple(Site(name, TOKENS, keys, layers, heads) for name in streams),
     )
 
 
 FAMILY = ModelFamily(
     XLNetConfig,
     build,
-    frozenset({PERMUTATION_LANGUAGE_MODELING}),
+    frozenset(
+        {
+            PERMUTATION_LANGUAGE_MODELING,
+            TEXT_CLASSIFICATION_WITH_TYPES,
+            TOKEN_CLASSIFICATION_WITH_TYPES,
+            EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES,
+        }
+    ),
     sizes=sizes_of_family("xlnet"),
     check_ring_attention_placement=check_ring_attention,
     embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "blank"),

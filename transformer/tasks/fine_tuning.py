@@ -1,6 +1,6 @@
 """Fine-tune a model on examples of one text, of two, or of several to choose from.
 
-Language models as GPT-1 was (Radford et al. 2018), and bidirectional encoders as BERT was (Devlin et al. 2019).
+Language models as GPT-1 was (Radford et al. 2018), and bidirectional models as BERT was (Devlin et al. 2019).
 """
 
 import dataclasses
@@ -24,8 +24,7 @@ from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import (
     TEXT_CLASSIFICATION,
     TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
-    TEXT_PAIR_CLASSIFICATION,
-    InputSpec,
+    TEXT_CLASSIFICATION_WITH_TYPES,
     Signature,
     TaskInterface,
 )
@@ -76,9 +75,9 @@ class FineTuningConfig(FormattedTextConfig):
             "FILE.tsv" or "FILE.jsonl", files of your own (transformer.data.datasets.fine_tuning). `classes` are their
             labels, or the columns of the answers to choose from.
         problem: The problem that files of your own pose.
-        sequence_format: The special tokens around and between texts. With `bert` and `roberta`, two texts in no order
-            are read once, as these models read them.
-        auxiliary: Lambda, the weight of the auxiliary language-modeling loss; 0 for encoders.
+        sequence_format: The special tokens around and between texts. With all but `gpt`, two texts in no order are read
+            once, as these models read them.
+        auxiliary: Lambda, the weight of the auxiliary language-modeling loss; 0 for all formats but `gpt`.
 
     Raises:
         UserError: If a value is out of range, or `classes` or `problem` do not fit the data set.
@@ -114,8 +113,8 @@ class FineTuningConfig(FormattedTextConfig):
         """What the task requires of a model."""
         if self.auxiliary:
             return TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING
-        typed = self.sequence_format is SequenceFormat.BERT and self.shape.num_texts > 1
-        return TEXT_PAIR_CLASSIFICATION if typed else TEXT_CLASSIFICATION
+        typed = self.sequence_format.has_token_types(self.shape.num_texts)
+        return TEXT_CLASSIFICATION_WITH_TYPES if typed else TEXT_CLASSIFICATION
 
 
 class FineTuning(LabeledTextTask):
@@ -133,9 +132,9 @@ class FineTuning(LabeledTextTask):
         splits: Mapping[str, EncodedSplit],
         rows_multiple: int = 1,
     ):
-        separator = config.separator(tokenizer)
+        types = config.token_types(tokenizer)
         super().__init__(
-            config, tokenizer, splits, rows_multiple, together=config.shape.num_sequences, separator=separator
+            config, tokenizer, splits, rows_multiple, together=config.shape.num_sequences, token_types=types
         )
         self.config, self.shape = config, config.shape
         self.interface = make_task_interface(config, tokenizer)
@@ -246,7 +245,7 @@ class FineTuning(LabeledTextTask):
         parts = [_split_texts(text, self.shape) for text in request.texts]
         rows = input_sequences(self.config, self.tokenizer, parts)
         self.config.check_fits([text for text in request.texts for _ in range(self.shape.num_sequences)], rows)
-        batch = pad_texts(rows, self.tokenizer, self.config.separator(self.tokenizer))
+        batch = pad_texts(rows, self.tokenizer, self._token_types)
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         outputs_BSxC, _ = view.model.apply(view.variables, inputs, train=False)
         count = self.shape.num_sequences
@@ -377,11 +376,9 @@ def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], tit
 def make_task_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: class outputs and, with an auxiliary loss, the next tokens."""
     shape, vocabulary = config.shape, tokenizer.vocab_size + config.sequence_format.num_new_tokens
-    rows = shape.num_sequences * config.batch_size
-    shapes = {"tokens": (rows, config.max_text_length), "types": (rows, config.max_text_length), "lengths": (rows,)}
     return TaskInterface(
-        inputs={name: InputSpec(size) for name, size in shapes.items() if name in config.signature.inputs},
-        vocabularies={"tokens": vocabulary, "classes": shape.num_outputs}
+        inputs=config.input_specs(shape.num_sequences * config.batch_size),
+        vocabularies={"tokens": vocabulary, "classes": shape.num_outputs, **config.type_vocabulary}
         # An answer is one of several sequences, each of which has one output.
         | ({"labels": shape.num_sequences} if shape.layout is SequenceLayout.CHOICE else {})
         | ({"next tokens": vocabulary} if config.auxiliary else {}),
@@ -413,7 +410,7 @@ def encode_inputs(
     rows = input_sequences(config, tokenizer, [_split_texts(text, shape) for text in sentences.texts])
     titles = [text for text in sentences.texts for _ in range(shape.num_sequences)]
     config.check_fits(titles, rows)
-    inputs = pad_texts(rows, tokenizer, config.separator(tokenizer))
+    inputs = pad_texts(rows, tokenizer, config.token_types(tokenizer))
     return EncodedInputs(inputs, "forward", _label_sequences(tokenizer, rows, titles))
 
 

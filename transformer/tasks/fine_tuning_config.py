@@ -5,8 +5,9 @@ import dataclasses
 
 from transformer.config import UserError
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
+from transformer.data.labeled_text_batches import TokenTypeRule
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.models.task_interface import Signature
+from transformer.models.task_interface import InputSpec, Signature
 from transformer.tasks.labeled_text_task_base import LabeledTextConfig
 
 
@@ -41,9 +42,23 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
         """
         return DelimiterTokens.of_format(self.sequence_format, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id)
 
-    def separator(self, tokenizer: AnyTokenizer) -> int | None:
-        """Return the token between two texts that token types tell apart; None if the model reads no token types."""
-        return self.delimiters(tokenizer).between_ids[0] if "types" in self.signature.inputs else None
+    def token_types(self, tokenizer: AnyTokenizer) -> TokenTypeRule | None:
+        """Return the rule of the token types; None if the model reads none."""
+        if "types" not in self.signature.inputs:
+            return None
+        last = self.sequence_format.num_token_types - 1 if self.sequence_format is SequenceFormat.XLNET else None
+        return TokenTypeRule(self.delimiters(tokenizer).between_ids[0], last)
+
+    def input_specs(self, rows: int) -> dict[str, InputSpec]:
+        """Return the inputs that the model reads, of so many sequences of the greatest length."""
+        sequences = InputSpec((rows, self.max_text_length))
+        specs = {"tokens": sequences, "types": sequences, "lengths": InputSpec((rows,))}
+        return {name: spec for name, spec in specs.items() if name in self.signature.inputs}
+
+    @property
+    def type_vocabulary(self) -> dict[str, int]:
+        """The number of token types, as `types`; empty if the model reads none."""
+        return {"types": self.sequence_format.num_token_types} if "types" in self.signature.inputs else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +66,7 @@ class EncoderFineTuningConfig(FormattedTextConfig):
     """Texts whose words have a meaning each, as their class, for encoders alone.
 
     Attributes:
-        sequence_format: The special tokens around and between texts, `bert` or `roberta`.
+        sequence_format: The special tokens around and between texts, `bert`, `roberta` or `xlnet`.
 
     Raises:
         UserError: If a value is out of range.
@@ -61,5 +76,5 @@ class EncoderFineTuningConfig(FormattedTextConfig):
         super()._check()
         if self.sequence_format is SequenceFormat.GPT:
             raise UserError(
-                "config.task.sequence_format=gpt is for models that read from left to right: say bert or roberta"
+                "config.task.sequence_format=gpt is for models that read from left to right: say bert, roberta or xlnet"
             )

@@ -13,7 +13,7 @@ from transformer.config import BatchSize, Config, NumDisplayedExamples, SplitNam
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT, HeldOutFiles, is_tsv_or_jsonl, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap
-from transformer.data.labeled_text_batches import LabeledTextBatches, WithTextsAndLabel
+from transformer.data.labeled_text_batches import LabeledTextBatches, TokenTypeRule, WithTextsAndLabel
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import TaskInterface
@@ -159,7 +159,7 @@ class LabeledTextTask(BaseTask):
         splits: The encoded splits by name.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
         together: Rows of tokens of an example.
-        separator: The token between the two parts of a row; None if token types do not tell them apart.
+        token_types: The rule of the token types of a row; None if there are none.
     """
 
     interface: TaskInterface
@@ -171,17 +171,17 @@ class LabeledTextTask(BaseTask):
         splits: Mapping[str, EncodedSplit],
         rows_multiple: int,
         together: int = 1,
-        separator: int | None = None,
+        token_types: TokenTypeRule | None = None,
     ):
         check_batch_size(config.batch_size, rows_multiple)
-        self.tokenizer, self.splits, self.together, self._separator = tokenizer, splits, together, separator
+        self.tokenizer, self.splits, self.together, self._token_types = tokenizer, splits, together, token_types
         self._lengths, self._batch_rows = config.bucket_lengths, config.batch_size
         held_out = splits[config.validation_split]
         count = min(config.num_probe_examples, len(held_out.texts))
         shown = np.linspace(0, len(held_out.texts) - 1, count).astype(int)
         self._shown = [held_out.texts[number] for number in shown for _ in range(together)]
         self._rows = [held_out.rows[number * together + place] for number in shown for place in range(together)]
-        self.probe_batch = pad_texts(self._rows, tokenizer, separator)
+        self.probe_batch = pad_texts(self._rows, tokenizer, token_types)
 
     def batches(self, split: str, seed: int | None) -> LabeledTextBatches:
         """Return the batches of a split.
@@ -198,7 +198,7 @@ class LabeledTextTask(BaseTask):
             seed=seed,
             pad=self.tokenizer.pad_id or 0,
             together=self.together,
-            separator=self._separator,
+            token_types=self._token_types,
         )
 
     def fingerprint(self) -> dict[str, str]:

@@ -19,12 +19,11 @@ from transformer.data.extractive_questions import (
     answer_scores,
     question_windows,
 )
-from transformer.data.fine_tuning_sequence_layouts import SequenceFormat
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import (
     EXTRACTIVE_QUESTION_ANSWERING,
     EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES,
-    InputSpec,
     Signature,
     TaskInterface,
 )
@@ -96,7 +95,7 @@ class QuestionAnsweringConfig(EncoderFineTuningConfig):
     @property
     def signature(self) -> Signature:
         """What the task requires of a model."""
-        typed = self.sequence_format is SequenceFormat.BERT
+        typed = self.sequence_format.has_token_types(2)
         return EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES if typed else EXTRACTIVE_QUESTION_ANSWERING
 
 
@@ -124,7 +123,7 @@ def span_loss(
 
     Args:
         logits_BxTx2: The logits of first and last token.
-        labels_Bx2: The places of the answer's first and last token, 0 and 0 if there is no answer.
+        labels_Bx2: The places of the answer's first and last token, both that of the begin token if there is no answer.
         real_BxT: Which tokens are no padding: padding is never an answer.
         counts_B: Which windows count.
     """
@@ -155,13 +154,17 @@ class BestSpans(NamedTuple):
 
 
 def best_spans(
-    logits_BxTx2: Float[Array, "B T 2"], context_BxT: Bool[Array, "B T"], max_answer_length: int
+    logits_BxTx2: Float[Array, "B T 2"],
+    context_BxT: Bool[Array, "B T"],
+    begin_B: Int[Array, " B"],
+    max_answer_length: int,
 ) -> BestSpans:
     """Find the answer with the greatest sum of both logits (Devlin et al. 2019, section 4.2).
 
     Args:
         logits_BxTx2: The logits of first and last token.
         context_BxT: Which tokens are of the context.
+        begin_B: The place of the begin token.
         max_answer_length: The largest number of tokens in an answer.
     """
     possible_BxTx2 = jnp.where(context_BxT[..., None], logits_BxTx2, _IMPOSSIBLE)
@@ -171,22 +174,31 @@ def best_spans(
     sums_BxTxT = possible_BxTx2[:, :, None, 0] + possible_BxTx2[:, None, :, 1]
     scores_BxTT = jnp.where(ordered_TxT, sums_BxTxT, 3 * _IMPOSSIBLE).reshape(len(logits_BxTx2), -1)
     best_B = jnp.argmax(scores_BxTT, axis=-1)
-    return BestSpans(best_B // length, best_B % length, jnp.max(scores_BxTT, axis=-1), logits_BxTx2[:, 0].sum(axis=-1))
+    no_answer_B = jnp.take_along_axis(logits_BxTx2, begin_B[:, None, None], axis=1)[:, 0].sum(axis=-1)
+    return BestSpans(best_B // length, best_B % length, jnp.max(scores_BxTT, axis=-1), no_answer_B)
 
 
 def context_positions(
-    tokens_BxT: Int[Array, "B T"], lengths_B: Int[Array, " B"], between_ids: Sequence[int]
+    tokens_BxT: Int[Array, "B T"], lengths_B: Int[Array, " B"], delimiters: DelimiterTokens
 ) -> Bool[Array, "B T"]:
-    """Return which tokens are of the context: those behind the tokens between two texts and before the last token.
+    """Return which tokens are of the context: those of the second text, or of XLNet's first.
 
     Args:
         tokens_BxT: The tokens.
         lengths_B: The number of tokens of each sequence.
-        between_ids: The tokens between question and context.
+        delimiters: The tokens around and between texts.
     """
     places_T = jnp.arange(tokens_BxT.shape[1])
-    starts_B = jnp.argmax(tokens_BxT == between_ids[0], axis=1) + len(between_ids)
-    return (places_T >= starts_B[:, None]) & (places_T < lengths_B[:, None] - 1)
+    first_end_B = jnp.argmax(tokens_BxT == delimiters.between_ids[0], axis=1)
+    if delimiters.begin_is_last:
+        return places_T < first_end_B[:, None]
+    starts_B, ends_B = first_end_B + len(delimiters.between_ids), lengths_B - len(delimiters.end_ids)
+    return (places_T >= starts_B[:, None]) & (places_T < ends_B[:, None])
+
+
+def begin_positions(lengths_B: Int[Array, " B"], delimiters: DelimiterTokens) -> Int[Array, " B"]:
+    """Return the place of each sequence's begin token, which stands for no answer."""
+    return jnp.maximum(lengths_B - 1, 0) if delimiters.begin_is_last else jnp.zeros_like(lengths_B)
 
 
 class QuestionAnswering(LabeledTextTask):
@@ -200,7 +212,7 @@ class QuestionAnswering(LabeledTextTask):
         rows_multiple: int = 1,
     ):
         splits = {name: EncodedSplit(split, [each.row for each in split]) for name, split in windows.items()}
-        super().__init__(config, tokenizer, splits, rows_multiple, separator=config.separator(tokenizer))
+        super().__init__(config, tokenizer, splits, rows_multiple, token_types=config.token_types(tokenizer))
         self.config, self._windows = config, windows
         # A run that has seen no question without an answer has not learned what its score means.
         self._answers_all = all(each.question.answers for each in windows["train"])
@@ -231,8 +243,10 @@ class QuestionAnswering(LabeledTextTask):
 
     def _best_spans(self, logits_BxTx2: Float[Array, "B T 2"], batch: Batch) -> BestSpans:
         tokens_BxT, lengths_B = jnp.asarray(batch["tokens"]), jnp.asarray(batch["lengths"])
-        context_BxT = context_positions(tokens_BxT, lengths_B, self.config.delimiters(self.tokenizer).between_ids)
-        return best_spans(logits_BxTx2, context_BxT, self.config.max_answer_length)
+        delimiters = self.config.delimiters(self.tokenizer)
+        context_BxT = context_positions(tokens_BxT, lengths_B, delimiters)
+        begin_B = begin_positions(lengths_B, delimiters)
+        return best_spans(logits_BxTx2, context_BxT, begin_B, self.config.max_answer_length)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
         """Sum the loss over the windows, and return the best answer of each as rows."""
@@ -291,8 +305,7 @@ class QuestionAnswering(LabeledTextTask):
         windows = _windows_of_texts(self.config, self.tokenizer, request.texts)
         rows = [each.row for each in windows]
         inputs = {
-            name: jnp.asarray(values)
-            for name, values in pad_texts(rows, self.tokenizer, self.config.separator(self.tokenizer)).items()
+            name: jnp.asarray(values) for name, values in pad_texts(rows, self.tokenizer, self._token_types).items()
         }
         logits_BxTx2, _ = view.model.apply(view.variables, inputs, train=False)
         best = BestSpans(*map(np.asarray, self._best_spans(logits_BxTx2, inputs)))
@@ -339,11 +352,9 @@ def _windows_of_texts(
 
 def make_task_interface(config: QuestionAnsweringConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: at every position the logits of an answer's start and end."""
-    rows, length = config.batch_size, config.max_text_length
-    shapes = {"tokens": (rows, length), "types": (rows, length), "lengths": (rows,)}
     return TaskInterface(
-        inputs={name: InputSpec(size) for name, size in shapes.items() if name in config.signature.inputs},
-        vocabularies={"tokens": tokenizer.vocab_size, "labels": length},
+        inputs=config.input_specs(config.batch_size),
+        vocabularies={"tokens": tokenizer.vocab_size, "labels": config.max_text_length, **config.type_vocabulary},
         pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
@@ -369,7 +380,7 @@ def encode_inputs(
     windows = _windows_of_texts(config, tokenizer, sentences.texts)
     rows = [each.row for each in windows]
     labels = token_axis_labels(tokenizer, rows, [each.question.question for each in windows])
-    return EncodedInputs(pad_texts(rows, tokenizer, config.separator(tokenizer)), "forward", labels)
+    return EncodedInputs(pad_texts(rows, tokenizer, config.token_types(tokenizer)), "forward", labels)
 
 
 def build_task(config: QuestionAnsweringConfig, directory: Path, rows_multiple: int = 1) -> QuestionAnswering:

@@ -21,7 +21,7 @@ from transformer.config import (
 from transformer.data.datasets.local_files import HeldOutFiles, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap, long_lines
 from transformer.data.datasets.text import open_text_dataset
-from transformer.data.labeled_text_batches import pair_token_types
+from transformer.data.labeled_text_batches import TokenTypeRule
 from transformer.data.text_batches import join_documents
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import has_tokenizer
@@ -192,23 +192,23 @@ def _train(
 
 
 def pad_texts(
-    rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer, separator: int | None = None
+    rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer, token_types: TokenTypeRule | None = None
 ) -> dict[str, np.ndarray]:
     """Pad texts of unequal lengths to one batch.
 
     Args:
         rows: The token numbers of each text.
         tokenizer: The tokenizer, for its pad token; 0 where it has none.
-        separator: The token between the two parts of a text; None if token types do not tell them apart.
+        token_types: The rule of the token types; None if there are none.
 
     Returns:
-        `tokens` [B, T] and `lengths` [B], and with a separator the token types `types` [B, T].
+        `tokens` [B, T] and `lengths` [B], and with `token_types` also `types` [B, T].
     """
     lengths = np.array([len(row) for row in rows], np.int32)
     tokens = np.full((len(rows), lengths.max()), tokenizer.pad_id or 0, np.int32)
     for number, row in enumerate(rows):
         tokens[number, : len(row)] = row
-    types = {} if separator is None else {"types": pair_token_types(tokens, lengths, separator)}
+    types = {} if token_types is None else {"types": token_types.types(tokens, lengths)}
     return {"tokens": tokens, "lengths": lengths, **types}
 
 

@@ -19,7 +19,12 @@ from transformer.data.labeled_words import (
     marks_entities,
 )
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.models.task_interface import TOKEN_CLASSIFICATION, InputSpec, Signature, TaskInterface
+from transformer.models.task_interface import (
+    TOKEN_CLASSIFICATION,
+    TOKEN_CLASSIFICATION_WITH_TYPES,
+    Signature,
+    TaskInterface,
+)
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (
     check_input_texts,
@@ -70,7 +75,7 @@ class TokenClassificationConfig(EncoderFineTuningConfig):
     @property
     def signature(self) -> Signature:
         """What the task requires of a model."""
-        return TOKEN_CLASSIFICATION
+        return TOKEN_CLASSIFICATION_WITH_TYPES if self.sequence_format.has_token_types(1) else TOKEN_CLASSIFICATION
 
     @property
     def reads_own_files(self) -> bool:
@@ -89,7 +94,7 @@ class TokenClassification(LabeledTextTask):
         words: Mapping[str, Sequence[EncodedWords]],
         rows_multiple: int = 1,
     ):
-        longest, end = config.max_text_length, config.delimiters(tokenizer).end_id
+        longest, end = config.max_text_length, config.delimiters(tokenizer).end_ids
         self._texts, self._words = texts, {name: [each.cut(longest, end) for each in words[name]] for name in words}
         splits = {
             name: EncodedSplit(
@@ -99,7 +104,7 @@ class TokenClassification(LabeledTextTask):
             )
             for name in texts
         }
-        super().__init__(config, tokenizer, splits, rows_multiple)
+        super().__init__(config, tokenizer, splits, rows_multiple, token_types=config.token_types(tokenizer))
         self.config, self.classes = config, word_classes(config.dataset, config.classes)
         self.interface = make_task_interface(config, tokenizer)
         self.objectives = (Objective("token_classification", self._loss),)
@@ -119,6 +124,7 @@ class TokenClassification(LabeledTextTask):
             rows=self.config.batch_size,
             seed=seed,
             pad=self.tokenizer.pad_id or 0,
+            token_types=self._token_types,
         )
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
@@ -177,7 +183,7 @@ class TokenClassification(LabeledTextTask):
         refuse_decoding_options(request, "labels words")
         words = encode_words(self.config, self.tokenizer, [text.split() for text in request.texts])
         self.config.check_fits(request.texts, [each.row for each in words])
-        batch = pad_texts([each.row for each in words], self.tokenizer)
+        batch = pad_texts([each.row for each in words], self.tokenizer, self._token_types)
         inputs = {name: jnp.asarray(values) for name, values in batch.items()}
         logits_BxTxC, _ = view.model.apply(view.variables, inputs, train=False)
         classes_BxT = np.asarray(jnp.argmax(logits_BxTxC, axis=-1))
@@ -247,7 +253,7 @@ def encode_words(
     for words, encoded in zip(texts, tokenizer.encode_with_offsets([" ".join(words) for words in texts]), strict=True):
         word_of_character = np.repeat(np.arange(len(words)), [len(word) + 1 for word in words])
         first_tokens = [-1] * len(words)
-        for place, (start, stop) in enumerate(encoded.offsets, 1):  # behind the begin token
+        for place, (start, stop) in enumerate(encoded.offsets, len(delimiters.start_ids)):
             if start < stop and first_tokens[word_of_character[start]] < 0:
                 first_tokens[word_of_character[start]] = place
         found.append(EncodedWords(delimiters.join_texts([encoded.ids]), first_tokens))
@@ -258,15 +264,12 @@ def make_task_interface(config: TokenClassificationConfig, tokenizer: AnyTokeniz
     """Return what the task requires of a model: logits of classes at every position."""
     classes = word_classes(config.dataset, config.classes)
     return TaskInterface(
-        inputs={
-            "tokens": InputSpec((config.batch_size, config.max_text_length)),
-            "lengths": InputSpec((config.batch_size,)),
-        },
-        vocabularies={"tokens": tokenizer.vocab_size, "classes": len(classes)},
+        inputs=config.input_specs(config.batch_size),
+        vocabularies={"tokens": tokenizer.vocab_size, "classes": len(classes), **config.type_vocabulary},
         pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
-        output=TOKEN_CLASSIFICATION.output,
+        output=config.signature.output,
         class_names=classes,
     )
 
@@ -289,7 +292,8 @@ def encode_inputs(
     check_input_texts(sentences)
     rows = [each.row for each in encode_words(config, tokenizer, [text.split() for text in sentences.texts])]
     config.check_fits(sentences.texts, rows)
-    return EncodedInputs(pad_texts(rows, tokenizer), "forward", token_axis_labels(tokenizer, rows, sentences.texts))
+    inputs = pad_texts(rows, tokenizer, config.token_types(tokenizer))
+    return EncodedInputs(inputs, "forward", token_axis_labels(tokenizer, rows, sentences.texts))
 
 
 def build_task(config: TokenClassificationConfig, directory: Path, rows_multiple: int = 1) -> TokenClassification:

@@ -42,7 +42,10 @@ TASK_OF_FAMILY = {
 """The task on which an imported model of each family is trained further, unless it has one of the heads below."""
 
 TASK_OF_HEAD = {"classes": "fine_tuning", "token_classes": "token_classification", "span": "question_answering"}
-"""The task of each head with which an encoder is fine-tuned."""
+"""The task of each head with which a model of FINE_TUNED_FAMILIES is fine-tuned."""
+
+FINE_TUNED_FAMILIES = ("encoder", "xlnet")
+"""The families that are fine-tuned on texts of one's own."""
 
 HEAD_OF_PROBLEM = {"token_classification": "token_classes", "question_answering": "span"}
 """The head that a problem needs; the others need one of classes."""
@@ -51,7 +54,7 @@ IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
 
 FINE_TUNED = ("classes", "pooler", "span")
-"""The parameters of an encoder that fine-tuning begins, by the first name of their path."""
+"""The parameters that fine-tuning begins, by the first name of their path."""
 
 _FILES = {
     "fine_tuning": "FILE.tsv",
@@ -171,20 +174,21 @@ def task_of_model(model: Mapping[str, Any]) -> str:
 
 
 def _with_head_of(imported: ImportedModel, problem: str | None) -> ImportedModel:
-    """Return an encoder with the head of a problem: its own, or one that is still to be initialized.
+    """Return a model with the head of a problem: its own, or one that is still to be initialized.
 
     Raises:
-        UserError: If the model is no encoder.
+        UserError: If the model's family has no heads of fine-tuning.
     """
-    if imported.model["family"] != "encoder":
+    if imported.model["family"] not in FINE_TUNED_FAMILIES:
         raise UserError(
-            "--problem and --classes are for models that are fine-tuned on texts, of model_type bert and roberta, not "
-            f"for {imported.config['model_type']}"
+            "--problem and --classes are for models that are fine-tuned on texts, of model_type bert, roberta and "
+            f"xlnet, not for {imported.config['model_type']}"
         )
     own = imported.model["head"]
     head = HEAD_OF_PROBLEM.get(problem, "classes") if problem else own if own in TASK_OF_HEAD else "classes"
-    # Only classes of whole texts are read from the pooler.
-    pooler = {} if head == "classes" else {"add_pooling_layer": False}
+    # Only classes of whole texts are read from an encoder's pooler; XLNet's is a part of that head.
+    unread = imported.model["family"] == "encoder" and head != "classes"
+    pooler = {"add_pooling_layer": False} if unread else {}
     return imported._replace(model={**imported.model, "head": head, **pooler})
 
 
@@ -303,7 +307,7 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
     if name in TASK_OF_HEAD.values():
         return {
             **task,
-            **_encoder_task(imported, fine_tuning, name, context),
+            **_labeled_text_task(imported, fine_tuning, name, context),
             "sequence_format": imported.config["model_type"],
             "tokenizer": "existing",
             "bucket_lengths": (context,),
@@ -315,8 +319,10 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
     return {**task, "tokenizer": "existing", "context_length": context, "batch_size": fine_tuning.batch_size}
 
 
-def _encoder_task(imported: ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int) -> dict[str, Any]:
-    """Return what is particular to a task of encoders: its problem and its classes, with the names of config.json."""
+def _labeled_text_task(
+    imported: ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int
+) -> dict[str, Any]:
+    """Return what is particular to a task: its problem and its classes, with the names of config.json."""
     count, dataset = imported.interface.vocabularies.get("classes", 0), fine_tuning.dataset or ""
     classes = fine_tuning.classes or (class_names_of_config(imported.config, count) if count > 1 else ())
     match name:
@@ -391,7 +397,7 @@ def export_to_huggingface(
         keys = class_name_keys(interface.class_names) if interface.class_names else {}
         with atomic_output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, _token_keys(experiment, kept), keys)
-            _write_tokenizer(directory.path, target, kept, experiment.model.max_length)
+            _write_tokenizer(directory.path, target, kept, experiment.model.max_length, family.model_type)
     return ConversionResult(family.model_type, count_parameters(params), tuple(notes))
 
 
@@ -420,23 +426,26 @@ def _token_keys(experiment: ExperimentConfig, tokenizer: AnyTokenizer) -> dict[s
     return {**keys, "bos_token_id": tokenizer.bos_id}
 
 
-def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int) -> None:
+def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int, model_type: str) -> None:
     for name in _TOKENIZER_FILES:
         if (run / name).is_file():
             storage_of(target).replace(target / name, (run / name).read_bytes())
     if isinstance(tokenizer, Tokenizer):
-        write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length))
+        write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length, model_type))
 
 
-def tokenizer_config(tokenizer: Tokenizer, max_length: int) -> Mapping[str, Any]:
+def tokenizer_config(tokenizer: Tokenizer, max_length: int, model_type: str) -> Mapping[str, Any]:
     """Return the content of tokenizer_config.json: the special tokens by role.
 
     Args:
         tokenizer: The tokenizer.
         max_length: The model's number of positions.
+        model_type: The `model_type` of the model.
     """
     tokens = special_token_ids_by_role(tokenizer)
     texts = {role: tokenizer.backend.id_to_token(number) for role, number in tokens.items() if number is not None}
     # config.json may name a token number that the tokenizer lacks.
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length, **roles}
+    # The library's XLNet classifies the state at the last place of a batch, which must not be padding.
+    padding = {"padding_side": "left"} if model_type == "xlnet" else {}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length, **padding, **roles}

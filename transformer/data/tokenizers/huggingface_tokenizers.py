@@ -44,6 +44,8 @@ _NAMES = {
     "unknown": ("unk_token",),
     "mask": ("mask_token",),
 }
+# XLNet has tokens of both names, and reads texts with those of BERT's.
+_NAMES_OF_XLNET = _NAMES | {"begin": ("cls_token", "bos_token"), "end": ("sep_token", "eos_token")}
 
 
 def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> Tokenizer:
@@ -248,7 +250,7 @@ def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer
     """
     config = _json(folder / "config.json")
     roles: dict[str, int] = {}
-    for role, names in _NAMES.items():
+    for role, names in (_NAMES_OF_XLNET if config.get("model_type") == "xlnet" else _NAMES).items():
         for name in names:
             token = named.get(name)
             text = token.get("content") if isinstance(token, dict) else token

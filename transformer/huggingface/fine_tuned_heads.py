@@ -1,0 +1,64 @@
+"""What the conversions of models with heads of fine-tuning share: which head a folder has, and its classes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer.config import UserError
+from transformer.huggingface.conversion_spec import Config
+from transformer.huggingface.tensor_layouts import Shape
+from transformer.models.task_interface import TaskInterface
+
+HEADS_WITH_CLASSES = ("classes", "token_classes")
+
+# The end of the class name of a model with each of our heads; XLNet has a class of its own for questions.
+FINE_TUNED_CLASSES = {
+    "classes": "ForSequenceClassification",
+    "token_classes": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+}
+
+
+def fine_tuned_head(architectures: Sequence[str], by_tensors: str | None, classes: Mapping[str, str]) -> str | None:
+    """Return our head of a fine-tuned model; None if the model has none.
+
+    Args:
+        architectures: The architectures of config.json; empty if it has none.
+        by_tensors: The head of which the file has tensors; None for none.
+        classes: The end of the class name by head.
+
+    Raises:
+        UserError: If the architecture is fine-tuned for something else.
+    """
+    if by_tensors is None or not architectures:
+        return by_tensors
+    for head, ending in classes.items():
+        if architectures[0].endswith(ending):
+            return head
+    raise UserError(
+        f"config.json has architectures={architectures}: of the fine-tuned models only those "
+        f"{', '.join(classes.values())} can be read"
+    )
+
+
+def num_classes(config: Config, head: str) -> int:
+    """Return the number of classes that config.json names or counts; 0 if the head has none."""
+    named, count = config.get("id2label"), config.get("num_labels", 2)
+    return (len(named) if isinstance(named, dict) else count) if head in HEADS_WITH_CLASSES else 0
+
+
+def without_head_keys(config: Config, keys: Sequence[str]) -> Config:
+    """Return the config without `keys`, and without the number of classes if the head has none."""
+    left_out = (*keys, *(() if config["head"] in HEADS_WITH_CLASSES else ("num_labels",)))
+    return {name: value for name, value in config.items() if name not in left_out}
+
+
+def interface_with_classes(section: Config) -> TaskInterface:
+    """Return the task interface of a model of tokens, with the classes of its head."""
+    rows, classes = section["vocab_size"], section["classes"]
+    sizes = {"tokens": rows, "joint": rows} | ({"classes": classes} if classes else {})
+    return TaskInterface({}, sizes, pad_id=0, bos_id=0, eos_id=0)
+
+
+def sizes_from_shapes(model: Any, shapes: Mapping[str, Shape]) -> Config:
+    """Return the sizes of the vocabulary and of the head of classes, 0 without one."""
+    return {"vocab_size": shapes["embedding/table"][0], "classes": shapes.get("classes/kernel", (0, 0))[1]}

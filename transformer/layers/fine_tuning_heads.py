@@ -1,0 +1,26 @@
+"""The linear layers of the heads with which bidirectional models are fine-tuned."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.layers.functional_module import ParameterBuilder
+from transformer.layers.linear import Linear
+from transformer.layers.transformer_config import Biases, TransformerConfig
+
+
+def make_head_layer(config: TransformerConfig, outputs: int, builder: ParameterBuilder) -> Linear:
+    """Build a linear layer from states to so many outputs, with a bias unless the model has none."""
+    bias = config.biases is not Biases.NONE
+    return Linear((("embed", config.width),), (("features", outputs),), bias=bias, builder=builder)
+
+
+def head_logits(layer: Linear, x: Float[Array, "*B E"]) -> Float[Array, "*B C"]:
+    """Return a layer's outputs, in float32 or wider."""
+    logits = layer(x)
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+
+def last_state(x_BxTxE: Float[Array, "B T E"], lengths_B: Int[Array, " B"]) -> Float[Array, "B E"]:
+    """Return the state at the last token of each text; that of an empty text is meaningless."""
+    last_Bx1x1 = jnp.maximum(lengths_B - 1, 0)[:, None, None]
+    return jnp.take_along_axis(x_BxTxE, last_Bx1x1, axis=1)[:, 0]
