@@ -33,8 +33,8 @@ def get_config(part: Literal["permutations", "SST-2", "CoLA"] = "permutations") 
 
 
 def pretraining() -> ConfigDict:
-    """Build the pre-training config: 16 segments of 64 tokens behind a memory of 64, 2,000 steps."""
-    config = gpt1.pretraining("decoder")
+    """Build the pre-training config: 16 segments of 64 tokens behind a memory of 64, 8,000 steps."""
+    config = bert.pretraining()
     config.name = "xlnet"
     config.task = {
         "name": "permutation_lm",
