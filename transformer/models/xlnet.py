@@ -246,7 +246,8 @@ class XLNet(TokenModel):
         assert self.classes is not None
         classified = states_BxTxE
         if self.pooler is not None:
-            lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(*tokens_BxT.shape)))
+            batch, length = tokens_BxT.shape
+            lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(batch, length)))
             summary_BxE = jnp.tanh(self.pooler(last_state(states_BxTxE, lengths_B)))
             classified = dropout(summary_BxE, self.config.dropout, summary_key)
         return content_BxTxE, aux._replace(extras={"classes": head_logits(self.classes, classified)})
@@ -362,14 +363,15 @@ def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -
         raise UserError(
             "config.model.family=xlnet reads classes from the last token: say config.task.sequence_format=xlnet"
         )
-    streams = (CONTENT, QUERY)
-    if config.head is not XLNetHead.PERMUTED:
-        config, streams = dataclasses.replace(config, memory_length=0), (CONTENT,)
+    fine_tuned = config.head is not XLNetHead.PERMUTED
+    config = dataclasses.replace(config, memory_length=0) if fine_tuned else config
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
     keys = memory_key_axis(config.memory_length)
     return Model(
         functional=FunctionalModule(lambda builder: XLNet(config, interface, builder), precision),
-        sites=tuple(Site(name, TOKENS, keys, layers, heads) for name in streams),
+        sites=tuple(
+            Site(name, TOKENS, keys, layers, heads) for name in ((CONTENT,) if fine_tuned else (CONTENT, QUERY))
+        ),
     )
 
 

@@ -5,8 +5,9 @@
     python -m launch.train --config=experiments/glue/configs/elmo.py:CoLA --workdir=runs/elmo_cola --data_dir=GLUE
     python -m launch.evaluate --workdir=runs/elmo_cola --split=development
 
-The text and GLUE are those of experiments/glue/configs/gpt1.py, and so are steps and batches. For the classifier with
-and without the features over several seeds see experiments/glue/configs/elmo_ablation.py.
+The text and GLUE are those of experiments/glue/configs/gpt1.py, and so are steps and batches. Pre-training takes 14
+minutes on a shared core and fine-tuning one. Expect 79.6 on SST-2 and 7.8 on CoLA, 78.1 and 9.7 without the features:
+results/elmo.md. For both over several seeds see experiments/glue/configs/elmo_ablation.py.
 """
 
 from typing import Literal

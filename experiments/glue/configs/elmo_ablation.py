@@ -3,7 +3,9 @@ r"""What ELMo's features do for a BiLSTM with attention, beside the rows of GPT-
     python -m launch.ablate --config=experiments/glue/configs/elmo_ablation.py --workdir=runs/elmo_rows --data_dir=GLUE
 
 Needs a pre-trained run, runs/elmo, and the folder GLUE: see experiments/glue/configs/elmo.py. The seeds, the data and
-the steps are those of experiments/glue/configs/gpt1_ablation.py, and so is the verdict. One run alone:
+the steps are those of experiments/glue/configs/gpt1_ablation.py, and so is the verdict. 20 runs of about a minute: 25
+minutes on one core. Expect 78.1 on SST-2 and 9.7 on CoLA without the features, 79.6 and 7.8 with them: results/elmo.md.
+One run alone:
 
     python -m launch.train --config=experiments/glue/configs/elmo_ablation.py --workdir=runs/one --data_dir=GLUE
 """
