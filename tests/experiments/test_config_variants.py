@@ -29,6 +29,13 @@ OF_BERT = BERT_SEQUENCES | {
     "initialize_from.run": "runs/bert",
     "initialize_from.rules": ("classes/* = fresh",),
 }
+OF_XLNET = BERT_SEQUENCES | {
+    "model.family": "xlnet",
+    "model.relative_segments": True,
+    "task.sequence_format": "xlnet",
+    "initialize_from.run": "runs/xlnet",
+    "initialize_from.rules": ("classes/* = fresh", "pooler/* = fresh", "layers/attention/relative/kind* = fresh"),
+}
 CODE = {"steps": 300, "eval_every": 50, "task.dataset": "runs/code.txt", "task.prompts": ("def ",)}
 AFTER_THE_DOCUMENTATION = CODE | {
     "task.tokenizer": "existing",
@@ -252,6 +259,7 @@ ANOTHER: Mapping[str, Mapping[str, Any]] = {
         f"glue/gpt1:{name}": FROM_SCRATCH | {"task.dataset": f"grammar/{name}"}
         for name in ("acceptability", "entailment", "similarity", "choice")
     },
+    **{f"glue/xlnet:{name}": FINE_TUNED | OF_XLNET | {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
     "image_classification/cifar10:convolution": RESIDUAL | {"model.attention_stages": (), "steps": 4650},
     "image_classification/cifar10:attention": RESIDUAL | {"model.attention_stages": (1,), "steps": 4250},
     "meta_rl/bandits:transformer": {"model.family": "regression_decoder", "model.layers": 2, "model.max_length": 10},
