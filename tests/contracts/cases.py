@@ -718,7 +718,6 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        daily=("plain",),
     ),
     Case(
         "token_classification x xlnet",

@@ -1,5 +1,6 @@
 """XLNet's two streams and its memory: against recorded values, by gradients, and against one long pass."""
 
+import dataclasses
 import functools
 import json
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import PositionEncoding
 from transformer.models.model import Model, Variables, count_parameters, leaves_by_path
 from transformer.models.registry import build, model_config
-from transformer.models.task_interface import TaskInterface
+from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.models.xlnet import CONTENT, QUERY, XLNetConfig
 
 FILE = Path(__file__).parents[1] / "golden/xlnet_streams.npz"
@@ -252,3 +253,40 @@ def test_transformer_xl_hands_on_both_losses_of_its_experts() -> None:
     # Ten positions, each alike: two of four experts have all gates, whose variation is at least 1.
     assert all(float(positions) == 10 for _, positions in losses.values())
     assert float(losses["decoder/importance"][0]) >= 10
+
+
+@pytest.mark.parametrize(
+    ("section", "changed", "message"),
+    [
+        ({"family": "xlnet"}, {}, 'head=permuted does not output "class", which the task needs: say .*head=classes'),
+        ({"family": "xlnet", "head": "span"}, {"output": None, "inputs": {}}, ""),
+        ({"family": "xlnet", "head": "classes"}, {"vocabularies": {"tokens": TOKENS}}, "needs a task with classes"),
+        (
+            {"family": "xlnet", "head": "classes"},
+            {"vocabularies": {"tokens": TOKENS, "classes": 2, "types": 2}},
+            "reads classes from the last token: say config.task.sequence_format=xlnet",
+        ),
+        (
+            {"family": "encoder", "head": "classes"},
+            {},
+            "sequence_format=xlnet is read by config.model.family=xlnet alone",
+        ),
+    ],
+)
+def test_heads_of_fine_tuning_read_the_sequences_of_their_own_family(
+    section: dict[str, Any], changed: dict[str, Any], message: str
+) -> None:
+    spec = InputSpec((2, 6))
+    interface = TaskInterface(
+        {"tokens": spec, "types": spec, "lengths": InputSpec((2,))},
+        {"tokens": TOKENS, "classes": 2, "types": 3},
+        output="class",
+    )
+    interface, config = dataclasses.replace(interface, **changed), model_config({"width": 8, "heads": 2, **section})
+    if not message:
+        # Whatever the memory of pre-training is, a fine-tuned model has the content stream over one text alone.
+        (site,) = build(config, interface, Precision()).sites
+        assert (site.name, site.key.name) == (CONTENT, "tokens")
+        return
+    with pytest.raises(UserError, match=message):
+        build(config, interface, Precision())
