@@ -221,17 +221,6 @@ ANOTHER: Mapping[str, Mapping[str, Any]] = {
         }
         for name in ("SST-2", "CoLA")
     },
-    **{
-        f"glue/xlnet:{name}": {
-            "task.name": "fine_tuning",
-            "task.dataset": f"glue/{name}",
-            "task.sequence_format": "xlnet",
-            "model.family": "xlnet",
-            "model.head": "classes",
-            "initialize_from.run": "runs/xlnet",
-        }
-        for name in ("SST-2", "CoLA")
-    },
     **{f"glue/bert:{name}": FINE_TUNED | OF_BERT | {"task.dataset": f"glue/{name}"} for name in ("SST-2", "CoLA")},
     **{
         f"glue/bert:{name}": FROM_SCRATCH | BERT_SEQUENCES | {"task.dataset": f"grammar/{name}"}
