@@ -25,6 +25,7 @@ from transformer.runs.checkpoint import LastSavedStep
 from transformer.runs.checkpoint_files import Manifest
 from transformer.runs.run_directory import RunStart
 from transformer.storage.json_checksum import add_checksum, strip_checksum
+from transformer.studies.ablations.registration import Registration
 from transformer.studies.ablations.study_metadata import StudyMetadata
 from transformer.studies.sweeps.trial_store import AttemptRecord, OutcomeRecord, TrialRecord
 from transformer.studies.sweeps.worker import VmapSpeedup
@@ -72,6 +73,12 @@ def _manifest(document: Any) -> Any:
         return document
     both = json.dumps([document["leaves"], document["metadata"]], sort_keys=True).encode()
     return {**document, "sha256": hashlib.sha256(both).hexdigest()}
+
+
+def _registration(document: Any) -> Any:
+    if isinstance(document, dict) and isinstance(document.get("study"), dict):
+        return {**document, "sha256": hash_config(document["study"])}
+    return document
 
 
 def _trial(document: Any) -> Any:
@@ -156,6 +163,7 @@ KINDS = (
     Kind("sweep", "trial_status/*/outcome.json", OutcomeRecord, (), _sealed, ("worker", "sweep")),
     Kind("sweep", "trial_status/*/attempts.jsonl", AttemptRecord, (), _sealed, ("worker",), lines=True),
     Kind("ablation", "about.json", StudyMetadata, (), _same, ()),
+    Kind("ablation", "registration.json", Registration, (), _registration, ()),
     Kind("ablation", "vmapped/*/gain-*.json", VmapSpeedup, (), _same, ()),
     Kind("published", "config.json", None, (), _same, ("convert", "maps")),
     Kind("published", "tokenizer.json", None, (), _same, ("convert", "maps")),

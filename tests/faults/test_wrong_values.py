@@ -20,13 +20,14 @@ from tests.faults.hostile_files import KINDS, Kind, completed
 from tests.faults.originals import TRANSLATION
 from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
-from transformer.config import RunConfig, UserError, from_config
+from transformer.config import RunConfig, UserError, from_config, hash_config
 from transformer.json_reading import read_dataclass
 from transformer.maps.report.head_history import read_head_statistics
 from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
-from transformer.runs.run_directory import RunDirectory
+from transformer.runs.run_directory import RunDirectory, write_json
+from transformer.studies.ablations.registration import describe_changes, read_registration
 from transformer.studies.ablations.study_metadata import read_metadata, write_metadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import check_recorded_trial, make_trial
@@ -38,6 +39,7 @@ from transformer.training.rollback import read_rollback_record
 # How many of them are refused at least, where some of it may be anything or a wrong line is told and left out. The
 # config in a manifest is a copy: the run's config.json is what is read.
 LEAST = {
+    "registration.json": 1,  # whose study may hold anything that has its hash
     "checkpoints.json": 0,
     "checkpoints/*/manifest/metadata": 5,
     "samples.jsonl": 1,
@@ -65,6 +67,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         lease.record_outcome(TrialOutcome(TrialState.DONE, 0.5, 2, ""))
     ablation.mkdir()
     write_metadata(ablation, ABOUT)
+    write_json(
+        ablation / "registration.json", {"registered": "2026-01-01", "sha256": hash_config(STUDY), "study": STUDY}
+    )
     (ablation / "vmapped" / "x").mkdir(parents=True)
     _note_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
     return {folder.name: folder for folder in (run, sweep, ablation)}
@@ -98,6 +103,7 @@ def _maps(directory: RunDirectory) -> None:
     completed(directory.path)
 
 
+STUDY = {"arms": {"pre": {}, "post": {"model.norm_placement": "post"}}, "seeds": [1, 2], "target": None}
 ABOUT = {
     "base": {"name": "x"},
     "arms": {
@@ -158,6 +164,12 @@ def _read_run(folder: Path) -> None:
     from_config(RunConfig, run.config())
 
 
+def _read_registration(folder: Path) -> None:
+    registration = read_registration(folder)
+    assert registration is not None
+    describe_changes(registration, STUDY)
+
+
 READERS: Mapping[str, Callable[[Path], object]] = {
     "maps": _read_maps,
     "checkpoints": _read_checkpoint,
@@ -172,6 +184,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "trials.jsonl": _read_sweep,
     "ledger": _read_sweep,
     "about.json": read_metadata,
+    "registration.json": _read_registration,
     "vmapped": lambda folder: read_dataclass(VmapSpeedup, folder / "vmapped" / "x" / "gain-2.json"),
 }
 OURS = [kind for kind in KINDS if kind.pattern.partition("/")[0] in READERS and "state/" not in kind.pattern]

@@ -145,7 +145,7 @@ def test_what_a_position_knows_follows_from_the_order(together: bool) -> None:
 @pytest.mark.parametrize(
     ("family", "method", "changes"),
     [
-        pytest.param("xlnet", "hidden", {"relative_segments": True}, id="queries"),
+        pytest.param("xlnet", "hidden", {"relative_segments": True}, id="queries", marks=pytest.mark.slow),
         pytest.param("xlnet", "content", {"norm_placement": "pre"}, id="content", marks=pytest.mark.slow),
         pytest.param("transformer_xl", "hidden", {}, id="decoder"),
         pytest.param("transformer_xl", "hidden", {"positions": "rotary"}, id="rotary", marks=pytest.mark.slow),
