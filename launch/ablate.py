@@ -28,13 +28,21 @@ def _become_worker(arguments: Arguments) -> None:
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import TrialStore
 
-    told = {"num_workers": arguments.num_workers, "seeds": arguments.seeds, "plan_effect": arguments.plan_effect}
-    idle = [name for name, value in told.items() if value is not None]
-    idle += [name for name in ("report_only", "retry_failed", "register") if getattr(arguments, name)]
-    if idle:
-        raise UserError(f"--{idle[0]} has no effect on a --worker of a study that has begun: omit one of them")
+    _refuse_idle_flags(
+        arguments,
+        ("num_workers", "seeds", "plan_effect", "report_only", "retry_failed", "register"),
+        "a --worker of a study that has begun",
+    )
     TrialStore.open_existing(parse_path(arguments.workdir))
     become_worker()
+
+
+def _refuse_idle_flags(arguments: Arguments, names: Sequence[str], where: str) -> None:
+    """Raise UserError if a flag is given that has no effect there."""
+    given = {name: getattr(arguments, name) for name in names}
+    idle = [name for name, value in given.items() if value is not None and value is not False]
+    if idle:
+        raise UserError(f"--{idle[0]} has no effect on {where}: omit one of them")
 
 
 COMMAND = Command(
@@ -82,7 +90,11 @@ def main(arguments: Arguments) -> None:
         _work(arguments)
         return
     if arguments.register:
-        _refuse_what_registering_ignores(arguments)
+        _refuse_idle_flags(
+            arguments,
+            ("num_workers", "trackers", "plan_effect", "vmap", "retry_failed", "report_only"),
+            "--register, which trains and reports nothing",
+        )
     if arguments.plan_effect is not None:
         from transformer.studies.ablations.study_plan import format_plan
 
@@ -107,15 +119,6 @@ def main(arguments: Arguments) -> None:
     if not arguments.report_only:
         about = _train(arguments, spec, planned, trial_store, about)
     _report(arguments, spec, planned, trial_store, about)
-
-
-def _refuse_what_registering_ignores(arguments: Arguments) -> None:
-    """Raise UserError for a flag of training or reporting beside --register."""
-    values = {name: getattr(arguments, name) for name in ("num_workers", "trackers", "plan_effect")}
-    idle = [name for name, value in values.items() if value is not None]
-    idle += [name for name in ("vmap", "retry_failed", "report_only") if getattr(arguments, name)]
-    if idle:
-        raise UserError(f"--{idle[0]} has no effect on --register, which trains and reports nothing: omit one of them")
 
 
 def _work(arguments: Arguments) -> None:

@@ -17,12 +17,7 @@ from experiments.glue.configs import elmo, gpt1_ablation
 
 def get_config() -> ConfigDict:
     """Build the config of CoLA."""
-    config = elmo.classifier("CoLA")
-    config.name = "elmo_ablation"
-    config.maps_every = 0
-    config.checkpoint_every = 0
-    config.keep_checkpoints = 1
-    return config
+    return gpt1_ablation.as_row(elmo.classifier("CoLA"), "elmo_ablation")
 
 
 def get_ablation(ablation):

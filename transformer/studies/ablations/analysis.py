@@ -41,7 +41,7 @@ from transformer.studies.ablations.run_distributions import (
 )
 from transformer.studies.ablations.run_result import Point, RunResult
 from transformer.studies.ablations.statistics import (
-    MIN_RUNS_FOR_IQM_INTERVAL,
+    MIN_RUNS_FOR_BOOTSTRAP,
     clip_to_metric_range,
     interquartile_coverage,
     interquartile_interval,
@@ -185,7 +185,7 @@ def _interquartile(study: StudyResults, arm: str, all_finished: bool) -> dict[st
     tasks = [list(study.values_by_seed(arm, task).values()) for task in study.spec.tasks]
     fewest = min(map(len, tasks))
     interval = None
-    if all_finished and fewest >= MIN_RUNS_FOR_IQM_INTERVAL:
+    if all_finished and fewest >= MIN_RUNS_FOR_BOOTSTRAP:
         interval = interquartile_interval(tasks)
     return {
         "value": interquartile_mean(list(itertools.chain(*tasks))) if all(tasks) else None,

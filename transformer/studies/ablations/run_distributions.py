@@ -18,9 +18,8 @@ from transformer.studies.ablations.hyperparameter_selection import (
     has_completed,
     has_completed_or_diverged,
 )
-from transformer.studies.ablations.statistics import CONFIDENCE, RESAMPLES, Interval
+from transformer.studies.ablations.statistics import CONFIDENCE, MIN_RUNS_FOR_BOOTSTRAP, RESAMPLES, Interval
 
-MIN_RUNS_FOR_INTERVAL = 5  # of each task
 _ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 _THRESHOLDS = 61  # of a profile
 
@@ -33,7 +32,7 @@ class PerformanceProfile(NamedTuple):
 
     Attributes:
         shares: The mean over tasks of the share of runs at least as good as each threshold.
-        low: The lower ends; None with fewer than `MIN_RUNS_FOR_INTERVAL` runs of a task.
+        low: The lower ends; None with fewer than `MIN_RUNS_FOR_BOOTSTRAP` runs of a task.
         high: The upper ends.
     """
 
@@ -96,9 +95,9 @@ def improvement_interval(
         seed: The seed of the bootstrap.
 
     Returns:
-        The 95% interval; None with fewer than `MIN_RUNS_FOR_INTERVAL` runs of either on a task.
+        The 95% interval; None with fewer than `MIN_RUNS_FOR_BOOTSTRAP` runs of either on a task.
     """
-    if min(map(len, (*arm, *reference))) < MIN_RUNS_FOR_INTERVAL:
+    if min(map(len, (*arm, *reference))) < MIN_RUNS_FOR_BOOTSTRAP:
         return None
     random = np.random.default_rng(seed)
     drawn = np.zeros(resamples)
@@ -139,7 +138,7 @@ def performance_profile(
     # A threshold at the best score itself is reached in spite of rounding.
     reached = [np.asarray(task)[:, None] >= np.asarray(thresholds) * (1 - 1e-12 * np.sign(thresholds)) for task in arm]
     shares = np.mean([task.mean(axis=0) for task in reached], axis=0)
-    if min(map(len, arm)) < MIN_RUNS_FOR_INTERVAL:
+    if min(map(len, arm)) < MIN_RUNS_FOR_BOOTSTRAP:
         return PerformanceProfile(shares.tolist(), None, None)
     random = np.random.default_rng(seed)
     drawn = np.mean([_resampled_shares(random, resamples, len(task)) @ task for task in reached], axis=0)

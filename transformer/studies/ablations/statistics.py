@@ -18,7 +18,7 @@ RESAMPLES = 2000  # of a bootstrap
 SIGN_FLIPS = 9999  # of the signs, where there are too many to try each
 _MOST_PAIRS = 13  # whose signs are all tried
 _ROUNDING = 1e-12  # relative: sums that differ by less are equal
-MIN_RUNS_FOR_IQM_INTERVAL = 5  # of each task
+MIN_RUNS_FOR_BOOTSTRAP = 5  # of each task
 _NODES = 1024  # of the integral over the estimated deviation: power is then good to 1e-4
 _SHARES = {"accuracy", "exact", "fraction", "share", "success"}
 _NEVER_NEGATIVE = {"loss", "entropy", "perplexity", "error", "distance", "bleu", "gleu", "norm"}
@@ -246,7 +246,7 @@ def interquartile_interval(
         one task           48%    72%    89%    90%    90%    94%    93%
         four tasks         73%    87%    90%    90%    92%    92%    93%
 
-    Reports show it from `MIN_RUNS_FOR_IQM_INTERVAL` runs on, with its coverage. Verdicts rest on the t interval.
+    Reports show it from `MIN_RUNS_FOR_BOOTSTRAP` runs on, with its coverage. Verdicts rest on the t interval.
 
     Args:
         tasks: The values of the runs of each task.
@@ -282,7 +282,7 @@ def interquartile_coverage(num_runs: int) -> float:
     """Return the share of studies in which `interquartile_interval` contains the truth, by its table.
 
     Args:
-        num_runs: The number of runs of each task, at least `MIN_RUNS_FOR_IQM_INTERVAL`.
+        num_runs: The number of runs of each task, at least `MIN_RUNS_FOR_BOOTSTRAP`.
     """
     return 0.90 if num_runs < 8 else 0.92
 
