@@ -18,7 +18,16 @@ TOPICS = {
     "translation": ("Translation", ("translation",)),
     "language": (
         "Language",
-        ("language_modeling", "masked_lm", "glue", "lora", "text_retrieval", "summarization", "dialogue"),
+        (
+            "language_modeling",
+            "masked_lm",
+            "glue",
+            "lora",
+            "text_retrieval",
+            "summarization",
+            "news_articles",
+            "dialogue",
+        ),
     ),
     "mechanisms": (
         "What heads learn",

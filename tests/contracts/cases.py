@@ -911,6 +911,30 @@ CASES = (
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
     ),
     Case(
+        "news_articles x decoder",
+        {
+            "name": "contract",
+            "task": {
+                "name": "experiments.news_articles.task",
+                "batch_size": 16,
+                "num_eval_examples": 16,
+                "num_probe_examples": 3,
+            },
+            "model": {
+                "family": "decoder",
+                "layers": 1,
+                "width": 16,
+                "heads": 2,
+                "feed_forward": 16,
+                "max_length": 56,
+                "vocab_size": 320,
+            },
+        },
+        steps=40,
+        learning_rate=0.01,
+        metric=("train", "loss", lambda first, last: last < 0.9 * first),
+    ),
+    Case(
         "few_shot x snail",
         {
             "name": "contract",

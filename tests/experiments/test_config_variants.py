@@ -84,6 +84,16 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "model.scan_unroll": 2,
         "optimizer.learning_rate": 3e-3,
     },
+    **{
+        f"news_articles/write_from_title:{size}": {
+            "model.layers": layers,
+            "model.width": width,
+            "model.heads": 2,
+            "model.feed_forward": 4 * width,
+            "model.scan_unroll": layers,
+        }
+        for size, layers, width in (("tiny", 1, 16), ("small", 2, 32))
+    },
     "instruction_following/listen_attend_walk_ablation:long": {
         "steps": 2500,
         "task.max_clauses": 6,

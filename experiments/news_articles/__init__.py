@@ -1,0 +1,1 @@
+"""Articles from a title, in miniature."""
