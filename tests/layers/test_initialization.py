@@ -71,6 +71,20 @@ def test_each_initialization_is_its_published_rule(name: Initialization) -> None
             assert largest > 3 * expected
 
 
+@pytest.mark.parametrize("name", list(Initialization), ids=lambda name: name.value)
+def test_a_wider_model_begins_as_at_its_base_width(name: Initialization) -> None:
+    """Table 8 of Yang et al. 2022: hidden variances fall with the width; those of tables and logits stay."""
+    ratio, tables = 4, (ParameterRole.EMBEDDING, ParameterRole.POSITIONS)
+    initialize = InitializationRule(name, RESIDUALS, HEAD, BETA, RETAINED, width_ratio=ratio)
+    for number, role in enumerate((*tables, ParameterRole.LOGITS, ParameterRole.QUERY, ParameterRole.CONTRACT)):
+        base = FANS[role]
+        grows = (role not in tables, role is not ParameterRole.LOGITS)
+        shape = (base[0] * (ratio if grows[0] else 1), base[1] * (ratio if grows[1] else 1))
+        drawn = np.asarray(initialize(role, *shape)(jax.random.key(number), shape, jnp.float32), np.float64)
+        expected = published(name.value, role.value, *base) / (ratio**0.5 if all(grows) else 1)
+        assert drawn.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * drawn.size)), role
+
+
 @pytest.mark.parametrize(
     ("layers", "alpha", "beta"), [(6, 1.8612097, 0.3799178), (18, 2.4494897, 0.2886751), (100, 3.7606031, 0.1880302)]
 )

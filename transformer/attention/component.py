@@ -18,7 +18,7 @@ Logits = Float[Array, "B H Q K"]
 normal, zeros = jax.nn.initializers.normal, jax.nn.initializers.zeros
 
 
-def xavier_uniform(fan_in: int, fan_out: int) -> Initializer:
+def xavier_uniform(fan_in: int | float, fan_out: int | float) -> Initializer:
     """The initializer U(-a, a) with a = sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010, equation 16)."""
     bound = math.sqrt(6 / (fan_in + fan_out))
     return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)

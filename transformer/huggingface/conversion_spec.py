@@ -351,6 +351,8 @@ def _unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]
         reasons.append(f"config.model.projections={model.projections.value} is not linear")
     if model.experts.count:
         reasons.append(f"config.model.experts.count={model.experts.count} is not 0")
+    if model.resolved_base_width != model.width:
+        reasons.append(f"config.model.base_width={model.resolved_base_width} is not width={model.width}")
     if model.position_join is not PositionCombination.ADDED:
         reasons.append(f"config.model.position_join={model.position_join.value} is not added")
     return reasons

@@ -1,5 +1,7 @@
 """The embeddings and the vocabulary head of a Transformer over tokens."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -58,7 +60,8 @@ class EmbeddingAndHead(Module):
         self.types = Embedding(types, width, role=ParameterRole.POSITIONS, builder=builder) if types else None
         self.embedding_norm = config.make_norm(builder) if config.embedding_norm else None
         model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
-        self.unembedding = None if config.tie_embeddings else Linear(model, tokens, bias=False, builder=builder)
+        scores = functools.partial(Linear, model, tokens, bias=False, role=ParameterRole.LOGITS, builder=builder)
+        self.unembedding = None if config.tie_embeddings else scores()
         self.output_bias = OutputBias(vocabulary, builder=builder) if config.output_bias else None
 
     def embed(
@@ -79,9 +82,8 @@ class EmbeddingAndHead(Module):
         Returns:
             The embeddings, in the compute type.
         """
-        width = self.config.width
         x_BxTxE = self.embedding(tokens_BxT, self.dtype)
-        if (scale := self.config.embedding_scale.factor_for(width)) != 1:
+        if (scale := self.config.embedding_scale.factor_for(self.config.resolved_base_width)) != 1:
             x_BxTxE = x_BxTxE * jnp.asarray(scale, self.dtype)
         return self.add_positions(x_BxTxE, positions_BxT, key, types_BxT)
 
@@ -134,7 +136,8 @@ class EmbeddingAndHead(Module):
 
     def logits_from_matrix(self, scoring_ExV: Float[Array, "E V"], x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the same logits with the matrix from `output_matrix`."""
-        if (scale := self.config.logit_scale.factor_for(self.config.width)) != 1:
+        scale = self.config.logit_scale.factor_for(self.config.resolved_base_width) / self.config.width_ratio
+        if scale != 1:
             x = x * jnp.asarray(scale, x.dtype)
         logits = logits_product(x, scoring_ExV.astype(x.dtype))
         logits = logits if self.output_bias is None else self.output_bias(logits)
@@ -153,7 +156,8 @@ class ClassHead(Module):
 
     def __init__(self, width: int, classes: int, *, rate: float, builder: ParameterBuilder):
         self.rate = rate
-        self.output = Linear((("embed", width),), (("features", classes),), bias=False, builder=builder)
+        axes = (("embed", width),), (("features", classes),)
+        self.output = Linear(*axes, bias=False, role=ParameterRole.LOGITS, builder=builder)
 
     def __call__(
         self,

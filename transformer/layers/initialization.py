@@ -41,7 +41,11 @@ class Initialization(enum.Enum):
 
 
 class ParameterRole(enum.Enum):
-    """What a parameter is for. `GATED` feeds a gated linear unit; `DENSE` is any other matrix outside the blocks."""
+    """What a parameter is for.
+
+    `GATED` feeds a gated linear unit, `LOGITS` makes the logits of tokens or classes, and `DENSE` is any other matrix
+    outside the blocks.
+    """
 
     EMBEDDING = "embedding"
     POSITIONS = "positions"
@@ -53,6 +57,7 @@ class ParameterRole(enum.Enum):
     CONTRACT = "contract"
     GATED = "gated"
     DENSE = "dense"
+    LOGITS = "logits"
 
 
 _RESIDUAL_OUTPUTS = frozenset({ParameterRole.OUTPUT, ParameterRole.CONTRACT})
@@ -72,6 +77,9 @@ class InitializationRule:
         depth: Features of a head (t5).
         gain: beta (deepnorm).
         retained: Fraction of a matrix's inputs that dropout keeps (gehring).
+        width_ratio: m, the model's width over its base width, in the maximal update parametrization (Yang et al. 2022,
+            table 8): tables and the matrix of the logits are drawn as at the base width, hidden matrices as there with
+            a standard deviation divided by sqrt(m). 1 is the initialization as published.
     """
 
     name: Initialization = Initialization.XAVIER
@@ -79,6 +87,7 @@ class InitializationRule:
     depth: int = 1
     gain: float = 1.0
     retained: float = 1.0
+    width_ratio: float = 1.0
 
     def __call__(self, role: ParameterRole, fan_in: int, fan_out: int) -> Initializer:
         """The distribution of a matrix.
@@ -91,6 +100,17 @@ class InitializationRule:
         Returns:
             The initializer.
         """
+        if self.width_ratio == 1:
+            return self._published(role, fan_in, fan_out)
+        if role in _TABLES:
+            return self._published(role, fan_in, fan_out / self.width_ratio)
+        if role is ParameterRole.LOGITS:
+            return self._published(role, fan_in / self.width_ratio, fan_out)
+        at_base = self._published(role, fan_in / self.width_ratio, fan_out / self.width_ratio)
+        return lambda key, shape, dtype: at_base(key, shape, dtype) * jnp.asarray(self.width_ratio**-0.5, dtype)
+
+    def _published(self, role: ParameterRole, fan_in: int | float, fan_out: int | float) -> Initializer:
+        """The distribution of a matrix of a model whose width is the base width."""
         match self.name:
             case Initialization.XAVIER:
                 return normal(fan_out**-0.5) if role in _TABLES else xavier_uniform(fan_in, fan_out)

@@ -248,6 +248,16 @@ class TransformerConfig(Config, path="config.model"):
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
+    def resolved_base_width(self) -> int:
+        """The width at which the maximal update parametrization changes nothing; without it the width itself."""
+        return self.width
+
+    @property
+    def width_ratio(self) -> float:
+        """m, the width over the base width."""
+        return self.width / self.resolved_base_width
+
+    @property
     def cross(self) -> CrossAttentionKind:
         """What cross-attention computes."""
         return CrossAttentionKind.ATTENTION

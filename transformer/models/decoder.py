@@ -7,8 +7,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
+from transformer.attention.positions import PositionCombination
 from transformer.attention.sites import Axis
-from transformer.config import NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate
+from transformer.config import NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
@@ -47,14 +48,23 @@ class DecoderConfig(TransformerConfig):
 
     GPT-2's sizes are those of Radford et al. 2019, table 2. All keys but `layers` are those of `TransformerConfig`.
 
+    With `base_width`, the model has the maximal update parametrization, in which the best learning rate of a narrow
+    model is also that of a wide one (Yang et al. 2022, table 8). For m = width / base_width, hidden matrices begin with
+    1 / m of the variance and have 1 / m of Adam's learning rate; tables and the vocabulary head begin, and learn, as at
+    the base width; logits are divided by m. `feed_forward` has to grow with the width. So has `heads`: the scale of
+    attention, 1 / D in the paper, is then the same at every width.
+
     Attributes:
         layers: Number of blocks.
+        base_width: The width at which the maximal update parametrization changes nothing; None is the standard
+            parametrization.
 
     Raises:
         UserError: If a value is out of range, or if values do not fit each other.
     """
 
     layers: NumLayers = 12
+    base_width: PositiveInt | None = None
     width: PositiveInt = 768
     heads: NumHeads = 12
     feed_forward: PositiveInt = 3072
@@ -66,9 +76,19 @@ class DecoderConfig(TransformerConfig):
     positions: PositionEncoding = PositionEncoding.LEARNED
     max_length: PositiveInt = 1024
 
+    @property
+    def resolved_base_width(self) -> int:
+        """The base width."""
+        return self.width if self.base_width is None else self.base_width
+
     def _check(self) -> None:
         super()._check()
         self.check_window_pattern("layers")
+        if self.base_width is not None and self.position_join is PositionCombination.CONCATENATED:
+            raise UserError(
+                f"config.model.base_width={self.base_width} has no rule for the matrix of position_join=concatenated: "
+                "say added, or leave base_width out"
+            )
 
 
 class Decoder(TokenDecoder):
@@ -82,9 +102,8 @@ class Decoder(TokenDecoder):
 
     def __init__(self, config: DecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm(config.layers)
-        builder = builder.with_rule(
-            InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
-        )
+        rule = InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
+        builder = builder.with_rule(dataclasses.replace(rule, width_ratio=config.width_ratio))
         super().__init__(config, config.padded_vocab_size(interface.vocabularies["tokens"]), builder=builder)
         self.count = config.layers
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
@@ -137,7 +156,9 @@ class Decoder(TokenDecoder):
         )
         extras: dict[str, Array] = {}
         if self.classes is not None:
-            extras["classes"] = self.classes(x_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
+            ratio = self.config.width_ratio
+            of_classes_BxTxE = x_BxTxE if ratio == 1 else x_BxTxE / ratio
+            extras["classes"] = self.classes(of_classes_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
@@ -202,6 +223,7 @@ def build(config: DecoderConfig, interface: TaskInterface, precision: Precision)
         sites=sites_of_stack(STACK, config, config.layers, tokens, tokens, causal=True),
         max_length=config.max_length,
         forward_methods=("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",),
+        width_ratio=config.width_ratio,
     )
 
 

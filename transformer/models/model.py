@@ -96,6 +96,8 @@ class Model:
         max_length: The largest number of positions of a sequence; None if unlimited.
         forward_methods: The methods that together use all parameters once, for counting FLOPs; a model of several
             players has one for each. The outputs of `hidden` are mapped to logits as well.
+        width_ratio: m of the maximal update parametrization, by which the learning rate of hidden matrices is divided
+            (transformer.models.decoder.DecoderConfig); 1 for the standard parametrization.
 
     Example:
         ```python
@@ -116,6 +118,7 @@ class Model:
     sites: tuple[Site, ...]
     max_length: int | None = None
     forward_methods: tuple[str, ...] = dataclasses.field(default=("forward",), kw_only=True)
+    width_ratio: float = dataclasses.field(default=1.0, kw_only=True)
 
     def init(self, key: Key[Array, ""]) -> Variables:
         """Initialize the variables; pure, so that it can run under jit with output shardings."""

@@ -24,11 +24,13 @@ from transformer.training.config import ExperimentConfig
 from transformer.training.initial_state import init_state, trained_parameters
 from transformer.training.optimizer import (
     Optimizer,
+    OptimizerAlgorithm,
     OptimizerConfig,
     check_trainable_patterns,
     count_layers_above,
     hyperparameters,
     make_optimizer,
+    width_rate_factors,
 )
 from transformer.training.partitioning import (
     add_family_axes,
@@ -129,13 +131,18 @@ def _make_objective_optimizer(
     """Build the optimizer of an objective, after checking its patterns.
 
     Raises:
-        UserError: If a pattern matches no parameter or nothing is left to train, or `layer_decay` is set for a model
-            without stacked layers.
+        UserError: If a pattern matches no parameter or nothing is left to train, `layer_decay` is set for a model
+            without stacked layers, or the maximal update parametrization is trained by SGD.
     """
     check_trainable_patterns(config, objective, leaves_by_path(model.functional.shapes()))
     front = models.FAMILIES[models.family_name(experiment.model)].embedding_patterns
     above = None if config.layer_decay == 1 else count_layers_above(model, front)
-    return make_optimizer(config, experiment.run.steps, above)
+    if model.width_ratio != 1 and config.algorithm is OptimizerAlgorithm.SGD:
+        raise UserError(
+            "config.model.base_width has a rule of learning rates for Adam alone: say config.optimizer.algorithm=adam "
+            "or adamw"
+        )
+    return make_optimizer(config, experiment.run.steps, above, width_rate_factors(model))
 
 
 def run_startup_checks(experiment: ExperimentConfig, components: TrainingComponents) -> None:

@@ -181,7 +181,10 @@ def learning_rate(
 
 
 def make_optimizer(
-    config: OptimizerConfig, steps: int, layers_above: Mapping[str, np.ndarray | int] | None = None
+    config: OptimizerConfig,
+    steps: int,
+    layers_above: Mapping[str, np.ndarray | int] | None = None,
+    rate_factors: Mapping[str, float] | None = None,
 ) -> Optimizer:
     """Build the optimizer of a run.
 
@@ -189,6 +192,8 @@ def make_optimizer(
         config: The config. Of its numbers the optimizer depends only on which are zero.
         steps: The number of updates of the run.
         layers_above: The number of layers above each parameter (`count_layers_above`), for `layer_decay`.
+        rate_factors: The factor on Adam's learning rate for each parameter (`width_rate_factors`), but not on weight
+            decay; None for none.
 
     Raises:
         ValueError: If `layer_decay` is not 1 and `layers_above` is None.
@@ -199,6 +204,8 @@ def make_optimizer(
     def rate(step: int | Int[Array, ""], hyper: Hyperparameters) -> Float[Array, ""]:
         return learning_rate(config.schedule, steps, step, hyper)
 
+    factors = [] if rate_factors is None else [_scale_each(rate_factors)]
+
     def rule(step: int | Int[Array, ""], hyper: Hyperparameters) -> optax.GradientTransformation:
         def scale(_: Any) -> Float[Array, ""]:
             # Not the rule's own count, which does not advance in a skipped step.
@@ -207,9 +214,14 @@ def make_optimizer(
         adam = hyper.get("beta1"), hyper.get("beta2"), hyper.get("epsilon")
         match config.algorithm:
             case OptimizerAlgorithm.ADAM:
-                descent = optax.adam(scale, *adam)
+                descent = optax.chain(optax.scale_by_adam(*adam), *factors, optax.scale_by_learning_rate(scale))
             case OptimizerAlgorithm.ADAMW:
-                descent = optax.adamw(scale, *adam, weight_decay=hyper.get("weight_decay", 0.0), mask=_decay_mask)
+                descent = optax.chain(
+                    optax.scale_by_adam(*adam),
+                    *factors,
+                    optax.add_decayed_weights(hyper.get("weight_decay", 0.0), _decay_mask),
+                    optax.scale_by_learning_rate(scale),
+                )
             case OptimizerAlgorithm.SGD:
                 descent = optax.sgd(scale, momentum=hyper.get("beta1"))
         return optax.chain(*([optax.clip_by_global_norm(hyper["clip_norm"])] if "clip_norm" in hyper else []), descent)
@@ -228,6 +240,11 @@ def make_optimizer(
         return rule(0, hyperparameters(config)).init(cast_to_accumulation_dtype(params))
 
     return Optimizer(init, update, rate, config.is_trainable)
+
+
+def _scale_each(factors: Mapping[str, float]) -> optax.GradientTransformation:
+    """Multiply the update of each parameter by its factor."""
+    return optax.stateless(lambda updates, params: {path: factors[path] * update for path, update in updates.items()})
 
 
 def _decay_mask(params: dict[str, jax.Array]) -> dict[str, bool]:
@@ -311,6 +328,29 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
     highest = max(above.max() + 1 for above in found.values())
     first = set(matching_paths(shapes, front))
     return {path: found.get(path, np.asarray(highest if path in first else 0)) for path in shapes}
+
+
+# Logical axes that grow with the width of a Transformer; those of one group are one side of a matrix.
+_WIDTH_AXES = (frozenset({"embed"}), frozenset({"feed_forward"}), frozenset({"heads", "groups", "head_dim"}))
+
+
+def width_rate_factors(model: Model) -> dict[str, float] | None:
+    """Return the factor on Adam's learning rate for each parameter in the maximal update parametrization.
+
+    It is 1 / m for hidden matrices, both sides of which grow with the width, and 1 for vectors, tables and the matrix
+    of the logits (Yang et al. 2022, table 8).
+
+    Args:
+        model: The model, whose `width_ratio` is m.
+
+    Returns:
+        The factors by path; None if m is 1.
+    """
+    if model.width_ratio == 1:
+        return None
+    axes = leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
+    sides = {path: sum(not group.isdisjoint(names) for group in _WIDTH_AXES) for path, names in axes.items()}
+    return {path: 1 / model.width_ratio if count > 1 else 1.0 for path, count in sides.items()}
 
 
 def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:
