@@ -248,7 +248,7 @@ def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
         ("gpt2", {"activation": "swiglu"}, "config.model.activation=swiglu"),
         ("gpt2", {"kv_heads": 2}, "config.model.kv_heads=2 is not 4"),
         ("gpt2", {"projections": "none"}, "config.model.projections=none is not linear"),
-        ("gpt2", {"base_width": 8}, "config.model.base_width=8 is not width=16"),
+        ("gpt2", {"base_width": 8}, "config.model.base_width=8 is not width=32"),
         ("llama", {"norm": "layer"}, "config.model.norm=layer is not rms"),
         ("bloom", {"feed_forward": 96}, "config.model.feed_forward=96 is not 4 x width=128"),
         ("t5", {"embedding_scale": "sqrt_width"}, "config.model.embedding_scale=sqrt_width is not none"),
