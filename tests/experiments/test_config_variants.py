@@ -180,6 +180,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "model.output_layer": "state",
     },
     "translation/recurrent_phrases:deep_att": {
+        "optimizer.learning_rate": 1e-3,
         "model.cell": "lstm_peephole",
         "model.encoder_layers": 3,
         "model.decoder_layers": 3,

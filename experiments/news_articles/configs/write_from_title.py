@@ -3,7 +3,8 @@ r"""News from a title: a language model of titles and articles writes an article
     python -m launch.train --config=experiments/news_articles/configs/write_from_title.py --workdir=runs/news
     python -m launch.generate --workdir=runs/news --text='storm closes 4 schools in Norby'
 
-`:small` and `:tiny` are smaller models.
+Needs no data. Takes four minutes on one CPU core; `:small` and `:tiny` are smaller models, a minute each. Expect 0.88,
+0.14 and 0.00 of the articles without an error, by large, small and tiny models: results/write_from_title.md.
 """
 
 from typing import Literal
