@@ -16,6 +16,7 @@ from transformer.config import UserError
 
 if TYPE_CHECKING:
     from transformer.studies.ablations.ablation import Ablation
+    from transformer.studies.ablations.calibration import Calibration
     from transformer.studies.ablations.collect_results import EndedRun
     from transformer.studies.ablations.run_plan import PlannedRun
     from transformer.studies.sweeps.trial_store import TrialStore
@@ -30,7 +31,7 @@ def _become_worker(arguments: Arguments) -> None:
 
     _refuse_idle_flags(
         arguments,
-        ("num_workers", "seeds", "plan_effect", "report_only", "retry_failed", "register"),
+        ("num_workers", "seeds", "plan_effect", "calibrate", "report_only", "retry_failed", "register"),
         "a --worker of a study that has begun",
     )
     TrialStore.open_existing(parse_path(arguments.workdir))
@@ -77,6 +78,13 @@ COMMAND = Command(
             default=False,
             value_type=bool,
         ),
+        Flag(
+            "calibrate",
+            "simulate 2,000 studies of this design without differences and, with --plan_effect, 2,000 with one; write "
+            "how many give a verdict into the study's directory; noise is drawn from the runs, if there are any",
+            default=False,
+            value_type=bool,
+        ),
         Flag("worker", "be one worker of a study that has begun, in this process", default=False, value_type=bool),
     ),
     takes_config=True,
@@ -92,9 +100,17 @@ def main(arguments: Arguments) -> None:
     if arguments.register:
         _refuse_idle_flags(
             arguments,
-            ("num_workers", "trackers", "plan_effect", "vmap", "retry_failed", "report_only"),
+            ("num_workers", "trackers", "plan_effect", "calibrate", "vmap", "retry_failed", "report_only"),
             "--register, which trains and reports nothing",
         )
+    if arguments.calibrate:
+        _refuse_idle_flags(
+            arguments,
+            ("num_workers", "trackers", "vmap", "retry_failed", "report_only"),
+            "--calibrate, which trains and reports nothing",
+        )
+        _calibrate(arguments, _spec(arguments))
+        return
     if arguments.plan_effect is not None:
         from transformer.studies.ablations.study_plan import format_plan
 
@@ -227,6 +243,50 @@ def _registration(arguments: Arguments, spec: "Ablation", trial_store: "TrialSto
     }
 
 
+def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
+    """Measure how often the design gives a verdict, print it and write it into the study's directory."""
+    from transformer.storage.paths import parse_path
+    from transformer.studies.ablations.calibration import (
+        FILE,
+        calibrate,
+        check_seeds,
+        describe_calibration,
+        write_calibration,
+    )
+    from transformer.studies.ablations.collect_results import collect_results
+    from transformer.studies.ablations.run_plan import plan_runs
+    from transformer.studies.ablations.study_metadata import refuse_dropped_seeds, study_identity
+    from transformer.studies.ablations.study_plan import check_planned_effect
+    from transformer.studies.sweeps.trial_store import TrialStore
+
+    if arguments.workdir is None:
+        raise UserError("--calibrate needs --workdir: it writes into the study's directory")
+    if arguments.plan_effect is not None:
+        check_planned_effect(arguments.plan_effect)
+    check_seeds(spec)
+    planned = plan_runs(spec, arguments.config)
+    trial_store = TrialStore.open(parse_path(arguments.workdir), study_identity(spec, arguments.config))
+    refuse_dropped_seeds(spec, trial_store)
+    cells = collect_results(spec, _ended(arguments, planned, trial_store))
+    calibration = calibrate(spec, arguments.config, cells, arguments.plan_effect)
+    write_calibration(trial_store.path, calibration)
+    print("\n".join(describe_calibration(spec, calibration)))
+    if calibration.power is None:
+        print("for the power to see a difference, add --plan_effect=1.5, in its standard deviations")
+    print(f"numbers: {trial_store.path}/{FILE}; the next report shows them")
+
+
+def _calibration(arguments: Arguments, spec: "Ablation", trial_store: "TrialStore") -> "Calibration | None":
+    """Return the calibration of the study; None without one, or if it is that of another design."""
+    from transformer.studies.ablations.calibration import FILE, hash_design, read_calibration
+
+    calibration = read_calibration(trial_store.path)
+    if calibration is None or calibration.design == hash_design(spec, arguments.config):
+        return calibration
+    print(f"{trial_store.path}/{FILE} is of another design, and left out: run the command with --calibrate", flush=True)
+    return None
+
+
 def _train(
     arguments: Arguments,
     spec: "Ablation",
@@ -299,6 +359,7 @@ def _report(
             "initial_gradients": about.get("initial_gradients"),
             "first_judged_seeds": about.get("first_judged_seeds"),
             "registration": _registration(arguments, spec, trial_store),
+            "calibration": _calibration(arguments, spec, trial_store),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join([*shell_command("ablate"), *arguments.without("report_only", "retry_failed")]),
             "maps_command": shlex.join(shell_command("maps")),

@@ -25,6 +25,7 @@ from transformer.runs.checkpoint import LastSavedStep
 from transformer.runs.checkpoint_files import Manifest
 from transformer.runs.run_directory import RunStart
 from transformer.storage.json_checksum import add_checksum, strip_checksum
+from transformer.studies.ablations.calibration import Calibration
 from transformer.studies.ablations.registration import Registration
 from transformer.studies.ablations.study_metadata import StudyMetadata
 from transformer.studies.sweeps.trial_store import AttemptRecord, OutcomeRecord, TrialRecord
@@ -163,6 +164,7 @@ KINDS = (
     Kind("sweep", "trial_status/*/outcome.json", OutcomeRecord, (), _sealed, ("worker", "sweep")),
     Kind("sweep", "trial_status/*/attempts.jsonl", AttemptRecord, (), _sealed, ("worker",), lines=True),
     Kind("ablation", "about.json", StudyMetadata, (), _same, ()),
+    Kind("ablation", "calibration.json", Calibration, (), _same, ()),
     Kind("ablation", "registration.json", Registration, (), _registration, ()),
     Kind("ablation", "vmapped/*/gain-*.json", VmapSpeedup, (), _same, ()),
     Kind("published", "config.json", None, (), _same, ("convert", "maps")),

@@ -20,6 +20,7 @@ from tests.faults.hostile_files import KINDS, Kind, completed
 from tests.faults.originals import TRANSLATION
 from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
+from tests.studies import tiny
 from transformer.config import RunConfig, UserError, from_config, hash_config
 from transformer.json_reading import read_dataclass
 from transformer.maps.report.head_history import read_head_statistics
@@ -27,6 +28,12 @@ from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
+from transformer.studies.ablations.calibration import (
+    calibrate,
+    describe_calibration,
+    read_calibration,
+    write_calibration,
+)
 from transformer.studies.ablations.registration import describe_changes, read_registration
 from transformer.studies.ablations.study_metadata import read_metadata, write_metadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
@@ -36,6 +43,7 @@ from transformer.training.checkpoint_metadata import check_metadata
 from transformer.training.init_from import _reading_checkpoints
 from transformer.training.rollback import read_rollback_record
 
+DESIGN = tiny.ablation(seeds=(1, 2, 3))
 # How many of them are refused at least, where some of it may be anything or a wrong line is told and left out. The
 # config in a manifest is a copy: the run's config.json is what is read.
 LEAST = {
@@ -70,6 +78,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     write_json(
         ablation / "registration.json", {"registered": "2026-01-01", "sha256": hash_config(STUDY), "study": STUDY}
     )
+    write_calibration(ablation, calibrate(DESIGN, tiny.BASE, effect=1.0, num_studies=2))
     (ablation / "vmapped" / "x").mkdir(parents=True)
     _note_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
     return {folder.name: folder for folder in (run, sweep, ablation)}
@@ -170,6 +179,12 @@ def _read_registration(folder: Path) -> None:
     describe_changes(registration, STUDY)
 
 
+def _read_calibration(folder: Path) -> None:
+    calibration = read_calibration(folder)
+    assert calibration is not None
+    describe_calibration(DESIGN, calibration)
+
+
 READERS: Mapping[str, Callable[[Path], object]] = {
     "maps": _read_maps,
     "checkpoints": _read_checkpoint,
@@ -185,6 +200,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "ledger": _read_sweep,
     "about.json": read_metadata,
     "registration.json": _read_registration,
+    "calibration.json": _read_calibration,
     "vmapped": lambda folder: read_dataclass(VmapSpeedup, folder / "vmapped" / "x" / "gain-2.json"),
 }
 OURS = [kind for kind in KINDS if kind.pattern.partition("/")[0] in READERS and "state/" not in kind.pattern]

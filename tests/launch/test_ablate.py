@@ -18,6 +18,7 @@ from launch.retrain_command import retrain_command
 from tests.studies.tiny import BASE, PLAIN
 from tests.training import small_run
 from tests.training.small_run import without_clock
+from transformer.studies.ablations import calibration
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial, make_trial
 from transformer.training import build, partitioning
@@ -298,7 +299,42 @@ def test_a_plan_is_printed_without_a_directory_and_trains_nothing(capsys, tmp_pa
     assert not fakes.trained
 
 
+def test_a_design_is_calibrated_before_its_runs_and_with_them(capsys, tmp_path, study, fakes, monkeypatch):
+    monkeypatch.setattr(calibration, "NUM_STUDIES", 40)
+    run = tmp_path / "run"
+    words = (f"--config={study}", f"--workdir={run}")
+    assert call(*words, "--calibrate", "--plan_effect=2") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("In 40 simulated studies without differences, ")
+    assert "(normal noise, correlated by 0.5 between arms with the same seed)" in told[0]
+    assert told[1].startswith("In 40 in which one arm is better by 2 standard deviations")
+    assert not fakes.trained
+    assert call(*words) == 0
+    result = json.loads((run / "ablation.json").read_text())
+    assert result["summary"][-2:] == told[:2]
+    assert result["about"]["calibration"] == json.loads((run / "calibration.json").read_text())
+    assert json.dumps(told[0]) in (run / "ablation.html").read_text()
+    capsys.readouterr()
+    # The noise of the made-up runs: the second seed's difference is larger.
+    assert call(*words, "--calibrate") == 0
+    first, hint, _ = capsys.readouterr().out.splitlines()
+    assert first.endswith("(noise drawn from 12 of its runs).")
+    assert "add --plan_effect" in hint
+    assert call(*words, "--seeds=1,2,3,4") == 0
+    assert "calibration.json is of another design" in (told := capsys.readouterr().out)
+    assert "simulated studies" not in told
+
+
 WRONG = {
+    "calibrated with two seeds": ({}, ("--calibrate",), "fewer than 3 seeds gives no verdict"),
+    "calibrated by two": ({}, ("--calibrate", "--num_workers=2"), "--num_workers has no effect on --calibrate"),
+    "calibrated and reported": ({}, ("--calibrate", "--report_only"), "--report_only has no effect on --calibrate"),
+    "calibrated and registered": ({}, ("--calibrate", "--register"), "--calibrate has no effect on --register"),
+    "calibrated for nothing": (
+        {"seeds": (1, 2, 3)},
+        ("--calibrate", "--plan_effect=nan"),
+        "--plan_effect=nan must be 0.01 or more",
+    ),
     "no effect": ({}, ("--plan_effect=0",), "--plan_effect=0 must be 0.01 or more"),
     "one arm": ({"arms": {"post": {}}}, (), "ablation.arms has 1 of them"),
     "seed twice": ({"seeds": (1, 1)}, (), "ablation.seeds=(1, 1) must hold different values"),
@@ -325,6 +361,11 @@ def test_mistakes_are_told_in_one_line_and_leave_nothing_behind(capsys, tmp_path
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_calibration_needs_a_directory(capsys, study):
+    assert call(f"--config={study}", "--calibrate", "--plan_effect=1") == 2
+    assert "--calibrate needs --workdir" in capsys.readouterr().err
 
 
 def test_arms_whose_data_differ_leave_nothing_behind(capsys, tmp_path):

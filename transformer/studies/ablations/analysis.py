@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from transformer.config import to_config
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import (
     Comparison,
@@ -16,6 +17,7 @@ from transformer.studies.ablations.arm_comparisons import (
     count_learned,
     equality_tolerance,
 )
+from transformer.studies.ablations.calibration import describe_calibration
 from transformer.studies.ablations.formatting import explain_verdict
 from transformer.studies.ablations.hyperparameter_selection import (
     DIVERGED,
@@ -64,7 +66,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         spec: The ablation.
         cells: The results of its runs.
         about: What the runs do not record: each arm's config differences and number of parameters, the hardware, the
-            seeds that the study was first judged with, and its registration, if it has one.
+            seeds that the study was first judged with, and its registration and calibration, if it has them.
 
     Returns:
         The result as JSON values, None where there is no number, never NaN.
@@ -90,7 +92,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         **{name: getattr(spec, name) for name in _COPIED},
         "hyperparameter_values": spec.tuning_grid,
         "tasks": list(spec.tasks),
-        "about": about,
+        "about": to_config(about),
         "exploratory": exploratory,
         "warnings": study_warnings(study),
         "arms": arms,
@@ -98,6 +100,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         "summary": [
             *provenance,
             *summary_sentences(study, pairs, arms, compare_best_two(study)),
+            *(describe_calibration(spec, about["calibration"]) if about.get("calibration") else ()),
         ],
         "runs": [_flat(cell) for arm in spec.arms for cell in study.runs_of_arm(arm)],
     }

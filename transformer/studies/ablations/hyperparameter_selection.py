@@ -10,6 +10,8 @@ from transformer.studies.ablations.run_result import RunResult
 
 DONE, STUCK, DIVERGED, FAILED = "done", "stuck", "diverged", "failed"
 
+_Tried = tuple[Mapping[str, Any], Sequence[RunResult]]  # a combination of tuned values, and its runs
+
 
 class MissingRun(NamedTuple):
     """A planned run of an arm that has no result.
@@ -109,10 +111,9 @@ class StudyResults(NamedTuple):
         Returns:
             The values by seed.
         """
-        diverged = {name: self._value_of_diverged(name) for name in self.spec.tasks}
         return self.average_over_tasks(
             lambda name: self.selected_runs(arm, name, without_seed),
-            lambda cell: diverged[cell.task_name] if cell.state == DIVERGED else cell.reported_value,
+            lambda cell: self._value_of_diverged(cell.task_name) if cell.state == DIVERGED else cell.reported_value,
             task,
         )
 
@@ -247,16 +248,16 @@ def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyR
     }
     study = StudyResults(spec, ordered, {}, {})
     tuned = [
-        (arm, task, tuning_seeds(study, arm, task))
+        (arm, task, tried, tuning_seeds(study, arm, task))
         for arm in spec.arms
         for task in spec.tasks
-        if any(study.runs_with(arm, task, hyperparameters) for hyperparameters in spec.combinations())
+        if (tried := _tried(study, arm, task))
     ]
     return study._replace(
-        selected_hyperparameters={(arm, task): _choice(study, arm, task, seeds) for arm, task, seeds in tuned},
+        selected_hyperparameters={(arm, task): _choice(spec, tried, seeds) for arm, task, tried, seeds in tuned},
         selected_without_seed={
-            (arm, task, seed): _choice(study, arm, task, seeds - {seed})
-            for arm, task, seeds in tuned
+            (arm, task, seed): _choice(spec, tried, seeds - {seed})
+            for arm, task, tried, seeds in tuned
             for seed in spec.seeds
         },
     )
@@ -316,32 +317,32 @@ def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
     """
     of_combinations = [
         seeds
-        for hyperparameters in study.spec.combinations()
-        if (
-            seeds := {
-                cell.seed for cell in study.runs_with(arm, task, hyperparameters) if has_completed_or_diverged(cell)
-            }
-        )
+        for _, runs in _tried(study, arm, task)
+        if (seeds := {cell.seed for cell in runs if has_completed_or_diverged(cell)})
     ]
     return set.intersection(*of_combinations) if of_combinations else set()
 
 
-def _choice(study: StudyResults, arm: str, task: str, seeds: set[int]) -> Mapping[str, Any]:
+def _tried(study: StudyResults, arm: str, task: str) -> list[_Tried]:
+    """Return the combinations of which an arm has runs on a task."""
+    return [
+        (hyperparameters, runs)
+        for hyperparameters in study.spec.combinations()
+        if (runs := study.runs_with(arm, task, hyperparameters))
+    ]
+
+
+def _choice(spec: Ablation, combinations: Sequence[_Tried], seeds: set[int]) -> Mapping[str, Any]:
     """Select the combination with the best mean of `selection_metric` over some seeds.
 
     A run that did not learn counts with the worst of the arm's runs with its seed that did. So all means are of the
     same seeds, and a run more that diverged by chance decides little. Combinations with which fewer than half of the
     seeds learned are selected only if there are no others, those with which most learned first. Ties go to the first.
     """
-    combinations = list(study.spec.combinations())
     if len(combinations) == 1:
-        return combinations[0]
-    sign = 1 if study.spec.direction is Direction.MINIMIZE else -1
-    tried = [
-        (hyperparameters, [cell for cell in study.runs_with(arm, task, hyperparameters) if cell.seed in seeds])
-        for hyperparameters in combinations
-        if study.runs_with(arm, task, hyperparameters)
-    ]
+        return combinations[0][0]
+    sign = 1 if spec.direction is Direction.MINIMIZE else -1
+    tried = [(hyperparameters, [cell for cell in runs if cell.seed in seeds]) for hyperparameters, runs in combinations]
 
     def learned(runs: Sequence[RunResult]) -> dict[int, float]:
         values = {cell.seed: cell.selection_value for cell in runs if has_learned(cell)}
@@ -352,7 +353,7 @@ def _choice(study: StudyResults, arm: str, task: str, seeds: set[int]) -> Mappin
         for seed, value in learned(runs).items():
             worst[seed] = max(value, worst.get(seed, value))
 
-    def rank(entry: tuple[Mapping[str, Any], Sequence[RunResult]]) -> tuple[int, float, int]:
+    def rank(entry: _Tried) -> tuple[int, float, int]:
         own = learned(entry[1])
         if 2 * len(own) >= len(seeds) and own:
             mean = math.fsum(own.get(seed, value) for seed, value in worst.items()) / len(worst)

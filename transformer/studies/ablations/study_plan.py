@@ -10,6 +10,19 @@ _SMALLEST_EFFECT = 0.01  # it takes 80,000 seeds
 _TABLED_SEEDS = (3, 5, 8, 12, 20)
 
 
+def check_planned_effect(effect: float) -> None:
+    """Check the difference, in standard deviations of the paired differences, that a user wants to see.
+
+    Raises:
+        UserError: If it is too small to plan for, or not a number.
+    """
+    if not _SMALLEST_EFFECT <= effect < math.inf:
+        raise UserError(
+            f"--plan_effect={effect:g} must be {_SMALLEST_EFFECT:g} or more, in standard deviations of the paired "
+            "differences between two arms"
+        )
+
+
 def format_plan(spec: Ablation, effect: float) -> str:
     """Format how likely a study is to see a difference from the reference, for several numbers of seeds.
 
@@ -23,11 +36,7 @@ def format_plan(spec: Ablation, effect: float) -> str:
     Raises:
         UserError: If the effect is too small to plan for, or not a number.
     """
-    if not _SMALLEST_EFFECT <= effect < math.inf:
-        raise UserError(
-            f"--plan_effect={effect:g} must be {_SMALLEST_EFFECT:g} or more, in standard deviations of the paired "
-            "differences between two arms"
-        )
+    check_planned_effect(effect)
     num_comparisons = len(spec.arms) - 1
     level = SIGNIFICANCE / num_comparisons
     needed = num_pairs_needed(effect, level)

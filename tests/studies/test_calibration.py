@@ -1,0 +1,183 @@
+"""Simulated studies of a design: noise as of the runs, verdicts as of the study, and rates as by theory."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.studies.tiny import BASE, ablation
+from transformer.config import UserError
+from transformer.studies.ablations import arm_comparisons
+from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.calibration import (
+    calibrate,
+    describe_calibration,
+    hash_design,
+    noise_from_runs,
+    normal_noise,
+    read_calibration,
+    simulate,
+    write_calibration,
+)
+from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
+from transformer.studies.ablations.run_result import RunResult
+
+SEEDS = (1, 2, 3, 4, 5)
+RATES = {"optimizer.warmup_steps": (0, 2)}
+
+
+def runs(spec: Ablation, value: Any, chosen_by: Any = None) -> list[RunResult]:
+    """A run of every arm, task, combination and seed; a value of None is one that diverged."""
+    found = []
+    for arm, task, combination, seed in itertools.product(spec.arms, spec.tasks, spec.combinations(), spec.seeds):
+        reported = value(arm, task, combination, seed)
+        selection = reported if chosen_by is None else chosen_by(arm, task, combination, seed)
+        state = "diverged" if reported is None else "done"
+        found.append(RunResult(arm, task, seed, combination, state, selection, reported, {}, None, {}, 1, "", ""))
+    return found
+
+
+def noisy(spec: Ablation, deviation: float, means: Mapping[str, float], seed: int = 7) -> list[RunResult]:
+    """Normal runs, of which those of one seed have a far larger part in common."""
+    random = np.random.default_rng(seed)
+    shared = dict(zip(spec.seeds, random.normal(0, 10 * deviation, len(spec.seeds)), strict=True))
+    return runs(spec, lambda arm, task, combination, seed: means[arm] + shared[seed] + deviation * random.normal())
+
+
+def noise_of(spec: Ablation, cells: list[RunResult]) -> Any:
+    return noise_from_runs(select_hyperparameters(spec, cells))
+
+
+@pytest.mark.parametrize(("effect", "arms"), [(1.0, 2), (2.0, 2), (2.0, 4)])
+def test_normal_noise_has_the_rates_of_the_t_test(effect: float, arms: int) -> None:
+    names = [f"arm{number}" for number in range(arms)]
+    spec = ablation(arms={name: {"model.heads": number + 1} for number, name in enumerate(names)}, reference="arm0")
+    spec = dataclasses.replace(spec, seeds=SEEDS)
+    found = calibrate(spec, BASE, effect=effect, num_studies=200)
+    assert found.num_runs == 0
+    assert found.false_positives_on_tasks is None
+    level = 0.05 / (arms - 1)
+    critical = stats.t.ppf(1 - level / 2, 4)
+    power = stats.nct.sf(critical, 4, effect * math.sqrt(5))
+    assert found.power is not None
+    for rate, truth in ((found.false_positives.rate, 0.05), (found.power.rate, power)):
+        assert abs(rate - truth) < 3.5 * math.sqrt(truth * (1 - truth) / 200)
+    interval = stats.binomtest(found.power.count, 200).proportion_ci(0.95, method="wilson")
+    assert (found.power.low, found.power.high) == pytest.approx((interval.low, interval.high))
+    # Two runs of deviation 1, correlated by one half, differ by a deviation of 1.
+    assert found.deviation == pytest.approx(1.0, abs=0.1)
+
+
+def test_noise_is_that_of_the_runs_whatever_the_arms_and_seeds_differ_by() -> None:
+    spec = ablation(seeds=tuple(range(1, 41)))
+    cells = noisy(spec, 0.02, {"pre": 1.0, "post": 3.0})
+    model = noise_of(spec, cells)
+    assert model.num_runs == 80
+    values = np.array([cell.reported_value for cell in cells]).reshape(2, 40)
+    differences = values[0] - values[1]
+    random = np.random.default_rng(3)
+    simulated = np.array([list(simulate(spec, model, random)[0].differences.values()) for _ in range(60)])
+    assert simulated.std() == pytest.approx(differences.std(ddof=1), rel=0.08)
+    assert abs(simulated.mean()) < 0.003
+    found = calibrate(dataclasses.replace(spec, smallest_effect_of_interest=0.01), BASE, cells, num_studies=20)
+    assert found.effect == pytest.approx(0.01 / differences.std(ddof=1), rel=0.1)
+
+
+def test_few_runs_give_noise_of_their_true_size_in_the_mean() -> None:
+    """Arms and seeds are estimated from the same runs: without degrees of freedom it is 0.58 of it."""
+    spec = ablation(seeds=(1, 2, 3))
+    random, variances = np.random.default_rng(5), []
+    for number in range(100):
+        model = noise_of(spec, noisy(spec, 0.1, {"pre": 1.0, "post": 1.0}, seed=number))
+        pairs = [simulate(spec, model, random)[0] for _ in range(3)]
+        variances += [np.var(list(pair.differences.values()), ddof=1) for pair in pairs]
+    assert math.sqrt(np.mean(variances)) == pytest.approx(0.1 * math.sqrt(2), rel=0.12)
+
+
+def test_runs_diverge_and_get_stuck_as_often_as_those_of_the_study() -> None:
+    spec = ablation(seeds=SEEDS, tuning_grid=RATES, learned_threshold=50.0)
+    random = np.random.default_rng(0)
+
+    def value(arm: str, task: str, combination: Mapping[str, Any], seed: int) -> float | None:
+        if combination["optimizer.warmup_steps"] == 0:
+            return None if seed < 4 else 100.0 if seed == 4 else random.normal(1.0, 0.1)
+        return random.normal(2.0, 0.1)
+
+    model = noise_of(spec, runs(spec, value))
+    bad, good = model.settings[0]
+    assert (bad.num_learned, len(bad.unlearned_Ux2), np.isnan(bad.unlearned_Ux2).any(axis=1).sum()) == (2, 8, 6)
+    assert (good.num_learned, len(good.unlearned_Ux2)) == (10, 0)
+    assert np.allclose(bad.unlearned_Ux2[~np.isnan(bad.unlearned_Ux2)], 100.0)
+    pairs = [simulate(spec, model, random)[0] for _ in range(40)]
+    # Nine of ten select the combination with which all runs learn; of the others some have a run that diverged.
+    assert 30 < sum(not pair.diverged_seeds for pair in pairs) < 40
+
+
+def test_an_accuracy_stays_one() -> None:
+    spec = ablation(seeds=SEEDS, reported_metric="test/accuracy", selection_metric="test/accuracy")
+    random = np.random.default_rng(2)
+    cells = runs(spec, lambda *where: 1 - random.binomial(50, 0.02) / 50)
+    model = noise_of(spec, cells)
+    seen = set()
+    for _ in range(20):
+        (pair,) = simulate(spec, model, random)
+        seen |= {round(50 * difference, 6) for difference in pair.differences.values()}
+    assert seen <= set(range(-10, 11))
+    assert {0.0, 1.0, -1.0} < seen
+
+
+def test_verdicts_are_those_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arm_comparisons, "SIGNIFICANCE", 1.1)
+    tasks = {"a": {"task.dataset": "a"}, "b": {"task.dataset": "b"}}
+    found = calibrate(ablation(seeds=SEEDS, tasks=tasks), BASE, num_studies=5)
+    assert found.false_positives_on_tasks is not None
+    assert found.false_positives.count == found.false_positives_on_tasks.count == 5
+
+
+def test_without_enough_runs_noise_is_normal() -> None:
+    spec = ablation(seeds=SEEDS)
+    cells = noisy(spec, 0.1, {"pre": 1.0, "post": 1.0})
+    failed = [cell._replace(state="failed", reported_value=None) for cell in cells]
+    assert noise_of(spec, []) is None
+    assert noise_of(spec, failed) is None
+    assert noise_of(spec, [cell for cell in cells if cell.seed == 1]) is None
+    assert noise_of(spec, [cell for cell in cells if cell.arm_name == "pre"]) is None
+    assert noise_of(spec, [cell for cell in cells if cell.seed < 3]).num_runs == 4
+    assert len(normal_noise(spec).settings[0]) == 1
+
+
+def test_a_threshold_in_the_metric_s_units_does_not_judge_normal_noise() -> None:
+    found = calibrate(ablation(seeds=SEEDS, learned_threshold=-5.0), BASE, effect=4.0, num_studies=20)
+    assert found.power is not None
+    assert found.power.count > 15
+
+
+@pytest.mark.parametrize("effect", [None, 3.0])
+def test_a_calibration_is_read_as_it_was_written_and_described(effect: float | None, tmp_path: Any) -> None:
+    spec = ablation(seeds=(1, 2, 3))
+    found = calibrate(spec, BASE, effect=effect, num_studies=20)
+    assert found == calibrate(spec, BASE, effect=effect, num_studies=20)
+    assert read_calibration(tmp_path) is None
+    write_calibration(tmp_path, found)
+    assert read_calibration(tmp_path) == found
+    first, *rest = describe_calibration(spec, found)
+    assert first.startswith(f"In 20 simulated studies without differences, {found.false_positives.count} (")
+    assert len(rest) == (effect is not None)
+
+
+def test_the_design_is_what_verdicts_depend_on() -> None:
+    spec = ablation(seeds=(1, 2, 3))
+    same = dataclasses.replace(spec, question="Another?")
+    assert hash_design(spec, BASE) == hash_design(same, {**BASE, "steps": 8})
+    for change in ({"seeds": (1, 2, 3, 4)}, {"learned_threshold": 1.0}, {"tuning_grid": RATES}):
+        assert hash_design(dataclasses.replace(spec, **change), BASE) != hash_design(spec, BASE)
+
+
+def test_two_seeds_are_too_few() -> None:
+    with pytest.raises(UserError, match="gives no verdict, and this has 2"):
+        calibrate(ablation(), BASE)
