@@ -332,8 +332,8 @@ WRONG = {
     "calibrated and registered": ({}, ("--calibrate", "--register"), "--calibrate has no effect on --register"),
     "calibrated for nothing": (
         {"seeds": (1, 2, 3)},
-        ("--calibrate", "--plan_effect=nan"),
-        "--plan_effect=nan must be 0.01 or more",
+        ("--calibrate", "--plan_effect=0"),
+        "--plan_effect=0 must be 0.01 or more",
     ),
     "no effect": ({}, ("--plan_effect=0",), "--plan_effect=0 must be 0.01 or more"),
     "one arm": ({"arms": {"post": {}}}, (), "ablation.arms has 1 of them"),

@@ -1,9 +1,9 @@
-"""How often ablations whose arms are equal get a verdict: simulated studies in many settings, as a table.
+"""How often ablations get a verdict where arms are equal, and where one is worse: simulated studies in many settings.
 
     python -m tests.studies.null_studies
 
-The whole takes about 25 minutes on one core. `docs/guides/ablations.md` has its table, and `test_simulation.py` runs a
-tenth.
+`tests/records/verdicts.md` has its tables and how long it took, `docs/guides/ablations.md` the highest rates, and
+`test_simulation.py` runs a tenth.
 """
 
 import itertools
@@ -21,6 +21,8 @@ from transformer.studies.ablations.hyperparameter_selection import select_hyperp
 from transformer.studies.ablations.run_result import RunResult
 
 SEEDS, ARMS = (3, 5, 8), (2, 6)
+EFFECT = 2.0  # of the studies that measure power, in standard deviations of the paired differences
+NUM_POWER_STUDIES = 500
 METRICS = {
     "a loss with normal noise": "loss",
     "a loss, and a validation loss with noise of its own": "independent",
@@ -55,7 +57,7 @@ class Setting(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """How many of some studies gave a false verdict, with Wilson's 95% interval."""
+    """How many of some studies gave a verdict, with Wilson's 95% interval."""
 
     count: int
     of: int
@@ -72,15 +74,30 @@ def settings() -> Iterator[Setting]:
 def num_studies(setting: Setting) -> int:
     """Return the number of studies of a setting: more where the rate is 5% by theory, to tell chance from fault."""
     kind = METRICS[setting.metric].partition(" ")[0]
-    if setting.arms > 2 or kind == "diverged":
-        return 2_000
-    return 20_000 if kind in ("loss", "independent") and not setting.tuned else 5_000
+    if kind in ("loss", "independent", "accuracy") and not setting.tuned:
+        return 5_000
+    return 2_000
 
 
 def measure(setting: Setting, studies: int) -> Rate:
     """Return the rate of false verdicts of a setting."""
     random = np.random.default_rng([list(settings()).index(setting), 2026])
-    count = sum(_is_false(setting, _study(setting, random)) for _ in range(studies))
+    return _rate(sum(_is_false(setting, _study(setting, random)) for _ in range(studies)), studies)
+
+
+def has_power(setting: Setting) -> bool:
+    """Return whether one arm can be worse by `EFFECT`: not where it differs already."""
+    return not METRICS[setting.metric].startswith("lost")
+
+
+def measure_power(setting: Setting, studies: int) -> Rate:
+    """Return how often the arm that is worse by `EFFECT` is called worse."""
+    random = np.random.default_rng([list(settings()).index(setting), 2027])
+    seen = sum(_study(setting, random, EFFECT)[0].verdict == "worse" for _ in range(studies))
+    return _rate(seen, studies)
+
+
+def _rate(count: int, studies: int) -> Rate:
     interval = stats.binomtest(count, studies).proportion_ci(0.95, method="wilson")
     return Rate(count, studies, float(interval.low), float(interval.high))
 
@@ -94,18 +111,23 @@ def _is_false(setting: Setting, pairs: Sequence[Comparison]) -> bool:
     )
 
 
-def _study(setting: Setting, random: np.random.Generator) -> list[Comparison]:
-    """Judge a study of equal arms: seeds move all of their runs, and learning rates those of all arms alike."""
+def _study(setting: Setting, random: np.random.Generator, effect: float = 0.0) -> list[Comparison]:
+    """Judge a study whose second arm is worse by `effect` standard deviations of the paired differences.
+
+    Seeds move all of their runs, and learning rates those of all arms alike.
+    """
     kind, _, share = METRICS[setting.metric].partition(" ")
     penalties = np.array(_PENALTIES if setting.tuned else (0.0,))
     shape = (setting.arms, len(penalties), setting.seeds)
-    noise = random.normal(size=shape)
-    moved = noise + 5 * random.normal(size=setting.seeds) + penalties[:, None]
+    noise, worse = random.normal(size=shape), np.zeros((setting.arms, 1, 1))
+    worse[1] = effect * np.sqrt(2)
+    moved = noise + 5 * random.normal(size=setting.seeds) + penalties[:, None] + worse
     reported, selection = moved, moved + 0.3 * random.normal(size=shape)
     states = np.full(shape, "done", dtype=object)
     if kind in ("saturated", "accuracy"):
         examples, error = {"saturated": (1000, 0.001), "accuracy": (200, 0.2)}[kind]
-        errors = np.broadcast_to(error * (1 + 0.5 * penalties[:, None]), shape)
+        deviation = np.sqrt(error * (1 - error) / examples)
+        errors = np.broadcast_to(error * (1 + 0.5 * penalties[:, None]) + worse * deviation, shape)
         reported, selection = (random.binomial(examples, errors) / examples for _ in range(2))
     elif kind == "independent":
         selection = moved - noise + random.normal(size=shape)
@@ -142,17 +164,25 @@ def _judge(setting: Setting, reported: np.ndarray, selection: np.ndarray, states
 
 
 def main() -> None:
-    """Print the table: a row a metric, a column a number of seeds, the higher rate of two and of six arms."""
+    """Print a table of false verdicts and one of power: a row a metric and number of arms, a column a seed count."""
     began = time.monotonic()
-    rates = {}
+    false, power = {}, {}
     for setting in settings():
-        rates[setting] = measure(setting, num_studies(setting))
-        print(*setting, *rates[setting], f"{time.monotonic() - began:.0f} s", sep="\t", file=sys.stderr, flush=True)
-    print("| studies of equal arms | 3 seeds | 5 seeds | 8 seeds |\n| --- | --- | --- | --- |")
-    for metric, tuned in itertools.product(METRICS, (False, True)):
-        of_seeds = [[rates[Setting(metric, tuned, seeds, arms)] for arms in ARMS] for seeds in SEEDS]
-        cells = " | ".join(f"{100 * max(rate.count / rate.of for rate in each):.1f}%" for each in of_seeds)
-        print(f"| {metric}{', tuned' if tuned else ''} | {cells} |")
+        false[setting] = measure(setting, num_studies(setting))
+        if has_power(setting):
+            power[setting] = measure_power(setting, NUM_POWER_STUDIES)
+        told = (*setting, *false[setting], *power.get(setting, ()), f"{time.monotonic() - began:.0f} s")
+        print(*told, sep="\t", file=sys.stderr, flush=True)
+    for rates in (false, power):
+        print("| studies | arms | 3 seeds | 5 seeds | 8 seeds |\n| --- | --- | --- | --- | --- |")
+        for metric, tuned, arms in itertools.product(METRICS, (False, True), ARMS):
+            of_seeds = [rates.get(Setting(metric, tuned, seeds, arms)) for seeds in SEEDS]
+            cells = " | ".join(f"{100 * rate.count / rate.of:.1f}%" for rate in of_seeds if rate)
+            if cells:
+                print(f"| {metric}{', tuned' if tuned else ''} | {arms} | {cells} |")
+        print()
+    highest = max(false.values(), key=lambda rate: rate.high)
+    print(f"The highest upper end of an interval is {100 * highest.high:.1f}%, of {highest.count} in {highest.of:,}.")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,17 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from tests.studies.null_studies import Setting, measure, num_studies, settings
+from tests.studies.null_studies import (
+    EFFECT,
+    Setting,
+    has_power,
+    measure,
+    measure_power,
+    num_studies,
+    settings,
+)
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms
 from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
@@ -80,6 +89,18 @@ def test_two_arms_that_differ_are_told_apart_as_often_as_their_power_says() -> N
 def test_equal_arms_are_told_apart_in_one_study_of_twenty_at_most(setting: Setting) -> None:
     """A tenth of the studies of the guide's table: none has a rate whose interval is above 5%."""
     assert measure(setting, num_studies(setting) // 10).low <= 0.05
+
+
+@pytest.mark.parametrize("setting", [*filter(has_power, settings())], ids=lambda setting: "-".join(map(str, setting)))
+def test_an_arm_that_is_worse_is_called_so_at_most_as_often_as_normal_noise_allows(setting: Setting) -> None:
+    """No test sees more than the t test whose noise is normal, but for the rounding of accuracies."""
+    power = measure_power(setting, 100)
+    critical = stats.t.ppf(1 - 0.025 / (setting.arms - 1), setting.seeds - 1)
+    best = stats.nct.sf(critical, setting.seeds - 1, EFFECT * math.sqrt(setting.seeds))
+    # Tuned to the best of noisy values, an arm has less noise than each value.
+    assert power.low <= best + (0.1 if setting.tuned else 0.05)
+    if setting.metric == "a loss with normal noise" and not setting.tuned:
+        assert power.high >= best
 
 
 def test_intervals_of_all_arms_hold_their_differences_together() -> None:

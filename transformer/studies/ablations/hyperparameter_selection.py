@@ -367,7 +367,14 @@ def _choice(spec: Ablation, combinations: Sequence[_Tried], seeds: set[int]) -> 
 
 def _words(hyperparameters: Mapping[str, Any]) -> str:
     """Return tuned values as JSON text, in which 1 is not True and a tuple is a list."""
-    return json.dumps(dict(hyperparameters), sort_keys=True, default=str)
+    shown = repr(hyperparameters)
+    words = _WORDS.get(shown)
+    if words is None:
+        words = _WORDS[shown] = json.dumps(dict(hyperparameters), sort_keys=True, default=str)
+    return words
+
+
+_WORDS: dict[str, str] = {}  # by their repr: a study asks thousands of times for a few combinations
 
 
 def _finite(value: float | None) -> float | None:
