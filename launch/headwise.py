@@ -24,6 +24,7 @@ from launch import (
     generate_docs,
     maps,
     model_sizes,
+    reproduce,
     scaling_laws,
     sweep,
     train,
@@ -37,7 +38,7 @@ from transformer.config import suggest_nearest
 
 # In the order in which --help lists them: a run, studies, models, many machines, measurements.
 _RUN = (train, evaluate, generate, maps, alignment_error_rate)
-_STUDY = (sweep, ablate, scaling_laws)
+_STUDY = (sweep, ablate, scaling_laws, reproduce)
 _MODEL = (convert, model_sizes)
 _CLUSTER = (local, slurm, tpu_vm, gke)
 _MEASURE = (

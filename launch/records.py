@@ -1,0 +1,166 @@
+"""The records of experiments/*/results: their commands, the files with their numbers, and where these come from.
+
+A record is a page NAME.md. The commands of its section "Reproduce" train again what its figures rest on, each with the
+file of the figures behind it, and with the values by which lines of that file are the run's, if it has several runs:
+
+    python -m launch.train --config=FILE.py --workdir=RUN --config.seed=2  # words.jsonl problem=entities seed=2
+
+A placeholder stands for the data, as in `--data_dir=DIR`. A record without a command says in the section why.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer.config import UserError, suggest_nearest
+
+PACKAGES = ("python", "jax", "jaxlib", "flax", "optax")
+_SECTION = re.compile(r"^## Reproduce\n+(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^python -m launch\.(\w+) (.*?)  # (\S+)(.*)$", re.MULTILINE)
+_FACT = re.compile(r"^(?:- )?{}: (.*?)(?=\n\n|\n- |\Z)", re.MULTILINE | re.DOTALL)
+_JAX = re.compile(r"\bjax (\d+(?:\.\d+)+)")
+
+
+class Provenance(NamedTuple):
+    """Where numbers come from, as far as it is known.
+
+    Attributes:
+        commit: The commit of the code.
+        hardware: The processor or accelerator.
+        versions: The versions of Python and packages.
+    """
+
+    commit: str
+    hardware: str
+    versions: Mapping[str, str]
+
+
+class RecordedRun(NamedTuple):
+    """A run or study of a record.
+
+    Attributes:
+        number: Its number in the record, from 1.
+        command: The command, "train" or "ablate".
+        words: The words of the command, without --workdir.
+        file: The file of its numbers.
+        selected: The values by which lines of the file are its own.
+    """
+
+    number: int
+    command: str
+    words: tuple[str, ...]
+    file: Path
+    selected: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """The name of its directory: the file's stem and the values that select its lines."""
+        return "_".join((self.file.stem, *self.selected.values()))
+
+    @property
+    def setting(self) -> tuple[str, ...]:
+        """What it shares with the runs of other seeds."""
+        return tuple(word for word in self.words if not word.startswith("--config.seed="))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return its lines of a file of curves."""
+        lines = [json.loads(line) for line in self.file.read_text(encoding="utf-8").split("\n") if line]
+        return [line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())]
+
+
+class Record(NamedTuple):
+    """A record.
+
+    Attributes:
+        name: Its name, "project/name".
+        runs: Its runs.
+        note: What its section says besides the commands.
+        provenance: Where its numbers come from.
+    """
+
+    name: str
+    runs: tuple[RecordedRun, ...]
+    note: str
+    provenance: Provenance
+
+
+def list_records(root: Path) -> dict[str, Path]:
+    """Return the pages of all records by name.
+
+    Args:
+        root: The checkout.
+    """
+    pages = sorted(root.glob("experiments/*/results/*.md"))
+    return {f"{page.parent.parent.name}/{page.stem}": page for page in pages}
+
+
+def find_record(root: Path, name: str) -> Record:
+    """Read a record by its name, "glue/words", or by the path of its page.
+
+    Raises:
+        UserError: If there is none.
+    """
+    pages = list_records(root)
+    by_path = {page.resolve(): known for known, page in pages.items()}
+    known = name if name in pages else by_path.get(Path(name).resolve(), "")
+    if not known:
+        raise UserError(f"--name={name} is no record: {suggest_nearest(name, pages)}")
+    return read_record(known, pages[known])
+
+
+def read_record(name: str, page: Path) -> Record:
+    """Read a record.
+
+    Args:
+        name: Its name.
+        page: Its page.
+    """
+    text = page.read_text(encoding="utf-8")
+    section = found[1] if (found := _SECTION.search(text)) else ""
+    runs = []
+    for number, (command, words, file, selected) in enumerate(_COMMAND.findall(section), start=1):
+        own = tuple(word for word in shlex.split(words) if not word.startswith("--workdir="))
+        pairs = (word.partition("=") for word in selected.split())
+        runs.append(RecordedRun(number, command, own, page.parent / file, {key: value for key, _, value in pairs}))
+    note = " ".join(re.sub(r"```.*?```", "", section, flags=re.DOTALL).split())
+    jax = _JAX.search(text)
+    versions = {"jax": jax[1]} if jax else {}
+    return Record(name, tuple(runs), note, Provenance(_fact(text, "Commit"), _fact(text, "Hardware"), versions))
+
+
+def provenance_of_study(study: Mapping[str, Any], otherwise: Provenance) -> Provenance:
+    """Return where the numbers of an ablation.json come from.
+
+    Args:
+        study: Its content.
+        otherwise: What is known where the file has no facts.
+    """
+    about = study.get("about", {})
+    return Provenance(
+        about.get("commit") or otherwise.commit,
+        about.get("hardware") or otherwise.hardware,
+        {name: version for name, version in about.get("versions", {}).items() if version} or otherwise.versions,
+    )
+
+
+def compare_provenance(record: Provenance, here: Provenance) -> list[str]:
+    """Say where two provenances differ, one line each: commits, processors, and the versions of `PACKAGES`."""
+    named = [name for name in PACKAGES if record.versions.get(name)]
+    other = [name for name in named if here.versions.get(name) != record.versions[name]]
+    told = "; ".join(f"{name} {record.versions[name]}, here {here.versions.get(name, 'unknown')}" for name in other)
+    unnamed = ", ".join(name for name in PACKAGES if name not in named)
+    silent = f"; the record does not name {unnamed}" if unnamed else ""
+    return [
+        f"commit: {record.commit or 'unknown'}; here {here.commit or 'unknown'}",
+        f"processor: {record.hardware or 'unknown'}; here {here.hardware or 'unknown'}",
+        f"versions: {told or 'as in the record'}{silent}",
+    ]
+
+
+def _fact(text: str, name: str) -> str:
+    """Return the facts with a name, such as "Commit: 1234567", of a page."""
+    found = re.findall(_FACT.pattern.format(name), text, re.MULTILINE | re.DOTALL)
+    return " | ".join(dict.fromkeys(" ".join(each.split()) for each in found))

@@ -1,0 +1,202 @@
+"""Train a record of experiments/*/results again by its own commands, and say whether its numbers come out."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
+from launch.records import (
+    Provenance,
+    Record,
+    RecordedRun,
+    compare_provenance,
+    find_record,
+    list_records,
+    provenance_of_study,
+    read_record,
+)
+from transformer.command_invocation import find_checkout, shell_command, subprocess_command
+from transformer.config import UserError
+from transformer.runs.exceptions import RunFailed
+
+if TYPE_CHECKING:
+    from transformer.studies.reproduction import Finding
+
+_RUN_OF_CONFIG = "--config.initialize_from.run="
+
+COMMAND = Command(
+    name="reproduce",
+    description=(
+        "Train a record of experiments/*/results again by its own commands. Say of each run whether its numbers are "
+        "equal, within the spread of the record's seeds, or not reproduced, with the processors and versions of both. "
+        "Without --name, list the records. Exits with 1 if a run is not reproduced."
+    ),
+    example="--name=glue/words --runs=1 --workdir=runs/again",
+    flags=(
+        Flag("name", "the record, such as glue/words, or the path of its page (default: list all records)"),
+        Flag("runs", "the numbers of the record's runs, separated by commas (default: all)"),
+        Flag("workdir", "the directory of the new runs (default: runs/reproduce/NAME)"),
+        Flag("data_dir", "the folder of the data, for records whose data is not generated"),
+        Flag("trained", "compare this run or study, trained already, with the record's run of --runs; train nothing"),
+    ),
+)
+
+
+def main(arguments: Arguments) -> None:
+    """List the records, or train one again and compare."""
+    root = find_checkout()
+    if root is None:
+        raise UserError("the records are in the checkout, and this is an installed package: run it in the checkout")
+    if arguments.name is None:
+        for name in ("runs", "workdir", "data_dir", "trained"):
+            if getattr(arguments, name) is not None:
+                raise UserError(f"--{name} has no effect without --name, which lists the records: add --name")
+        print(format_records([read_record(name, page) for name, page in list_records(root).items()]))
+        return
+    record = find_record(root, arguments.name)
+    if not record.runs:
+        raise UserError(f"--name={record.name} has no command that gives its numbers: {record.note}")
+    selected = select_runs(record, arguments.runs)
+    if arguments.trained is None:
+        for each in selected:
+            _check_needs(arguments, root, record, each)
+        directories = [_train(arguments, root, record, each) for each in selected]
+    else:
+        if len(selected) > 1:
+            raise UserError(
+                f"--trained={arguments.trained} is one run, and --name={record.name} has {len(selected)}: say which, "
+                "as --runs=1"
+            )
+        for name in ("workdir", "data_dir"):
+            if getattr(arguments, name) is not None:
+                raise UserError(f"--{name} has no effect on --trained, which trains nothing: omit one of them")
+        directories = [Path(arguments.trained)]
+    failed = [
+        each for each, path in zip(selected, directories, strict=True) if not _print_comparison(record, each, path)
+    ]
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(selected)} runs are not reproduced")
+
+
+def format_records(records: Sequence[Record]) -> str:
+    """Format the names of records, how many runs each has, and what it needs."""
+    width = max(len(record.name) for record in records)
+    lines = []
+    for record in records:
+        count = len(record.runs)
+        plural = "s" if count > 1 else ""
+        data = ", needs --data_dir" if any(_needs_data(each) for each in record.runs) else ""
+        facts = f"{count} command{plural}{data}" if count else "no command"
+        note = f". {record.note}" if record.note else ""
+        lines.append(f"{record.name:{width}}  {facts}{note}")
+    return "\n".join(lines)
+
+
+def select_runs(record: Record, numbers: str | None) -> list[RecordedRun]:
+    """Return the runs of a record with these numbers, separated by commas; all for None.
+
+    Raises:
+        UserError: If a number is none of the record's.
+    """
+    if numbers is None:
+        return list(record.runs)
+    by_number = {str(each.number): each for each in record.runs}
+    words = list(dict.fromkeys(word.strip() for word in numbers.split(",")))
+    for word in words:
+        if word not in by_number:
+            raise UserError(
+                f"--runs={numbers}: {record.name} has no run {word!r}: its runs are "
+                + "; ".join(f"{each.number} ({each.label})" for each in record.runs)
+            )
+    return [by_number[word] for word in words]
+
+
+def _needs_data(each: RecordedRun) -> bool:
+    return any(word.startswith("--data_dir=") for word in each.words)
+
+
+def _check_needs(arguments: Arguments, root: Path, record: Record, each: RecordedRun) -> None:
+    """Check that a run's data are given, and the run that it begins with is there."""
+    if _needs_data(each) and arguments.data_dir is None:
+        raise UserError(f"run {each.number} of {record.name} needs data: add --data_dir=DIR; the record says which")
+    for word in each.words:
+        start = word.removeprefix(_RUN_OF_CONFIG)
+        if start != word and not (root / start).is_dir():
+            raise UserError(
+                f"run {each.number} of {record.name} begins with the run {start} of the checkout, which is not there: "
+                "train it first; the record says how"
+            )
+
+
+def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) -> Path:
+    """Train a run by the record's command, and return its directory."""
+    from transformer.storage.paths import parse_path
+
+    words = [word for word in each.words if not word.startswith("--data_dir=")]
+    if _needs_data(each):
+        words.append(f"--data_dir={parse_path(arguments.data_dir).absolute()}")
+    base = parse_path(arguments.workdir or f"runs/reproduce/{record.name}").absolute()
+    path = base / each.label
+    words.append(f"--workdir={path}")
+    print(f"$ {shlex.join([*shell_command(each.command), *words])}", flush=True)
+    code = subprocess.run([*subprocess_command(each.command), *words], cwd=root, check=False).returncode
+    if code == 2:
+        raise UserError(f"run {each.number} of {record.name} did not start: the line above says why")
+    if code:
+        raise RunFailed(f"run {each.number} of {record.name} ended with exit code {code}")
+    return path
+
+
+def _print_comparison(record: Record, each: RecordedRun, path: Path) -> bool:
+    """Compare a run with its record, print what was found, and return whether it is reproduced."""
+    from transformer.studies.reproduction import Verdict
+
+    compare = _compare_study if each.command == "ablate" else _compare_run
+    finding, before, here = compare(record, each, path)
+    print(f"run {each.number} ({each.label}): {finding.verdict.value}")
+    for line in (*finding.reasons, *compare_provenance(before, here)):
+        print(f"  {line}")
+    return finding.verdict is not Verdict.NOT_REPRODUCED
+
+
+def _compare_run(record: Record, each: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":
+    from transformer.runs.jsonl_reading import read_records
+    from transformer.runs.run_directory import RunDirectory
+    from transformer.studies.ablations.collect_results import collect_provenance
+    from transformer.studies.reproduction import compare_curves, read_curve
+
+    file = RunDirectory(path).metrics_file
+    if not file.is_file():
+        raise UserError(f"{path} is no run: it has no {file.name}")
+    siblings = [other for other in record.runs if other.setting == each.setting and other.command == each.command]
+    finding = compare_curves(
+        read_curve(each.lines()),
+        read_curve(read_records(file)),
+        [read_curve(other.lines()) for other in siblings],
+    )
+    return finding, record.provenance, _provenance(collect_provenance([path]))
+
+
+def _compare_study(record: Record, each: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":
+    from transformer.json_reading import read_json_object
+    from transformer.studies.reproduction import compare_studies
+
+    file = path / "ablation.json"
+    if not file.is_file():
+        raise UserError(f"{path} is no study with a report: it has no {file.name}")
+    recorded, found = read_json_object(each.file), read_json_object(file)
+    here = provenance_of_study(found, Provenance("", "", {}))
+    return compare_studies(recorded, found), provenance_of_study(recorded, record.provenance), here
+
+
+def _provenance(facts: dict[str, Any]) -> Provenance:
+    versions = {name: version for name, version in facts["versions"].items() if version}
+    return Provenance(facts["commit"] or "", facts["hardware"] or "", versions)
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

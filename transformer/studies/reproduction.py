@@ -1,0 +1,236 @@
+"""Compare a run that was trained again with its record: equal, within the spread of the record's seeds, or neither.
+
+A run is *equal* if every number that both have of the same split, step and metric is equal, at the precision of the
+record. Times, rates and FLOPs are not compared.
+
+It is *within the spread* if every last value of its metrics is in the 95% prediction interval of one more run, by the n
+runs of the record that differ in nothing but the seed, at least three:
+
+    mean +- t(n - 1, 1 - 0.025 / m) s sqrt(1 + 1 / n)
+
+with m metrics, so that a run of the same distribution has all of them inside in at least 95% of cases (Bonferroni).
+Last values are of the splits besides training, if the record has such. Of a study, the mean of each arm on each task is
+compared with that of the record: sqrt(1 / n + 1 / n') takes the place of the root, with n' runs trained again.
+"""
+
+import decimal
+import enum
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from scipy import special
+
+from transformer.studies.ablations.statistics import CONFIDENCE, Interval
+
+MIN_RUNS_FOR_SPREAD = 3
+_COSTS = re.compile(r"\w+_per_second|flops_per_step|mfu|utili[sz]ation|max_memory\w*")
+_SHOWN = 3  # differences
+
+Curve = Mapping[tuple[str, int], Mapping[str, float | None]]
+"""The metrics of a run by split and step; None for a number that was not finite."""
+
+
+class Verdict(enum.Enum):
+    """Whether a run gives the numbers of its record."""
+
+    EQUAL = "equal"
+    WITHIN_SPREAD = "within its spread"
+    NOT_REPRODUCED = "not reproduced"
+
+
+class Finding(NamedTuple):
+    """The result of a comparison.
+
+    Attributes:
+        verdict: The verdict.
+        reasons: What it rests on, one line each.
+    """
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+class Setting(NamedTuple):
+    """A cell of a study: its arm, task, seed, and tuned values as JSON text."""
+
+    arm: str
+    task: str
+    seed: int
+    hyperparameters: str
+
+
+def read_curve(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict[str, float | None]]:
+    """Merge the lines of a metrics.jsonl by split and step, without times, texts and lists.
+
+    Args:
+        lines: The lines. One without a split is of training.
+    """
+    curve: dict[tuple[str, int], dict[str, float | None]] = {}
+    for line in lines:
+        metrics = curve.setdefault((str(line.get("split", "train")), int(line["step"])), {})
+        for name, value in line.items():
+            plain = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+            if plain and name not in ("step", "split", "seed") and not _COSTS.fullmatch(name):
+                metrics[name] = None if value is None else float(value)
+    return curve
+
+
+def count_digits(values: Iterable[float | None]) -> int:
+    """Return to how many significant digits some numbers are recorded: the most that any of them has."""
+    exact = [decimal.Decimal(repr(value)).normalize() for value in values if value]
+    return max((len(value.as_tuple().digits) for value in exact), default=17)
+
+
+def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()) -> Finding:
+    """Compare a run with its record.
+
+    Args:
+        recorded: The curve of the record.
+        found: The curve of the run.
+        of_seeds: The curves of the record's runs that differ only by seed, with this one.
+
+    Returns:
+        The finding.
+    """
+    shared = [
+        (f"{split}/{name}", step, value, found[split, step][name])
+        for (split, step), metrics in sorted(recorded.items(), key=lambda entry: entry[0][1])
+        for name, value in metrics.items()
+        if name in found.get((split, step), {})
+    ]
+    if not shared:
+        return Finding(Verdict.NOT_REPRODUCED, ("no number of the record has a counterpart in the run",))
+    digits = count_digits(value for metrics in recorded.values() for value in metrics.values())
+    apart = [each for each in shared if not _equal_to(digits, *each[2:])]
+    steps = len({step for _, step, _, _ in shared})
+    counted = f"{len(shared) - len(apart)} of {len(shared)} numbers of {steps} steps are equal to {digits} digits"
+    if not apart:
+        return Finding(Verdict.EQUAL, (counted,))
+    name, step, value, other = apart[0]
+    first = f"the first that differs is {name} at step {step}: {_show(value)} in the record, {_show(other)} here"
+    finals, ours = last_values(recorded), last_values(found)
+    names = [each for each in finals if each in ours]
+    if len(of_seeds) < MIN_RUNS_FOR_SPREAD:
+        told = "; ".join(f"{each} {_show(finals[each])}, here {_show(ours[each])}" for each in names[:_SHOWN])
+        plural = "s" if len(of_seeds) > 1 else ""
+        few = f"the record has {max(1, len(of_seeds))} seed{plural}, and so no spread to judge by; at the end {told}"
+        return Finding(Verdict.NOT_REPRODUCED, (counted, first, few))
+    seeds = [last_values(each) for each in of_seeds]
+    samples = {each: [values.get(each) for values in seeds] for each in names}
+    cells = {each: (samples[each], [ours[each]]) for each in names}
+    return _judge_spread(cells, (counted, first))
+
+
+def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Finding:
+    """Compare a study with its record, both as ablation.json has them.
+
+    Args:
+        recorded: The record.
+        found: The study that was trained again.
+
+    Returns:
+        The finding.
+    """
+    before, after = study_values(recorded), study_values(found)
+    shared = [each for each in before if each in after]
+    if not shared:
+        arms = [", ".join(sorted({each.arm for each in values})) for values in (before, after)]
+        return Finding(
+            Verdict.NOT_REPRODUCED,
+            (f"no run of the record has a counterpart: its arms are {arms[0]}, here they are {arms[1]}",),
+        )
+    digits = count_digits(before.values())
+    apart = [each for each in shared if not _equal_to(digits, before[each], after[each])]
+    counted = f"{len(shared) - len(apart)} of {len(shared)} runs have the value of the record, to {digits} digits"
+    if not apart:
+        return Finding(Verdict.EQUAL, (counted,))
+    first = apart[0]
+    told = f"arm {first.arm!r}, seed {first.seed}: {_show(before[first])} in the record, {_show(after[first])} here"
+    cells: dict[str, tuple[list[float | None], list[float | None]]] = {}
+    for each in shared:
+        name = " ".join(filter(None, (each.arm, each.task, each.hyperparameters.strip("{}"))))
+        of_record, of_run = cells.setdefault(name, ([], []))
+        of_record.append(before[each])
+        of_run.append(after[each])
+    fewest = min(len(values) for values, _ in cells.values())
+    if fewest < MIN_RUNS_FOR_SPREAD:
+        few = f"the record has {fewest} seeds, and so no spread to judge by"
+        return Finding(Verdict.NOT_REPRODUCED, (counted, told, few))
+    return _judge_spread(cells, (counted, told))
+
+
+def study_values(study: Mapping[str, Any]) -> dict[Setting, float | None]:
+    """Return the reported values of the runs of a study, as ablation.json has them now or had them at first."""
+    values: dict[Setting, float | None] = {}
+    for run in [*study.get("runs", ()), *study.get("cells", ())]:
+        tuned = run["hyperparameters"] if "hyperparameters" in run else run["tuned"]
+        value = run["reported_value"] if "reported_value" in run else run["reported"]
+        values[Setting(run["arm"], run["task"], run["seed"], json.dumps(tuned, sort_keys=True))] = value
+    return values
+
+
+def last_values(curve: Curve) -> dict[str, float | None]:
+    """Return the last value of each metric as "split/name", of the splits besides training if there are any."""
+    evaluated = any(split != "train" for split, _ in curve)
+    values: dict[str, float | None] = {}
+    for (split, _), metrics in sorted(curve.items(), key=lambda entry: entry[0][1]):
+        if split != "train" or not evaluated:
+            values.update({f"{split}/{name}": value for name, value in metrics.items()})
+    return values
+
+
+def prediction_interval(values: Sequence[float], num_values: int = 1, num_intervals: int = 1) -> Interval:
+    """Compute the 95% prediction interval of the mean of further normal values, by a sample.
+
+    Args:
+        values: The sample, of two or more.
+        num_values: The number of further values.
+        num_intervals: The number of intervals that are to hold together.
+    """
+    count = len(values)
+    t = float(special.stdtrit(count - 1, 1 - (1 - CONFIDENCE) / 2 / num_intervals))
+    half = t * statistics.stdev(values) * math.sqrt(1 / num_values + 1 / count)
+    mean = statistics.fmean(values)
+    return Interval(mean - half, mean + half)
+
+
+def _judge_spread(
+    cells: Mapping[str, tuple[Sequence[float | None], Sequence[float | None]]], reasons: tuple[str, ...]
+) -> Finding:
+    """Judge each mean of some values by the spread of those of the record."""
+    outside = []
+    for name, (of_record, of_run) in cells.items():
+        before, after = ([value for value in values if value is not None] for values in (of_record, of_run))
+        if len(before) < len(of_record) or len(after) < len(of_run):
+            if before or after:
+                outside.append(f"{name} is not finite in every run")
+            continue
+        interval, mean = prediction_interval(before, len(after), len(cells)), statistics.fmean(after)
+        rounding = 1e-5 * max(map(abs, before))  # of the record's digits
+        if not interval.low - rounding <= mean <= interval.high + rounding:
+            outside.append(f"{name} is {_show(mean)}, outside of {_show(interval.low)} to {_show(interval.high)}")
+    if outside:
+        more = f"; and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
+        told = f"{len(outside)} of {len(cells)} are outside of the spread: {'; '.join(outside[:_SHOWN])}{more}"
+        return Finding(Verdict.NOT_REPRODUCED, (*reasons, told))
+    return Finding(
+        Verdict.WITHIN_SPREAD, (*reasons, f"all {len(cells)} are within the 95% prediction intervals of the record")
+    )
+
+
+def _equal_to(digits: int, recorded: float | None, found: float | None) -> bool:
+    """Return whether a number, rounded to the digits of a record, is the recorded one."""
+    if recorded is None or found is None:
+        return recorded is found
+    if recorded == found:
+        return True
+    place = math.floor(math.log10(max(abs(recorded), abs(found)))) - digits + 1
+    return abs(found - recorded) <= 0.5001 * 10.0**place
+
+
+def _show(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.5g}"
