@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow faults bench pods pages docs lock clean
+.PHONY: help demo test install lint format slow faults bench reproduce pods pages docs lock clean
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -11,7 +11,7 @@ JEMALLOC = $(firstword $(wildcard /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjema
 RESULTS = $(patsubst docs/%.md,%,$(wildcard docs/results/*.md))
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## train a small translator, serve and then write the page of what every head attends to
 	@.ci/install run
@@ -50,6 +50,10 @@ bench: ## measure what the loop, head statistics and maps add to the demo's bare
 	$(PYTHON) -m launch.benchmark --name=loop
 	$(PYTHON) -m launch.benchmark --name=capture
 	$(PYTHON) -m launch.benchmark --name=maps
+
+reproduce: ## train a record again and compare: make reproduce NAME=glue/words; without NAME list the records
+	@.ci/install run
+	$(PYTHON) -m launch.reproduce $(if $(NAME),--name=$(NAME))
 
 pods: ## compile every experiment for the pod that it names, and record what it needs there (hours on two cores)
 	@.ci/install dev

@@ -189,8 +189,11 @@ def _compare_study(record: Record, each: RecordedRun, path: Path) -> "tuple[Find
     if not file.is_file():
         raise UserError(f"{path} is no study with a report: it has no {file.name}")
     recorded, found = read_json_object(each.file), read_json_object(file)
-    here = provenance_of_study(found, Provenance("", "", {}))
-    return compare_studies(recorded, found), provenance_of_study(recorded, record.provenance), here
+    before = provenance_of_study(recorded, record.provenance)
+    try:
+        return compare_studies(recorded, found), before, provenance_of_study(found, Provenance("", "", {}))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is no report of a study ({error}): write it anew with --report_only") from error
 
 
 def _provenance(facts: dict[str, Any]) -> Provenance:

@@ -62,6 +62,7 @@ RIGHT = {
     "backend_support": (),
     "generate_docs": ("--page=experiments",),
     "scaling_laws": ("--runs={d}/translation",),
+    "reproduce": ("--name=no/record",),
 }
 _RUNS = ("evaluate", "generate", "maps", "alignment_error_rate", "model_sizes")
 

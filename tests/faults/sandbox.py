@@ -309,6 +309,7 @@ COMMANDS = (
         "backend_support",
         "generate_docs",
         "scaling_laws",
+        "reproduce",
     ),
     *("clusters.local", "clusters.tpu_vm", "clusters.gke", "clusters.slurm"),
 )

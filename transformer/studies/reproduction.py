@@ -79,10 +79,32 @@ def read_curve(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict
     return curve
 
 
-def count_digits(values: Iterable[float | None]) -> int:
-    """Return to how many significant digits some numbers are recorded: the most that any of them has."""
-    exact = [decimal.Decimal(repr(value)).normalize() for value in values if value]
-    return max((len(value.as_tuple().digits) for value in exact), default=17)
+class Precision(NamedTuple):
+    """How exactly numbers are recorded: rounded to significant digits or to decimals, whichever is coarser.
+
+    Attributes:
+        digits: The most significant digits of any number.
+        decimals: The most digits after the decimal point of any number.
+    """
+
+    digits: int
+    decimals: int
+
+    def holds_equal(self, recorded: float | None, found: float | None) -> bool:
+        """Return whether a number, rounded as a record, is the recorded one; None is a number that is not finite."""
+        if recorded is None or found is None:
+            return recorded is found
+        if recorded == found:
+            return True
+        last_digit = math.floor(math.log10(max(abs(recorded), abs(found)))) - self.digits + 1
+        return abs(found - recorded) <= 0.5001 * 10.0 ** max(last_digit, -self.decimals)
+
+
+def recorded_precision(values: Iterable[float | None]) -> Precision:
+    """Return how exactly some numbers are recorded, by those that have the most digits."""
+    exact = [decimal.Decimal(repr(value)).normalize().as_tuple() for value in values if value]
+    digits = max((len(value.digits) for value in exact), default=17)
+    return Precision(digits, max((-int(value.exponent) for value in exact), default=17))
 
 
 def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()) -> Finding:
@@ -104,24 +126,31 @@ def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()
     ]
     if not shared:
         return Finding(Verdict.NOT_REPRODUCED, ("no number of the record has a counterpart in the run",))
-    digits = count_digits(value for metrics in recorded.values() for value in metrics.values())
-    apart = [each for each in shared if not _equal_to(digits, *each[2:])]
+    precision = recorded_precision(value for metrics in recorded.values() for value in metrics.values())
+    apart = [each for each in shared if not precision.holds_equal(*each[2:])]
     steps = len({step for _, step, _, _ in shared})
-    counted = f"{len(shared) - len(apart)} of {len(shared)} numbers of {steps} steps are equal to {digits} digits"
+    ours = {(split, name) for (split, _), metrics in found.items() for name in metrics}
+    gone = {f"{split}/{name}" for (split, _), metrics in recorded.items() for name in metrics} - {
+        f"{split}/{name}" for split, name in ours
+    }
+    without = f"; {len(gone)} of its metrics are not in the run: {_some(sorted(gone))}" if gone else ""
+    counted = f"{len(shared) - len(apart)} of {len(shared)} numbers of {steps} steps are those of the record{without}"
     if not apart:
         return Finding(Verdict.EQUAL, (counted,))
     name, step, value, other = apart[0]
     first = f"the first that differs is {name} at step {step}: {_show(value)} in the record, {_show(other)} here"
-    finals, ours = last_values(recorded), last_values(found)
-    names = [each for each in finals if each in ours]
+    finals, ours_at_end = last_values(recorded), last_values(found)
+    names = [each for each in finals if each in ours_at_end]
+    if not names:
+        return Finding(Verdict.NOT_REPRODUCED, (counted, first, "no metric of the end has a counterpart in the run"))
     if len(of_seeds) < MIN_RUNS_FOR_SPREAD:
-        told = "; ".join(f"{each} {_show(finals[each])}, here {_show(ours[each])}" for each in names[:_SHOWN])
+        told = _some([f"{each} {_show(finals[each])}, here {_show(ours_at_end[each])}" for each in names], "; ")
         plural = "s" if len(of_seeds) > 1 else ""
         few = f"the record has {max(1, len(of_seeds))} seed{plural}, and so no spread to judge by; at the end {told}"
         return Finding(Verdict.NOT_REPRODUCED, (counted, first, few))
     seeds = [last_values(each) for each in of_seeds]
     samples = {each: [values.get(each) for values in seeds] for each in names}
-    cells = {each: (samples[each], [ours[each]]) for each in names}
+    cells = {each: (samples[each], [ours_at_end[each]]) for each in names}
     return _judge_spread(cells, (counted, first))
 
 
@@ -143,9 +172,9 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Fi
             Verdict.NOT_REPRODUCED,
             (f"no run of the record has a counterpart: its arms are {arms[0]}, here they are {arms[1]}",),
         )
-    digits = count_digits(before.values())
-    apart = [each for each in shared if not _equal_to(digits, before[each], after[each])]
-    counted = f"{len(shared) - len(apart)} of {len(shared)} runs have the value of the record, to {digits} digits"
+    precision = recorded_precision(before.values())
+    apart = [each for each in shared if not precision.holds_equal(before[each], after[each])]
+    counted = f"{len(shared) - len(apart)} of {len(shared)} runs have the value of the record"
     if not apart:
         return Finding(Verdict.EQUAL, (counted,))
     first = apart[0]
@@ -214,23 +243,17 @@ def _judge_spread(
         if not interval.low - rounding <= mean <= interval.high + rounding:
             outside.append(f"{name} is {_show(mean)}, outside of {_show(interval.low)} to {_show(interval.high)}")
     if outside:
-        more = f"; and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
-        told = f"{len(outside)} of {len(cells)} are outside of the spread: {'; '.join(outside[:_SHOWN])}{more}"
+        told = f"{len(outside)} of {len(cells)} are outside of the spread: {_some(outside, '; ')}"
         return Finding(Verdict.NOT_REPRODUCED, (*reasons, told))
     return Finding(
         Verdict.WITHIN_SPREAD, (*reasons, f"all {len(cells)} are within the 95% prediction intervals of the record")
     )
 
 
-def _equal_to(digits: int, recorded: float | None, found: float | None) -> bool:
-    """Return whether a number, rounded to the digits of a record, is the recorded one."""
-    if recorded is None or found is None:
-        return recorded is found
-    if recorded == found:
-        return True
-    place = math.floor(math.log10(max(abs(recorded), abs(found)))) - digits + 1
-    return abs(found - recorded) <= 0.5001 * 10.0**place
+def _some(words: Sequence[str], separator: str = ", ") -> str:
+    more = f"{separator}and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    return separator.join(words[:_SHOWN]) + more
 
 
 def _show(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.5g}"
+    return "not finite" if value is None else f"{value:.7g}"

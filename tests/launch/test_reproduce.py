@@ -1,0 +1,218 @@
+"""`launch.reproduce`: every record has its commands in one form, and a run is trained by them and compared."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import cli, reproduce
+from launch.config_files import load_config
+from launch.records import list_records, read_record
+from tests.markdown import ROOT
+from transformer.command_invocation import find_checkout
+
+RECORDS = {name: read_record(name, page) for name, page in list_records(ROOT).items()}
+PAGE = """# Two letters
+
+- Commit: 1234567
+- Hardware: one core of a lamp, jax 0.12.0.1,
+  float32
+
+| a | b |
+
+## Reproduce
+
+```
+python -m launch.train --config=experiments/demo.py --workdir=RUN  # letters.jsonl seed=1
+python -m launch.train --config=experiments/demo.py --workdir=RUN --config.seed=2  # letters.jsonl seed=2
+python -m launch.train --config=experiments/demo.py --workdir=RUN --config.seed=3  # letters.jsonl seed=3
+python -m launch.train --config=experiments/demo.py --workdir=RUN --data_dir=DIR  # more.jsonl
+python -m launch.train --config=experiments/demo.py --workdir=RUN --config.initialize_from.run=runs/gone  # more.jsonl
+python -m launch.ablate --config=experiments/demo.py --workdir=RUN  # study.json
+```
+
+The last needs the first.
+"""
+
+
+def call(*words: str) -> int:
+    """The exit code of the command with these words."""
+    return cli.run(reproduce.COMMAND, reproduce.main, words)
+
+
+def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def curve(seed: int) -> list[dict[str, Any]]:
+    return [{"step": step, "split": "validation", "loss": 1.0 / step + 0.01 * seed**2} for step in (1, 2)]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with one record, whose runs are written down instead of trained."""
+    root = tmp_path / "checkout"
+    results = root / "experiments" / "letters" / "results"
+    write_lines(results / "letters.jsonl", [{"seed": seed, **line} for seed in (1, 2, 3) for line in curve(seed)])
+    write_lines(results / "more.jsonl", curve(1))
+    value = {"arm": "a", "task": "", "seed": 1, "hyperparameters": {}, "reported_value": 0.5}
+    facts = {"commit": "7654321", "hardware": "2 cores of a clock", "versions": {"jax": "0.11.2", "flax": "0.12.12"}}
+    (results / "study.json").write_text(json.dumps({"runs": [value], "about": facts}))
+    (results / "letters.md").write_text(PAGE)
+    (results / "times.md").write_text("# Times\n\n- Commit: 1234567\n\n## Reproduce\n\nTimes of a machine.\n")
+    monkeypatch.setattr(reproduce, "find_checkout", lambda: root)
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+@pytest.fixture
+def trained(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that were run."""
+    commands: list[list[str]] = []
+
+    def train(command: list[str], *, cwd: Path, check: bool) -> Any:
+        assert (cwd, check) == (checkout, False)
+        commands.append(command)
+        (workdir,) = (Path(word.partition("=")[2]) for word in command if word.startswith("--workdir="))
+        if command[2] == "launch.ablate":
+            workdir.mkdir(parents=True)
+            shutil.copy(checkout / "experiments/letters/results/study.json", workdir / "ablation.json")
+        else:
+            seed = next((int(word.partition("=")[2]) for word in command if word.startswith("--config.seed=")), 1)
+            write_lines(workdir / "metrics.jsonl", curve(seed))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", train)
+    return commands
+
+
+def test_runs_are_trained_by_the_record_s_commands_and_compared(capsys, checkout, trained):
+    assert call("--name=letters/letters", "--runs=1,2,6", "--workdir=again") == 0
+    again = checkout.parent / "again"
+    assert [command[2:] for command in trained] == [
+        ["launch.train", "--config=experiments/demo.py", f"--workdir={again}/letters_1"],
+        ["launch.train", "--config=experiments/demo.py", "--config.seed=2", f"--workdir={again}/letters_2"],
+        ["launch.ablate", "--config=experiments/demo.py", f"--workdir={again}/study"],
+    ]
+    told = capsys.readouterr().out
+    assert told.count(": equal\n") == 3
+    assert "$ python -m launch.train --config=experiments/demo.py --config.seed=2" in told
+    assert "  processor: one core of a lamp, jax 0.12.0.1, float32; here unknown" in told
+    assert "  versions: jax 0.12.0.1, here unknown; the record does not name python, jaxlib, flax, optax" in told
+    assert "  commit: 7654321; here 7654321\n  processor: 2 cores of a clock; here 2 cores of a clock" in told
+    assert "  versions: as in the record; the record does not name python, jaxlib, optax" in told
+
+
+def test_a_run_that_was_trained_already_is_compared_without_training(capsys, checkout, trained):
+    run = checkout.parent / "mine"
+    write_lines(run / "metrics.jsonl", curve(1))
+    environment = [{"processor": "a sundial", "cpus": 1, "devices": {"platform": "cpu", "kind": "cpu", "count": 1}}]
+    (run / "environment.json").write_text(json.dumps(environment))
+    words = ("--name=letters/letters", f"--trained={run}")
+    assert call(*words, "--runs=1") == 0
+    assert "here 1 x cpu, 1 CPU core of a sundial a run" in capsys.readouterr().out
+    # Another seed than that of the record is within the spread of its three.
+    assert call(*words, "--runs=2") == 0
+    assert "run 2 (letters_2): within its spread\n" in capsys.readouterr().out
+    write_lines(run / "metrics.jsonl", [{**line, "loss": 5.0} for line in curve(1)])
+    assert call(*words, "--runs=1") == 1
+    told = capsys.readouterr()
+    assert "run 1 (letters_1): not reproduced\n" in told.out
+    assert "validation/loss is 5, outside of" in told.out
+    assert told.err == "error: 1 of 1 runs are not reproduced\n"
+    assert not trained
+
+
+@pytest.mark.parametrize("code", [1, 2, 75])
+def test_a_command_that_fails_is_told(capsys, checkout, monkeypatch, code):
+    monkeypatch.setattr(subprocess, "run", lambda command, **how: subprocess.CompletedProcess(command, code))
+    assert call("--name=letters/letters", "--runs=1", "--workdir=again") == (2 if code == 2 else 1)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "run 1 of letters/letters" in said
+
+
+WRONG = {
+    "no record": (("--name=letters/leters",), "--name=letters/leters is no record: did you mean 'letters/letters'"),
+    "no such run": (("--name=letters/letters", "--runs=1,9"), "has no run '9': its runs are 1 (letters_1); 2"),
+    "no data": (("--name=letters/letters",), "run 4 of letters/letters needs data: add --data_dir=DIR"),
+    "no start": (("--name=letters/letters", "--runs=5"), "begins with the run runs/gone of the checkout"),
+    "no command": (("--name=letters/times",), "has no command that gives its numbers: Times of a machine."),
+    "no name": (("--runs=1",), "--runs has no effect without --name"),
+    "two for one": (("--name=letters/letters", "--trained=mine"), "is one run, and --name=letters/letters has 6"),
+    "trained and where": (
+        ("--name=letters/letters", "--runs=1", "--trained=mine", "--workdir=x"),
+        "--workdir has no effect on --trained",
+    ),
+    "no run": (("--name=letters/letters", "--runs=1", "--trained=mine"), "mine is no run: it has no metrics.jsonl"),
+    "no study": (("--name=letters/letters", "--runs=6", "--trained=mine"), "mine is no study with a report"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_mistakes_are_told_in_one_line_before_anything_is_trained(capsys, checkout, trained, case):
+    words, says = WRONG[case]
+    assert call(*words) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+    assert not trained
+
+
+@pytest.mark.parametrize("content", ["{}", '{"runs": [1]}', '{"runs": 3}', '{"runs": [{"arm": "a"}], "about": []}'])
+def test_a_report_that_is_none_is_told(capsys, checkout, content):
+    (checkout.parent / "mine").mkdir()
+    (checkout.parent / "mine" / "ablation.json").write_text(content)
+    assert call("--name=letters/letters", "--runs=6", "--trained=mine") == (1 if content == "{}" else 2)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_installed_package_has_no_records(capsys, monkeypatch):
+    monkeypatch.setattr(reproduce, "find_checkout", lambda: None)
+    assert call("--name=glue/words") == 2
+    assert "the records are in the checkout" in capsys.readouterr().err
+
+
+def test_records_are_listed_with_what_they_need(capsys, checkout):
+    assert call() == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "letters/letters  6 commands, needs --data_dir. The last needs the first."
+    assert second == "letters/times    no command. Times of a machine."
+
+
+def test_a_record_is_found_by_its_page(capsys, checkout, trained):
+    page = checkout / "experiments/letters/results/letters.md"
+    assert call(f"--name={page}", "--runs=1", "--workdir=again") == 0
+    assert len(trained) == 1
+
+
+# What tests/test_documented_commands.py says of them besides: their flags are ones that the commands take.
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_record_can_be_trained_again_or_says_why_not(name):
+    record = RECORDS[name]
+    assert record.runs or record.note, f"{name} has no section Reproduce: give it the commands, or say why not"
+    assert record.provenance.commit or not record.runs
+    assert len({each.label for each in record.runs}) == len(record.runs)
+    for each in record.runs:
+        assert each.command in ("train", "ablate")
+        if each.command == "ablate":
+            assert json.loads(each.file.read_text())["arms"]
+            continue
+        (file,) = (word.removeprefix("--config=") for word in each.words if word.startswith("--config="))
+        config = load_config(str(ROOT / file)).to_dict()
+        overrides = dict(word.removeprefix("--config.").split("=", 1) for word in each.words if "--config." in word)
+        # The file has lines of this run alone: they end where the run does, and are of its seed.
+        assert max(line["step"] for line in each.lines()) == int(overrides.get("steps", config["steps"]))
+        assert each.selected.get("seed", overrides.get("seed", "1")) == overrides.get("seed", "1")
+
+
+def test_every_file_of_a_record_has_a_command_that_gives_it():
+    files = {each.file for record in RECORDS.values() for each in record.runs}
+    curves = set(ROOT.glob("experiments/*/results/*.jsonl"))
+    assert curves - files == {ROOT / "experiments/pointer_networks/results/pointer_hull_one_layer.jsonl"}
+    assert find_checkout() == ROOT
