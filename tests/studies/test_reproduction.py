@@ -94,7 +94,14 @@ def test_metrics_with_other_names_are_told() -> None:
     assert finding.reasons == (
         "1 of 1 numbers of 1 steps are those of the record; 1 of its metrics are not in the run: train/right",
     )
-    assert compare(recorded, [{"step": 2, "split": "train", "loss": 1.0}]).verdict is Verdict.NOT_REPRODUCED
+
+
+def test_a_run_that_ends_before_its_record_is_not_equal() -> None:
+    finding = compare(lines(1), lines(1)[:3])  # all of step 50
+    assert finding == (
+        Verdict.NOT_REPRODUCED,
+        ("the record ends at step 100, of which the run has no number: it ends at step 50",),
+    )
 
 
 def test_last_values_are_of_evaluations_if_there_are_any() -> None:
@@ -141,16 +148,19 @@ def test_a_study_is_compared_run_by_run_and_then_arm_by_arm() -> None:
     finding = compare_studies(recorded, study(shift=1.0))
     assert finding.verdict is Verdict.NOT_REPRODUCED
     assert finding.reasons[0] == "3 of 6 runs have the value of the record"
-    assert '1 of 2 are outside of the spread: post "rate": 0.1 is' in finding.reasons[-1]
+    assert "1 of 2 are outside of the spread: post 0.1 is" in finding.reasons[-1]
     assert "2 seeds, and so no spread" in compare_studies(study(seeds=2), study(seed=5, seeds=2)).reasons[-1]
 
 
 def test_arms_with_other_names_are_told() -> None:
     renamed = json.loads(json.dumps(study()).replace('"pre"', '"first"').replace('"post"', '"last"'))
     finding = compare_studies(study(), renamed)
-    assert finding.reasons == (
-        "no run of the record has a counterpart: its arms are post, pre, here they are first, last",
-    )
+    assert finding.verdict is Verdict.NOT_REPRODUCED
+    assert finding.reasons[0].startswith("6 of 6 runs of the record have no counterpart")
+    assert finding.reasons[0].endswith("its arms are post, pre, here they are first, last")
+    fewer = study()
+    fewer["runs"].pop()
+    assert compare_studies(study(), fewer).verdict is Verdict.NOT_REPRODUCED
 
 
 def test_a_run_that_diverged_in_one_of_two_is_outside() -> None:

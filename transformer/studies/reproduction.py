@@ -55,12 +55,19 @@ class Finding(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A cell of a study: its arm, task, seed, and tuned values as JSON text."""
+    """A cell of a study.
+
+    Attributes:
+        arm: The arm.
+        task: The task.
+        seed: The seed.
+        hyperparameters: The tuned values as JSON text, in order; without their keys, which were renamed since.
+    """
 
     arm: str
     task: str
     seed: int
-    hyperparameters: str
+    hyperparameters: tuple[str, ...]
 
 
 def read_curve(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict[str, float | None]]:
@@ -124,16 +131,16 @@ def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()
         for name, value in metrics.items()
         if name in found.get((split, step), {})
     ]
-    if not shared:
-        return Finding(Verdict.NOT_REPRODUCED, ("no number of the record has a counterpart in the run",))
+    end = max((step for _, step in recorded), default=0)
+    if not any(step == end for _, step, _, _ in shared):
+        ours = max((step for _, step in found), default=0)
+        why = f"the record ends at step {end}, of which the run has no number: it ends at step {ours}"
+        return Finding(Verdict.NOT_REPRODUCED, (why,))
     precision = recorded_precision(value for metrics in recorded.values() for value in metrics.values())
     apart = [each for each in shared if not precision.holds_equal(*each[2:])]
     steps = len({step for _, step, _, _ in shared})
-    ours = {(split, name) for (split, _), metrics in found.items() for name in metrics}
-    gone = {f"{split}/{name}" for (split, _), metrics in recorded.items() for name in metrics} - {
-        f"{split}/{name}" for split, name in ours
-    }
-    without = f"; {len(gone)} of its metrics are not in the run: {_some(sorted(gone))}" if gone else ""
+    gone = sorted(_metric_names(recorded) - _metric_names(found))
+    without = f"; {len(gone)} of its metrics are not in the run: {_some(gone)}" if gone else ""
     counted = f"{len(shared) - len(apart)} of {len(shared)} numbers of {steps} steps are those of the record{without}"
     if not apart:
         return Finding(Verdict.EQUAL, (counted,))
@@ -165,23 +172,24 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Fi
         The finding.
     """
     before, after = study_values(recorded), study_values(found)
-    shared = [each for each in before if each in after]
-    if not shared:
+    missing = [each for each in before if each not in after]
+    if missing:
         arms = [", ".join(sorted({each.arm for each in values})) for values in (before, after)]
-        return Finding(
-            Verdict.NOT_REPRODUCED,
-            (f"no run of the record has a counterpart: its arms are {arms[0]}, here they are {arms[1]}",),
+        why = (
+            f"{len(missing)} of {len(before)} runs of the record have no counterpart with their arm, task, seed and "
+            f"tuned values; its arms are {arms[0]}, here they are {arms[1]}"
         )
+        return Finding(Verdict.NOT_REPRODUCED, (why,))
     precision = recorded_precision(before.values())
-    apart = [each for each in shared if not precision.holds_equal(before[each], after[each])]
-    counted = f"{len(shared) - len(apart)} of {len(shared)} runs have the value of the record"
+    apart = [each for each in before if not precision.holds_equal(before[each], after[each])]
+    counted = f"{len(before) - len(apart)} of {len(before)} runs have the value of the record"
     if not apart:
         return Finding(Verdict.EQUAL, (counted,))
     first = apart[0]
     told = f"arm {first.arm!r}, seed {first.seed}: {_show(before[first])} in the record, {_show(after[first])} here"
     cells: dict[str, tuple[list[float | None], list[float | None]]] = {}
-    for each in shared:
-        name = " ".join(filter(None, (each.arm, each.task, each.hyperparameters.strip("{}"))))
+    for each in before:
+        name = " ".join(filter(None, (each.arm, each.task, *each.hyperparameters)))
         of_record, of_run = cells.setdefault(name, ([], []))
         of_record.append(before[each])
         of_run.append(after[each])
@@ -198,7 +206,7 @@ def study_values(study: Mapping[str, Any]) -> dict[Setting, float | None]:
     for run in [*study.get("runs", ()), *study.get("cells", ())]:
         tuned = run["hyperparameters"] if "hyperparameters" in run else run["tuned"]
         value = run["reported_value"] if "reported_value" in run else run["reported"]
-        values[Setting(run["arm"], run["task"], run["seed"], json.dumps(tuned, sort_keys=True))] = value
+        values[Setting(run["arm"], run["task"], run["seed"], tuple(sorted(map(json.dumps, tuned.values()))))] = value
     return values
 
 
@@ -248,6 +256,10 @@ def _judge_spread(
     return Finding(
         Verdict.WITHIN_SPREAD, (*reasons, f"all {len(cells)} are within the 95% prediction intervals of the record")
     )
+
+
+def _metric_names(curve: Curve) -> set[str]:
+    return {f"{split}/{name}" for (split, _), metrics in curve.items() for name in metrics}
 
 
 def _some(words: Sequence[str], separator: str = ", ") -> str:
