@@ -309,6 +309,7 @@ def test_a_design_is_calibrated_before_its_runs_and_with_them(capsys, tmp_path, 
     assert "(normal noise, correlated by 0.5 between arms with the same seed)" in told[0]
     assert told[1].startswith("In 40 in which one arm is better by 2 standard deviations")
     assert not fakes.trained
+    assert call(*words, "--register") == 0  # a calibration is no run
     assert call(*words) == 0
     result = json.loads((run / "ablation.json").read_text())
     assert result["summary"][-2:] == told[:2]

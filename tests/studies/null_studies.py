@@ -74,9 +74,9 @@ def settings() -> Iterator[Setting]:
 def num_studies(setting: Setting) -> int:
     """Return the number of studies of a setting: more where the rate is 5% by theory, to tell chance from fault."""
     kind = METRICS[setting.metric].partition(" ")[0]
-    if kind in ("loss", "independent", "accuracy") and not setting.tuned:
-        return 5_000
-    return 2_000
+    if setting.tuned or kind not in ("loss", "independent", "accuracy"):
+        return 2_000
+    return 20_000 if setting.arms == 2 and kind != "accuracy" else 5_000
 
 
 def measure(setting: Setting, studies: int) -> Rate:
