@@ -71,6 +71,29 @@ def test_precision_is_that_of_the_number_with_the_most_digits(values: Any, digit
     assert tuple(recorded_precision(values)) == (digits, decimals)
 
 
+def test_metrics_may_be_rounded_each_to_its_own_digits() -> None:
+    random = np.random.default_rng(0)
+    exact = [{"step": step, "loss": random.random(), "validation_loss": random.random()} for step in range(40)]
+    recorded = [
+        {"step": line["step"], "loss": round(line["loss"], 3), "validation_loss": round(line["validation_loss"], 5)}
+        for line in exact
+    ]
+    found = [
+        {"step": line["step"], "split": split, "loss": line[name]}
+        for line in exact
+        for split, name in (("train", "loss"), ("validation", "validation_loss"))
+    ]
+    assert compare(recorded, found).verdict is Verdict.EQUAL
+    found[-1]["loss"] += 1e-4
+    assert compare(recorded, found).reasons[0].startswith("79 of 80 numbers of 40 steps")
+
+
+def test_a_constant_is_as_exact_as_the_other_numbers() -> None:
+    recorded = [{"step": step, "split": "train", "accuracy": 1.0, "loss": 0.12345 * step} for step in range(1, 30)]
+    found = [{**line, "accuracy": 0.98} for line in recorded]
+    assert compare(recorded, found).verdict is Verdict.NOT_REPRODUCED
+
+
 def test_a_number_that_is_not_finite_is_equal_to_none_other() -> None:
     precision = recorded_precision([0.5])
     assert precision.holds_equal(None, None)
@@ -81,7 +104,7 @@ def test_another_seed_is_within_the_spread_and_another_distribution_is_not() -> 
     seeds = [lines(seed, digits=5) for seed in range(5)]
     finding = compare(seeds[0], lines(77), seeds)
     assert finding.verdict is Verdict.WITHIN_SPREAD
-    assert finding.reasons[-1] == "all 2 are within the 95% prediction intervals of the record"
+    assert finding.reasons[-1] == "2 of 2 are inside of the spread of the record's seeds"
     finding = compare(seeds[0], lines(77, shift=0.3), seeds)
     assert finding.verdict is Verdict.NOT_REPRODUCED
     assert finding.reasons[-1].startswith("2 of 2 are outside of the spread: validation/loss is 1.28")

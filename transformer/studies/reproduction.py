@@ -28,6 +28,8 @@ from transformer.studies.ablations.statistics import CONFIDENCE, Interval
 
 MIN_RUNS_FOR_SPREAD = 3
 _COSTS = re.compile(r"\w+_per_second|flops_per_step|mfu|utili[sz]ation|max_memory\w*")
+_OF_SPLIT = re.compile(r"(validation|test)_(.+)")
+_MIN_VALUES_FOR_PRECISION = 10  # different ones: of fewer, all may end with a zero by chance
 _SHOWN = 3  # differences
 
 Curve = Mapping[tuple[str, int], Mapping[str, float | None]]
@@ -74,15 +76,18 @@ def read_curve(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict
     """Merge the lines of a metrics.jsonl by split and step, without times, texts and lists.
 
     Args:
-        lines: The lines. One without a split is of training.
+        lines: The lines. One without a split is of training, and names such as "validation_loss" in it of that split.
     """
     curve: dict[tuple[str, int], dict[str, float | None]] = {}
     for line in lines:
-        metrics = curve.setdefault((str(line.get("split", "train")), int(line["step"])), {})
-        for name, value in line.items():
+        for key, value in line.items():
             plain = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-            if plain and name not in ("step", "split", "seed") and not _COSTS.fullmatch(name):
-                metrics[name] = None if value is None else float(value)
+            if not plain or key in ("step", "split", "seed") or _COSTS.fullmatch(key):
+                continue
+            split, name = str(line.get("split", "train")), key
+            if "split" not in line and (found := _OF_SPLIT.fullmatch(key)):
+                split, name = found.groups()
+            curve.setdefault((split, int(line["step"])), {})[name] = None if value is None else float(value)
     return curve
 
 
@@ -136,8 +141,8 @@ def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()
         ours = max((step for _, step in found), default=0)
         why = f"the record ends at step {end}, of which the run has no number: it ends at step {ours}"
         return Finding(Verdict.NOT_REPRODUCED, (why,))
-    precision = recorded_precision(value for metrics in recorded.values() for value in metrics.values())
-    apart = [each for each in shared if not precision.holds_equal(*each[2:])]
+    precisions = _precisions(recorded)
+    apart = [each for each in shared if not precisions[each[0]].holds_equal(*each[2:])]
     steps = len({step for _, step, _, _ in shared})
     gone = sorted(_metric_names(recorded) - _metric_names(found))
     without = f"; {len(gone)} of its metrics are not in the run: {_some(gone)}" if gone else ""
@@ -146,7 +151,8 @@ def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()
         return Finding(Verdict.EQUAL, (counted,))
     name, step, value, other = apart[0]
     first = f"the first that differs is {name} at step {step}: {_show(value)} in the record, {_show(other)} here"
-    finals, ours_at_end = last_values(recorded), last_values(found)
+    splits = {split for split, _ in recorded}
+    finals, ours_at_end = last_values(recorded), last_values({key: found[key] for key in found if key[0] in splits})
     names = [each for each in finals if each in ours_at_end]
     if not names:
         return Finding(Verdict.NOT_REPRODUCED, (counted, first, "no metric of the end has a counterpart in the run"))
@@ -254,8 +260,22 @@ def _judge_spread(
         told = f"{len(outside)} of {len(cells)} are outside of the spread: {_some(outside, '; ')}"
         return Finding(Verdict.NOT_REPRODUCED, (*reasons, told))
     return Finding(
-        Verdict.WITHIN_SPREAD, (*reasons, f"all {len(cells)} are within the 95% prediction intervals of the record")
+        Verdict.WITHIN_SPREAD,
+        (*reasons, f"{len(cells)} of {len(cells)} are inside of the spread of the record's seeds"),
     )
+
+
+def _precisions(curve: Curve) -> dict[str, Precision]:
+    """Return how exactly each metric is recorded: by its own values if they are many, else by those of all metrics."""
+    values: dict[str, list[float | None]] = {}
+    for (split, _), metrics in curve.items():
+        for name, value in metrics.items():
+            values.setdefault(f"{split}/{name}", []).append(value)
+    of_all = recorded_precision(value for own in values.values() for value in own)
+    return {
+        name: recorded_precision(own) if len(set(own)) >= _MIN_VALUES_FOR_PRECISION else of_all
+        for name, own in values.items()
+    }
 
 
 def _metric_names(curve: Curve) -> set[str]:
