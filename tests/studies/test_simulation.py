@@ -87,8 +87,9 @@ def test_two_arms_that_differ_are_told_apart_as_often_as_their_power_says() -> N
 
 @pytest.mark.parametrize("setting", [*settings()], ids=lambda setting: "-".join(map(str, setting)))
 def test_equal_arms_are_told_apart_in_one_study_of_twenty_at_most(setting: Setting) -> None:
-    """A tenth of the studies of the guide's table: none has a rate whose interval is above 5%."""
-    assert measure(setting, num_studies(setting) // 10).low <= 0.05
+    """A tenth of the studies of the guide's table: no rate is above 5% by more than chance among so many settings."""
+    rate = measure(setting, num_studies(setting) // 10)
+    assert stats.binom.sf(rate.count - 1, rate.of, 0.05) > 0.05 / len(list(settings()))
 
 
 @pytest.mark.parametrize("setting", [*filter(has_power, settings())], ids=lambda setting: "-".join(map(str, setting)))
