@@ -33,7 +33,7 @@ COMMAND = Command(
     description=(
         "Train a record of experiments/*/results again by its own commands. Say of each run whether its numbers are "
         "equal, within the spread of the record's seeds, or not reproduced, with the processors and versions of both. "
-        "Without --name, list the records. Exits with 1 if a run is not reproduced."
+        "Without --name, list the records. Exits with 1 if a run is neither equal nor within the spread."
     ),
     example="--name=glue/words --runs=1 --workdir=runs/again",
     flags=(
@@ -79,7 +79,7 @@ def main(arguments: Arguments) -> None:
         each for each, path in zip(selected, directories, strict=True) if not _print_comparison(record, each, path)
     ]
     if failed:
-        raise RunFailed(f"{len(failed)} of {len(selected)} runs are not reproduced")
+        raise RunFailed(f"{len(failed)} of {len(selected)} runs are neither equal to the record nor within its spread")
 
 
 def format_records(records: Sequence[Record]) -> str:
@@ -160,7 +160,7 @@ def _print_comparison(record: Record, each: RecordedRun, path: Path) -> bool:
     print(f"run {each.number} ({each.label}): {finding.verdict.value}")
     for line in (*finding.reasons, *compare_provenance(before, here)):
         print(f"  {line}")
-    return finding.verdict is not Verdict.NOT_REPRODUCED
+    return finding.verdict in (Verdict.EQUAL, Verdict.WITHIN_SPREAD)
 
 
 def _compare_run(record: Record, each: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":

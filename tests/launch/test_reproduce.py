@@ -124,7 +124,7 @@ def test_a_run_that_was_trained_already_is_compared_without_training(capsys, che
     told = capsys.readouterr()
     assert "run 1 (letters_1): not reproduced\n" in told.out
     assert "validation/loss is 5, outside of" in told.out
-    assert told.err == "error: 1 of 1 runs are not reproduced\n"
+    assert told.err == "error: 1 of 1 runs are neither equal to the record nor within its spread\n"
     assert not trained
 
 

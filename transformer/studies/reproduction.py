@@ -41,6 +41,7 @@ class Verdict(enum.Enum):
 
     EQUAL = "equal"
     WITHIN_SPREAD = "within its spread"
+    NO_SPREAD = "not equal, and the record has no spread to judge by"
     NOT_REPRODUCED = "not reproduced"
 
 
@@ -157,10 +158,11 @@ def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()
     if not names:
         return Finding(Verdict.NOT_REPRODUCED, (counted, first, "no metric of the end has a counterpart in the run"))
     if len(of_seeds) < MIN_RUNS_FOR_SPREAD:
+        names.sort(key=lambda each: _relative_difference(finals[each], ours_at_end[each]), reverse=True)
         told = _some([f"{each} {_show(finals[each])}, here {_show(ours_at_end[each])}" for each in names], "; ")
         plural = "s" if len(of_seeds) > 1 else ""
-        few = f"the record has {max(1, len(of_seeds))} seed{plural}, and so no spread to judge by; at the end {told}"
-        return Finding(Verdict.NOT_REPRODUCED, (counted, first, few))
+        few = f"the record has {max(1, len(of_seeds))} seed{plural}; the last values that differ most: {told}"
+        return Finding(Verdict.NO_SPREAD, (counted, first, few))
     seeds = [last_values(each) for each in of_seeds]
     samples = {each: [values.get(each) for values in seeds] for each in names}
     cells = {each: (samples[each], [ours_at_end[each]]) for each in names}
@@ -201,8 +203,7 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Fi
         of_run.append(after[each])
     fewest = min(len(values) for values, _ in cells.values())
     if fewest < MIN_RUNS_FOR_SPREAD:
-        few = f"the record has {fewest} seeds, and so no spread to judge by"
-        return Finding(Verdict.NOT_REPRODUCED, (counted, told, few))
+        return Finding(Verdict.NO_SPREAD, (counted, told, f"the record has {fewest} seeds"))
     return _judge_spread(cells, (counted, told))
 
 
@@ -263,6 +264,13 @@ def _judge_spread(
         Verdict.WITHIN_SPREAD,
         (*reasons, f"{len(cells)} of {len(cells)} are inside of the spread of the record's seeds"),
     )
+
+
+def _relative_difference(one: float | None, other: float | None) -> float:
+    """Return the distance of two numbers over the larger one; infinite if only one of them is finite."""
+    if one is None or other is None:
+        return 0.0 if one is other else math.inf
+    return abs(one - other) / max(abs(one), abs(other)) if one != other else 0.0
 
 
 def _precisions(curve: Curve) -> dict[str, Precision]:
