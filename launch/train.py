@@ -53,6 +53,11 @@ COMMAND = Command(
             value_type=float,
         ),
         Flag(
+            "grace_seconds",
+            "seconds from a signal to stop until the process is killed, if known: a line says when a save takes longer",
+            value_type=float,
+        ),
+        Flag(
             "rollback_to_step",
             "restore the checkpoint of this step first; 0 restarts from the beginning",
             value_type=int,
@@ -83,6 +88,8 @@ def main(arguments: Arguments) -> None:
 
     if arguments.watchdog_timeout is not None and not arguments.watchdog_timeout >= 0:
         raise UserError(f"--watchdog_timeout={arguments.watchdog_timeout} must be a number of seconds, or 0 for none")
+    if arguments.grace_seconds is not None and not arguments.grace_seconds > 0:
+        raise UserError(f"--grace_seconds={arguments.grace_seconds} must be a number of seconds above 0")
     workdir = parse_path(arguments.workdir)
     lifecycle = run_lifecycle(
         arguments.coordinator_address,
@@ -90,6 +97,7 @@ def main(arguments: Arguments) -> None:
         arguments.process_id,
         heartbeat=arguments.heartbeat_timeout,
         watchdog=arguments.watchdog_timeout,
+        grace=arguments.grace_seconds,
     )
     trackers = open_trackers(parse_trackers(arguments.trackers), workdir, print_and_log)
     # The trackers are waited for outside: by then the run is saved, and nothing of it waits with them.

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from transformer.runs import lifecycle, watchdog
+from transformer.runs import lifecycle, preemption, watchdog
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunStopped
 from transformer.runs.lifecycle import ProcessMessages
-from transformer.runs.preemption import PausePoint, ProgressMonitor
+from transformer.runs.preemption import PausePoint, ProgressMonitor, mark_save_end, mark_save_start, wait_for_save
 
 
 def test_a_pulse_ends_behind_the_unit_that_it_is_told() -> None:
@@ -134,11 +134,52 @@ def test_a_watchdog_waits_long_for_what_was_slow_and_for_the_first_step() -> Non
     assert watchdog.time_limit(monitor, None) == 1000.0
 
 
+def test_a_watchdog_is_patient_while_a_save_is_waited_for(capfd: pytest.CaptureFixture[str]) -> None:
+    """The last save of a run begins no unit, and may take longer than ten times the slowest of them."""
+    monitor, ended = ProgressMonitor(), threading.Event()
+    for unit in range(1, 4):
+        monitor.begin_unit(f"step {unit}", makes=True)
+    with watchdog.watchdog_thread(monitor, 0.2, "process 0 of 1", end=ended.set):
+        with wait_for_save():
+            assert watchdog.time_limit(monitor, 0.2) == watchdog.FIRST_STEP_SECONDS
+            assert not ended.wait(timeout=0.6)
+        assert ended.wait(timeout=60)
+    assert "in: step 3" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("grace", "warned"), [(None, False), (20.0, False), (19.0, True)])
+def test_a_save_that_outlasts_the_grace_is_told_once(
+    grace: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(preemption.time, "monotonic", lambda: clock[0])
+    monitor = ProgressMonitor()
+    # Compilation is no measure of a step: 50 s until the second one, then steps of 3 s.
+    for seconds in (50.0, 3.0, 3.0, 3.0):
+        monitor.begin_unit("a step", makes=True)
+        clock[0] += seconds
+    monitor.begin_unit("a step", makes=True)
+    with lifecycle.compare_saves_with_grace(monitor, grace):
+        for _ in range(2):
+            mark_save_start()
+            clock[0] += 16.5
+            mark_save_end()
+    mark_save_start()
+    clock[0] += 500.0
+    mark_save_end()
+    said = capsys.readouterr().err
+    assert said.count("\n") == warned
+    if warned:
+        assert "stopping takes up to 20 s (a save 16 s, a step or batch 3 s)" in said
+        assert "--grace_seconds=19" in said
+
+
 # A process that holds the interpreter's main thread in a lock, as one that waits for another process.
 HEEDING = """
-import signal, sys, threading, time
+import contextlib, signal, sys, threading, time
 if sys.argv[1] == "background":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+from transformer.runs.exceptions import RunStopped
 from transformer.runs.lifecycle import ProcessMessages
 from transformer.runs.preemption import ProgressMonitor, mark_save_start, mark_save_end
 from transformer.runs.preemption import handle_stop_signals, write_stderr
@@ -156,9 +197,12 @@ with handle_stop_signals(ProcessMessages(monitor).stop):
         mark_save_end()
     if sys.argv[1] in ("stuck", "saving", "compiling"):
         threading.Lock().acquire() and threading.Event().wait()
-    while True:
-        time.sleep(0.05)
-        monitor.begin_unit("step")
+    with contextlib.suppress(RunStopped if sys.argv[1] == "leaving" else ()):
+        while True:
+            time.sleep(0.05)
+            monitor.begin_unit("step")
+time.sleep(1.5)
+sys.exit(75)
 """
 
 
@@ -169,6 +213,9 @@ with handle_stop_signals(ProcessMessages(monitor).stop):
         ("background", [signal.SIGINT, signal.SIGTERM], 1),
         ("compiling", [signal.SIGINT], EXIT_CODE_RESTARTABLE),
         ("stuck", [signal.SIGTERM, signal.SIGINT], 130),
+        # What schedulers warn with, as `sbatch --signal=USR1@120`, and what a closed connection sends; once the run has
+        # stopped, no further signal changes its exit code.
+        ("leaving", [signal.SIGUSR1, signal.SIGHUP, signal.SIGTERM], EXIT_CODE_RESTARTABLE),
     ],
 )
 def test_signals_are_heard_whatever_the_main_thread_does(

@@ -43,7 +43,7 @@ from transformer.runs.checkpoint_files import (
 from transformer.runs.distributed import first_message_across_processes, is_primary, print_and_log, run_on_primary
 from transformer.runs.exceptions import RunFailed
 from transformer.runs.jsonl_reading import StepNumber
-from transformer.runs.preemption import mark_save_end, mark_save_start
+from transformer.runs.preemption import mark_save_end, mark_save_start, wait_for_save
 from transformer.storage.disk import REMOVED_SUFFIX
 from transformer.storage.paths import parse_path, storage_of
 
@@ -177,8 +177,9 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Return the steps whose checkpoints are complete, in ascending order."""
         try:
-            self._manager.wait_until_finished()
-            self._settle()
+            with wait_for_save():
+                self._manager.wait_until_finished()
+                self._settle()
         finally:
             self._verifying = None
             # The manager's own list keeps a save that failed and misses those of another process.
@@ -329,8 +330,9 @@ class Checkpoints:
 
     def _close(self) -> None:
         try:
-            self._manager.wait_until_finished()
-            self._settle()
+            with wait_for_save():
+                self._manager.wait_until_finished()
+                self._settle()
         finally:
             self._verifying = None
             self._manager.close()

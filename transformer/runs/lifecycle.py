@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 import threading
 import time
@@ -10,8 +11,15 @@ from typing import Any
 
 import jax
 
-from transformer.runs.distributed import is_primary, join_processes
-from transformer.runs.preemption import PausePoint, ProgressMonitor, exit_at_once, handle_stop_signals, write_stderr
+from transformer.runs.distributed import is_primary, join_processes, print_and_log
+from transformer.runs.preemption import (
+    PausePoint,
+    ProgressMonitor,
+    exit_at_once,
+    handle_stop_signals,
+    observe_saves,
+    write_stderr,
+)
 from transformer.runs.watchdog import watchdog_thread
 
 _NEWS, _BEGUN, _ALL, _HEARD = "headwise/news", "headwise/begun", "headwise/all", "headwise/heard"
@@ -24,7 +32,13 @@ _LOST_PROCESS = re.compile("gloo|nccl|connection|peer|remote process|heartbeat|c
 
 @contextlib.contextmanager
 def run_lifecycle(
-    coordinator: str | None, processes: int | None, process: int | None, *, heartbeat: int, watchdog: float | None
+    coordinator: str | None,
+    processes: int | None,
+    process: int | None,
+    *,
+    heartbeat: int,
+    watchdog: float | None,
+    grace: float | None = None,
 ) -> Iterator[ProgressMonitor]:
     """Join the other processes of a run, and handle signals, errors and hangs while the context lasts.
 
@@ -34,6 +48,7 @@ def run_lifecycle(
         process: The index of this process.
         heartbeat: The seconds of silence after which a process counts as lost.
         watchdog: The seconds that a unit of work may take; None is a multiple of the slowest so far, 0 is no limit.
+        grace: The seconds from a signal to stop until the process is killed; None is not known.
 
     Yields:
         The monitor of this process, for the training loop.
@@ -56,8 +71,35 @@ def run_lifecycle(
         with (
             messages.report_errors(heartbeat),
             watchdog_thread(monitor, watchdog, name, messages.describe_hung, end),
+            compare_saves_with_grace(monitor, grace),
         ):
             yield monitor
+
+
+@contextlib.contextmanager
+def compare_saves_with_grace(monitor: ProgressMonitor, grace: float | None) -> Iterator[None]:
+    """Say once, on the first process, if the process would be killed before it has finished a step and saved it.
+
+    Args:
+        monitor: The monitor of this process.
+        grace: The seconds from a signal to stop until the process is killed; None is not known.
+    """
+    said = False
+
+    def compare(save: float) -> None:
+        nonlocal said
+        unit = monitor.slowest_compiled_seconds
+        if said or grace is None or save + unit <= grace or not is_primary():
+            return
+        said = True
+        print_and_log(
+            f"stopping takes up to {math.ceil(save + unit)} s (a save {save:.0f} s, a step or batch {unit:.0f} s), and "
+            f"the launcher kills the run after --grace_seconds={grace:g}: give the launcher a longer --grace_seconds; "
+            "a smaller config.checkpoint_every loses fewer steps by a kill"
+        )
+
+    with observe_saves(compare):
+        yield
 
 
 class ProcessMessages:

@@ -13,6 +13,8 @@ from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunStopped
 
 # Programs that end a process and its group, such as timeout(1), send the same signal twice.
 _SAME_REQUEST = 0.5  # seconds
+# SIGTERM, a connection that was closed, and what `sbatch --signal` and its wrappers warn with.
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class PausePoint(NamedTuple):
@@ -34,6 +36,7 @@ class ProgressMonitor:
         current_unit: The current unit in words.
         unit_start_time: The time at which it began.
         slowest_unit_seconds: The seconds of the slowest finished unit.
+        slowest_compiled_seconds: The same, of the units after the first steps, which compile.
     """
 
     def __init__(self) -> None:
@@ -45,7 +48,7 @@ class ProgressMonitor:
         self.current_unit = "starting"
         self.unit_start_time = time.monotonic()
         self.slowest_unit_seconds = 0.0
-        """The seconds of the slowest finished unit."""
+        self.slowest_compiled_seconds = 0.0
 
     def begin_unit(self, what: str, *, makes: bool = False) -> None:
         """Begin the next unit; the one before is done.
@@ -65,6 +68,8 @@ class ProgressMonitor:
             now = time.monotonic()
             if self._begun:
                 self.slowest_unit_seconds = max(self.slowest_unit_seconds, now - self.unit_start_time)
+            if self.is_past_compilation:
+                self.slowest_compiled_seconds = max(self.slowest_compiled_seconds, now - self.unit_start_time)
             self._begun += 1
             if makes and self._making is None:
                 self._making = self._begun
@@ -109,42 +114,46 @@ class ProgressMonitor:
 
 @contextlib.contextmanager
 def handle_stop_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """Call a function at the first SIGTERM or SIGINT, and end the process at a second SIGINT.
+    """Call a function at the first signal to stop, and end the process at a second SIGINT.
 
-    Signals are received by the interpreter's C handler and read in a thread, so that they are noticed even while the
-    main thread compiles or waits for another process, and no exception interrupts anything. SIGINT stays ignored if it
-    was, as for programs that a shell starts in the background.
+    The signals are SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2. They are received by the interpreter's C handler and
+    read in a thread, so that they are noticed even while the main thread compiles or waits for another process, and no
+    exception interrupts anything. A signal stays ignored if it was, as SIGINT for programs that a shell starts in the
+    background and SIGHUP under nohup.
 
-    A SIGTERM after the first signal changes nothing: schedulers send it again before they kill (Slurm when it requeues
-    a job), and the run is stopping already. A second SIGINT comes from a user who does not want to wait for the step:
-    the process ends with 128 + its number, once a pending save is done.
+    Another signal after the first changes nothing, also after the context: schedulers send SIGTERM again before they
+    kill (Slurm when it requeues a job), and the run is stopping already. Only a second SIGINT comes from a user who
+    does not want to wait for the step: the process ends with 128 + its number, once a pending save is done.
 
     Args:
         stop: The function, which is called with the name of the first signal in a thread of its own.
     """
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        numbers.append(signal.SIGINT)
+    stopping = threading.Event()
+    numbers = [each for each in (*_STOP_SIGNALS, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     thread = threading.Thread(
-        target=_listen_for_signals, args=(reading, set(numbers), stop), name="signals", daemon=True
+        target=_listen_for_signals, args=(reading, set(numbers), stop, stopping), name="signals", daemon=True
     )
     thread.start()
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # The exit code of a run that has stopped says so, whatever it still hears.
+            ignored = stopping.is_set() and number != signal.SIGINT
+            signal.signal(number, signal.SIG_IGN if ignored else handler)
         signal.set_wakeup_fd(earlier)
         os.close(writing)
         thread.join(timeout=1)  # a process forked in between would keep the pipe open
         os.close(reading)
 
 
-def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None]) -> None:
+def _listen_for_signals(
+    pipe: int, numbers: set[int], stop: Callable[[str], None], stopping: threading.Event
+) -> None:
     first: float | None = None
     while heard := os.read(pipe, 1):
         number = heard[0]
@@ -153,13 +162,14 @@ def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None
         name = signal.Signals(number).name
         if first is None:
             first = time.monotonic()
+            stopping.set()
             write_stderr(
                 f"{name}: stopping after the current step and saving a checkpoint; press Ctrl-C again to stop at once"
             )
             threading.Thread(target=stop, args=(name,), name="stopping", daemon=True).start()
         elif time.monotonic() - first <= _SAME_REQUEST:
             continue
-        elif number == signal.SIGTERM:
+        elif number != signal.SIGINT:
             write_stderr(f"{name} again: already stopping and saving")
         else:
             if save_in_progress():
@@ -185,13 +195,17 @@ def write_stderr(line: str) -> None:
 
 _saves_changed = threading.Condition()
 _saves_under_way = 0
+_save_start_time = 0.0
+_save_observers: list[Callable[[float], None]] = []
+_waits_for_save = False
 
 
 def mark_save_start() -> None:
     """Mark the start of a checkpoint save; call `mark_save_end` once it is committed or has failed."""
-    global _saves_under_way
+    global _saves_under_way, _save_start_time
     with _saves_changed:
         _saves_under_way += 1
+        _save_start_time = time.monotonic()
 
 
 def mark_save_end() -> None:
@@ -199,7 +213,10 @@ def mark_save_end() -> None:
     global _saves_under_way
     with _saves_changed:
         _saves_under_way -= 1
+        seconds = time.monotonic() - _save_start_time
         _saves_changed.notify_all()
+    for observe in tuple(_save_observers):
+        observe(seconds)
 
 
 def save_in_progress() -> bool:
@@ -212,3 +229,29 @@ def call_when_no_save_runs(act: Callable[[], None]) -> None:
     with _saves_changed:
         _saves_changed.wait_for(lambda: not _saves_under_way)
         act()
+
+
+@contextlib.contextmanager
+def observe_saves(observe: Callable[[float], None]) -> Iterator[None]:
+    """Call a function with the seconds of each checkpoint save that ends while the context lasts."""
+    _save_observers.append(observe)
+    try:
+        yield
+    finally:
+        _save_observers.remove(observe)
+
+
+@contextlib.contextmanager
+def wait_for_save() -> Iterator[None]:
+    """Mark that the training thread does nothing but wait for a save and its verification."""
+    global _waits_for_save
+    before, _waits_for_save = _waits_for_save, True
+    try:
+        yield
+    finally:
+        _waits_for_save = before
+
+
+def is_waiting_for_save() -> bool:
+    """Whether the training thread waits for a save."""
+    return _waits_for_save

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from transformer.runs.preemption import ProgressMonitor, exit_at_once, write_stderr
+from transformer.runs.preemption import ProgressMonitor, exit_at_once, is_waiting_for_save, write_stderr
 
-# The limit in seconds: at least this, and this many times the slowest unit; longer up to the second step.
+# The limit in seconds: at least this, and this many times the slowest unit; longer up to the second step, and for saves.
 MIN_SECONDS, SLOWEST_UNIT_FACTOR, FIRST_STEP_SECONDS = 300.0, 10.0, 3600.0
 
 _logger = logging.getLogger(__name__)
@@ -23,9 +23,10 @@ def time_limit(monitor: ProgressMonitor, seconds: float | None) -> float:
     Args:
         monitor: The monitor of the process.
         seconds: The limit; None is a multiple of the slowest unit so far. Until the second step is done it is at least
-            an hour, since programs are compiled.
+            an hour, since programs are compiled; so it is while a save is waited for, which may be slower than any step
+            and is the work that a stopped run came to do.
     """
-    if not monitor.is_past_compilation:
+    if not monitor.is_past_compilation or is_waiting_for_save():
         return max(FIRST_STEP_SECONDS, seconds or 0.0)
     return max(MIN_SECONDS, SLOWEST_UNIT_FACTOR * monitor.slowest_unit_seconds) if seconds is None else seconds
 
