@@ -22,7 +22,7 @@ DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_t
 NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir)")
 OPTIONS = "as in --options='--key=value --key=value'"
 # The launcher sets these for each process; the train command's flags after -- must not.
-LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id")
+LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id", "grace_seconds")
 TOOLS = {
     "gcloud": "install the Google Cloud CLI and log in with: gcloud auth login",
     "kubectl": "install it with: gcloud components install kubectl",

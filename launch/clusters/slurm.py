@@ -21,6 +21,7 @@ from launch.clusters.launcher_common import (
 from launch.command import Arguments, Command, Flag
 from transformer.command_invocation import find_checkout
 from transformer.config import UserError
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 # The nodes share this machine's disk. A checkout's environment is in it; an installed library's is this one.
 PYTHON = sys.executable if find_checkout() is None else ".venv/bin/python"
@@ -29,7 +30,8 @@ COMMAND = Command(
     description=(
         "Train on the GPUs of a Slurm cluster. The flags of the train command follow after --. A batch script runs it "
         "as one task per GPU or per node. The job is requeued shortly before its time limit, when it is preempted and "
-        "when a node fails, and resumes from its last checkpoint."
+        "when a node fails, and resumes from its last checkpoint. A job that needs longer to save is warned earlier the "
+        "next time, and one that comes to no checkpoint is not requeued without end."
     ),
     example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
@@ -41,6 +43,7 @@ COMMAND = Command(
             choices=("gpu", "node"),
             default="gpu",
         ),
+        Flag("cpus_per_task", "the number of CPUs per process (default: the cluster's, often 1)", value_type=int),
         Flag("time", "the time limit, after which the job is requeued: MINUTES, HH:MM:SS or DAYS-HH:MM:SS"),
         Flag(
             "grace_seconds",
@@ -56,9 +59,15 @@ COMMAND = Command(
     ),
 )
 TIME = r"\d+|(\d+:)?\d+:\d\d|\d+-\d+(:\d\d){0,2}"
+# Slurm may send a signal up to a minute earlier than asked, never later.
+EARLY = 60  # seconds
 # Seconds before the end of the job's time that it goes back into the queue, whether or not the run has stopped: Slurm
 # kills a job at that end, and queues it no more.
-REQUEUE = 60
+RESERVE = 30
+# So many times in a row a job puts itself back into the queue without a new checkpoint.
+MAX_REQUEUES = 3
+# The exit code of a process whose peer was lost: jax aborts it.
+PEER_LOST = 134
 # A node's own disk: no other node sees it, and the next run of the job may be on other nodes.
 LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 
@@ -100,8 +109,9 @@ def build_batch_script(arguments: Arguments, training: TrainCommand) -> str:
         raise UserError(f"--grace_seconds={arguments.grace_seconds} must be at least 1 second")
     if training.workdir.startswith(tuple(f"{folder}/" for folder in LOCAL)):
         raise UserError(f"--workdir={training.workdir} is on a node's own disk: pass a directory that all nodes share")
-    # Slurm may send it up to a minute earlier, never later: the run has the whole of what is left.
-    warning = arguments.grace_seconds + REQUEUE
+    if arguments.cpus_per_task is not None and arguments.cpus_per_task < 1:
+        raise UserError(f"--cpus_per_task={arguments.cpus_per_task} must be at least 1")
+    warning = arguments.grace_seconds + EARLY
     if arguments.time is not None and 0 < _seconds(_time(arguments.time)) <= 2 * warning:
         raise UserError(
             f"--time={arguments.time} is too short: the job is stopped {warning} seconds before its end, and "
@@ -114,6 +124,7 @@ def build_batch_script(arguments: Arguments, training: TrainCommand) -> str:
         f"--nodes={share.num_nodes}",
         f"--ntasks-per-node={tasks}",
         f"--gpus-per-node={share.gpus_per_node}",
+        *((f"--cpus-per-task={arguments.cpus_per_task}",) if arguments.cpus_per_task is not None else ()),
         *((f"--time={_time(arguments.time)}",) if arguments.time is not None else ()),
         f"--output={name}-%j.log",
         "--open-mode=append",
@@ -127,31 +138,107 @@ def build_batch_script(arguments: Arguments, training: TrainCommand) -> str:
     )
     # jax would give each process of a Slurm job one GPU, whatever their number.
     devices = ",".join(map(str, range(share.gpus_per_node)))
-    command = shlex.join(
-        ("srun", "--kill-on-bad-exit=1", *build_train_argv(check_flag_value("python", arguments.python), training))
-    )
+    words = build_train_argv(check_flag_value("python", arguments.python), training)
+    command = f'{shlex.join(("srun", "--kill-on-bad-exit=1", *words))} "--grace_seconds=$grace"'
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {setting}" for setting in settings),
+        *(f"{variable}={value}" for variable, value in _script_variables(arguments, training, name).items()),
         *enter,
         *((f"export JAX_LOCAL_DEVICE_IDS={devices}",) if arguments.process_per == "node" else ()),
-        "# srun does not take this from its job by itself.",
-        'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi',
-        "# Before the end: tell the processes to stop, and queue the job again once they have saved. Whatever has not",
-        "# ended then gets SIGTERM from Slurm, which changes nothing more, and is killed KillWait seconds (30) later.",
-        "again() {",
-        f"  local until=$((SECONDS + {arguments.grace_seconds}))",
-        '  scancel --signal=TERM "$SLURM_JOB_ID"',
-        '  while kill -0 "$processes" 2>/dev/null && ((SECONDS < until)); do sleep 1; done',
-        '  scontrol requeue "$SLURM_JOB_ID"',
-        "  exit",
-        "}",
-        f"{command} &",
-        "processes=$!",
-        "trap again USR1",
-        'wait "$processes"',
+        f"{_BEGIN}{command} &",
+        _END,
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def _script_variables(arguments: Arguments, training: TrainCommand, name: str) -> dict[str, str]:
+    """Return the variables of the batch script, with their quoted values."""
+    local = not re.match("gs://", training.workdir)
+    return {
+        "grace": str(arguments.grace_seconds),
+        "early": str(EARLY),
+        "reserve": str(RESERVE),
+        "most": str(MAX_REQUEUES),
+        "restartable": str(EXIT_CODE_RESTARTABLE),
+        "peer_lost": str(PEER_LOST),
+        # Those of a run in a bucket are not looked up: its requeues do not count.
+        "checkpoints": shlex.quote(f"{training.workdir}/checkpoints") if local else "",
+        # Beside the log, wherever the checkout is.
+        "state": f'"$PWD/{name}${{SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}}.requeue"',
+    }
+
+
+# Before the processes are started.
+_BEGIN = r"""# srun does not take this from its job by itself.
+if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi
+# One job of an array: the SLURM_JOB_ID of its last one names the whole array.
+job="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
+
+# The newest complete checkpoint; "none" if there is none.
+newest() { ls -- "$checkpoints" 2>/dev/null | grep -xE '[0-9]+' | sort -n | tail -n 1 | grep . || echo none; }
+
+# The end of the job's time in seconds since the epoch; nothing if it has none.
+end_of_job() { SLURM_TIME_FORMAT=%s squeue --noheader --jobs="$job" --format=%e 2>/dev/null | grep -xE '[0-9]+'; }
+
+# What earlier starts have learned: the grace that they needed, and how often the job went back into the queue with the
+# same newest checkpoint.
+first=$(newest) end=$(end_of_job) longest=$grace requeues=0
+if [ -n "$end" ]; then longest=$(((end - $(date +%s)) / 2 - early)); fi  # half of its time the job trains
+if [ -r "$state" ] && read -r learned count checkpoint <"$state" && [[ "$learned $count" =~ ^[1-9][0-9]*\ [0-9]+$ ]]; then
+  if ((learned > longest)); then learned=$longest; fi
+  if ((learned > grace)); then grace=$learned; fi
+  if [ "${SLURM_RESTART_COUNT:-0}" != 0 ] && [ "$checkpoint" = "$first" ]; then requeues=$count; fi
+fi
+
+# Queue the job again, unless it did so too often without a new checkpoint.
+requeue() {
+  if [ -n "$checkpoints" ] && [ "$(newest)" = "$first" ] && ((requeues += 1, requeues > most)); then
+    echo "error: this job went back into the queue $most times without a new checkpoint, and is not queued again: pass" \
+      "a longer --time, a longer --grace_seconds (now $grace) or a smaller --config.checkpoint_every" >&2
+    exit 1
+  fi
+  echo "$grace $requeues $first" >"$state"
+  scontrol requeue "$job" && exit
+  echo "error: Slurm does not queue job $job again: submit it again to go on" >&2
+  exit 1
+}
+
+# Before the end: tell the processes to stop, and queue the job again once they have saved. What has not ended shortly
+# before the end gets SIGTERM from Slurm, which changes nothing more, and is killed KillWait seconds (30) later.
+again() {
+  trap '' USR1
+  local until=$(($(date +%s) + grace))
+  end=$(end_of_job)
+  if [ -n "$end" ] && ((end - reserve > until)); then until=$((end - reserve)); fi
+  scancel --signal=TERM "$job"
+  while kill -0 "$processes" 2>/dev/null && (($(date +%s) < until)); do sleep 1; done
+  if kill -0 "$processes" 2>/dev/null && ((grace < longest)); then
+    grace=$((2 * grace < longest ? 2 * grace : longest))
+    echo "stopping and saving took longer than the warning: the next start stops $((grace + early)) seconds before its" \
+      "end; pass --grace_seconds=$grace to a new job" >&2
+    requeues=$((requeues - 1))  # a longer grace is worth another start
+  fi
+  requeue
+}
+trap again USR1
+"""
+# Behind them.
+_END = r"""processes=$!
+# Slurm warns as the job was submitted, and not as it has learned since.
+if [ -n "$end" ] && ((end - early - grace > $(date +%s))); then
+  (sleep $((end - early - grace - $(date +%s))) && kill -USR1 $$) >/dev/null 2>&1 &
+fi
+while wait "$processes"; code=$?; ((code > 128)) && kill -0 "$processes" 2>/dev/null; do :; done
+if ((code == restartable)) && scontrol show job "$job" 2>/dev/null | grep -q 'PreemptTime=[0-9]'; then
+  # It was preempted and has saved within its GraceTime: Slurm would not queue it again, but count it as failed.
+  scontrol requeue "$job"
+elif ((code == peer_lost)); then
+  # The processes miss a lost node earlier than Slurm does (SlurmdTimeout, 300 seconds).
+  requeue
+fi
+exit "$code"
+"""
 
 
 def parse_gpu_topology(flag: str | None, config_topology: str, gpus_per_node: int) -> NodeAllocation:
