@@ -30,8 +30,8 @@ COMMAND = Command(
     description=(
         "Train on the GPUs of a Slurm cluster. The flags of the train command follow after --. A batch script runs it "
         "as one task per GPU or per node. The job is requeued shortly before its time limit, when it is preempted and "
-        "when a node fails, and resumes from its last checkpoint. A job that needs longer to save is warned earlier the "
-        "next time, and one that comes to no checkpoint is not requeued without end."
+        "when a node fails, and resumes from its last checkpoint. A job that needs longer to save is warned earlier "
+        "the next time, and one that comes to no checkpoint is not requeued without end."
     ),
     example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
@@ -185,7 +185,8 @@ end_of_job() { SLURM_TIME_FORMAT=%s squeue --noheader --jobs="$job" --format=%e 
 # same newest checkpoint.
 first=$(newest) end=$(end_of_job) longest=$grace requeues=0
 if [ -n "$end" ]; then longest=$(((end - $(date +%s)) / 2 - early)); fi  # half of its time the job trains
-if [ -r "$state" ] && read -r learned count checkpoint <"$state" && [[ "$learned $count" =~ ^[1-9][0-9]*\ [0-9]+$ ]]; then
+if [ -r "$state" ] && read -r learned count checkpoint <"$state" && [[ "$learned:$count" =~ ^[1-9][0-9]*:[0-9]+$ ]]
+then
   if ((learned > longest)); then learned=$longest; fi
   if ((learned > grace)); then grace=$learned; fi
   if [ "${SLURM_RESTART_COUNT:-0}" != 0 ] && [ "$checkpoint" = "$first" ]; then requeues=$count; fi
@@ -194,8 +195,8 @@ fi
 # Queue the job again, unless it did so too often without a new checkpoint.
 requeue() {
   if [ -n "$checkpoints" ] && [ "$(newest)" = "$first" ] && ((requeues += 1, requeues > most)); then
-    echo "error: this job went back into the queue $most times without a new checkpoint, and is not queued again: pass" \
-      "a longer --time, a longer --grace_seconds (now $grace) or a smaller --config.checkpoint_every" >&2
+    echo "error: this job went back into the queue $most times without a new checkpoint, and is not queued again:" \
+      "pass a longer --time, a longer --grace_seconds (now $grace) or a smaller --config.checkpoint_every" >&2
     exit 1
   fi
   echo "$grace $requeues $first" >"$state"
@@ -215,8 +216,8 @@ again() {
   while kill -0 "$processes" 2>/dev/null && (($(date +%s) < until)); do sleep 1; done
   if kill -0 "$processes" 2>/dev/null && ((grace < longest)); then
     grace=$((2 * grace < longest ? 2 * grace : longest))
-    echo "stopping and saving took longer than the warning: the next start stops $((grace + early)) seconds before its" \
-      "end; pass --grace_seconds=$grace to a new job" >&2
+    echo "stopping and saving took longer than the warning: the next start stops $((grace + early)) seconds before" \
+      "its end; pass --grace_seconds=$grace to a new job" >&2
     requeues=$((requeues - 1))  # a longer grace is worth another start
   fi
   requeue

@@ -46,7 +46,7 @@ def engines(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Engi
     engines = Engines(tmp_path)
     monkeypatch.chdir(root)
     monkeypatch.setenv("PATH", engines.environment["PATH"])
-    for name in ("sbatch", "srun", "scancel", "scontrol"):
+    for name in ("sbatch", "srun", "scancel", "scontrol", "squeue"):
         engines.add(name)
     return engines
 
@@ -80,18 +80,46 @@ def settings(text: str) -> dict[str, str]:
     return found
 
 
-def run_job(engines: Engines, text: str, cwd: Path) -> subprocess.Popen[str]:
-    environment = {**engines.environment, "SLURM_JOB_ID": "42"}
+def run_job(engines: Engines, text: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
+    environment = {**engines.environment, "SLURM_JOB_ID": "42", **variables}
     return subprocess.Popen(["bash", "-c", text], env=environment, cwd=cwd, stderr=subprocess.PIPE, text=True)
 
 
+def changes(engines: Engines) -> list[tuple[str, list[str]]]:
+    """The calls that change something in Slurm, apart from the submission."""
+    return [(call.name, call.words) for call in engines.calls() if call.name in ("scancel", "scontrol")]
+
+
+def warn(engines: Engines, text: str, tmp_path: Path, action: str = "signal.SIG_DFL", **variables: str) -> str:
+    """Run a job whose process ends as `action` says, warn it, and return what it prints."""
+    mark = tmp_path / "mark"
+    mark.unlink(missing_ok=True)
+    engines.add("srun", SRUN.format(mark=str(mark), action=action))
+    engines.add("scancel", SCANCEL.format(mark=str(mark)))
+    job = run_job(engines, text, tmp_path, **variables)
+    deadline = time.monotonic() + 30
+    while not mark.exists() or not mark.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(job.pid, signal.SIGUSR1)
+    job.wait()
+    if action.endswith("IGN"):
+        # What hears nothing is Slurm's to kill: the job is queued again all the same.
+        os.kill(int(mark.read_text()), signal.SIGKILL)
+    else:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(mark.read_text()), 0)
+    return job.communicate()[1]
+
+
 def test_the_script_asks_for_nodes_and_starts_a_task_a_gpu(engines, tmp_path):
-    text = script(engines, *OWN, "--time=24:00:00", *TRAIN)
+    text = script(engines, *OWN, "--time=24:00:00", "--cpus_per_task=12", *TRAIN)
     assert settings(text) == {
         "job-name": "demo",
         "nodes": "2",
         "ntasks-per-node": "8",
         "gpus-per-node": "8",
+        "cpus-per-task": "12",
         "time": "24:00:00",
         "output": "demo-%j.log",
         "open-mode": "append",
@@ -101,7 +129,8 @@ def test_the_script_asks_for_nodes_and_starts_a_task_a_gpu(engines, tmp_path):
     job = run_job(engines, text, tmp_path)
     assert job.wait() == 0
     (srun,) = engines.calls("srun")
-    assert srun.words == ["--kill-on-bad-exit=1", ".venv/bin/python", "-m", "launch.train", *TRAIN[1:]]
+    words = [".venv/bin/python", "-m", "launch.train", *TRAIN[1:], "--grace_seconds=240"]
+    assert srun.words == ["--kill-on-bad-exit=1", *words]
     assert not {"JAX_LOCAL_DEVICE_IDS", "SRUN_CPUS_PER_TASK"} & set(srun.environment)
     assert engines.calls("scontrol") == []
 
@@ -138,29 +167,77 @@ def test_the_job_ends_as_the_training_does(engines, tmp_path):
 
 @pytest.mark.parametrize("action", ["signal.SIG_DFL", "signal.SIG_IGN"])
 def test_before_its_time_is_up_the_job_is_stopped_and_queued_again(engines, tmp_path, action):
-    mark = tmp_path / "mark"
-    engines.add("srun", SRUN.format(mark=str(mark), action=action))
-    engines.add("scancel", SCANCEL.format(mark=str(mark)))
     text = script(engines, *OWN, "--grace_seconds=1" if action.endswith("IGN") else "--grace_seconds=50", *TRAIN)
-    engines.forget()
-    job = run_job(engines, text, tmp_path)
-    deadline = time.monotonic() + 30
-    while not mark.exists() or not mark.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(job.pid, signal.SIGUSR1)
-    job.wait()
-    assert [(call.name, call.words) for call in engines.calls()][1:] == [
-        ("scancel", ["--signal=TERM", "42"]),
-        ("scontrol", ["requeue", "42"]),
-    ]
-    process = int(mark.read_text())
-    if action.endswith("IGN"):
-        # What hears nothing is Slurm's to kill: the job is queued again all the same.
-        os.kill(process, signal.SIGKILL)
-    else:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
+    warn(engines, text, tmp_path, action)
+    assert changes(engines) == [("scancel", ["--signal=TERM", "42"]), ("scontrol", ["requeue", "42"])]
+
+
+def test_a_task_of_an_array_is_stopped_and_queued_again_alone(engines, tmp_path):
+    text = script(engines, *OWN, "--options=--array=1-4", "--grace_seconds=50", *TRAIN)
+    # Slurm gives the last task the number of the array, by which all its tasks are meant.
+    warn(engines, text, tmp_path, SLURM_ARRAY_JOB_ID="42", SLURM_ARRAY_TASK_ID="4")
+    assert changes(engines) == [("scancel", ["--signal=TERM", "42_4"]), ("scontrol", ["requeue", "42_4"])]
+    assert (tmp_path / "demo-4.requeue").read_text() == "50 1 none\n"
+
+
+def test_the_whole_warning_is_the_run_s_and_one_that_was_too_short_is_longer_the_next_time(
+    engines, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(slurm, "EARLY", 0)
+    monkeypatch.setattr(slurm, "RESERVE", 1)
+    text = script(engines, *OWN, "--grace_seconds=1", *TRAIN)
+    end = int(time.time()) + 8
+    engines.add("squeue", f"print({end})")
+    said = warn(engines, text, tmp_path, "signal.SIG_IGN")
+    assert end - 1 <= time.time() <= end + 3
+    assert "the next start stops 2 seconds before its end; pass --grace_seconds=2 to a new job" in said
+    assert (tmp_path / "demo.requeue").read_text() == "2 0 none\n"
+    # What was learned is told to the run, and the script warns it by itself.
+    engines.add("squeue", f"print({int(time.time()) + 6})")
+    engines.add("srun", "import time\ntime.sleep(1)")
+    assert run_job(engines, text, tmp_path).wait() == 0
+    assert engines.calls("srun")[-1].words[-1] == "--grace_seconds=2"
+
+
+def test_a_job_without_a_new_checkpoint_is_not_queued_without_end(engines, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "MAX_REQUEUES", 1)
+    text = script(engines, *OWN, *TRAIN)
+    engines.add("srun", "sys.exit(134)")  # its peer was lost
+    checkpoints = tmp_path / "runs" / "demo" / "checkpoints"
+
+    def start(restarts: int) -> tuple[int, str]:
+        job = run_job(engines, text, tmp_path, SLURM_RESTART_COUNT=str(restarts))
+        return job.wait(), job.communicate()[1]
+
+    assert start(0) == (0, "")
+    code, said = start(1)
+    assert code == 1
+    assert "error: this job went back into the queue 1 times without a new checkpoint" in said
+    assert len(changes(engines)) == 1
+    # A checkpoint counts when it is complete.
+    (checkpoints / "7.orbax-checkpoint-tmp-1").mkdir(parents=True)
+    assert start(2)[0] == 1
+    for step in ("10", "9"):
+        (checkpoints / step).mkdir()
+    assert start(3)[0] == 0
+    assert (tmp_path / "demo.requeue").read_text() == "240 1 10\n"
+    # A job that is submitted anew counts anew.
+    assert start(0)[0] == 0
+    # The checkpoints of a run in a bucket are not known.
+    assert "\ncheckpoints=\n" in script(engines, *OWN, *TRAIN[:2], "--workdir=gs://bucket/other")
+
+
+@pytest.mark.parametrize(
+    ("code", "shown", "queued"),
+    [(75, "PreemptTime=2026-11-27T07:59:21", True), (75, "PreemptTime=None", False), (1, "PreemptTime=2026", False)],
+)
+def test_a_job_that_was_preempted_and_has_saved_is_queued_again(engines, tmp_path, code, shown, queued):
+    """With a GraceTime it ends by itself, and Slurm counts it as failed; one that was canceled stays away."""
+    text = script(engines, *OWN, *TRAIN)
+    engines.add("srun", f"sys.exit({code})")
+    engines.add("scontrol", f"print('JobState=RUNNING {shown}')")
+    assert run_job(engines, text, tmp_path).wait() == code
+    assert (("scontrol", ["requeue", "42"]) in changes(engines)) == queued
 
 
 def test_the_job_is_queued_again_as_soon_as_the_run_has_saved_and_no_earlier(engines, tmp_path):
@@ -180,14 +257,6 @@ def test_the_job_is_queued_again_as_soon_as_the_run_has_saved_and_no_earlier(eng
     assert (tmp_path / "queued").read_text() == "True"
 
 
-def test_the_whole_warning_but_a_minute_is_the_run_s(engines):
-    """Slurm warns up to a minute earlier than it is asked to, and kills a job that is not in the queue by its end."""
-    for grace in (1, 240, 1000):
-        text = script(engines, *OWN, f"--grace_seconds={grace}", *TRAIN)
-        assert settings(text)["signal"] == f"B:USR1@{grace + 60}"
-        assert f"SECONDS + {grace}))" in text
-
-
 def test_hostile_words_reach_python_as_they_are(engines, tmp_path):
     directory = "check out;$(touch harm)"
     (tmp_path / directory).mkdir()
@@ -199,7 +268,7 @@ def test_hostile_words_reach_python_as_they_are(engines, tmp_path):
         job = run_job(engines, text, tmp_path)
         assert (job.wait(), job.communicate()[1]) == (0, "")
         (srun,) = engines.calls("srun")
-        assert srun.words == ["--kill-on-bad-exit=1", python, "-m", "launch.train", *words]
+        assert srun.words == ["--kill-on-bad-exit=1", python, "-m", "launch.train", *words, "--grace_seconds=240"]
         assert Path(srun.environment["PWD"]).name == directory
     assert not [path for path in tmp_path.rglob("harm")]
     assert not os.path.exists("harm")
@@ -261,6 +330,7 @@ def test_gpus_that_no_nodes_make(topology, each, says):
         (("--time=1;rm",), "--time=1;rm is not a time"),
         (("--time=",), "--time= is not a time"),
         (("--time=3",), "--time=3 is too short: the job is stopped 300 seconds before its end"),
+        (("--cpus_per_task=0",), "--cpus_per_task=0 must be at least 1"),
         (("--grace_seconds=0",), "--grace_seconds=0 must be at least 1 second"),
         (("--options=job.sh",), "'job.sh' is not of the form --key=value"),
         (("--name=a b",), "--name=a b is not a valid name of a run"),

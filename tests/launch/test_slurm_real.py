@@ -4,9 +4,6 @@ Two processes, one a node. What a run has written is compared with the run that 
 """
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
 import time
@@ -82,7 +79,9 @@ class Job:
     def checkpoints(self) -> list[int]:
         """The complete checkpoints."""
         folder = self.run / "checkpoints"
-        return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()) if folder.exists() else []
+        return (
+            sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()) if folder.exists() else []
+        )
 
 
 @pytest.fixture
@@ -251,8 +250,6 @@ def test_a_job_that_comes_to_no_checkpoint_is_not_queued_without_end(
     job.wait("FAILED", 400)
     assert "is not queued again: pass a longer --time, a longer --grace_seconds (now " in job.said()
     assert job.checkpoints() == []
-
-
 
 
 def _command(entry: Path) -> bytes:

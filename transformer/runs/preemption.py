@@ -151,9 +151,7 @@ def handle_stop_signals(stop: Callable[[str], None]) -> Iterator[None]:
         os.close(reading)
 
 
-def _listen_for_signals(
-    pipe: int, numbers: set[int], stop: Callable[[str], None], stopping: threading.Event
-) -> None:
+def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None], stopping: threading.Event) -> None:
     first: float | None = None
     while heard := os.read(pipe, 1):
         number = heard[0]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 from transformer.runs.preemption import ProgressMonitor, exit_at_once, is_waiting_for_save, write_stderr
 
-# The limit in seconds: at least this, and this many times the slowest unit; longer up to the second step, and for saves.
+# The limit in seconds: at least this, and this many times the slowest unit. Up to the second step, and while a save is
+# waited for, at least the last.
 MIN_SECONDS, SLOWEST_UNIT_FACTOR, FIRST_STEP_SECONDS = 300.0, 10.0, 3600.0
 
 _logger = logging.getLogger(__name__)
