@@ -1,10 +1,12 @@
-"""Train on a TPU slice of a GKE cluster: a JobSet with one pod on every host."""
+"""Train on a TPU slice or on GPU nodes of a GKE cluster: a JobSet with one pod on every host."""
 
 import json
 import re
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from launch.clusters.gpu_nodes import GPUS_PER_NODE, parse_gpu_topology
 from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
@@ -19,16 +21,18 @@ from launch.clusters.launcher_common import (
     run_launcher,
     run_tool,
 )
-from launch.clusters.tpu_slices import TpuSlice, parse_slice
+from launch.clusters.tpu_slices import parse_slice
 from launch.command import Arguments, Command, Flag
 from transformer.config import UserError
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 COMMAND = Command(
     name="clusters.gke",
     description=(
-        "Train on a TPU slice of a GKE cluster that has the JobSet controller. The flags of the train command follow "
-        "after --. A JobSet runs it in a pod on every host of the slice. Pods that fail are restarted and resume from "
-        "the last checkpoint, unless they fail by a user error (exit code 2)."
+        "Train on a TPU slice or on GPU nodes of a GKE cluster that has the JobSet controller (0.10 or newer). The "
+        "flags of the train command follow after --. A JobSet runs it in a pod on every host. Pods that fail are restarted "
+        "and resume from the last checkpoint, unless they fail by a user error (exit code 2). Restarts after a "
+        "preemption do not count."
     ),
     example=(
         "--image=us-docker.pkg.dev/project/headwise/headwise:1 --topology=v5p:4x4x8 -- "
@@ -36,39 +40,118 @@ COMMAND = Command(
     ),
     flags=(
         Flag("image", "a container image with the checkout and its dependencies", required=True),
-        Flag("topology", "the slice, such as v5e:4x4 or v5p:4x8x8 (default: the config's topology)"),
+        Flag(
+            "topology",
+            "the slice, such as v5e:4x4 or v5p:4x8x8, or the GPUs, as gpu:16 (default: the config's topology)",
+        ),
+        Flag("gpu_type", "the GPUs by GKE's label of their nodes, such as nvidia-h100-80gb"),
+        GPUS_PER_NODE,
         NAME,
         Flag("namespace", "the Kubernetes namespace (default: kubectl's own)"),
         Flag("service_account", "a Kubernetes service account that can read and write the bucket"),
         Flag("queue", "the Kueue queue to submit to"),
         Flag("spot", "use spot nodes, which may be preempted", value_type=bool, default=False),
+        Flag("priority_class", "the Kubernetes priority class of the pods"),
+        Flag("volumes", "persistent volume claims to mount, as CLAIM:/PATH,CLAIM:/PATH:ro"),
+        Flag(
+            "grace_seconds",
+            "seconds from SIGTERM to SIGKILL (a node that is preempted may go earlier)",
+            value_type=int,
+            default=240,
+        ),
+        Flag("ttl_seconds", "delete the JobSet so many seconds after it has ended (default: never)", value_type=int),
         Flag("checkout_dir", "the checkout in the image (default: the image's own working directory)"),
         Flag("python", "the Python interpreter in the image", default="python"),
-        Flag("max_restarts", "the maximum number of restarts of the pods", value_type=int, default=10),
+        Flag("max_restarts", "the maximum number of restarts after failures", value_type=int, default=10),
         DRY_RUN,
     ),
 )
 JOB, CONTAINER = "slice", "train"
+# The train command's exit code for user errors.
+MISTAKE = 2
 # The ports of jax's coordinator on TPU hosts, and of libtpu's processes.
 COORDINATOR_PORT, LIBTPU_PORT = 8482, 8471
 # A pod's name is that of the run, JOB, its index, the pod's index and five letters: 63 characters in all.
 LONGEST_SUFFIX = len(f"-{JOB}-0--") + len("abcde")
+# The messages by which Kubernetes' job controller says why a job failed, as the rules of a JobSet match them.
+MISTAKE_MESSAGE = f"failed with exit code {MISTAKE} matching FailJob rule"
+VOLUME = r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?):(/[^:,]+)(:ro)?"
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+
+
+class NodePool(NamedTuple):
+    """The nodes of a run.
+
+    Attributes:
+        num_hosts: Their number, and so that of the pods.
+        description: One of them, in words.
+        selector: Their labels.
+        resource: The Kubernetes name of their accelerators, and of the taint that pods must tolerate.
+        accelerators_per_host: The number of accelerators on each.
+        is_tpu: Whether they are hosts of a TPU slice.
+    """
+
+    num_hosts: int
+    description: str
+    selector: Mapping[str, str]
+    resource: str
+    accelerators_per_host: int
+    is_tpu: bool
+
+
+def find_node_pool(arguments: Arguments, training: TrainCommand) -> NodePool:
+    """Return the nodes that --topology names.
+
+    Raises:
+        UserError: If it is neither a TPU slice nor a number of GPUs, or --gpu_type does not fit it.
+    """
+    if (arguments.topology or training.topology).startswith("gpu:"):
+        share = parse_gpu_topology(arguments.topology, training.topology, arguments.gpus_per_node)
+        if arguments.gpu_type is None:
+            raise UserError(
+                "GPUs on GKE need --gpu_type, the label of their nodes, such as --gpu_type=nvidia-h100-80gb"
+            )
+        return NodePool(
+            num_hosts=share.num_nodes,
+            description=f"a node with {share.gpus_per_node} GPUs {_label('gpu_type', arguments.gpu_type)}",
+            selector={"cloud.google.com/gke-accelerator": arguments.gpu_type},
+            resource="nvidia.com/gpu",
+            accelerators_per_host=share.gpus_per_node,
+            is_tpu=False,
+        )
+    tpu = parse_slice(arguments.topology, training.topology)
+    if arguments.gpu_type is not None:
+        raise UserError(f"--gpu_type={arguments.gpu_type} is for GPUs, and the topology is a TPU slice: omit it")
+    return NodePool(
+        num_hosts=tpu.num_hosts,
+        description=f"a {tpu.machine_type} with {tpu.chips_per_host} chips",
+        selector={
+            "cloud.google.com/gke-tpu-accelerator": tpu.generation.gke_node_label,
+            "cloud.google.com/gke-tpu-topology": tpu.topology,
+        },
+        resource="google.com/tpu",
+        accelerators_per_host=tpu.chips_per_host,
+        is_tpu=True,
+    )
 
 
 def main(arguments: Arguments, training: TrainCommand) -> None:
     """Create the JobSet with kubectl, or print the call."""
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
-    tpu = parse_slice(arguments.topology, training.topology)
-    name = make_run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(tpu.num_hosts - 1)))
-    manifest = json.dumps(build_job_set(arguments, training, tpu, name), indent=2)
+    for flag, least in (("grace_seconds", 1), ("ttl_seconds", 0)):
+        value = getattr(arguments, flag)
+        if value is not None and value < least:
+            raise UserError(f"--{flag}={value} must be at least {least}")
+    nodes = find_node_pool(arguments, training)
+    name = make_run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(nodes.num_hosts - 1)))
+    manifest = json.dumps(build_job_set(arguments, training, nodes, name), indent=2)
     namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
     # create refuses a name that is taken; apply would report no change and start nothing.
     create = ("kubectl", "create", *namespace, "--validate=strict", "--filename=-")
     delete = ("kubectl", "delete", *namespace, "jobset", name)
     if arguments.dry_run:
-        print(f"# {tpu.num_hosts} pods, each on a {tpu.machine_type} with {tpu.chips_per_host} chips")
+        print(f"# {nodes.num_hosts} pods, each on {nodes.description}")
         print(format_shell_command(create, stdin=manifest))
         return
     require_tool("kubectl", training.environment)
@@ -79,46 +162,48 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
     # Without this flag kubectl follows at most five pods, and refuses a slice of six.
-    follow = (*follow, f"--max-log-requests={tpu.num_hosts}", "--prefix")
+    follow = (*follow, f"--max-log-requests={nodes.num_hosts}", "--prefix")
     print(f"follow the logs with: {format_shell_command(follow)}\nstop the run with: {format_shell_command(delete)}")
 
 
-def build_job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
-    """Build the manifest of a run: a jobset.x-k8s.io/v1alpha2 with one replicated job for the slice.
+def build_job_set(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
+    """Build the manifest of a run: a jobset.x-k8s.io/v1alpha2 with one replicated job for all nodes.
 
     Args:
         arguments: The launcher's flags.
         training: The train command.
-        tpu: The slice, of which every host gets one indexed pod.
+        nodes: The nodes, of which every one gets one indexed pod.
         name: The name of the run.
 
     Returns:
         The manifest, as JSON values.
     """
     labels = {"kueue.x-k8s.io/queue-name": _label("queue", arguments.queue)} if arguments.queue else {}
+    # Two jobs never share the node pool of a slice; a node pool of GPUs is no unit of anything.
+    exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"} if nodes.is_tpu else {}
+    exits = {"containerName": CONTAINER, "operator": "In", "values": [MISTAKE, EXIT_CODE_RESTARTABLE]}
     job = {
-        "parallelism": tpu.num_hosts,
-        "completions": tpu.num_hosts,
+        "parallelism": nodes.num_hosts,
+        "completions": nodes.num_hosts,
         "completionMode": "Indexed",
         # The JobSet restarts all pods together; a single pod could not join the others.
         "backoffLimit": 0,
+        # What the rules of the JobSet below tell apart: mistakes, runs that were told to stop, and nodes that went.
         "podFailurePolicy": {
             "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [2]},
-                }
+                {"action": "FailJob", "onExitCodes": exits},
+                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": {"spec": _pod(arguments, training, tpu, name)},
+        "template": {"spec": _pod(arguments, training, nodes, name)},
     }
+    policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {
             "name": name,
-            # Two jobs never share the node pool of a slice.
-            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
+            **({"annotations": exclusive} if exclusive else {}),
             **({"labels": labels} if labels else {}),
         },
         "spec": {
@@ -126,48 +211,85 @@ def build_job_set(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, n
             "network": {"enableDNSHostnames": True},
             "failurePolicy": {
                 "maxRestarts": arguments.max_restarts,
+                # The first rule that matches holds; a job that fails for another reason restarts all, and counts.
                 "rules": [
-                    {"name": "mistake", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
+                    {
+                        "name": "mistake",
+                        "action": "FailJobSet",
+                        **policy,
+                        "onJobFailureMessagePatterns": [MISTAKE_MESSAGE],
+                    },
+                    {"name": "preempted", "action": "RestartJobSetAndIgnoreMaxRestarts", **policy},
                 ],
             },
             "replicatedJobs": [{"name": JOB, "replicas": 1, "template": {"spec": job}}],
+            **({} if arguments.ttl_seconds is None else {"ttlSecondsAfterFinished": arguments.ttl_seconds}),
         },
     }
 
 
-def _pod(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
-    selector = {
-        "cloud.google.com/gke-tpu-accelerator": tpu.generation.gke_node_label,
-        "cloud.google.com/gke-tpu-topology": tpu.topology,
-    }
-    tolerations = [{"key": "google.com/tpu", "operator": "Exists", "effect": "NoSchedule"}]
+def _pod(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
+    selector = dict(nodes.selector)
+    tolerations = [{"key": nodes.resource, "operator": "Exists", "effect": "NoSchedule"}]
     if arguments.spot:
         selector["cloud.google.com/gke-spot"] = "true"
         tolerations.append({"key": "cloud.google.com/gke-spot", "operator": "Exists", "effect": "NoSchedule"})
+    volumes, mounts = _volumes(arguments.volumes or "")
+    if not nodes.is_tpu:
+        # NCCL shares memory between the GPUs of a node, of which a container has 64 MiB.
+        volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
+        mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})
+    container = _container(arguments, training, nodes, name)
+    if mounts:
+        container["volumeMounts"] = mounts
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": arguments.grace_seconds,
         "nodeSelector": selector,
         "tolerations": tolerations,
         # The hosts talk over their own network, not the pods'.
         "hostNetwork": True,
         "dnsPolicy": "ClusterFirstWithHostNet",
-        "containers": [_container(arguments, training, tpu, name)],
+        "containers": [container],
     }
+    if volumes:
+        pod["volumes"] = volumes
     if arguments.service_account:
         pod["serviceAccountName"] = _label("service_account", arguments.service_account)
+    if arguments.priority_class:
+        pod["priorityClassName"] = _label("priority_class", arguments.priority_class)
     return pod
 
 
-def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> dict[str, Any]:
+def _volumes(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the volumes of a pod and their mounts from CLAIM:/PATH,CLAIM:/PATH:ro."""
+    volumes: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
+    for number, each in enumerate(text.split(",") if text else ()):
+        match = re.fullmatch(VOLUME, each)
+        if match is None or not each.isprintable():
+            raise UserError(
+                f"--volumes={text}: {each!r} is not CLAIM:/PATH, the name of a persistent volume claim and where to "
+                "mount it, such as --volumes=datasets:/data:ro"
+            )
+        claim, path, read_only = match.groups()
+        only = {"readOnly": True} if read_only else {}
+        volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim, **only}})
+        mounts.append({"name": f"volume-{number}", "mountPath": path, **only})
+    return volumes, mounts
+
+
+def _container(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
     coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
-    words = build_train_argv(check_flag_value("python", arguments.python), training)
-    joined = (f"--coordinator_address={coordinator}", f"--num_processes={tpu.num_hosts}", "--process_id=$(PROCESS)")
+    grace = f"--grace_seconds={arguments.grace_seconds}"
+    words = build_train_argv(check_flag_value("python", arguments.python), training, grace)
+    joined = (f"--coordinator_address={coordinator}", f"--num_processes={nodes.num_hosts}", "--process_id=$(PROCESS)")
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": check_flag_value("image", arguments.image),
         # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
-        "command": [*(word.replace("$", "$$") for word in words), *(joined if tpu.num_hosts > 1 else ())],
+        "command": [*(word.replace("$", "$$") for word in words), *(joined if nodes.num_hosts > 1 else ())],
         "env": [
             {
                 "name": "PROCESS",
@@ -176,8 +298,8 @@ def _container(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name
                 },
             }
         ],
-        "ports": [{"containerPort": COORDINATOR_PORT}, {"containerPort": LIBTPU_PORT}],
-        "resources": {"limits": {"google.com/tpu": str(tpu.chips_per_host)}},
+        "ports": [{"containerPort": port} for port in (COORDINATOR_PORT, *((LIBTPU_PORT,) if nodes.is_tpu else ()))],
+        "resources": {"limits": {nodes.resource: str(nodes.accelerators_per_host)}},
     }
     if arguments.checkout_dir:
         container["workingDir"] = check_flag_value("checkout_dir", arguments.checkout_dir)

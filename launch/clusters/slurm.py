@@ -3,8 +3,8 @@
 import re
 import shlex
 import sys
-from typing import NamedTuple
 
+from launch.clusters.gpu_nodes import GPUS_PER_NODE, parse_gpu_topology
 from launch.clusters.launcher_common import (
     DRY_RUN,
     NAME,
@@ -36,7 +36,7 @@ COMMAND = Command(
     example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(
         Flag("topology", "the total number of GPUs, such as gpu:16 (default: the config's topology)"),
-        Flag("gpus_per_node", "the number of GPUs per node", value_type=int, default=8),
+        GPUS_PER_NODE,
         Flag(
             "process_per",
             "start one process per GPU, or one per node with all of its GPUs",
@@ -70,13 +70,6 @@ MAX_REQUEUES = 3
 PEER_LOST = 134
 # A node's own disk: no other node sees it, and the next run of the job may be on other nodes.
 LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-
-
-class NodeAllocation(NamedTuple):
-    """The numbers of nodes and of GPUs on each node."""
-
-    num_nodes: int
-    gpus_per_node: int
 
 
 def main(arguments: Arguments, training: TrainCommand) -> None:
@@ -240,37 +233,6 @@ elif ((code == peer_lost)); then
 fi
 exit "$code"
 """
-
-
-def parse_gpu_topology(flag: str | None, config_topology: str, gpus_per_node: int) -> NodeAllocation:
-    """Parse a topology `gpu:N` into nodes and GPUs on each.
-
-    Args:
-        flag: The value of --topology.
-        config_topology: The topology of the config, used if `flag` is None.
-        gpus_per_node: The number of GPUs of a node.
-
-    Returns:
-        The allocation.
-
-    Raises:
-        UserError: If there is no topology, it is not of GPUs, or it does not fill whole nodes.
-    """
-    text, origin = (flag, "--topology") if flag else (config_topology, "config.topology")
-    match = re.fullmatch(r"gpu:([1-9]\d{0,5})", text or "", flags=re.ASCII)
-    if not match:
-        said = f"{origin}={text} is not a number of GPUs" if text else "no topology"
-        raise UserError(f"{said}: pass the total number of GPUs, such as --topology=gpu:16")
-    if gpus_per_node < 1:
-        raise UserError(f"--gpus_per_node={gpus_per_node} must be at least 1")
-    gpus = int(match[1])
-    nodes = max(1, gpus // gpus_per_node)
-    if gpus > gpus_per_node and gpus % gpus_per_node:
-        raise UserError(
-            f"{origin}={text} does not fill whole nodes of --gpus_per_node={gpus_per_node}: "
-            f"use gpu:{nodes * gpus_per_node} or gpu:{(nodes + 1) * gpus_per_node}"
-        )
-    return NodeAllocation(nodes, gpus // nodes)
 
 
 def _seconds(time: str) -> int:

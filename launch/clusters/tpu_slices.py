@@ -1,7 +1,7 @@
 """TPU slices: their names in Google Cloud, their numbers of chips and hosts, and their software.
 
-Names, shapes and machines are those of the public documentation, "TPU v4", "v5e", "v5p", "v6e", "Plan TPUs in GKE"
-and "TPU software versions" of Google Cloud.
+Names, shapes and machines are those of the public documentation, "TPU v4", "v5e", "v5p", "v6e", "TPU7x", "Plan TPUs
+in GKE" and "TPU software versions" of Google Cloud.
 """
 
 import math
@@ -19,7 +19,7 @@ class TpuGeneration(NamedTuple):
         cores_per_chip: The cores of a chip that accelerator types count: v5p-512 is 256 chips of 2 cores.
         gke_node_label: GKE's label of its nodes.
         machine_type_prefix: The prefix of its machine types.
-        runtime_version: The software version of a TPU VM.
+        runtime_version: The software version of a TPU VM; None if it is only on GKE.
         num_dimensions: The dimensions of a slice.
         max_chips: The chips of the largest slice.
     """
@@ -28,7 +28,7 @@ class TpuGeneration(NamedTuple):
     cores_per_chip: int
     gke_node_label: str
     machine_type_prefix: str
-    runtime_version: str
+    runtime_version: str | None
     num_dimensions: int
     max_chips: int
 
@@ -38,6 +38,7 @@ GENERATIONS = {
     "v5e": TpuGeneration("v5litepod", 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", "v2-alpha-tpuv5-lite", 2, 256),
     "v5p": TpuGeneration("v5p", 2, "tpu-v5p-slice", "ct5p-hightpu", "v2-alpha-tpuv5", 3, 6144),
     "v6e": TpuGeneration("v6e", 1, "tpu-v6e-slice", "ct6e-standard", "v2-alpha-tpuv6e", 2, 256),
+    "tpu7x": TpuGeneration("tpu7x", 2, "tpu7x", "tpu7x-standard", None, 3, 9216),
 }
 # The shapes of 2-d generations, and those of 3-d ones below 4x4x4, each as the documentation writes it.
 SHAPES_2D = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))

@@ -98,6 +98,11 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
     tpu = parse_slice(arguments.topology, training.topology)
+    if tpu.generation.runtime_version is None:
+        raise UserError(
+            f"{tpu.generation_name} is no TPU VM that gcloud's queued resources have: use "
+            f"{shlex.join(shell_command('clusters.gke'))}"
+        )
     if tpu.shape != default_shape(tpu.generation_name, tpu.num_chips):
         raise UserError(
             f"{tpu.generation_name}:{tpu.topology} is not a TPU VM: {tpu.accelerator_type} is "

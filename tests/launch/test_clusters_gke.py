@@ -98,6 +98,9 @@ def expanded(word: str, variables: dict[str, str]) -> str:
         ("--topology=v5e:1x1",),
         ("--topology=v5p:16x16x24", "--spot", "--checkout_dir=app", "--max_restarts=0"),
         ("--namespace=team", "--service_account=trainer", "--queue=multislice-queue", "--name=other"),
+        ("--volumes=data:/data:ro,scratch:/mnt/scratch", "--priority_class=high", "--ttl_seconds=0"),
+        ("--topology=gpu:16", "--gpu_type=nvidia-h100-80gb", "--spot"),
+        ("--topology=tpu7x:2x2x2",),
     ],
 )
 def test_manifests_keep_the_public_schema(engines, schema, words):
@@ -107,7 +110,8 @@ def test_manifests_keep_the_public_schema(engines, schema, words):
     # Enumerations, which the recorded schema lacks, from the definitions of JobSet, Job and Pod.
     spec = found["spec"]
     job = spec["replicatedJobs"][0]["template"]["spec"]
-    assert {rule["action"] for rule in spec["failurePolicy"]["rules"]} == {"FailJobSet"}
+    actions = [rule["action"] for rule in spec["failurePolicy"]["rules"]]
+    assert actions == ["FailJobSet", "RestartJobSetAndIgnoreMaxRestarts"]
     assert {rule["action"] for rule in job["podFailurePolicy"]["rules"]} == {"FailJob"}
     assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["operator"] in ("In", "NotIn")
     assert job["completionMode"] == "Indexed"
@@ -150,13 +154,51 @@ def test_a_slice_is_one_job_with_a_pod_on_every_host(engines):
     assert container["image"] == "registry/image:1"
     assert "workingDir" not in container
     assert found["spec"]["failurePolicy"]["maxRestarts"] == 10
-    # Exit code 2 is a mistake of the user: the job fails at once, and with it the set.
-    assert job["podFailurePolicy"]["rules"][0]["onExitCodes"] == {
-        "containerName": container["name"],
-        "operator": "In",
-        "values": [2],
-    }
-    assert found["spec"]["failurePolicy"]["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
+
+
+def outcome(job_set: dict[str, Any], exit_code: int | None) -> str:
+    """What the controllers of Kubernetes and JobSet do after a pod's exit code; None: its node went.
+
+    Messages and reasons are those of Kubernetes' job controller.
+    """
+    job = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]
+    reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    for index, rule in enumerate(job["podFailurePolicy"]["rules"]):
+        if exit_code is not None and exit_code in rule.get("onExitCodes", {}).get("values", ()):
+            assert rule["onExitCodes"]["operator"] == "In"
+            name = rule["onExitCodes"]["containerName"]
+            reason = "PodFailurePolicy"
+            message = f"Container {name} for pod team/demo-slice-0-7-abcde failed with exit code {exit_code} "
+            message += f"matching {rule['action']} rule at index {index}"
+            break
+        if exit_code is None and {"type": "DisruptionTarget", "status": "True"} in rule.get("onPodConditions", ()):
+            reason = "PodFailurePolicy"
+            message = "Pod team/demo-slice-0-2-abcde has condition DisruptionTarget "
+            message += f"matching {rule['action']} rule at index {index}"
+            break
+    for rule in job_set["spec"]["failurePolicy"]["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns", [".*"])
+        if reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns):
+            return rule["action"]
+    return "RestartJobSet"
+
+
+def test_only_failures_use_up_the_restarts_and_a_mistake_ends_the_run(engines):
+    found = manifest(engines, *OWN, *TRAIN)
+    assert outcome(found, 2) == "FailJobSet"
+    assert outcome(found, 75) == outcome(found, None) == "RestartJobSetAndIgnoreMaxRestarts"
+    assert {outcome(found, code) for code in (1, 22, 134, 137, 143)} == {"RestartJobSet"}
+
+
+def test_gpus_are_nodes_with_shared_memory(engines):
+    found = manifest(engines, OWN[0], "--topology=gpu:16", "--gpu_type=nvidia-h100-80gb", *TRAIN)
+    assert "annotations" not in found["metadata"]
+    job, pod = found["spec"]["replicatedJobs"][0]["template"]["spec"], pod_of(found)
+    assert (job["parallelism"], pod["nodeSelector"]) == (2, {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"})
+    assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+    assert pod["containers"][0]["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
+    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert pod["containers"][0]["command"][-2:] == ["--num_processes=2", "--process_id=$(PROCESS)"]
 
 
 def test_the_pods_find_the_first_of_them_by_the_name_that_jobset_gives_it(engines):
@@ -178,12 +220,14 @@ def test_the_pods_find_the_first_of_them_by_the_name_that_jobset_gives_it(engine
     assert {"containerPort": 8482} in container["ports"]
     # One host needs nobody.
     alone = pod_of(manifest(engines, *OWN[:1], "--topology=v5e:2x4", *TRAIN))["containers"][0]
-    assert alone["command"] == ["python", "-m", "launch.train", *TRAIN[1:]]
+    assert alone["command"] == ["python", "-m", "launch.train", *TRAIN[1:], "--grace_seconds=240"]
     assert alone["resources"] == {"limits": {"google.com/tpu": "8"}}
 
 
 def test_flags_reach_the_manifest_and_kubectl(engines, capsys):
     words = ("--namespace=team", "--service_account=trainer", "--queue=research", "--spot", "--max_restarts=3")
+    words = (*words, "--grace_seconds=90", "--ttl_seconds=600", "--priority_class=high")
+    words = (*words, "--volumes=datasets:/data:ro,scratch:/mnt/scratch")
     found = manifest(engines, *OWN, *words, "--checkout_dir=app", "--python=python3", "--name=other", *TRAIN)
     (call,) = engines.calls("kubectl")
     assert call.words == ["create", "--namespace=team", "--validate=strict", "--filename=-"]
@@ -194,6 +238,17 @@ def test_flags_reach_the_manifest_and_kubectl(engines, capsys):
     assert pod["serviceAccountName"] == "trainer"
     assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
     assert "cloud.google.com/gke-spot" in {toleration["key"] for toleration in pod["tolerations"]}
+    assert (pod["terminationGracePeriodSeconds"], pod["priorityClassName"]) == (90, "high")
+    assert found["spec"]["ttlSecondsAfterFinished"] == 600
+    assert [volume["persistentVolumeClaim"] for volume in pod["volumes"]] == [
+        {"claimName": "datasets", "readOnly": True},
+        {"claimName": "scratch"},
+    ]
+    assert pod["containers"][0]["volumeMounts"] == [
+        {"name": "volume-0", "mountPath": "/data", "readOnly": True},
+        {"name": "volume-1", "mountPath": "/mnt/scratch"},
+    ]
+    assert "--grace_seconds=90" in pod["containers"][0]["command"]
     assert pod["containers"][0]["workingDir"] == "app"
     assert pod["containers"][0]["command"][0] == "python3"
     said = capsys.readouterr().out
@@ -211,7 +266,7 @@ def test_hostile_words_reach_python_as_they_are(engines, schema):
         assert faults(found, schema, schema) == []
         variables = {"PROCESS": "0", "HOME": "planted"}
         command = [expanded(item, variables) for item in pod_of(found)["containers"][0]["command"]]
-        assert command[1:-3] == ["-m", "launch.train", *words[1:]]
+        assert command[1:-4] == ["-m", "launch.train", *words[1:]]
     # Planted: unescaped, the word would not come through.
     assert expanded("$$(PROCESS) $(PROCESS) $", {"PROCESS": "0"}) != "$$(PROCESS) $(PROCESS) $"
 
@@ -235,7 +290,13 @@ def test_pods_names_are_short_enough(engines):
         (("--max_restarts=-1",), "--max_restarts=-1 must be at least 0"),
         (("--image=-x",), "--image='-x' must not"),
         (("--image=",), "clusters.gke needs --image=VALUE"),
-        (("--topology=gpu:8",), "--topology=gpu:8 is not a TPU slice"),
+        (("--topology=gpu:8",), "GPUs on GKE need --gpu_type"),
+        (("--gpu_type=nvidia-l4",), "--gpu_type=nvidia-l4 is for GPUs, and the topology is a TPU slice"),
+        (("--priority_class=High",), "--priority_class=High is not a Kubernetes name"),
+        (("--volumes=data",), "--volumes=data: 'data' is not CLAIM:/PATH"),
+        (("--volumes=gs://bucket:/data",), "is not CLAIM:/PATH"),
+        (("--grace_seconds=0",), "--grace_seconds=0 must be at least 1"),
+        (("--ttl_seconds=-1",), "--ttl_seconds=-1 must be at least 0"),
     ],
 )
 def test_mistakes_are_told_before_kubectl_is_called(engines, capsys, words, says):

@@ -6,7 +6,7 @@ from launch.clusters.tpu_slices import GENERATIONS, default_shape, parse_slice
 from transformer.config import UserError
 
 # Topology, accelerator type, machine type of a node, hosts, chips of a host; from the pages "TPU v4", "TPU v5e",
-# "TPU v5p", "TPU v6e" and "Plan TPUs in GKE".
+# "TPU v5p", "TPU v6e", "TPU7x" and "Plan TPUs in GKE".
 DOCUMENTED = """
 v5e:1x1     v5litepod-1    ct5lp-hightpu-1t  1   1
 v5e:2x2     v5litepod-4    ct5lp-hightpu-4t  1   4
@@ -33,6 +33,9 @@ v5p:4x4x4   v5p-128        ct5p-hightpu-4t   16  4
 v5p:4x4x8   v5p-256        ct5p-hightpu-4t   32  4
 v5p:4x8x8   v5p-512        ct5p-hightpu-4t   64  4
 v5p:8x8x16  v5p-2048       ct5p-hightpu-4t   256 4
+tpu7x:2x2x1 tpu7x-8        tpu7x-standard-4t 1   4
+tpu7x:2x2x4 tpu7x-32       tpu7x-standard-4t 4   4
+tpu7x:4x4x4 tpu7x-128      tpu7x-standard-4t 16  4
 """
 # The shape that each v5p accelerator type up to 6,144 chips stands for, from the page "TPU v5p".
 V5P = """
@@ -72,6 +75,7 @@ def test_names_of_nodes_and_software():
         "v5e": ("tpu-v5-lite-podslice", "v2-alpha-tpuv5-lite"),
         "v5p": ("tpu-v5p-slice", "v2-alpha-tpuv5"),
         "v6e": ("tpu-v6e-slice", "v2-alpha-tpuv6e"),
+        "tpu7x": ("tpu7x", None),
     }
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launch.clusters import slurm
+from launch.clusters.gpu_nodes import parse_gpu_topology
 from launch.clusters.launcher_common import run_launcher
-from launch.clusters.slurm import parse_gpu_topology
 from tests.launch.engines import HOSTILE_THREES, Engines
 from transformer.config import UserError
 

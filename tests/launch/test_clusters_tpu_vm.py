@@ -250,6 +250,7 @@ def test_what_cannot_be_used_is_told_in_one_line(engines, capsys, describe, says
             ("--topology=v5p:4x4x16",),
             "v5p:4x4x16 is not a TPU VM: v5p-512 is 4x8x8; use that, or python -m launch.clusters.gke",
         ),
+        (("--topology=tpu7x:2x2x2",), "tpu7x is no TPU VM that gcloud's queued resources have"),
         (("--max_restarts=-1",), "--max_restarts=-1 must be at least 0"),
         (("--zone=",), "clusters.tpu_vm needs --zone=VALUE"),
         (("--checkout_dir=--x",), "--checkout_dir='--x' must not"),

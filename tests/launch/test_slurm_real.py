@@ -210,7 +210,8 @@ def test_the_survivor_of_a_lost_node_ends_within_the_heartbeat_and_the_run_goes_
     began = time.monotonic()
 
     def survives() -> bool:
-        return any(b"runs/lost" in _command(entry) for entry in Path("/proc").glob("[0-9]*"))
+        commands = [_command(entry) for entry in Path("/proc").glob("[0-9]*")]
+        return any(b"slowed_train" in each and b"runs/lost" in each for each in commands)
 
     cluster.wait(lambda: not survives(), "end of the survivor", HEARTBEAT + 30)
     print(f"the survivor ended after {time.monotonic() - began:.1f} s")
