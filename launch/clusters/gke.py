@@ -30,9 +30,9 @@ COMMAND = Command(
     name="clusters.gke",
     description=(
         "Train on a TPU slice or on GPU nodes of a GKE cluster that has the JobSet controller (0.10 or newer). The "
-        "flags of the train command follow after --. A JobSet runs it in a pod on every host. Pods that fail are restarted "
-        "and resume from the last checkpoint, unless they fail by a user error (exit code 2). Restarts after a "
-        "preemption do not count."
+        "flags of the train command follow after --. A JobSet runs it in a pod on every host. Pods that fail are "
+        "restarted and resume from the last checkpoint, unless they fail by a user error (exit code 2). Restarts after "
+        "a preemption do not count."
     ),
     example=(
         "--image=us-docker.pkg.dev/project/headwise/headwise:1 --topology=v5p:4x4x8 -- "

@@ -219,17 +219,22 @@ trap again USR1
 """
 # Behind them.
 _END = r"""processes=$!
-# Slurm warns as the job was submitted, and not as it has learned since.
-if [ -n "$end" ] && ((end - early - grace > $(date +%s))); then
-  (sleep $((end - early - grace - $(date +%s))) && kill -USR1 $$) >/dev/null 2>&1 &
+# Slurm warns as the job was submitted, and not as it has learned since. This ends with the script, however that ends.
+if [ -n "$end" ]; then
+  (
+    while kill -0 $$ && (($(date +%s) < end - early - grace)); do sleep 5; done
+    kill -USR1 $$
+  ) >/dev/null 2>&1 &
 fi
 while wait "$processes"; code=$?; ((code > 128)) && kill -0 "$processes" 2>/dev/null; do :; done
-if ((code == restartable)) && scontrol show job "$job" 2>/dev/null | grep -q 'PreemptTime=[0-9]'; then
+shown=$(scontrol show job "$job" 2>/dev/null)
+if ((code == restartable)) && [[ "$shown" == *PreemptTime=[0-9]* ]]; then
   # It was preempted and has saved within its GraceTime: Slurm would not queue it again, but count it as failed.
-  scontrol requeue "$job"
+  scontrol requeue "$job" && exit
+elif ((code == restartable)) && [[ "$shown" == *JobState=RUNNING* ]]; then
+  requeue  # somebody told it to stop, and did not cancel the job
 elif ((code == peer_lost)); then
-  # The processes miss a lost node earlier than Slurm does (SlurmdTimeout, 300 seconds).
-  requeue
+  requeue  # the processes miss a lost node earlier than Slurm does (SlurmdTimeout, 300 seconds)
 fi
 exit "$code"
 """
