@@ -20,7 +20,6 @@ from transformer.config import UserError
 
 DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False)
 NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir)")
-OPTIONS = "as in --options='--key=value --key=value'"
 # The launcher sets these for each process; the train command's flags after -- must not.
 LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id", "grace_seconds")
 TOOLS = {
@@ -175,19 +174,27 @@ def build_train_argv(python: str, training: TrainCommand, *more: str) -> tuple[s
     return (python, "-m", "launch.train", *training.flags, *more)
 
 
-def parse_extra_options(text: str | None) -> tuple[str, ...]:
-    """Parse `--options`, whose words are passed to the engine unchanged.
+def parse_extra_options(text: str | None, flag: str = "options") -> tuple[str, ...]:
+    """Parse a flag whose words are passed to the engine unchanged.
+
+    Args:
+        text: Its value.
+        flag: Its name, for the message.
+
+    Returns:
+        The words.
 
     Raises:
         UserError: If a word is not --key or --key=value, or a quote is not closed.
     """
+    example = f"write it as in --{flag}='--key=value --key=value'"
     try:
         words = shlex.split(text or "")
     except ValueError as error:
-        raise UserError(f"--options={text}: {error}; write it {OPTIONS}") from None
+        raise UserError(f"--{flag}={text}: {error}; {example}") from None
     for word in words:
         if not re.fullmatch(r"--[a-z][a-z0-9-]*(=.*)?", word) or not word.isprintable():
-            raise UserError(f"--options={text}: {word!r} is not of the form --key=value; write it {OPTIONS}")
+            raise UserError(f"--{flag}={text}: {word!r} is not of the form --key=value; {example}")
     return tuple(words)
 
 

@@ -1,10 +1,12 @@
 """Train on a TPU slice of Google Cloud through a queued resource: request it, wait, train, and release it."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from launch.clusters.launcher_common import (
@@ -31,9 +33,10 @@ from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 COMMAND = Command(
     name="clusters.tpu_vm",
     description=(
-        "Train on a TPU slice of Google Cloud: request it as a queued resource, wait for it, run the train command on "
-        "every host, and release it. The flags of the train command follow after --. A preempted slice is requested "
-        "again, and the run resumes; the same command reuses a slice that still exists."
+        "Train on a TPU slice of Google Cloud: request it as a queued resource, wait for it, start the train command "
+        "on every host, follow its log, and release the slice. The flags of the train command follow after --. The run "
+        "lives on the hosts: if this command ends or its connection is lost, the same command follows it again. A "
+        "preempted slice is requested again, and the run resumes."
     ),
     example="--zone=us-east5-a --topology=v5p:2x2x2 -- --config=experiments/demo.py --workdir=gs://bucket/demo",
     flags=(
@@ -43,6 +46,7 @@ COMMAND = Command(
         NAME,
         Flag("spot", "use spot capacity, which may be preempted", value_type=bool, default=False),
         Flag("options", "more options of gcloud compute tpus queued-resources create, in one string"),
+        Flag("ssh_options", "more options of gcloud compute tpus tpu-vm ssh, such as --tunnel-through-iap"),
         Flag("setup_command", "a shell command to run first on every host, such as one that fetches the checkout"),
         Flag("checkout_dir", "the checkout on the hosts, relative to the home directory", default="headwise"),
         Flag("python", "the Python interpreter on the hosts, relative to the checkout", default=".venv/bin/python"),
@@ -66,11 +70,27 @@ CONNECTION_LOST = 255
 MISTAKE = 2
 # Why a slice that was not lost is kept, by the exit code.
 REASONS_TO_KEEP = {
-    CONNECTION_LOST: "the connection was lost",
+    CONNECTION_LOST: "the hosts could not be reached",
     MISTAKE: "the run ended with a user error",
     EXIT_CODE_RESTARTABLE: "the run was stopped after saving",
 }
 STATE_CHECKS = 4
+
+
+# What a host says of its process; its log and the files that this is read from are in FOLDER of the home directory.
+FOLDER = ".headwise"
+STATUS = r"headwise: (running|gone|ended (\d+))"
+_STATUS_SCRIPT = (
+    'if [ -e "$f/code" ]; then echo "headwise: ended $(cat "$f/code")"; '
+    'elif kill -0 "$(cat "$f/pid" 2>/dev/null)" 2>/dev/null; then echo "headwise: running"; '
+    'else echo "headwise: gone"; fi'
+)
+# A session of its own, which no end of a connection reaches; SIGTERM for all of it leaves the shell to write the code.
+_RUN_SCRIPT = 'trap : TERM; {command}; echo $? >"$0/code.part"; mv "$0/code.part" "$0/code"'
+_START_SCRIPT = (
+    'mkdir -p "$f" && cd -- {directory} || exit; rm -f "$f/code"; '
+    'setsid nohup bash -c {run} "$f" >"$f/log" 2>&1 </dev/null & echo $! >"$f/pid"'
+)
 
 
 class GcloudCommands(NamedTuple):
@@ -81,7 +101,11 @@ class GcloudCommands(NamedTuple):
         describe: Prints the state of the slice.
         create: Requests the slice.
         setup: Runs the setup command on every host, None without one.
-        train: Runs the train command on every host.
+        start: Starts the train command on every host, detached.
+        status: Prints on every host whether it runs, as STATUS.
+        log: Prints the log of the first host from the byte that the last word is completed with.
+        stop: Tells the run to stop and save.
+        forget: Forgets how the run has ended, once that is known here.
         delete: Releases the slice.
     """
 
@@ -89,7 +113,11 @@ class GcloudCommands(NamedTuple):
     describe: tuple[str, ...]
     create: tuple[str, ...]
     setup: tuple[str, ...] | None
-    train: tuple[str, ...]
+    start: tuple[str, ...]
+    status: tuple[str, ...]
+    log: tuple[str, ...]
+    stop: tuple[str, ...]
+    forget: tuple[str, ...]
     delete: tuple[str, ...]
 
 
@@ -140,15 +168,23 @@ def build_gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: Tpu
         *(("--spot",) if arguments.spot else ()),
         *parse_extra_options(arguments.options),
     )
-    enter = f"cd -- {shlex.quote(check_flag_value('checkout_dir', arguments.checkout_dir))}"
+    directory = shlex.quote(check_flag_value("checkout_dir", arguments.checkout_dir))
     command = shlex.join(build_train_argv(check_flag_value("python", arguments.python), training))
-    ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, "--worker=all")
+    run = shlex.quote(_RUN_SCRIPT.format(command=command))
+    options = parse_extra_options(arguments.ssh_options, "ssh_options")
+    first = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, *options)
+    ssh = (*first, "--worker=all")
+    here = f'--command=f="$HOME/{FOLDER}/{name}"; '
     return GcloudCommands(
         name=name,
         describe=(*queued, "describe", name, *place, "--format=json"),
         create=create,
         setup=(*ssh, f"--command={arguments.setup_command}") if arguments.setup_command else None,
-        train=(*ssh, f"--command={enter} && exec {command}"),
+        start=(*ssh, f"{here}{_START_SCRIPT.format(directory=directory, run=run)}"),
+        status=(*ssh, f"{here}{_STATUS_SCRIPT}"),
+        log=(*first, "--worker=0", f'{here}tail -c +{{byte}} "$f/log" 2>/dev/null'),
+        stop=(*first, "--worker=0", f'{here}kill -TERM -- "-$(cat "$f/pid")"'),
+        forget=(*ssh, f'{here}rm -f "$f/code" "$f/pid"'),
         delete=(*queued, "delete", name, *place, "--force", "--quiet"),
     )
 
@@ -169,39 +205,101 @@ def format_dry_run_script(calls: GcloudCommands, keep: bool) -> str:
             "# If the slice does not exist, or was lost (then it is deleted first, as below):",
             format_shell_command(calls.create),
         ),
-        f"# The state is checked every {POLL_SECONDS:.0f} s until it is ACTIVE; then on every host:",
+        f"# The state is checked every {POLL_SECONDS:.0f} s until it is ACTIVE; then, whether the run is there:",
+        format_shell_command(calls.status),
+        "# If it is not:",
         *((format_shell_command(calls.setup),) if calls.setup else ()),
-        format_shell_command(calls.train),
+        format_shell_command(calls.start),
+        f"# Every {POLL_SECONDS:.0f} s, with the next byte of the log, and the status as above until none runs:",
+        format_shell_command(_log_from(calls, 1)),
+        format_shell_command(calls.forget),
         *(() if keep else ("# When the run has ended:", format_shell_command(calls.delete))),
     ]
     return "\n".join(lines)
 
 
 def _run(calls: GcloudCommands, arguments: Arguments, training: TrainCommand, tpu: TpuSlice) -> None:
-    booked = f"{calls.name} still exists: run the same command again to resume, or release it with: "
-    booked += format_shell_command(calls.delete)
+    release = f"release it with: {format_shell_command(calls.delete)}"
+    booked = f"{calls.name} still exists: run the same command again to resume, or {release}"
     code, lost = 0, True
     try:
         for _ in range(arguments.max_restarts + 1):
             _obtain(calls, training, tpu)
-            code = run_tool(calls.setup, training.environment) if calls.setup else 0
-            code = code or run_tool(calls.train, training.environment)
+            states = _host_states(calls, training, tpu)
+            if states is not None and all(state == "gone" for state in states):
+                code = run_tool(calls.setup, training.environment) if calls.setup else 0
+                code = code or run_tool(calls.start, training.environment)
+            else:
+                code = 0
+            code = code or _follow(calls, training, tpu)
             lost = code != 0 and _lost(calls, training, tpu, code)
             if not lost:
                 break
             print(f"{calls.name} was lost", flush=True)
     except KeyboardInterrupt:
-        print(f"\n{booked}", file=sys.stderr)
+        print(
+            f"\nthe run goes on on {calls.name}: the same command follows it again; stop it with: "
+            f"{format_shell_command(calls.stop)}\n{booked}",
+            file=sys.stderr,
+        )
         raise
+    kept = arguments.keep_slice or (code in REASONS_TO_KEEP and not lost)
     if code in REASONS_TO_KEEP and not lost:
         print(f"{REASONS_TO_KEEP[code]}, and {booked}", file=sys.stderr)
     elif arguments.keep_slice:
         print(booked)
     elif run_tool(calls.delete, training.environment):
         print(booked, file=sys.stderr)
-        code = code or 1
+        code, kept = code or 1, True
+    if kept and not lost:
+        run_tool(calls.forget, training.environment)
     if code:
         raise SystemExit(code if code == MISTAKE or (code == EXIT_CODE_RESTARTABLE and not lost) else 1)
+
+
+def _follow(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> int:
+    """Print the log of the first host until no process runs, and return their exit code.
+
+    A connection that is lost is tried again for as long as the slice is there: the run does not depend on it.
+    """
+    byte, told = 1, False
+    while True:
+        states = _host_states(calls, training, tpu)
+        shown = subprocess.run(_log_from(calls, byte), env=training.environment, stdout=subprocess.PIPE, check=False)
+        sys.stdout.write(shown.stdout.decode(errors="replace"))
+        sys.stdout.flush()
+        byte += len(shown.stdout)
+        if states is None:
+            if _state(calls, training, tpu) != "ACTIVE":
+                return CONNECTION_LOST
+            if not told:
+                print(f"{calls.name} cannot be reached; the run goes on there, and this tries again", file=sys.stderr)
+            told = True
+        elif "running" not in states:
+            return _exit_code(states)
+        else:
+            told = False
+        time.sleep(POLL_SECONDS)
+
+
+def _log_from(calls: GcloudCommands, byte: int) -> tuple[str, ...]:
+    return (*calls.log[:-1], calls.log[-1].replace("{byte}", str(byte)))
+
+
+def _host_states(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> list[str] | None:
+    """Return what each host says of its process; None if not all could be asked."""
+    done = subprocess.run(calls.status, env=training.environment, stdout=subprocess.PIPE, text=True, check=False)
+    states = [match[1] for match in re.finditer(STATUS, done.stdout)]
+    return states if len(states) == tpu.num_hosts else None
+
+
+def _exit_code(states: Sequence[str]) -> int:
+    """Return the exit code of processes that have all ended; a process that is gone was killed with its host."""
+    codes = {1 if state == "gone" else int(state.removeprefix("ended ")) for state in states}
+    failed = sorted(codes - {0, EXIT_CODE_RESTARTABLE})
+    if MISTAKE in failed:
+        return MISTAKE
+    return failed[0] if failed else max(codes)
 
 
 def _obtain(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,16 @@ TRAIN = ("--", "--config=experiments/demo.py", "--workdir=gs://bucket/demo")
 QUEUED = ["compute", "tpus", "queued-resources"]
 CREATE = ["--node-id=demo", "--accelerator-type=v5litepod-16", "--runtime-version=v2-alpha-tpuv5-lite"]
 SSH = ["compute", "tpus", "tpu-vm", "ssh", "demo", "--zone=us-east5-a", "--worker=all"]
-RUN = "cd -- headwise && exec .venv/bin/python -m launch.train --config=experiments/demo.py --workdir=gs://bucket/demo"
-# Answers in order, from a file: of describe a state or none, of each other verb exit codes; the last one stays.
+RUN = ".venv/bin/python -m launch.train --config=experiments/demo.py --workdir=gs://bucket/demo; echo $? "
+# Answers in order, from a file: of describe a state or none, of `status` what every host says or a text that is no
+# answer, of each other verb exit codes; the last one stays. With a home, commands for the hosts are really run.
 GCLOUD = """
 path = {path!r}
 answers = json.load(open(path))
 verb = next(word for word in sys.argv if word in ("describe", "create", "ssh", "delete"))
+command = next((word[10:] for word in sys.argv if word.startswith("--command=")), "")
+verb = "status" if "headwise: gone" in command else verb
+verb = "log" if "tail -c" in command or "rm -f" in command and "setsid" not in command else verb
 answer = answers[verb][0]
 if len(answers[verb]) > 1:
     answers[verb].pop(0)
@@ -35,11 +40,17 @@ if verb == "describe":
     node = dict(acceleratorType=kind or "v5litepod-16")
     print(json.dumps(dict(name="demo", state=dict(state=state), tpu=dict(nodeSpec=[dict(nodeId="demo", node=node)]))))
     sys.exit(0)
-command = next((word for word in sys.argv if word.startswith("--command=")), "")
 if command and {home!r}:
     import subprocess
 
-    sys.exit(subprocess.run(["bash", "-c", command[10:]], cwd={home!r}).returncode)
+    done = subprocess.run(["bash", "-c", command], cwd={home!r}, env=dict(os.environ, HOME={home!r}))
+    sys.exit(done.returncode)
+if verb == "status":
+    print("\\n".join(["headwise: " + answer] * 4) if answer else "connection closed")
+    sys.exit(0 if answer else 255)
+if verb == "log":
+    print(answer, end="")
+    sys.exit(0)
 sys.exit(answer)
 """
 
@@ -53,9 +64,10 @@ def engines(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Engi
     return engines
 
 
-def answer(engines: Engines, describe: list[str | None], home: Path | None = None, **codes: list[int]) -> None:
+def answer(engines: Engines, describe: list[str | None], home: Path | None = None, **codes: list[Any]) -> None:
     path = engines.folder.parent / "answers.json"
-    path.write_text(json.dumps({"describe": describe, "create": [0], "ssh": [0], "delete": [0], **codes}))
+    status = {"status": ["gone", "ended 0"], "log": [""]}
+    path.write_text(json.dumps({"describe": describe, "create": [0], "ssh": [0], "delete": [0], **status, **codes}))
     engines.add("gcloud", GCLOUD.format(path=str(path), home=str(home or "")))
 
 
@@ -67,12 +79,13 @@ def launch(*words: str) -> int:
 
 
 def verbs(engines: Engines) -> list[str]:
-    """The verbs of all calls; that of ssh is "train", or else what --setup_command says."""
+    """The verbs of all calls but those that only look; that of ssh is "train", or else what --setup_command says."""
     found = []
     for call in engines.calls("gcloud"):
         command = next((word for word in call.words if word.startswith("--command=")), "")
         ssh = "train" if "launch.train" in command else command.removeprefix("--command=")
-        found.append(ssh if call.words[2] == "tpu-vm" else call.words[3])
+        if not ssh.startswith("f=") or ssh == "train":
+            found.append(ssh if call.words[2] == "tpu-vm" else call.words[3])
     return found
 
 
@@ -83,7 +96,11 @@ def test_a_slice_is_asked_for_waited_for_used_and_given_back(engines, capsys):
     calls = engines.calls("gcloud")
     assert calls[0].words == [*QUEUED, "describe", "demo", "--zone=us-east5-a", "--format=json"]
     assert calls[1].words == [*QUEUED, "create", "demo", "--zone=us-east5-a", *CREATE]
-    assert calls[-2].words == [*SSH, f"--command={RUN}"]
+    (train,) = [call.words for call in calls if "launch.train" in call.words[-1]]
+    assert train[:-1] == SSH
+    assert RUN in train[-1]
+    assert 'f="$HOME/.headwise/demo"' in train[-1]
+    assert "&& cd -- headwise || exit;" in train[-1]
     assert calls[-1].words == [*QUEUED, "delete", "demo", "--zone=us-east5-a", "--force", "--quiet"]
     # A state is told once.
     assert capsys.readouterr().out.count("is WAITING_FOR_RESOURCES") == 1
@@ -97,9 +114,11 @@ def test_flags_reach_gcloud(engines):
         "--spot",
         "--options=--network=net --tags='a b'",
         "--setup_command=make install",
+        "--ssh_options=--tunnel-through-iap --ssh-key-file='my key'",
     )
     assert launch(*flags, "--checkout_dir=check out", "--python=python3", *TRAIN) == 0
-    create, setup, train, delete = (call.words for call in engines.calls("gcloud")[1:] if "describe" not in call.words)
+    calls = [call.words for call in engines.calls("gcloud")[1:] if "describe" not in call.words]
+    create, status, setup, train, *_, delete = calls
     place = ["other", "--zone=us-east5-a", "--project=paying"]
     assert create == [
         *QUEUED,
@@ -112,8 +131,11 @@ def test_flags_reach_gcloud(engines):
         "--tags=a b",
     ]
     assert delete == [*QUEUED, "delete", *place, "--force", "--quiet"]
-    assert setup == [*SSH[:4], *place, "--worker=all", "--command=make install"]
-    assert train[-1].startswith("--command=cd -- 'check out' && exec python3 -m launch.train --config=")
+    host = [*SSH[:4], *place, "--tunnel-through-iap", "--ssh-key-file=my key", "--worker=all"]
+    assert setup == [*host, "--command=make install"]
+    assert status[:-1] == train[:-1] == host
+    assert "cd -- 'check out' || exit;" in train[-1]
+    assert "trap : TERM; python3 -m launch.train --config=" in train[-1]
 
 
 def test_a_slice_that_is_there_is_taken_up(engines):
@@ -123,38 +145,48 @@ def test_a_slice_that_is_there_is_taken_up(engines):
 
 
 def test_a_slice_that_was_preempted_is_asked_for_again_and_the_run_goes_on(engines):
-    answer(engines, ["ACTIVE", "SUSPENDING", "SUSPENDED", "CREATING", "ACTIVE"], ssh=[255, 0])
+    answer(
+        engines,
+        ["ACTIVE", "SUSPENDING", "SUSPENDING", "SUSPENDED", "CREATING", "ACTIVE"],
+        status=["gone", None, "gone", "ended 0"],
+    )
     assert launch("--spot", *TRAIN) == 0
-    again = ["describe", "describe", "delete", "create", "describe", "describe"]
+    again = ["describe", "describe", "describe", "delete", "create", "describe", "describe"]
     assert verbs(engines) == ["describe", "train", *again, "train", "delete"]
     # Its state may lag behind the connection.
     engines.forget()
-    answer(engines, ["ACTIVE", "ACTIVE", "ACTIVE", "SUSPENDED", "SUSPENDED", "ACTIVE"], ssh=[255, 0])
+    states = ["ACTIVE", "ACTIVE", "ACTIVE", "SUSPENDED", "SUSPENDED", "SUSPENDED", "ACTIVE"]
+    answer(engines, states, status=["gone", "running", None, None, None, "gone", "ended 0"])
     assert launch("--spot", *TRAIN) == 0
     assert verbs(engines).count("train") == 2
 
 
 def test_a_run_that_is_told_to_stop_goes_on_when_its_slice_is_lost_and_else_keeps_it(engines, capsys):
     # A preemption first tells the processes: they have saved and left while the slice is still there.
-    answer(engines, ["ACTIVE", "ACTIVE", "ACTIVE", "SUSPENDING", "SUSPENDED", "ACTIVE"], ssh=[75, 0])
+    answer(
+        engines,
+        ["ACTIVE", "ACTIVE", "ACTIVE", "SUSPENDING", "SUSPENDED", "ACTIVE"],
+        status=["gone", "ended 75", "gone", "ended 0"],
+    )
     assert launch("--spot", *TRAIN) == 0
     again = ["describe", "describe", "describe", "describe", "delete", "create", "describe"]
     assert verbs(engines) == ["describe", "train", *again, "train", "delete"]
     assert "demo was lost" in capsys.readouterr().out
     # Somebody else told them to: the slice stays, and the code says to start again.
     engines.forget()
-    answer(engines, ["ACTIVE"], ssh=[75])
+    answer(engines, ["ACTIVE"], status=["gone", "ended 75"])
     assert launch(*TRAIN) == 75
     assert verbs(engines) == ["describe", "train", *["describe"] * 4]
     assert "the run was stopped after saving, and demo still exists" in capsys.readouterr().err
     engines.forget()
-    answer(engines, ["ACTIVE", "SUSPENDED"], ssh=[75])
+    answer(engines, ["ACTIVE", "SUSPENDED"], status=["gone", "ended 75"])
     assert launch("--max_restarts=0", *TRAIN) == 1
     assert verbs(engines) == ["describe", "train", "describe", "delete"]
 
 
 def test_a_slice_that_is_lost_too_often_ends_the_run(engines, capsys):
-    answer(engines, ["ACTIVE", "SUSPENDED", "SUSPENDED", "ACTIVE", "SUSPENDED"], ssh=[255])
+    states = ["ACTIVE", "SUSPENDED", "SUSPENDED", "SUSPENDED", "ACTIVE", "SUSPENDED"]
+    answer(engines, states, status=["gone", None, "gone", None])
     assert launch("--max_restarts=1", *TRAIN) == 1
     assert verbs(engines).count("train") == 2
     assert verbs(engines)[-1] == "delete"
@@ -163,9 +195,45 @@ def test_a_slice_that_is_lost_too_often_ends_the_run(engines, capsys):
 
 @pytest.mark.parametrize("code", [1, 137])
 def test_a_run_that_fails_is_not_tried_again_and_its_slice_given_back(engines, code):
-    answer(engines, ["ACTIVE"], ssh=[code])
+    answer(engines, ["ACTIVE"], status=["gone", "running", f"ended {code}"])
     assert launch(*TRAIN) == 1
     assert verbs(engines) == ["describe", "train", "describe", "delete"]
+
+
+def test_a_connection_that_is_lost_ends_nothing(engines, capsys):
+    """The run lives on the hosts: the launcher asks again, and prints the log from where it was."""
+    answer(
+        engines, ["ACTIVE"], status=["gone", "running", None, None, "running", "ended 0"], log=["one\n", "two\n", ""]
+    )
+    assert launch(*TRAIN) == 0
+    said = capsys.readouterr()
+    assert said.out == "one\ntwo\n"
+    assert said.err.count("demo cannot be reached; the run goes on there, and this tries again") == 1
+    words = [call.words[-1] for call in engines.calls("gcloud") if "tail -c" in call.words[-1]]
+    assert [word.split("tail -c +")[1].split()[0] for word in words] == ["1", "5", "9", "9", "9"]
+    assert verbs(engines).count("train") == 1
+
+
+@pytest.mark.parametrize("states", [["running", "ended 0"], ["ended 0"]])
+def test_a_run_that_is_there_is_followed_and_not_started_again(engines, states):
+    answer(engines, ["ACTIVE"], status=states)
+    assert launch("--setup_command=fetch", *TRAIN) == 0
+    assert verbs(engines) == ["describe", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        (["ended 0", "ended 0"], 0),
+        (["ended 75", "ended 75"], 75),
+        (["ended 75", "ended 0"], 75),
+        (["ended 134", "ended 2"], 2),
+        (["ended 134", "gone"], 1),
+        (["ended 75", "ended 134"], 134),
+    ],
+)
+def test_the_exit_code_of_several_hosts_is_that_which_says_most(states, code):
+    assert tpu_vm._exit_code(states) == code
 
 
 def test_a_setup_that_fails_starts_no_training(engines):
@@ -184,13 +252,13 @@ def test_what_stays_booked_is_told_with_the_call_that_gives_it_back(engines, cap
     assert capsys.readouterr().out == booked
     answer(engines, ["ACTIVE"], ssh=[255])
     assert launch(*TRAIN) == 1
-    assert capsys.readouterr().err.endswith(f"the connection was lost, and {booked}")
-    answer(engines, ["ACTIVE"], ssh=[2])
+    assert f"the hosts could not be reached, and {booked}" in capsys.readouterr().err
+    answer(engines, ["ACTIVE"], status=["gone", "ended 2"])
     assert launch(*TRAIN) == 2
-    assert capsys.readouterr().err.endswith(f"the run ended with a user error, and {booked}")
+    assert f"the run ended with a user error, and {booked}" in capsys.readouterr().err
     answer(engines, ["ACTIVE"], delete=[1])
     assert launch(*TRAIN) == 1
-    assert capsys.readouterr().err.endswith(booked)
+    assert booked in capsys.readouterr().err
 
 
 def test_an_interruption_leaves_the_slice_and_says_so(engines, capsys, monkeypatch):
@@ -203,6 +271,9 @@ def test_an_interruption_leaves_the_slice_and_says_so(engines, capsys, monkeypat
     assert launch(*TRAIN) == 130
     said = capsys.readouterr().err
     assert "demo still exists" in said
+    assert (
+        "the run goes on on demo: the same command follows it again; stop it with: gcloud compute tpus tpu-vm" in said
+    )
     assert "start the same command again to resume" in said
 
 
@@ -265,15 +336,17 @@ def test_mistakes_are_told_before_gcloud_is_called(engines, capsys, words, says)
     assert engines.calls() == []
 
 
-def test_hostile_words_reach_the_host_s_python_as_they_are(engines, tmp_path):
+def test_hostile_words_reach_the_host_s_python_as_they_are(engines, tmp_path, monkeypatch):
+    """The host's shell really starts a process that outlives the connection, and says how it has ended."""
     home = tmp_path / "home"
     directory = "check out;$(touch harm)"
     engines.add("python", path=home / directory / ".venv" / "bin" / "python")
-    answer(engines, ["ACTIVE"], home=home)
+    answer(engines, ["ACTIVE v5litepod-8"], home=home)
+    monkeypatch.setattr(tpu_vm, "POLL_SECONDS", 0.2)
     for first, second, third in HOSTILE_THREES:
         engines.forget()
         words = (*TRAIN[1:2], f"--workdir=gs://bucket/{first}", f"--config.name={second}", f"--data_dir={third}")
-        assert launch(f"--checkout_dir={directory}", "--", *words) == 0
+        assert launch("--topology=v5e:2x4", "--keep_slice", f"--checkout_dir={directory}", "--", *words) == 0
         (python,) = engines.calls("python")
         assert python.words == ["-m", "launch.train", *words]
     assert not [path for path in tmp_path.rglob("harm")]
@@ -293,7 +366,9 @@ def test_the_dry_run_is_a_script_of_the_very_calls_and_makes_none(engines, tmp_p
     answer(engines, [None, "ACTIVE"])
     assert launch(*flags, *words) == 0
     made = [call.words for call in engines.calls("gcloud")]
-    assert [words for number, words in enumerate(made) if words not in made[:number]] == shown
+    unique = [words for number, words in enumerate(made) if words not in made[:number]]
+    # Nothing is forgotten of a slice that is deleted.
+    assert unique == [words for words in shown if "rm -f" not in words[-1] or "setsid" in words[-1]]
     assert not (tmp_path / "harm").exists()
     # What stays booked is not given back.
     assert launch("--dry_run", "--keep_slice", *words) == 0
