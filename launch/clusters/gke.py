@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from launch.clusters.gpu_nodes import GPUS_PER_NODE, parse_gpu_topology
 from launch.clusters.launcher_common import (
     DRY_RUN,
+    ENV,
     NAME,
     TrainCommand,
     build_train_argv,
@@ -16,6 +17,7 @@ from launch.clusters.launcher_common import (
     check_max_restarts,
     format_shell_command,
     make_run_name,
+    parse_env,
     require_shared_storage,
     require_tool,
     run_launcher,
@@ -63,6 +65,7 @@ COMMAND = Command(
         Flag("checkout_dir", "the checkout in the image (default: the image's own working directory)"),
         Flag("python", "the Python interpreter in the image", default="python"),
         Flag("max_restarts", "the maximum number of restarts after failures", value_type=int, default=10),
+        ENV,
         DRY_RUN,
     ),
 )
@@ -296,7 +299,9 @@ def _container(arguments: Arguments, training: TrainCommand, nodes: NodePool, na
                 "valueFrom": {
                     "fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
                 },
-            }
+            },
+            # Kubernetes reads $(NAME) here as well.
+            *({"name": key, "value": value.replace("$", "$$")} for key, value in parse_env(arguments.env).items()),
         ],
         "ports": [{"containerPort": port} for port in (COORDINATOR_PORT, *((LIBTPU_PORT,) if nodes.is_tpu else ()))],
         "resources": {"limits": {nodes.resource: str(nodes.accelerators_per_host)}},

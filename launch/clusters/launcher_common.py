@@ -20,6 +20,9 @@ from transformer.config import UserError
 
 DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False)
 NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir)")
+ENV = Flag(
+    "env", "environment variables of the processes, as in --env='XLA_FLAGS=--xla_x=1 LIBTPU_INIT_ARGS=--xla_y=2'"
+)
 # The launcher sets these for each process; the train command's flags after -- must not.
 LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id", "grace_seconds")
 TOOLS = {
@@ -196,6 +199,23 @@ def parse_extra_options(text: str | None, flag: str = "options") -> tuple[str, .
         if not re.fullmatch(r"--[a-z][a-z0-9-]*(=.*)?", word) or not word.isprintable():
             raise UserError(f"--{flag}={text}: {word!r} is not of the form --key=value; {example}")
     return tuple(words)
+
+
+def parse_env(text: str | None) -> dict[str, str]:
+    """Parse `--env`, the environment variables of the processes.
+
+    Raises:
+        UserError: If a word is not NAME=VALUE, or a quote is not closed.
+    """
+    example = "write it as in --env='XLA_FLAGS=--xla_x=1 NAME=VALUE'"
+    try:
+        words = shlex.split(text or "")
+    except ValueError as error:
+        raise UserError(f"--env={text}: {error}; {example}") from None
+    for word in words:
+        if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", word) or not word.isprintable():
+            raise UserError(f"--env={text}: {word!r} is not of the form NAME=VALUE; {example}")
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def check_flag_value(flag: str, value: str) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from launch.clusters.launcher_common import (
     DRY_RUN,
+    ENV,
     NAME,
     TrainCommand,
     build_train_argv,
@@ -18,6 +19,7 @@ from launch.clusters.launcher_common import (
     check_max_restarts,
     format_shell_command,
     make_run_name,
+    parse_env,
     parse_extra_options,
     require_shared_storage,
     require_tool,
@@ -57,6 +59,7 @@ COMMAND = Command(
             default=10,
         ),
         Flag("keep_slice", "keep the slice when the run has ended", value_type=bool, default=False),
+        ENV,
         DRY_RUN,
     ),
 )
@@ -169,7 +172,9 @@ def build_gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: Tpu
         *parse_extra_options(arguments.options),
     )
     directory = shlex.quote(check_flag_value("checkout_dir", arguments.checkout_dir))
-    command = shlex.join(build_train_argv(check_flag_value("python", arguments.python), training))
+    variables = [f"{key}={value}" for key, value in parse_env(arguments.env).items()]
+    words = build_train_argv(check_flag_value("python", arguments.python), training)
+    command = shlex.join([*(("env", *variables) if variables else ()), *words])
     run = shlex.quote(_RUN_SCRIPT.format(command=command))
     options = parse_extra_options(arguments.ssh_options, "ssh_options")
     first = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, *options)

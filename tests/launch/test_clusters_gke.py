@@ -228,6 +228,7 @@ def test_flags_reach_the_manifest_and_kubectl(engines, capsys):
     words = ("--namespace=team", "--service_account=trainer", "--queue=research", "--spot", "--max_restarts=3")
     words = (*words, "--grace_seconds=90", "--ttl_seconds=600", "--priority_class=high")
     words = (*words, "--volumes=datasets:/data:ro,scratch:/mnt/scratch")
+    words = (*words, "--env=LIBTPU_INIT_ARGS='--xla_a=1 --xla_b=2' NAME=$(PROCESS)")
     found = manifest(engines, *OWN, *words, "--checkout_dir=app", "--python=python3", "--name=other", *TRAIN)
     (call,) = engines.calls("kubectl")
     assert call.words == ["create", "--namespace=team", "--validate=strict", "--filename=-"]
@@ -247,6 +248,10 @@ def test_flags_reach_the_manifest_and_kubectl(engines, capsys):
     assert pod["containers"][0]["volumeMounts"] == [
         {"name": "volume-0", "mountPath": "/data", "readOnly": True},
         {"name": "volume-1", "mountPath": "/mnt/scratch"},
+    ]
+    assert pod["containers"][0]["env"][1:] == [
+        {"name": "LIBTPU_INIT_ARGS", "value": "--xla_a=1 --xla_b=2"},
+        {"name": "NAME", "value": "$$(PROCESS)"},
     ]
     assert "--grace_seconds=90" in pod["containers"][0]["command"]
     assert pod["containers"][0]["workingDir"] == "app"
@@ -295,6 +300,7 @@ def test_pods_names_are_short_enough(engines):
         (("--priority_class=High",), "--priority_class=High is not a Kubernetes name"),
         (("--volumes=data",), "--volumes=data: 'data' is not CLAIM:/PATH"),
         (("--volumes=gs://bucket:/data",), "is not CLAIM:/PATH"),
+        (("--env=--xla_a=1",), "--env=--xla_a=1: '--xla_a=1' is not of the form NAME=VALUE"),
         (("--grace_seconds=0",), "--grace_seconds=0 must be at least 1"),
         (("--ttl_seconds=-1",), "--ttl_seconds=-1 must be at least 0"),
     ],

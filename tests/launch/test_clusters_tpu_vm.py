@@ -114,6 +114,7 @@ def test_flags_reach_gcloud(engines):
         "--spot",
         "--options=--network=net --tags='a b'",
         "--setup_command=make install",
+        "--env=LIBTPU_INIT_ARGS='--xla_a=1 --xla_b=2'",
         "--ssh_options=--tunnel-through-iap --ssh-key-file='my key'",
     )
     assert launch(*flags, "--checkout_dir=check out", "--python=python3", *TRAIN) == 0
@@ -135,7 +136,10 @@ def test_flags_reach_gcloud(engines):
     assert setup == [*host, "--command=make install"]
     assert status[:-1] == train[:-1] == host
     assert "cd -- 'check out' || exit;" in train[-1]
-    assert "trap : TERM; python3 -m launch.train --config=" in train[-1]
+    # Quoted twice: within the script that is a word of the command.
+    assert "trap : TERM; env " in train[-1]
+    assert "LIBTPU_INIT_ARGS=--xla_a=1 --xla_b=2" in train[-1]
+    assert "python3 -m launch.train --config=" in train[-1]
 
 
 def test_a_slice_that_is_there_is_taken_up(engines):
