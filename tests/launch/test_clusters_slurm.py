@@ -181,6 +181,7 @@ def test_a_task_of_an_array_is_stopped_and_queued_again_alone(engines, tmp_path)
     assert (tmp_path / "demo-4.requeue").read_text() == "50 1 none\n"
 
 
+@pytest.mark.slow
 def test_the_whole_warning_is_the_run_s_and_one_that_was_too_short_is_longer_the_next_time(
     engines, tmp_path, monkeypatch
 ):
