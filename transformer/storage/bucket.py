@@ -166,6 +166,18 @@ class BucketStorage:
             versions += [entry for entry in entries if fnmatch.fnmatch(entry[0][len(folder) :].rstrip("/"), last)]
         return tuple(versions)
 
+    def size(self, path: Path) -> int:
+        with translate_gcs_errors(path):
+            there = blob_at(path)
+            there.reload()
+            return int(there.size)
+
+    def read_range(self, path: Path, start: int, stop: int) -> bytes:
+        if start >= stop:
+            return b""
+        with translate_gcs_errors(path):
+            return blob_at(path).download_as_bytes(start=start, end=stop - 1)
+
     def key_value_store(self, path: Path) -> dict[str, Any]:
         return {"driver": "gcs", "bucket": bucket_name(path), "path": f"{object_key(path)}/"}
 

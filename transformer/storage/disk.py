@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
+from transformer.json_reading import open_regular_file
 from transformer.storage.disk_errors import add_filename
 from transformer.storage.storage import DirectoryInUse, DirectoryLost, FileVersion
 
@@ -138,6 +139,18 @@ class DiskStorage:
                 about = file.stat()
                 versions.append((str(file), about.st_mtime_ns, about.st_size))
         return tuple(versions)
+
+    def size(self, path: Path) -> int:
+        with open_regular_file(path) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def read_range(self, path: Path, start: int, stop: int) -> bytes:
+        with open_regular_file(path) as file:
+            descriptor, parts = file.fileno(), []
+            while start < stop and (part := os.pread(descriptor, stop - start, start)):
+                parts.append(part)
+                start += len(part)
+        return b"".join(parts)
 
     def key_value_store(self, path: Path) -> dict[str, Any]:
         _check_literal(path)

@@ -112,5 +112,21 @@ class Storage(Protocol):
     def versions(self, path: Path, patterns: Sequence[str]) -> tuple[FileVersion, ...]:
         """Return the versions of the files under `path` that match a pattern such as "*.json" or "maps/*.json"."""
 
+    def size(self, path: Path) -> int:
+        """Return the size of a file in bytes.
+
+        Raises:
+            OSError: If it is missing or cannot be read.
+            UserError: If it is no regular file.
+        """
+
+    def read_range(self, path: Path, start: int, stop: int) -> bytes:
+        """Return the bytes `start` to `stop` - 1 of a file, fewer where it ends before.
+
+        Raises:
+            OSError: If it is missing or cannot be read.
+            UserError: If it is no regular file.
+        """
+
     def key_value_store(self, path: Path) -> dict[str, Any]:
         """Return the tensorstore specification of the folder `path`."""

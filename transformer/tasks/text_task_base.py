@@ -88,10 +88,14 @@ class TextTask(BaseTask):
         return {name: fingerprint(documents) for name, documents in self._splits.items()}
 
     @property
+    def split_sizes(self) -> dict[str, int]:
+        """The number of tokens of each split."""
+        return {name: sum(map(len, documents)) for name, documents in self._splits.items()}
+
+    @property
     def data_summary(self) -> tuple[str, ...]:
         """The number of tokens of each split."""
-        sizes = {name: sum(map(len, documents)) for name, documents in self._splits.items()}
-        return (describe_splits(self._text.dataset, sizes, "tokens", self._how),)
+        return (describe_splits(self._text.dataset, self.split_sizes, "tokens", self._how),)
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Capture maps of excerpts of the validation text and of repeated random tokens, unmasked."""

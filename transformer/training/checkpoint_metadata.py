@@ -5,7 +5,6 @@ or another config than it was trained with.
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 
 from transformer.config import PositiveInt, UserError
 from transformer.data.batches import fingerprint
-from transformer.data.tokenizers.tokenizer import FILE, ROLES_FILE
-from transformer.json_reading import parse_dataclass, read_regular_file
+from transformer.data.tokenizers.load import tokenizer_digests
+from transformer.json_reading import parse_dataclass
 from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.run_directory import RunDirectory, flatten_to_json
 from transformer.training.build import TrainingComponents
@@ -23,7 +22,6 @@ from transformer.training.checked_batches import BatchRange
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
 
 FINGERPRINTED_BATCHES = 3  # the first batches of a run, whose content is compared
-_TOKENIZER = (FILE, ROLES_FILE, "source.spm", "target.spm", "vocab.json")
 _AGAIN = "put it back as it was, or choose another --workdir"
 
 
@@ -121,7 +119,7 @@ def collect_metadata(
     return {
         "config": experiment.to_config(),
         "data": dict(components.task.fingerprint()),
-        "tokenizer": _tokenizer_digests(directory.path),
+        "tokenizer": tokenizer_digests(directory.path),
         "batches": {"parts": parts, "content": fingerprint(arrays)},
         "commit": directory.facts().get("commit"),
     }
@@ -183,7 +181,7 @@ def describe_tokenizer_change(recorded: Mapping[str, Any], path: Path, step: int
         path: The run directory.
         step: The step of the checkpoint, for the message.
     """
-    now = _tokenizer_digests(path)
+    now = tokenizer_digests(path)
     for name, before in recorded.get("tokenizer", {}).items():
         if now.get(name) != before:
             what = "is missing" if name not in now else "has changed"
@@ -220,9 +218,3 @@ def refuse_change(path: Path, what: str | None) -> None:
     """
     if what is not None:
         raise UserError(f"--workdir={path}: {what}; {_AGAIN}")
-
-
-def _tokenizer_digests(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of each of the tokenizer's files."""
-    files = {name: path / name for name in _TOKENIZER}
-    return {name: hashlib.sha256(read_regular_file(file)).hexdigest() for name, file in files.items() if file.is_file()}

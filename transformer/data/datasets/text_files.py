@@ -104,7 +104,7 @@ def read_text_splits(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = 
             a split twice, or a text is empty or too short to be cut.
     """
     found = _text_files(path)
-    others, by_name = _files_by_split(path, found.files)
+    others, by_name = files_by_split(path, found.files)
     held = {split: _text_files(files) for split, files in held_out.items()}
     left_out = (*found.left_out, *(name for files in held.values() for name in files.left_out))
     if twice := [split for split in held if split in by_name]:
@@ -130,7 +130,7 @@ def read_text_splits(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = 
     return SplitTexts(splits, tuple(by_name), left_out)
 
 
-def _files_by_split(
+def files_by_split(
     path: pathlib.Path, files: Sequence[pathlib.Path]
 ) -> tuple[Sequence[pathlib.Path], dict[str, list[pathlib.Path]]]:
     """Return the files of a folder that are to be cut, and those of the splits that their names say."""

@@ -1,5 +1,6 @@
-"""Load a run's tokenizer, of whichever kind, from its directory."""
+"""Load a run's tokenizer, of whichever kind, from its directory; tell it apart from others, and copy it."""
 
+import hashlib
 from pathlib import Path
 
 import tokenizers
@@ -8,9 +9,29 @@ from transformer.config import UserError
 from transformer.data.tokenizers.marian import MarianTokenizer
 from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, has_tokenizer
 from transformer.json_reading import read_dataclass, read_regular_file
+from transformer.storage.paths import storage_of
 
 type AnyTokenizer = Tokenizer | MarianTokenizer
 """Any tokenizer; their methods are the same."""
+
+
+# The roles come last: a directory that holds them has all.
+TOKENIZER_FILES = (FILE, "source.spm", "target.spm", "vocab.json", ROLES_FILE)
+
+
+def tokenizer_digests(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of each of the tokenizer's files in a directory, by name."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in _tokenizer_files(directory).items()}
+
+
+def copy_tokenizer(directory: Path, target: Path) -> None:
+    """Copy a tokenizer's files, byte for byte."""
+    for name, content in _tokenizer_files(directory).items():
+        storage_of(target).replace(target / name, content)
+
+
+def _tokenizer_files(directory: Path) -> dict[str, bytes]:
+    return {name: read_regular_file(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()}
 
 
 def load_tokenizer(directory: Path) -> AnyTokenizer:

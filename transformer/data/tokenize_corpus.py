@@ -1,0 +1,279 @@
+"""Tokenize a corpus into token shards: once, by several processes, in bounded memory, and resumed after a kill.
+
+Each part of about 64 MiB of text becomes one shard, which depends on the text and the tokenizer alone and is written
+under its own name at once. A kill loses the shards under way, and the next call makes those that are missing.
+"""
+
+import concurrent.futures
+import concurrent.futures.process
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer.config import UserError, to_config
+from transformer.data.batches import fingerprint
+from transformer.data.corpus import (
+    PIECE_BYTES,
+    CorpusFile,
+    FileRange,
+    corpus_fingerprint,
+    describe_files,
+    divide_files,
+    read_pieces,
+)
+from transformer.data.token_shards import (
+    FORMAT_VERSION,
+    INDEX_FILE,
+    ShardIndex,
+    TokenShards,
+    has_token_shards,
+    shard_name,
+    token_dtype,
+)
+from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer, tokenizer_digests
+from transformer.json_reading import read_regular_file
+from transformer.storage.paths import parse_path, storage_of
+from transformer.storage.storage import DirectoryInUse
+
+PART_BYTES = 1 << 26
+"""About the bytes of text of a shard."""
+_BATCH_BYTES = 4 * PIECE_BYTES  # of text that is tokenized at once
+_LOCK = "tokenizing.lock"
+_WAIT_SECONDS = 2.0
+
+
+class TokenizingProgress(NamedTuple):
+    """How far the tokenizing of a corpus is.
+
+    Attributes:
+        num_shards: The number of finished shards.
+        total_shards: The number of all shards.
+        num_tokens: The number of tokens of the finished shards.
+    """
+
+    num_shards: int
+    total_shards: int
+    num_tokens: int
+
+
+class Shard(NamedTuple):
+    """A finished shard: its numbers of tokens and documents, and its SHA-256."""
+
+    num_tokens: int
+    num_documents: int
+    sha256: str
+
+
+def tokenizer_fingerprint(directory: Path) -> str:
+    """Return the SHA-256 of the tokenizer in a directory."""
+    return fingerprint(item for each in sorted(tokenizer_digests(directory).items()) for item in each)
+
+
+def shards_folder(shards_dir: Path, files: Sequence[CorpusFile], tokenizer_sha256: str, part_bytes: int) -> Path:
+    """Return the folder of a corpus' token shards, whose name is a hash of the files' content and the tokenizer."""
+    address = fingerprint((FORMAT_VERSION, part_bytes, corpus_fingerprint(files), tokenizer_sha256))
+    return shards_dir / f"tokens-{address[:16]}"
+
+
+def tokenize_corpus(
+    files: Sequence[CorpusFile],
+    tokenizer_dir: Path,
+    shards_dir: Path,
+    *,
+    num_processes: int = 1,
+    report: Callable[[TokenizingProgress], None] = lambda progress: None,
+    part_bytes: int = PART_BYTES,
+) -> TokenShards:
+    """Return the token shards of a corpus, from the folder where an earlier call has left them, whole or in part.
+
+    A call beside another one for the same corpus waits for it.
+
+    Args:
+        files: The files of the corpus.
+        tokenizer_dir: The directory of the tokenizer.
+        shards_dir: The folder in which the shards of every corpus have a folder of their own.
+        num_processes: The number of processes that tokenize; 1 is this one.
+        report: A function that is called at the start and after every shard.
+        part_bytes: About the bytes of text of a shard.
+
+    Raises:
+        UserError: If the text cannot be read or has no tokens, a file changes in between, or the tokenizer has no end
+            token; and if a process is killed.
+    """
+    digest = tokenizer_fingerprint(tokenizer_dir)
+    folder = shards_folder(shards_dir, files, digest, part_bytes)
+    if has_token_shards(folder):
+        return TokenShards(folder)
+    tokenizer = load_tokenizer(tokenizer_dir)
+    end_id = tokenizer.eos_id
+    if end_id is None:
+        raise UserError(
+            f"the tokenizer in {tokenizer_dir} has no end token, with which token shards end every document"
+        )
+    with _claimed(folder):
+        if has_token_shards(folder):
+            return TokenShards(folder)
+        # Of writes that a kill has cut off: nobody else writes here.
+        for name, _, _ in storage_of(folder).versions(folder, ("*.new",)):
+            with contextlib.suppress(FileNotFoundError):
+                parse_path(name).unlink()
+        parts = divide_files(files, part_bytes)
+        shards: list[Shard | None] = [None] * len(parts)
+        done = tokens = 0
+        report(TokenizingProgress(done, len(parts), tokens))
+        jobs = _ShardWriter(str(folder), str(tokenizer_dir))
+        for number, shard in _written_shards(jobs, parts, num_processes):
+            shards[number] = shard
+            done, tokens = done + 1, tokens + shard.num_tokens
+            report(TokenizingProgress(done, len(parts), tokens))
+        if not tokens:
+            raise UserError(f"{files[0].name}{' and the others' if len(files) > 1 else ''} have no text: give some")
+        if (changed := _changed(files)) is not None:
+            raise UserError(f"{changed} has changed while it was tokenized: start again")
+        copy_tokenizer(tokenizer_dir, folder)
+        written = [shard for shard in shards if shard is not None]
+        index = ShardIndex(
+            FORMAT_VERSION,
+            corpus_fingerprint(files),
+            digest,
+            tokenizer.vocab_size,
+            end_id,
+            *map(tuple, zip(*written, strict=True)),
+        )
+        storage_of(folder).replace(folder / INDEX_FILE, f"{json.dumps(to_config(index))}\n".encode())
+    return TokenShards(folder)
+
+
+def _changed(files: Sequence[CorpusFile]) -> str | None:
+    """Return the name of the first file that is no longer as it was described; None if all are."""
+    now = describe_files([file.path for file in files])
+    return next((file.name for file, again in zip(files, now, strict=True) if file != again), None)
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Hold the folder, as soon as no other process does."""
+    told = False
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(storage_of(folder).claim(folder, _LOCK))
+                break
+            except DirectoryInUse:
+                if not told:
+                    print(f"waiting for another process that tokenizes into {folder}", file=sys.stderr, flush=True)
+                told = True
+                time.sleep(_WAIT_SECONDS)
+        yield
+
+
+def tokenize_part(part: Sequence[FileRange], tokenizer: AnyTokenizer) -> np.ndarray:
+    """Return the tokens of a part of a corpus, with the end token after every document that ends in it.
+
+    Raises:
+        UserError: If the text cannot be read or has a character without a token.
+    """
+    dtype, end = token_dtype(tokenizer.vocab_size), [tokenizer.eos_id]
+    arrays: list[np.ndarray] = []
+    texts: list[str] = []
+    ends: list[bool] = []
+
+    def encode() -> None:
+        for ids, is_last in zip(tokenizer.encode(texts), ends, strict=True):
+            arrays.append(np.array(ids + end if is_last else ids, dtype))
+        texts.clear()
+        ends.clear()
+
+    size = 0
+    for piece in (piece for each in part for piece in read_pieces(each)):
+        texts.append(piece.text)
+        ends.append(piece.ends)
+        size += len(piece.text)
+        if size >= _BATCH_BYTES:
+            encode()
+            size = 0
+    encode()
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype)
+
+
+class _ShardWriter:
+    """Writes shards into a folder; each process has its own."""
+
+    def __init__(self, folder: str, tokenizer_dir: str):
+        self.arguments = folder, tokenizer_dir
+        self._folder, self._tokenizer = parse_path(folder), load_tokenizer(parse_path(tokenizer_dir))
+
+    def write(self, number: int, part: Sequence[FileRange]) -> Shard:
+        """Write a shard, unless it is there."""
+        path = self._folder / shard_name(number)
+        dtype = token_dtype(self._tokenizer.vocab_size)
+        try:
+            content = read_regular_file(path)
+        except FileNotFoundError:
+            content = tokenize_part(part, self._tokenizer).tobytes()
+            storage_of(path).replace(path, content)
+        tokens = np.frombuffer(content, dtype)
+        documents = np.count_nonzero(tokens == self._tokenizer.eos_id)
+        return Shard(len(tokens), int(documents), hashlib.sha256(content).hexdigest())
+
+
+def _written_shards(
+    writer: _ShardWriter, parts: Sequence[Sequence[FileRange]], num_processes: int
+) -> Iterator[tuple[int, Shard]]:
+    """Write all shards, and yield each with its number as it is finished."""
+    if num_processes == 1:
+        for number, part in enumerate(parts):
+            yield number, writer.write(number, part)
+        return
+    others = set(multiprocessing.active_children())
+    pool = concurrent.futures.ProcessPoolExecutor(
+        min(num_processes, len(parts)), multiprocessing.get_context("spawn"), _begin_process, writer.arguments
+    )
+    try:
+        waiting = {pool.submit(_write_shard, number, part): number for number, part in enumerate(parts)}
+        for finished in concurrent.futures.as_completed(waiting):
+            yield waiting[finished], finished.result()
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise UserError(
+            "a process that tokenizes was killed, maybe for want of memory; start the same command again to go on, "
+            "with fewer processes"
+        ) from error
+    finally:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+_writer: _ShardWriter
+
+
+def _begin_process(folder: str, tokenizer_dir: str) -> None:
+    global _writer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process is one of those that were asked for
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    _writer = _ShardWriter(folder, tokenizer_dir)
+
+
+def _end_with(sentinel: Any) -> None:
+    """End this process when the one that started it has ended, however that was."""
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
+def _write_shard(number: int, part: Sequence[FileRange]) -> Shard:
+    return _writer.write(number, part)

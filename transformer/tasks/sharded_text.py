@@ -1,0 +1,219 @@
+"""Text for language models from token shards: tokenized once, read from disk, in memory independent of the corpus."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer.config import UserError
+from transformer.data.batches import fingerprint
+from transformer.data.corpus import CorpusFile, corpus_fingerprint, describe_files, find_corpus_files, sample_texts
+from transformer.data.datasets.local_files import SPLITS, join_notes, locate_file
+from transformer.data.token_mixture import TokenMixture, TokenRange
+from transformer.data.token_shards import TokenShards, has_token_shards
+from transformer.data.tokenize_corpus import TokenizingProgress, tokenize_corpus, tokenizer_fingerprint
+from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
+from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
+from transformer.storage.paths import parse_path
+from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
+
+TOKENIZER_SAMPLE_BYTES = 1 << 25
+"""The bytes of training text that a tokenizer is trained on, from evenly spaced places."""
+MAX_HELD_OUT_TOKENS = 1 << 20
+"""The tokens of a validation or test split that are evaluated, at most."""
+_CUT_FRACTION = 20  # one in so many tokens is held out for a split without files of its own
+
+
+class CorpusSource(NamedTuple):
+    """A corpus as `config.task.dataset` names it.
+
+    Attributes:
+        name: Its name there.
+        folder: The folder of its token shards, if the name is that; then there are no files.
+        files: The files of each split, otherwise.
+    """
+
+    name: str
+    folder: Path | None
+    files: Mapping[str, Sequence[Path]]
+
+
+class ShardedText(NamedTuple):
+    """A text in token shards.
+
+    Attributes:
+        tokenizer: Its tokenizer.
+        train: The token shards of the training split.
+        held_out: The documents of the evaluated splits, which are in memory.
+        split_note: How the splits were cut, in words.
+        corpora: The token shards of every corpus, by name and split.
+    """
+
+    tokenizer: AnyTokenizer
+    train: TokenMixture
+    held_out: Mapping[str, Documents]
+    split_note: str
+    corpora: Mapping[str, TokenShards]
+
+
+def uses_token_shards(config: TextConfig, shards_dir: str | None) -> bool:
+    """Whether a config's text is read from token shards: it names their folder, or that of the corpora to tokenize."""
+    return shards_dir is not None or _shards_folder(config.dataset.split(",")[0], config.data_dir) is not None
+
+
+def load_sharded_text(
+    config: TextConfig,
+    directory: Path | None,
+    *,
+    shards_dir: str | None,
+    weights: Sequence[float] = (),
+    num_processes: int = 1,
+    report: Callable[[str, TokenizingProgress], None] = lambda name, progress: None,
+) -> ShardedText:
+    """Open the token shards of a text, after tokenizing what is not tokenized yet.
+
+    The tokenizer is that of the run directory, else that of token shards that the config names, else one trained on a
+    bounded sample and kept in `shards_dir`; a run directory without one receives it.
+
+    Args:
+        config: The text and its tokenizer. `dataset` names files, folders, patterns (transformer.data.corpus) or
+            folders of token shards, separated by commas.
+        directory: The run directory; None for none.
+        shards_dir: The folder in which token shards are kept.
+        weights: The weight of each of the data sets; empty is in proportion to their tokens.
+        num_processes: The number of processes that tokenize.
+        report: A function that is called with the name of a corpus and the progress of its tokenizing.
+
+    Raises:
+        UserError: If data are missing or cannot be read, there is no folder for token shards, the tokenizers differ,
+            the number of weights does not fit, or a split is neither train, validation nor test.
+    """
+    sources = [_find_source(name, config.data_dir) for name in config.dataset.split(",")]
+    if weights and len(weights) != len(sources):
+        raise UserError(
+            f"config.task.dataset_weights={tuple(weights)} are {len(weights)} and config.task.dataset names "
+            f"{len(sources)} data sets: give one weight for each"
+        )
+    for split in config.eval_splits:
+        if split not in SPLITS[1:]:
+            raise UserError(f"{split!r} cannot be evaluated with token shards: say validation or test")
+    kept = None if shards_dir is None else parse_path(shards_dir)
+    tokenizer_dir = _find_tokenizer(config, directory, kept, sources)
+    tokenizer = load_tokenizer(tokenizer_dir)
+    if directory is not None and not has_tokenizer(directory):
+        copy_tokenizer(tokenizer_dir, directory)
+    corpora: dict[str, TokenShards] = {}
+
+    def opened(source: CorpusSource, split: str) -> TokenShards:
+        name = f"{source.name} ({split})"
+        if source.folder is None:
+            corpora[name] = tokenize_corpus(
+                describe_files(source.files[split]),
+                tokenizer_dir,
+                _kept(kept, source.name),
+                num_processes=num_processes,
+                report=lambda progress: report(name, progress),
+            )
+        else:
+            corpora[name] = TokenShards(source.folder)
+            _check_tokenizer(corpora[name], tokenizer_dir)
+        return corpora[name]
+
+    held: dict[str, Documents] = {}
+    for split, named in config.held_out.named.items():
+        if split in config.eval_splits:
+            shards = opened(_find_source(named, config.data_dir), "train")
+            held[split] = TokenRange(shards, 0, len(shards)).documents(MAX_HELD_OUT_TOKENS)
+    sets = []
+    cut: dict[str, list[TokenRange]] = {split: [] for split in config.eval_splits if split not in held}
+    for source in sources:
+        shards = opened(source, "train")
+        stop = len(shards)
+        for split in reversed(cut):
+            if split in source.files:
+                of_split = opened(source, split)
+                cut[split].append(TokenRange(of_split, 0, len(of_split)))
+            else:
+                size = min(len(shards) // _CUT_FRACTION, MAX_HELD_OUT_TOKENS // len(sources))
+                cut[split].append(TokenRange(shards, stop - size, stop))
+                stop -= size
+        sets.append(TokenRange(shards, 0, stop))
+    held |= {split: TokenMixture(tuple(ranges)).documents(MAX_HELD_OUT_TOKENS) for split, ranges in cut.items()}
+    shares = [weight / sum(weights) for weight in weights] or [len(each) / sum(map(len, sets)) for each in sets]
+    note = join_notes(
+        [
+            *(f"{split} from {named}" for split, named in config.held_out.named.items() if split in config.eval_splits),
+            f"{', '.join(cut)} from the ends of the files or from files of their names" if cut else "",
+            f"at most {MAX_HELD_OUT_TOKENS:,} tokens of each",
+            f"weights {', '.join(f'{share:.4g}' for share in shares)}" if len(shares) > 1 else "",
+        ]
+    )
+    return ShardedText(tokenizer, TokenMixture(tuple(sets), tuple(shares)), held, note, corpora)
+
+
+def _shards_folder(name: str, data_dir: str | None) -> Path | None:
+    """Return the folder of token shards that a name stands for; None if it stands for something else."""
+    if name.startswith("gs://") and any(character in name for character in "*?["):
+        return None
+    path = parse_path(name) if name.startswith("gs://") else locate_file(name, data_dir)
+    return path if has_token_shards(path) else None
+
+
+def _find_source(name: str, data_dir: str | None) -> CorpusSource:
+    folder = _shards_folder(name, data_dir)
+    return CorpusSource(name, folder, {} if folder is not None else find_corpus_files(name, data_dir))
+
+
+def _kept(shards_dir: Path | None, name: str) -> Path:
+    if shards_dir is None:
+        raise UserError(f"{name} is not tokenized: name a folder for its token shards by config.task.shards_dir")
+    return shards_dir
+
+
+def _check_tokenizer(shards: TokenShards, tokenizer_dir: Path) -> None:
+    if shards.index.tokenizer_sha256 != tokenizer_fingerprint(tokenizer_dir):
+        raise UserError(
+            f"{shards.folder} was tokenized by another tokenizer than that in {tokenizer_dir}: name token shards of "
+            "one tokenizer, or their text with config.task.shards_dir"
+        )
+
+
+def _find_tokenizer(
+    config: TextConfig, directory: Path | None, shards_dir: Path | None, sources: Sequence[CorpusSource]
+) -> Path:
+    """Return the directory of the tokenizer, which is trained if there is none."""
+    if directory is not None and has_tokenizer(directory):
+        return directory
+    for source in sources:
+        if source.folder is not None:
+            return source.folder
+    if config.tokenizer is TokenizerKind.EXISTING:
+        raise UserError(
+            "config.task.tokenizer=existing, but there is no run directory that holds one: the command convert and "
+            "config.initialize_from.copy_tokenizer=True bring one along, or say bpe, characters or bytes"
+        )
+    corpora = [describe_files(source.files["train"]) for source in sources]
+    asked = (config.tokenizer.value, config.vocab_size, TOKENIZER_SAMPLE_BYTES, *map(corpus_fingerprint, corpora))
+    made = _kept(shards_dir, sources[0].name) / f"tokenizer-{fingerprint(asked)[:16]}"
+    if not has_tokenizer(made):
+        if isinstance(made, Path):  # a bucket has no folders
+            made.mkdir(parents=True, exist_ok=True)
+        _train_tokenizer(config, corpora).save(made)
+    return made
+
+
+def _train_tokenizer(config: TextConfig, corpora: Sequence[Sequence[CorpusFile]]) -> Tokenizer:
+    """Train a tokenizer on as many bytes of each corpus."""
+
+    def texts() -> Iterator[str]:
+        for files in corpora:
+            yield from sample_texts(files, TOKENIZER_SAMPLE_BYTES // len(corpora))
+
+    match config.tokenizer:
+        case TokenizerKind.CHARACTERS:
+            # The sample may lack a character of the text.
+            return character_tokenizer(texts(), ("end", "unknown"))
+        case TokenizerKind.BYTES:
+            return byte_tokenizer(("end",))
+        case _:
+            return train_byte_bpe(texts(), config.vocab_size, ("end",))
