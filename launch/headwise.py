@@ -27,6 +27,7 @@ from launch import (
     reproduce,
     scaling_laws,
     sweep,
+    tokenize,
     train,
 )
 from launch.cli import run, to_one_line
@@ -36,8 +37,8 @@ from launch.platform import exit_process
 from transformer.command_invocation import register_console_script
 from transformer.config import suggest_nearest
 
-# In the order in which --help lists them: a run, studies, models, many machines, measurements.
-_RUN = (train, evaluate, generate, maps, alignment_error_rate)
+# In the order in which --help lists them: a run and its data, studies, models, many machines, measurements.
+_RUN = (tokenize, train, evaluate, generate, maps, alignment_error_rate)
 _STUDY = (sweep, ablate, scaling_laws, reproduce)
 _MODEL = (convert, model_sizes)
 _CLUSTER = (local, slurm, tpu_vm, gke)

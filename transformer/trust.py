@@ -93,11 +93,13 @@ def external_paths(config: Mapping[str, Any], *, training: bool) -> list[NamedRe
         UserError: If a section is not a group of keys.
     """
     folder, origin = _name(config, "task.data_dir"), _name(config, "initialize_from.run")
+    shards = _name(config, "task.shards_dir")
     if folder.value:
         names = [folder]  # file names cannot lead out of it
     else:
         named_keys = [_name(config, key) for key in _FILES]
         names = [NamedResource(key, file) for key, value in named_keys for file in value.split(",") if _is_file(file)]
+    names += [shards] if shards.value else []
     return names + ([origin] if training and origin.value else [])
 
 

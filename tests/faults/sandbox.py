@@ -290,6 +290,7 @@ def import_all() -> None:
 
 COMMANDS = (
     *(
+        "tokenize",
         "train",
         "evaluate",
         "generate",

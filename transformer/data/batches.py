@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +22,18 @@ class BatchSource(Protocol):
 
     def __getitem__(self, step: int, /) -> Batch:
         """Return the batch of a step, counted from 0."""
+
+
+@runtime_checkable
+class RowBatchSource(BatchSource, Protocol):
+    """Training batches of which any rows can be made without the others, so that a host makes only its own."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of a batch."""
+
+    def read_rows(self, step: int, start: int, stop: int) -> Batch:
+        """Return the rows `start` to `stop` - 1 of the batch of a step."""
 
 
 class EpochBatchSource(BatchSource, Protocol):

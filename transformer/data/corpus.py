@@ -265,7 +265,7 @@ def _find_cut(read: Callable[[int, int], bytes], size: int, place: int) -> int:
             if before + found.end() >= place:
                 return before + found.end()
         if place + reach >= size:
-            break
+            return size
     line_end = content.find(b"\n", place - 1 - before)
     if line_end >= 0:
         return before + line_end + 1

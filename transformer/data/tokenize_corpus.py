@@ -120,7 +120,7 @@ def tokenize_corpus(
     end_id = tokenizer.eos_id
     if end_id is None:
         raise UserError(
-            f"the tokenizer in {tokenizer_dir} has no end token, with which token shards end every document"
+            f"the tokenizer in {tokenizer_dir} has no end token, which token shards need after every document"
         )
     with _claimed(folder):
         if has_token_shards(folder):

@@ -173,7 +173,8 @@ def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
         "keep_checkpoints",
         "permanent_checkpoint_every",
     )
-    keys = (*often, "task.data_dir", "sharding", "topology", "update_guard.max_consecutive_skips")
+    data = ("task.data_dir", "task.shards_dir", "task.num_tokenizing_processes")
+    keys = (*often, *data, "sharding", "topology", "update_guard.max_consecutive_skips")
     lasting = experiment.optimizer.schedule in (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys
 

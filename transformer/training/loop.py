@@ -156,7 +156,8 @@ def train_loop(
         batches = iterate_batches(source, first, steps)
         for number in range(first + 1, steps + 1):
             monitor.begin_unit(f"step {number}", makes=True)
-            batch = next(batches)
+            with accumulator.waiting_for_batch():
+                batch = next(batches)
             observe = _is_due(number, cadence.head_statistics_every)
             last = number == steps
             accumulator.start_clock()

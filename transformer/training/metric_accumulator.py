@@ -18,6 +18,9 @@ Numbers = Mapping[str, np.ndarray]
 class MetricAccumulator:
     """Accumulates the training metrics since the last log, and times the steps.
 
+    `batch_wait` is the share of the time in which the loop waits for the next batch: 0 if batches are made faster than
+    steps.
+
     Means are over the steps that made an update; `skipped_updates` counts the others. Metrics may have a leading axis
     of several runs, which their means keep.
 
@@ -41,6 +44,14 @@ class MetricAccumulator:
     def start_clock(self) -> None:
         """Start timing at the first step; the time before is setup."""
         self._since = time.perf_counter() if self._since is None else self._since
+
+    @contextmanager
+    def waiting_for_batch(self) -> Iterator[None]:
+        """Count the time inside the context, in which no batch is ready, if the clock runs."""
+        began = time.perf_counter()
+        yield
+        if self._since is not None:
+            self._waited += time.perf_counter() - began
 
     def count_batch(self, batch: Batch) -> None:
         """Count the FLOPs of a batch."""
@@ -87,6 +98,7 @@ class MetricAccumulator:
         means |= {name: value for name, value in self._sums.items() if name == "skipped_updates"}
         means |= {f"{name}_per_second": value / seconds for name, value in self._totals.items()}
         means["steps_per_second"] = self._timed / seconds
+        means["batch_wait"] = self._waited / seconds
         if self._flops:
             means["flops_per_step"] = self._flops / self._timed
             means["mfu"] = self._flops / seconds / self._peak
@@ -112,4 +124,4 @@ class MetricAccumulator:
         self._sums: dict[str, Any] = {}
         self._totals: dict[str, Any] = {}
         self._steps = self._timed = 0
-        self._flops = 0.0
+        self._flops = self._waited = 0.0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -280,10 +281,48 @@ def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax
     def place(array: Any) -> jax.Array:
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
             return array
+        if isinstance(array, jax.Array) and array.sharding == batch_sharding(array.shape, placement):
+            return array
         whole = np.asarray(array)
         return jax.make_array_from_process_local_data(batch_sharding(whole.shape, placement), whole, whole.shape)
 
     return jax.tree.map(place, dict(batch))
+
+
+def rows_of_process(num_rows: int, placement: Placement) -> tuple[int, int]:
+    """Return the first row of a batch that a device of this process holds, and the one after the last.
+
+    Args:
+        num_rows: The number of rows of the batch.
+        placement: The placement.
+
+    Returns:
+        0 and `num_rows` if the rows of this process do not follow one another.
+    """
+    held = batch_sharding((num_rows,), placement).addressable_devices_indices_map((num_rows,)).values()
+    parts = sorted({rows.indices(num_rows)[:2] for index in held if index is not None for rows in index})
+    if any(before[1] != after[0] for before, after in itertools.pairwise(parts)):
+        return 0, num_rows
+    return parts[0][0], parts[-1][1]
+
+
+def shard_rows(rows: Mapping[str, Any], num_rows: int, placement: Placement) -> dict[str, jax.Array]:
+    """Place the rows of this process on its devices.
+
+    Args:
+        rows: The rows of `rows_of_process`, host arrays.
+        num_rows: The number of rows of the whole batch.
+        placement: The placement.
+
+    Returns:
+        Global arrays.
+    """
+
+    def place(array: np.ndarray) -> jax.Array:
+        shape = (num_rows, *array.shape[1:])
+        return jax.make_array_from_process_local_data(batch_sharding(shape, placement), array, shape)
+
+    return jax.tree.map(place, dict(rows))
 
 
 def shard_host_batches(step: TrainStep, placement: Placement) -> TrainStep:

@@ -1,0 +1,56 @@
+"""Tokenize the text of a language model into token shards, once for all runs."""
+
+import sys
+
+from launch.cli import run
+from launch.command import Arguments, Command, Flag
+from transformer.config import UserError
+
+COMMAND = Command(
+    name="tokenize",
+    description=(
+        "Tokenize the text of config.task.dataset into token shards under config.task.shards_dir, where runs of this "
+        "text and tokenizer find them. What an earlier call has made is kept: one that was stopped goes on."
+    ),
+    example=(
+        "--config=experiments/pods/configs/gpt2.py --config.task.dataset='text/*.jsonl' --config.task.shards_dir=shards "
+        "--config.task.num_tokenizing_processes=8"
+    ),
+    flags=(
+        Flag("workdir", "a run directory whose tokenizer is used (default: one is trained on a sample of the text)"),
+        Flag("verify", "compare the shards with their checksums", default=False, value_type=bool),
+    ),
+    takes_config=True,
+)
+
+
+def main(arguments: Arguments) -> None:
+    """Tokenize what is not tokenized yet, and print the folders."""
+    from transformer.data.tokenizers.tokenizer import has_tokenizer
+    from transformer.storage.paths import parse_path
+    from transformer.tasks.language_modeling import LanguageModelingConfig, open_sharded_text
+    from transformer.tasks.registry import task_name
+    from transformer.training.config import resolve_config
+
+    config = resolve_config(arguments.config).task
+    if not isinstance(config, LanguageModelingConfig):
+        raise UserError(
+            f"config.task.name={task_name(config)} has no token shards: name the config of a causal language model"
+        )
+    if config.shards_dir is None:
+        raise UserError("tokenize needs a folder for the token shards: add --config.task.shards_dir=DIR")
+    directory = None if arguments.workdir is None else parse_path(arguments.workdir)
+    if directory is not None and not has_tokenizer(directory):
+        raise UserError(f"--workdir={directory} holds no tokenizer: name a run, or omit it to train one")
+    text = open_sharded_text(config, directory)
+    for name, shards in text.corpora.items():
+        if arguments.verify:
+            shards.check_content()
+        print(
+            f"{name}: {len(shards):,} tokens, {shards.num_documents:,} documents, {len(shards.index.num_tokens)} shards "
+            f"in {shards.folder}{', which match their checksums' if arguments.verify else ''}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(run(COMMAND, main))

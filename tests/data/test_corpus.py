@@ -1,0 +1,192 @@
+"""The files of a corpus: how they are found, known and divided, and that their pieces are their texts."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from transformer.config import UserError
+from transformer.data import corpus
+from transformer.data.corpus import (
+    CorpusFile,
+    FileRange,
+    corpus_fingerprint,
+    describe_files,
+    divide_files,
+    find_corpus_files,
+    read_pieces,
+    sample_texts,
+)
+from transformer.data.tokenizers.train_tokenizer import train_byte_bpe
+
+# Line ends beside white space of every kind, lines that are long, and letters of one to four bytes.
+TEXT = "\ufeff" + "".join(
+    f"Line {n}: é ü 你好 🙂{' ' * (n % 3)}\n{'　' * (n % 2)}{'\n' * (n % 4 == 3)}{'x' * (n % 50)} end\r\n"
+    for n in range(150)
+)
+DOCUMENTS = ["one", "", "two\nlines\u2028here", "  ", "three é" * 40, "four"]
+
+
+def write_corpus(folder: Path, suffix: str) -> Path:
+    path = folder / f"corpus{suffix}"
+    match suffix:
+        case ".txt":
+            path.write_text(TEXT, encoding="utf-8", newline="")
+        case ".jsonl":
+            lines = [json.dumps({"id": 1, "text": text}, ensure_ascii=False) for text in DOCUMENTS]
+            path.write_text("\n".join([*lines[:3], "", *lines[3:]]), encoding="utf-8")  # a line is empty, the last open
+        case _:
+            pyarrow.parquet.write_table(pyarrow.table({"id": range(6), "text": DOCUMENTS}), path, row_group_size=2)
+    return path
+
+
+def joined(parts: Sequence[Sequence[FileRange]]) -> list[str]:
+    """The documents of all parts, and what follows the last of them."""
+    documents = [""]
+    for piece in (piece for part in parts for each in part for piece in read_pieces(each)):
+        documents[-1] += piece.text
+        if piece.ends:
+            documents.append("")
+    return documents
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".parquet"])
+def test_the_parts_of_a_file_have_each_document_once_however_they_are_cut(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = describe_files([write_corpus(tmp_path, suffix)])
+    wanted = [TEXT[1:]] if suffix == ".txt" else [text for text in DOCUMENTS if text.strip()]
+    for piece_bytes, part_bytes in ((16, 64), (16, 1 << 20), (1 << 18, 30), (1 << 18, 1000)):
+        monkeypatch.setattr(corpus, "PIECE_BYTES", piece_bytes)
+        parts = divide_files([file], part_bytes)
+        assert joined(parts) == [*wanted, ""]
+        assert all(sum(stop - start for _, start, stop in part) <= part_bytes for part in parts)
+
+
+def test_a_text_that_is_cut_has_the_tokens_of_the_whole_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXT[1:].replace("\r\n", "\n")
+    path = tmp_path / "a.txt"
+    path.write_text(text, encoding="utf-8", newline="")
+    monkeypatch.setattr(corpus, "PIECE_BYTES", 100)
+    pieces = [
+        piece.text for part in divide_files(describe_files([path]), 999) for each in part for piece in read_pieces(each)
+    ]
+    assert len(pieces) > 40
+    tokenizer = train_byte_bpe([text], 400)
+    assert [number for ids in tokenizer.encode(pieces) for number in ids] == tokenizer.encode([text])[0]
+
+
+def test_a_line_without_end_is_cut_between_two_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("é你🙂" * 100, encoding="utf-8")
+    monkeypatch.setattr(corpus, "PIECE_BYTES", 10)
+    monkeypatch.setattr(corpus, "_SEARCH_BYTES", (8, 16))
+    pieces = list(read_pieces(FileRange(*describe_files([path]), 0, path.stat().st_size)))
+    assert "".join(piece.text for piece in pieces) == "é你🙂" * 100
+    assert max(len(piece.text.encode()) for piece in pieces) <= 10 + 16
+
+
+def test_small_files_share_a_part_and_keep_their_order() -> None:
+    files = [CorpusFile(f"{name}.txt", size, "") for name, size in (("a", 3), ("b", 4), ("c", 25), ("d", 1))]
+    parts = [[(file.name, start, stop) for file, start, stop in part] for part in divide_files(files, 10)]
+    assert parts == [
+        [("a.txt", 0, 3), ("b.txt", 0, 4)],
+        [("c.txt", 0, 8)],
+        [("c.txt", 8, 16)],
+        [("c.txt", 16, 25), ("d.txt", 0, 1)],
+    ]
+
+
+def test_files_are_found_by_name_folder_and_pattern(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.txt", "sub/c.parquet", "valid.txt", ".hidden.txt", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    found = find_corpus_files(str(tmp_path))
+    assert {split: [file.name for file in files] for split, files in found.items()} == {
+        "train": ["a.txt", "b.jsonl", "c.parquet"],
+        "validation": ["valid.txt"],
+    }
+    assert [file.name for file in find_corpus_files(f"{tmp_path}/*.txt")["train"]] == ["a.txt", "valid.txt"]
+    assert [file.name for file in find_corpus_files("*/*.parquet", str(tmp_path))["train"]] == ["c.parquet"]
+    (tmp_path / "odd[1].txt").write_text("text")
+    assert [file.name for file in find_corpus_files(f"{tmp_path}/odd[1].txt")["train"]] == ["odd[1].txt"]
+
+
+def test_a_corpus_is_known_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
+    content = bytes(range(32, 127)) * 5000
+    (tmp_path / "sub").mkdir()
+    same = [tmp_path / "a.txt", tmp_path / "sub" / "b.txt"]
+    for path in same:
+        path.write_bytes(content)
+    first, second = (corpus_fingerprint(describe_files([path])) for path in same)
+    assert first == second
+    for place in (0, len(content) // 2, len(content) - 1):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        same[1].write_bytes(changed)
+        assert corpus_fingerprint(describe_files([same[1]])) != first
+
+
+def test_a_sample_is_bounded_and_from_the_whole_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "PIECE_BYTES", 200)
+    numbers = list(range(5000))
+    (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in numbers[:2500]))
+    table = pyarrow.table({"text": [f"{n}\n" for n in numbers[2500:]]})
+    pyarrow.parquet.write_table(table, tmp_path / "b.parquet", row_group_size=500, compression="none")
+    files = describe_files([tmp_path / "a.txt", tmp_path / "b.parquet"])
+    sampled = "".join(sample_texts(files, 4000))
+    assert 2000 <= len(sampled) <= 6000
+    seen = {int(line) for line in sampled.split()}
+    assert any(n < 300 for n in seen)
+    assert {n // 500 for n in seen} >= set(range(9))
+    assert "".join(sample_texts(files, 10**6)) == "".join(f"{n}\n" for n in numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (
+            "a.txt",
+            b"caf\xe9 au lait",
+            "a.txt, byte 0: this is not UTF-8 text (invalid continuation byte at 3 from there)",
+        ),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"txet": "b"}\n',
+            "a.jsonl, byte 14: the line has no field 'text'; its fields are txet",
+        ),
+        ("a.jsonl", b'{"text": 5}\n', "a.jsonl, byte 0: the line has no text in 'text' but a int; its fields are text"),
+        ("a.jsonl", b"{", "a.jsonl, byte 0 is not JSON"),
+        ("a.parquet", b"PAR1", "a.parquet cannot be read as a .parquet file"),
+        ("a.csv", b"a,b", "a.csv ends in none of .txt, .jsonl, .parquet"),
+        ("a.txt", b"", "a.txt is empty: give it text, or remove it"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(
+    tmp_path: Path, name: str, content: bytes, says: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        list(read_pieces(FileRange(*describe_files([path]), 0, len(content))))
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_missing_or_has_no_texts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no file matches"):
+        find_corpus_files(f"{tmp_path}/*.txt")
+    with pytest.raises(UserError, match="there is no file"):
+        describe_files(find_corpus_files(f"{tmp_path}/a.txt")["train"])
+    pyarrow.parquet.write_table(pyarrow.table({"content": ["a"]}), tmp_path / "a.parquet")
+    (file,) = describe_files([tmp_path / "a.parquet"])
+    with pytest.raises(UserError, match="has no column 'text' of strings; its columns are content"):
+        list(read_pieces(FileRange(file, 0, file.size)))
+    (tmp_path / "b.txt").write_text("a longer text")
+    (file,) = describe_files([tmp_path / "b.txt"])
+    (tmp_path / "b.txt").write_text("a")
+    with pytest.raises(UserError, match="has become shorter than 13 bytes while it was read"):
+        list(read_pieces(FileRange(file, 0, file.size)))

@@ -1,0 +1,61 @@
+"""Training batches of which a process makes only the rows of its own devices, in the thread that works ahead."""
+
+from transformer.data.batches import BatchSource, RowBatchSource
+from transformer.logical_axes import Placement
+from transformer.tasks.task import Batch
+from transformer.training.build import TrainingComponents
+from transformer.training.checked_batches import CheckedBatches
+from transformer.training.partitioning import rows_of_process, shard_rows
+from transformer.training.rollback import TrainingRun, skipped_batches, training_batches
+
+
+class ProcessRows:
+    """The rows of every batch that the devices of this process hold.
+
+    Args:
+        source: The batches.
+        placement: The placement.
+    """
+
+    def __init__(self, source: RowBatchSource, placement: Placement):
+        self._source = source
+        self._start, self._stop = rows_of_process(source.num_rows, placement)
+
+    def __getitem__(self, step: int) -> Batch:
+        """Return these rows of the batch of a step."""
+        return self._source.read_rows(step, self._start, self._stop)
+
+
+class ShardedBatches:
+    """Batches on the devices, as global arrays.
+
+    Args:
+        source: The rows of this process.
+        num_rows: The number of rows of a whole batch.
+        placement: The placement.
+    """
+
+    def __init__(self, source: BatchSource, num_rows: int, placement: Placement):
+        self._source, self._num_rows, self._placement = source, num_rows, placement
+
+    def __getitem__(self, step: int) -> Batch:
+        """Return the batch of a step."""
+        return shard_rows(self._source[step], self._num_rows, self._placement)
+
+
+def sharded_training_batches(run: TrainingRun, components: TrainingComponents) -> BatchSource:
+    """Return the validated batches of a run without those that it skips, for its loop.
+
+    If the rows of a batch can be made one by one, each process makes its own and places them on its devices, in the
+    thread that works ahead of the steps; otherwise the batches are whole and on the host, and the step places them.
+
+    Args:
+        run: The run.
+        components: Its components.
+    """
+    source = components.task.training_batches(run.experiment.run.seed)
+    if not isinstance(source, RowBatchSource):
+        return training_batches(run, components)
+    rows = ProcessRows(source, components.placement)
+    checked = CheckedBatches(rows, components.task.interface, skipped_batches(run.directory))
+    return ShardedBatches(checked, source.num_rows, components.placement)
