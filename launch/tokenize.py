@@ -13,8 +13,8 @@ COMMAND = Command(
         "text and tokenizer find them. What an earlier call has made is kept: one that was stopped goes on."
     ),
     example=(
-        "--config=experiments/pods/configs/gpt2.py --config.task.dataset='text/*.jsonl' --config.task.shards_dir=shards "
-        "--config.task.num_tokenizing_processes=8"
+        "--config=experiments/pods/configs/gpt2.py --config.task.dataset='text/*.jsonl' "
+        "--config.task.shards_dir=shards --config.task.num_tokenizing_processes=8"
     ),
     flags=(
         Flag("workdir", "a run directory whose tokenizer is used (default: one is trained on a sample of the text)"),
@@ -46,9 +46,10 @@ def main(arguments: Arguments) -> None:
     for name, shards in text.corpora.items():
         if arguments.verify:
             shards.check_content()
+        checked = ", which match their checksums" if arguments.verify else ""
         print(
-            f"{name}: {len(shards):,} tokens, {shards.num_documents:,} documents, {len(shards.index.num_tokens)} shards "
-            f"in {shards.folder}{', which match their checksums' if arguments.verify else ''}"
+            f"{name}: {len(shards):,} tokens, {shards.num_documents:,} documents in "
+            f"{len(shards.index.num_tokens)} shards of {shards.folder}{checked}"
         )
 
 

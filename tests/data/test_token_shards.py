@@ -65,8 +65,8 @@ def _truncate(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda folder: (folder / "index.json").unlink(), "holds no index.json: its token shards are not finished"),
-        (lambda folder: (folder / "00002.tokens").unlink(), "00002.tokens is missing: remove the folder and run"),
+        (lambda folder: (folder / "index.json").unlink(), "holds no index.json: its token shards are not"),
+        (lambda folder: (folder / "00002.tokens").unlink(), "00002.tokens is missing: remove the folder and"),
         (_truncate, "bytes where its index says"),
         (_change_index(version=2), "version=2"),
         (_change_index(num_documents=[1]), "its lists differ in length"),

@@ -26,7 +26,7 @@ from transformer.storage.paths import storage_of
 INDEX_FILE = "index.json"
 FORMAT_VERSION = 1
 _SUFFIX = ".tokens"
-_AGAIN = "remove the folder and run launch.tokenize again"
+_AGAIN = "remove the folder and tokenize again"
 
 Digest = Annotated[str, MatchesPattern("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
 
@@ -83,7 +83,7 @@ class TokenShards:
 
     def __init__(self, folder: Path):
         if not has_token_shards(folder):
-            raise UserError(f"{folder} holds no {INDEX_FILE}: its token shards are not finished; run launch.tokenize")
+            raise UserError(f"{folder} holds no {INDEX_FILE}: its token shards are not finished: tokenize again")
         self.folder, self.index = folder, read_dataclass(ShardIndex, folder / INDEX_FILE)
         counts = self.index.num_tokens
         if not len(counts) == len(self.index.num_documents) == len(self.index.shard_sha256):
