@@ -18,6 +18,7 @@ from tests.faults.originals import Originals
 from tests.faults.sandbox import Case, Sandbox
 from tests.faults.wrong_values import Wrong, some, wrong
 from transformer.config import RunConfig, hash_config
+from transformer.data.token_shards import ShardIndex
 from transformer.data.tokenizers.tokenizer import RolesFile
 from transformer.maps.store import StoreAttributes, WrittenSteps
 from transformer.maps.zarr_files import ArrayMetadata
@@ -54,7 +55,17 @@ MODEL_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "convert": ("convert", ("--from_pretrained={run}", "--workdir={d}/made")),
     "maps": ("maps", ("--from_pretrained={run}", "--text=one", "--output={d}/page.html")),
 }
-READERS = {"translation": RUN_READERS, "sweep": SWEEP_READERS, "published": MODEL_READERS}
+_SHARDS = ("--config={o}/language_config.py", "--config.task.shards_dir={run}")
+SHARD_READERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "tokenize": ("tokenize", (*_SHARDS, "--verify")),
+    "train": ("train", (*_SHARDS, "--workdir={d}/new")),
+}
+READERS = {
+    "translation": RUN_READERS,
+    "sweep": SWEEP_READERS,
+    "published": MODEL_READERS,
+    "token shards": SHARD_READERS,
+}
 
 
 def _same(document: Any) -> Any:
@@ -170,6 +181,8 @@ KINDS = (
     Kind("published", "config.json", None, (), _same, ("convert", "maps")),
     Kind("published", "tokenizer.json", None, (), _same, ("convert", "maps")),
     Kind("published", "tokenizer_config.json", None, (), _same, ("convert", "maps")),
+    Kind("token shards", "tokens-*/index.json", ShardIndex, (), _same, ("tokenize", "train")),
+    Kind("token shards", "tokenizer-*/tokenizer_roles.json", RolesFile, (), _same, ("tokenize", "train")),
 )
 
 

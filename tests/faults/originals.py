@@ -1,4 +1,4 @@
-"""What hostile cases are made of: two small runs, a sweep and a published model, each made once and then copied."""
+"""What hostile cases are made of: two small runs, token shards, a sweep and a published model, each made once and then copied."""
 
 import dataclasses
 import functools
@@ -117,6 +117,11 @@ def make(root: Path) -> Originals:
         ),
         "language": ("train", f"--config={root}/language_config.py", f"--workdir={root}/language"),
         "published": ("convert", f"--workdir={root}/language", f"--save_pretrained={root}/published"),
+        "token shards": (
+            "tokenize",
+            f"--config={root}/language_config.py",
+            f"--config.task.shards_dir={root}/token shards",
+        ),
         "sweep": ("sweep", f"--config={root}/config.py", f"--workdir={root}/sweep", "--worker"),
     }
     for name, (command, *words) in made.items():

@@ -3,7 +3,8 @@ r"""GPT-3, 175 billion parameters (Brown et al. 2020, table 2.1), on 1,024 chips
     python -m launch.compile --config=experiments/pods/configs/gpt3.py
     python -m launch.train --config=experiments/pods/configs/gpt3.py --workdir=runs/gpt3 --config.task.dataset=FOLDER
 
-FOLDER holds your text in .txt files, on which a byte-level BPE of GPT-2's size is trained. Batches of 3.1 million
+FOLDER holds your text in .txt, .jsonl or .parquet files, on a sample of which a byte-level BPE of GPT-2's size is
+trained; `python -m launch.tokenize` with the same config makes its token shards beforehand. Batches of 3.1 million
 tokens (the paper's 3.2), the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps.
 Parameters, moments and sums are float32, products bfloat16; the paper mentions half precision without details. The
 expected figures are those of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
