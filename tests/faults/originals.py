@@ -1,4 +1,4 @@
-"""What hostile cases are made of: two small runs, token shards, a sweep and a published model, each made once and then copied."""
+"""What hostile cases are made of: small runs, token shards, a sweep and a published model, made once and copied."""
 
 import dataclasses
 import functools

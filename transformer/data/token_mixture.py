@@ -4,8 +4,10 @@ No list of windows is kept: which window a row has is computed from (seed, step,
 at once, and each host reads its own rows.
 """
 
+import concurrent.futures
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from transformer.data.token_shards import TokenShards, split_documents
 
 _ROUNDS = 6
 _MULTIPLIERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+_READS_AT_ONCE = 32  # from a bucket
 _BLOCK_ROWS = 4096  # rows in which a mixture has its sets in exact proportions
 _ORDER, _OFFSET, _MIXTURE = 1, 2, 3  # what a random number is for
 
@@ -122,6 +125,7 @@ class TokenShardBatches:
     def __init__(self, mixture: TokenMixture, *, context_length: int, rows: int, seed: int, packed: bool = False):
         self._mixture, self._context, self._rows, self._seed = mixture, context_length, rows, seed
         self._packed, self.num_rows = packed, rows
+        self._threads = concurrent.futures.ThreadPoolExecutor(_READS_AT_ONCE)  # which begin at the first read
         for each in mixture.sets:
             if len(each) <= context_length:
                 raise UserError(
@@ -144,8 +148,13 @@ class TokenShardBatches:
             rows = np.flatnonzero(sets == which)
             index[rows], begins = self._windows_of_set(int(which), numbers[rows])
             shards = self._mixture.sets[which].shards
-            for row, begin in zip(rows, begins, strict=True):
-                stream[row] = shards.read(int(begin), int(begin) + self._context + 1)
+            ends = begins + self._context + 1
+            if isinstance(shards.folder, Path):
+                windows = map(shards.read, begins.tolist(), ends.tolist())
+            else:  # each answer of a bucket takes its time
+                windows = self._threads.map(shards.read, begins.tolist(), ends.tolist())
+            for row, window in zip(rows, windows, strict=True):
+                stream[row] = window
         tokens = np.ascontiguousarray(stream[:, :-1])
         batch: Batch = {"tokens": tokens, "labels": np.ascontiguousarray(stream[:, 1:])}
         if self._packed:

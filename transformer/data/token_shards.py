@@ -91,13 +91,14 @@ class TokenShards:
         if self.index.end_id >= self.index.vocab_size:
             raise UserError(f"{folder / INDEX_FILE} is not usable: end_id={self.index.end_id} is beyond its vocabulary")
         self.dtype = token_dtype(self.index.vocab_size)
+        self._storage, self._paths = storage_of(folder), [folder / shard_name(n) for n in range(len(counts))]
         self._starts = np.concatenate([[0], np.cumsum(np.array(counts, np.int64))])
-        sizes = {Path(name).name: size for name, _, size in storage_of(folder).versions(folder, (f"*{_SUFFIX}",))}
-        for number, count in enumerate(counts):
-            found, wanted = sizes.get(shard_name(number)), count * self.dtype.itemsize
+        sizes = {Path(name).name: size for name, _, size in self._storage.versions(folder, (f"*{_SUFFIX}",))}
+        for path, count in zip(self._paths, counts, strict=True):
+            found, wanted = sizes.get(path.name), count * self.dtype.itemsize
             if found != wanted:
                 has = "is missing" if found is None else f"has {found:,} bytes where its index says {wanted:,}"
-                raise UserError(f"{folder / shard_name(number)} {has}: {_AGAIN}")
+                raise UserError(f"{path} {has}: {_AGAIN}")
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -122,8 +123,8 @@ class TokenShards:
         number = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop:
             first, last = self._starts[number], min(stop, int(self._starts[number + 1]))
-            path = self.folder / shard_name(number)
-            content = storage_of(path).read_range(path, int(start - first) * size, int(last - first) * size)
+            path = self._paths[number]
+            content = self._storage.read_range(path, int(start - first) * size, int(last - first) * size)
             if len(content) < (last - start) * size:
                 raise UserError(f"{path} has become shorter than its index says: {_AGAIN}")
             parts.append(np.frombuffer(content, self.dtype))
@@ -142,8 +143,7 @@ class TokenShards:
         Raises:
             UserError: If one differs.
         """
-        for number, digest in enumerate(self.index.shard_sha256):
-            path = self.folder / shard_name(number)
+        for path, digest in zip(self._paths, self.index.shard_sha256, strict=True):
             if hashlib.sha256(read_regular_file(path)).hexdigest() != digest:
                 raise UserError(f"{path} is damaged, for its SHA-256 differs: {_AGAIN}")
 

@@ -4,11 +4,11 @@ r"""Gopher, 280 billion parameters (Rae et al. 2021, table 1), on 1,024 chips of
     python -m launch.train --config=experiments/pods/configs/gopher.py --workdir=runs/gopher \
         --config.task.dataset=FOLDER
 
-FOLDER holds your text in .txt, .jsonl or .parquet files; a byte-level BPE of Gopher's size, 32,000, replaces its SentencePiece. The batch
-of three million tokens (which the paper later doubles), the learning rate, warm-up and clipping are the paper's
-(section 3); Adam's second decay rate, which it does not print, is GPT-3's. The paper keeps parameters in bfloat16 and
-rounds them stochastically; here parameters, moments and sums are float32, products bfloat16. The expected figures are
-those of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
+FOLDER holds your text in .txt, .jsonl or .parquet files; a byte-level BPE of Gopher's size, 32,000, replaces its
+SentencePiece. The batch of three million tokens (which the paper later doubles), the learning rate, warm-up and
+clipping are the paper's (section 3); Adam's second decay rate, which it does not print, is GPT-3's. The paper keeps
+parameters in bfloat16 and rounds them stochastically; here parameters, moments and sums are float32, products bfloat16.
+The expected figures are those of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
 """
 
 from ml_collections import ConfigDict

@@ -4,10 +4,10 @@ r"""GPT-2 small (Radford et al. 2019) on four chips of TPU v5e.
     python -m launch.train --config=experiments/pods/configs/gpt2.py --workdir=runs/gpt2 --config.task.dataset=FOLDER
 
 FOLDER holds your text in .txt, .jsonl or .parquet files, on a sample of which a byte-level BPE of GPT-2's size is
-trained. It is tokenized once, into token shards in the folder `shards`; `python -m launch.tokenize` with the same config
-does that beforehand. Batches have 512 rows of
-1,024 tokens, as in the paper; parameters, moments and sums are float32, products bfloat16. The expected figures are
-those of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
+trained. The text is tokenized once, into token shards in the folder `shards`, at the first start, or beforehand by
+`python -m launch.tokenize` with the same config. Batches have 512 rows of 1,024 tokens, as in the paper; parameters,
+moments and sums are float32, products bfloat16. The expected figures are those of results/pods.md, from the roofline
+for a TPU; nothing has run on a pod.
 """
 
 from ml_collections import ConfigDict

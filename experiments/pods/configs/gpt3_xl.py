@@ -5,10 +5,10 @@ r"""GPT-3 XL, 1.3 billion parameters (Brown et al. 2020, table 2.1), on sixteen 
         --config.task.dataset=FOLDER
 
 FOLDER holds your text in .txt, .jsonl or .parquet files, on a sample of which a byte-level BPE of GPT-2's size is
-trained; `python -m launch.tokenize` with the same config makes its token shards beforehand. Batches of a million tokens,
-the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps. Parameters, moments and
-sums are float32, products bfloat16; the paper mentions half precision without details. The expected figures are those
-of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
+trained; `python -m launch.tokenize` with the same config makes its token shards beforehand. Batches of a million
+tokens, the learning rate and the schedule are the paper's (table 2.1, appendix B), counted in steps. Parameters,
+moments and sums are float32, products bfloat16; the paper mentions half precision without details. The expected figures
+are those of results/pods.md, from the roofline for a TPU; nothing has run on a pod.
 """
 
 from ml_collections import ConfigDict
