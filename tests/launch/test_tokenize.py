@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 
 def get_config():
     task = dict(name="{task}", dataset="{folder}/a.jsonl", tokenizer="bytes")
-    return ConfigDict(dict(name="x", steps=1, optimizer=dict(learning_rate=0.1), task=task, model=dict(family="{family}", width=8, heads=2, layers=1)))
+    model = dict(family="{family}", width=8, heads=2, layers=1)
+    return ConfigDict(dict(name="x", steps=1, optimizer=dict(learning_rate=0.1), task=task, model=model))
 """
 
 
@@ -38,7 +39,7 @@ def test_it_prints_the_folders_and_finds_them_again(
     size = sum(len(f"text number {n}") + 1 for n in range(50))
     said = f"{tmp_path}/a.jsonl (train): {size} tokens, 50 documents in 1 shards of {folder}"
     assert first[-1] == said
-    assert first[1] == f"tokenizing {tmp_path}/a.jsonl (train): 0 of 1 shards, 0 tokens"
+    assert first[0] == f"tokenizing {tmp_path}/a.jsonl (train): 0 of 1 shards, 0 tokens"
     assert called(*words, "--verify") == 0
     assert capsys.readouterr().out == f"{said}, which match their checksums\n"
     (folder / "00000.tokens").write_bytes(bytes(2 * size))

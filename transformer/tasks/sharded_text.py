@@ -196,7 +196,8 @@ def _find_tokenizer(
     asked = (config.tokenizer.value, config.vocab_size, TOKENIZER_SAMPLE_BYTES, *map(corpus_fingerprint, corpora))
     made = _kept(shards_dir, sources[0].name) / f"tokenizer-{fingerprint(asked)[:16]}"
     if not has_tokenizer(made):
-        print(f"training a tokenizer on at most {TOKENIZER_SAMPLE_BYTES >> 20} MiB of {config.dataset}", flush=True)
+        if config.tokenizer is TokenizerKind.BPE:
+            print(f"training a tokenizer on at most {TOKENIZER_SAMPLE_BYTES >> 20} MiB of {config.dataset}", flush=True)
         if isinstance(made, Path):  # a bucket has no folders
             made.mkdir(parents=True, exist_ok=True)
         _train_tokenizer(config, corpora).save(made)
