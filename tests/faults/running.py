@@ -105,7 +105,7 @@ def wrong_rest(run: Path, processes: int, references: dict[int, list[dict[str, A
 
 def told(run: Path) -> list[dict[str, Any]]:
     """A run's records without what depends on the clock, and the digests of its last state."""
-    clock = re.compile(r".*_per_second|mfu|flops_per_step")
+    clock = re.compile(r".*_per_second|mfu|batch_wait|flops_per_step")
     records = [
         {name: value for name, value in record.items() if not clock.fullmatch(name)}
         for record in read_records(run / "metrics.jsonl")

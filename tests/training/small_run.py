@@ -65,6 +65,6 @@ def console_killed_at(step: int) -> type[ConsoleWriter]:
 
 def without_clock(run: Path, split: str = "") -> list[dict[str, Any]]:
     """The records of a run, or of one of its splits, without what depends on how fast it went."""
-    clocked = re.compile(r".*_per_second|mfu")
+    clocked = re.compile(r".*_per_second|mfu|batch_wait")
     records = [record for record in read_records(run / "metrics.jsonl") if split in ("", record["split"])]
     return [{name: value for name, value in record.items() if not clocked.fullmatch(name)} for record in records]

@@ -390,9 +390,9 @@ def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) 
         "keep_checkpoints",
         "permanent_checkpoint_every",
     }
-    assert looking | {"task.data_dir", "sharding", "topology", "update_guard.max_consecutive_skips", "steps"} == set(
-        allowed
-    )
+    data = {"task.data_dir", "task.shards_dir", "task.num_tokenizing_processes"}
+    others = {"sharding", "topology", "update_guard.max_consecutive_skips", "steps"}
+    assert looking | data | others == set(allowed)
     ending = experiment.resolve_config(config(optimizer={"schedule": "linear"}))
     assert "steps" not in experiment.changeable_keys(ending)  # the schedule's end moves with it
 

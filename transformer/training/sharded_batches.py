@@ -1,8 +1,9 @@
 """Training batches of which a process makes only the rows of its own devices, in the thread that works ahead."""
 
-from transformer.data.batches import BatchSource, RowBatchSource
+from typing import Any
+
+from transformer.data.batches import Batch, BatchSource, RowBatchSource
 from transformer.logical_axes import Placement
-from transformer.tasks.task import Batch
 from transformer.training.build import TrainingComponents
 from transformer.training.checked_batches import CheckedBatches
 from transformer.training.partitioning import rows_of_process, shard_rows
@@ -38,7 +39,7 @@ class ShardedBatches:
     def __init__(self, source: BatchSource, num_rows: int, placement: Placement):
         self._source, self._num_rows, self._placement = source, num_rows, placement
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: int) -> dict[str, Any]:
         """Return the batch of a step."""
         return shard_rows(self._source[step], self._num_rows, self._placement)
 
