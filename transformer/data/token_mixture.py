@@ -6,7 +6,7 @@ at once, and each host reads its own rows.
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -149,10 +149,9 @@ class TokenShardBatches:
             index[rows], begins = self._windows_of_set(int(which), numbers[rows])
             shards = self._mixture.sets[which].shards
             ends = begins + self._context + 1
-            if isinstance(shards.folder, Path):
-                windows = map(shards.read, begins.tolist(), ends.tolist())
-            else:  # each answer of a bucket takes its time
-                windows = self._threads.map(shards.read, begins.tolist(), ends.tolist())
+            # Each answer of a bucket takes its time: they are waited for together.
+            apply: Callable[..., Iterable[np.ndarray]] = map if isinstance(shards.folder, Path) else self._threads.map
+            windows = apply(shards.read, begins.tolist(), ends.tolist())
             for row, window in zip(rows, windows, strict=True):
                 stream[row] = window
         tokens = np.ascontiguousarray(stream[:, :-1])
