@@ -161,7 +161,6 @@ def test_a_sample_is_bounded_and_from_the_whole_corpus(tmp_path: Path, monkeypat
         ("a.jsonl", b'{"text": 5}\n', "a.jsonl, byte 0: the line has no text in 'text' but a int; its fields are text"),
         ("a.jsonl", b"{", "a.jsonl, byte 0 is not JSON"),
         ("a.parquet", b"PAR1", "a.parquet cannot be read as a .parquet file"),
-        ("a.csv", b"a,b", "a.csv ends in none of .txt, .jsonl, .parquet"),
         ("a.txt", b"", "a.txt is empty: give it text, or remove it"),
     ],
 )

@@ -152,7 +152,7 @@ def describe_files(paths: Sequence[Path]) -> tuple[CorpusFile, ...]:
     A change that keeps the size of a file and falls between the samples goes unnoticed.
 
     Raises:
-        UserError: If a file is missing, empty, of another kind, or cannot be read.
+        UserError: If a file is missing, empty, or cannot be read.
     """
     return tuple(map(_describe, paths))
 
@@ -161,8 +161,6 @@ def _describe(path: Path) -> CorpusFile:
     try:
         size = storage_of(path).size(path)
         unsampled = CorpusFile(str(path), size, "")
-        if unsampled.suffix not in SUFFIXES:
-            raise UserError(f"{path} ends in none of {', '.join(SUFFIXES)}: convert or rename it")
         if not size:
             raise UserError(f"{path} is empty: give it text, or remove it")
         samples = hashlib.sha256()
@@ -197,22 +195,23 @@ def divide_files(files: Sequence[CorpusFile], part_bytes: int) -> list[tuple[Fil
 def read_pieces(part: FileRange) -> Iterator[Piece]:
     """Read the documents of a part, in pieces of about 256 KiB.
 
-    A .txt is one document; a .jsonl has one in the field "text" of every line, a .parquet in the column "text" of every
-    row. Documents without text are left out. The parts of a file together have each document once, whatever the parts.
+    A .jsonl has a document in the field "text" of every line, a .parquet in the column "text" of every row, and any
+    other file is one document. Documents without text are left out. The parts of a file together have each document
+    once, whatever the parts.
 
     Raises:
         UserError: If the file is not UTF-8, a line is no object with a text, or a .parquet has no column of texts.
     """
     match part.file.suffix:
-        case ".txt":
-            yield from _txt_pieces(*part)
         case ".jsonl":
             for at, line in _lines(*part):
                 if line.strip():
                     yield from _document_pieces(_text_of_line(line, f"{part.file.name}, byte {at:,}"))
-        case _:
+        case ".parquet":
             for text in _parquet_texts(part):
                 yield from _document_pieces(text)
+        case _:
+            yield from _txt_pieces(*part)
 
 
 def sample_texts(files: Sequence[CorpusFile], num_bytes: int) -> Iterator[str]:
