@@ -34,6 +34,15 @@ def config(origin: str = "", **task: Any) -> dict[str, Any]:
     }
 
 
+def test_token_shards_and_the_patterns_of_their_text_are_asked_for() -> None:
+    values = config(dataset="texts/*.txt,more", shards_dir="/shards")
+    named = [("task.dataset", "texts/*.txt"), ("task.dataset", "more"), ("task.shards_dir", "/shards")]
+    assert [tuple(name) for name in external_paths(values, training=False)] == named
+    with pytest.raises(UserError, match=r"config\.task\.shards_dir='/shards' is outside the run"):
+        check_trusted(values, ("texts/*.txt", "more"))
+    check_trusted(values, ("texts/*.txt", "more", "/shards"))
+
+
 @pytest.mark.parametrize(
     ("origin", "task", "key", "named"),
     [

@@ -98,7 +98,13 @@ def external_paths(config: Mapping[str, Any], *, training: bool) -> list[NamedRe
         names = [folder]  # file names cannot lead out of it
     else:
         named_keys = [_name(config, key) for key in _FILES]
-        names = [NamedResource(key, file) for key, value in named_keys for file in value.split(",") if _is_file(file)]
+        # With token shards a data set may be a pattern, which names no one file.
+        names = [
+            NamedResource(key, file)
+            for key, value in named_keys
+            for file in value.split(",")
+            if _is_file(file) or (shards.value and file)
+        ]
     names += [shards] if shards.value else []
     return names + ([origin] if training and origin.value else [])
 
