@@ -31,6 +31,12 @@ COMMAND = Command(
             "the numbers of example passages before each question, or of pairs in an episode, such as 0,1,4 "
             "(default: the config's)",
         ),
+        Flag(
+            "fine_tuning_steps",
+            "compare reading the examples of an episode with so many updates on them (default: the config's)",
+            value_type=int,
+        ),
+        Flag("fine_tuning_learning_rate", "the learning rate of --fine_tuning_steps", value_type=float),
         Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", value_type=int),
         Flag("length_penalty", "the exponent of the length penalty (default: the config's)", value_type=float),
         Flag("coverage_penalty", "the weight of the coverage penalty (default: the config's)", value_type=float),
@@ -51,6 +57,8 @@ def main(arguments: Arguments) -> None:
         "eval_parameters": arguments.parameters,
         "num_cloze_questions": arguments.num_questions,
         "shots": parse_num_shots(arguments),
+        "fine_tuning_steps": arguments.fine_tuning_steps,
+        "fine_tuning_learning_rate": arguments.fine_tuning_learning_rate,
         "num_beams": arguments.num_beams,
         "length_penalty": arguments.length_penalty,
         "coverage_penalty": arguments.coverage_penalty,
