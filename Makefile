@@ -51,7 +51,7 @@ bench: ## measure what the loop, head statistics and maps add to the demo's bare
 	$(PYTHON) -m launch.benchmark --name=capture
 	$(PYTHON) -m launch.benchmark --name=maps
 
-reproduce: ## train a record again and compare: make reproduce NAME=glue/words; without NAME list the records
+reproduce: ## train the runs of a record again and compare: make reproduce NAME=glue/words; without NAME list the records
 	@.ci/install run
 	$(PYTHON) -m launch.reproduce $(if $(NAME),--name=$(NAME))
 

@@ -80,8 +80,9 @@ COMMAND = Command(
         ),
         Flag(
             "calibrate",
-            "simulate 2,000 studies of this design without differences and, with --plan_effect, 2,000 with one; write "
-            "how many give a verdict into the study's directory; noise is drawn from the runs, if there are any",
+            "simulate 2,000 studies of this design with equal arms and, with --plan_effect, 2,000 in which one arm is "
+            "better; write how many give a verdict into the study's directory; noise is drawn from the study's runs, "
+            "if there are enough",
             default=False,
             value_type=bool,
         ),
@@ -277,7 +278,7 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
 
 
 def _calibration(arguments: Arguments, spec: "Ablation", trial_store: "TrialStore") -> "Calibration | None":
-    """Return the calibration of the study; None without one, or if it is that of another design."""
+    """Return the calibration of the study; None if there is none, or it is that of another design."""
     from transformer.studies.ablations.calibration import FILE, hash_design, read_calibration
 
     calibration = read_calibration(trial_store.path)

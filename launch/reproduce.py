@@ -1,4 +1,4 @@
-"""Train a record of experiments/*/results again by its own commands, and say whether its numbers come out."""
+"""Train the runs of a record in experiments/*/results again, and say whether they give the same numbers."""
 
 import shlex
 import subprocess
@@ -31,23 +31,24 @@ _RUN_OF_CONFIG = "--config.initialize_from.run="
 COMMAND = Command(
     name="reproduce",
     description=(
-        "Train a record of experiments/*/results again by its own commands. Say of each run whether its numbers are "
-        "equal, within the spread of the record's seeds, or not reproduced, with the processors and versions of both. "
-        "Without --name, list the records. Exits with 1 if a run is neither equal nor within the spread."
+        "Train the runs of a record in experiments/*/results again, with the commands of the record. Say for each run "
+        "whether its numbers are equal, within the spread of the record's seeds, or not reproduced, and print the "
+        "commits, processors and versions of both. Without --name, list the records. Exits with 1 if a run is neither "
+        "equal nor within the spread."
     ),
     example="--name=glue/words --runs=1 --workdir=runs/again",
     flags=(
         Flag("name", "the record, such as glue/words, or the path of its page (default: list all records)"),
-        Flag("runs", "the numbers of the record's runs, separated by commas (default: all)"),
+        Flag("runs", "the runs of the record to train, by number, such as 1,3 (default: all)"),
         Flag("workdir", "the directory of the new runs (default: runs/reproduce/NAME)"),
         Flag("data_dir", "the folder of the data, for records whose data is not generated"),
-        Flag("trained", "compare this run or study, trained already, with the record's run of --runs; train nothing"),
+        Flag("trained", "compare this finished run or study with the run of --runs, without training"),
     ),
 )
 
 
 def main(arguments: Arguments) -> None:
-    """List the records, or train one again and compare."""
+    """List the records, or train the runs of one again and compare."""
     root = find_checkout()
     if root is None:
         raise UserError("the records are in the checkout, and this is an installed package: run it in the checkout")
@@ -120,7 +121,7 @@ def _needs_data(each: RecordedRun) -> bool:
 
 
 def _check_needs(arguments: Arguments, root: Path, record: Record, each: RecordedRun) -> None:
-    """Check that a run's data are given, and the run that it begins with is there."""
+    """Check that a run's data is given, and that the run it starts from exists."""
     if _needs_data(each) and arguments.data_dir is None:
         raise UserError(f"run {each.number} of {record.name} needs data: add --data_dir=DIR; the record says which")
     for word in each.words:
@@ -133,7 +134,7 @@ def _check_needs(arguments: Arguments, root: Path, record: Record, each: Recorde
 
 
 def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) -> Path:
-    """Train a run by the record's command, and return its directory."""
+    """Train a run with the record's command, and return its directory."""
     from transformer.storage.paths import parse_path
 
     words = [word for word in each.words if not word.startswith("--data_dir=")]

@@ -9,8 +9,8 @@ from transformer.config import UserError
 COMMAND = Command(
     name="tokenize",
     description=(
-        "Tokenize the text of config.task.dataset into token shards under config.task.shards_dir, where runs of this "
-        "text and tokenizer find them. What an earlier call has made is kept: one that was stopped goes on."
+        "Tokenize the text of config.task.dataset into token shards in config.task.shards_dir, where runs on this text "
+        "with this tokenizer find them. If it is stopped, start the same command again to continue."
     ),
     example=(
         "--config=experiments/pods/configs/gpt2.py --config.task.dataset='text/*.jsonl' "
@@ -25,7 +25,7 @@ COMMAND = Command(
 
 
 def main(arguments: Arguments) -> None:
-    """Tokenize what is not tokenized yet, and print the folders."""
+    """Tokenize what is not tokenized yet, and print the folders of the token shards."""
     from transformer.data.tokenizers.tokenizer import has_tokenizer
     from transformer.storage.paths import parse_path
     from transformer.tasks.language_modeling import LanguageModelingConfig, open_sharded_text

@@ -54,7 +54,7 @@ COMMAND = Command(
         ),
         Flag(
             "grace_seconds",
-            "seconds from a signal to stop until the process is killed, if known: a line says when a save takes longer",
+            "seconds from a stop signal until the process is killed; the run says if a step and a save take longer",
             value_type=float,
         ),
         Flag(

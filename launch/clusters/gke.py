@@ -34,7 +34,7 @@ COMMAND = Command(
         "Train on a TPU slice or on GPU nodes of a GKE cluster that has the JobSet controller (0.10 or newer). The "
         "flags of the train command follow after --. A JobSet runs it in a pod on every host. Pods that fail are "
         "restarted and resume from the last checkpoint, unless they fail by a user error (exit code 2). Restarts after "
-        "a preemption do not count."
+        "a preemption do not count towards --max_restarts."
     ),
     example=(
         "--image=us-docker.pkg.dev/project/headwise/headwise:1 --topology=v5p:4x4x8 -- "
@@ -46,7 +46,7 @@ COMMAND = Command(
             "topology",
             "the slice, such as v5e:4x4 or v5p:4x8x8, or the GPUs, as gpu:16 (default: the config's topology)",
         ),
-        Flag("gpu_type", "the GPUs by GKE's label of their nodes, such as nvidia-h100-80gb"),
+        Flag("gpu_type", "the type of the GPUs, by the GKE label of their nodes, such as nvidia-h100-80gb"),
         GPUS_PER_NODE,
         NAME,
         Flag("namespace", "the Kubernetes namespace (default: kubectl's own)"),
@@ -57,11 +57,11 @@ COMMAND = Command(
         Flag("volumes", "persistent volume claims to mount, as CLAIM:/PATH,CLAIM:/PATH:ro"),
         Flag(
             "grace_seconds",
-            "seconds from SIGTERM to SIGKILL (a node that is preempted may go earlier)",
+            "seconds from SIGTERM to SIGKILL (fewer on a node that is preempted)",
             value_type=int,
             default=240,
         ),
-        Flag("ttl_seconds", "delete the JobSet so many seconds after it has ended (default: never)", value_type=int),
+        Flag("ttl_seconds", "delete the JobSet this many seconds after it has ended (default: never)", value_type=int),
         Flag("checkout_dir", "the checkout in the image (default: the image's own working directory)"),
         Flag("python", "the Python interpreter in the image", default="python"),
         Flag("max_restarts", "the maximum number of restarts after failures", value_type=int, default=10),
@@ -86,9 +86,9 @@ class NodePool(NamedTuple):
     """The nodes of a run.
 
     Attributes:
-        num_hosts: Their number, and so that of the pods.
-        description: One of them, in words.
-        selector: Their labels.
+        num_hosts: The number of nodes, each of which has one pod.
+        description: One node, in words.
+        selector: The labels of the nodes.
         resource: The Kubernetes name of their accelerators, and of the taint that pods must tolerate.
         accelerators_per_host: The number of accelerators on each.
         is_tpu: Whether they are hosts of a TPU slice.

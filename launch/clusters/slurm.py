@@ -31,7 +31,7 @@ COMMAND = Command(
         "Train on the GPUs of a Slurm cluster. The flags of the train command follow after --. A batch script runs it "
         "as one task per GPU or per node. The job is requeued shortly before its time limit, when it is preempted and "
         "when a node fails, and resumes from its last checkpoint. A job that needs longer to save is warned earlier "
-        "the next time, and one that comes to no checkpoint is not requeued without end."
+        "the next time. One that is requeued three times without a new checkpoint fails."
     ),
     example="--topology=gpu:16 --time=24:00:00 -- --config=experiments/demo.py --workdir=runs/demo",
     flags=(

@@ -37,7 +37,7 @@ COMMAND = Command(
     description=(
         "Train on a TPU slice of Google Cloud: request it as a queued resource, wait for it, start the train command "
         "on every host, follow its log, and release the slice. The flags of the train command follow after --. The run "
-        "lives on the hosts: if this command ends or its connection is lost, the same command follows it again. A "
+        "continues on the hosts if this command ends or its connection is lost: the same command follows it again. A "
         "preempted slice is requested again, and the run resumes."
     ),
     example="--zone=us-east5-a --topology=v5p:2x2x2 -- --config=experiments/demo.py --workdir=gs://bucket/demo",
@@ -108,7 +108,7 @@ class GcloudCommands(NamedTuple):
         status: Prints on every host whether it runs, as STATUS.
         log: Prints the log of the first host from the byte that the last word is completed with.
         stop: Tells the run to stop and save.
-        forget: Forgets how the run has ended, once that is known here.
+        forget: Deletes the exit codes and process ids of the run from the hosts.
         delete: Releases the slice.
     """
 
@@ -210,13 +210,14 @@ def format_dry_run_script(calls: GcloudCommands, keep: bool) -> str:
             "# If the slice does not exist, or was lost (then it is deleted first, as below):",
             format_shell_command(calls.create),
         ),
-        f"# The state is checked every {POLL_SECONDS:.0f} s until it is ACTIVE; then, whether the run is there:",
+        f"# The state is checked every {POLL_SECONDS:.0f} s until it is ACTIVE. Then the status of the run:",
         format_shell_command(calls.status),
-        "# If it is not:",
+        "# If no host has the run:",
         *((format_shell_command(calls.setup),) if calls.setup else ()),
         format_shell_command(calls.start),
-        f"# Every {POLL_SECONDS:.0f} s, with the next byte of the log, and the status as above until none runs:",
+        f"# Every {POLL_SECONDS:.0f} s, the status as above and the log from the next byte on, until no process runs:",
         format_shell_command(_log_from(calls, 1)),
+        "# If the slice is kept:",
         format_shell_command(calls.forget),
         *(() if keep else ("# When the run has ended:", format_shell_command(calls.delete))),
     ]
@@ -243,7 +244,7 @@ def _run(calls: GcloudCommands, arguments: Arguments, training: TrainCommand, tp
             print(f"{calls.name} was lost", flush=True)
     except KeyboardInterrupt:
         print(
-            f"\nthe run goes on on {calls.name}: the same command follows it again; stop it with: "
+            f"\nthe run continues on {calls.name}: the same command follows it again; stop it with: "
             f"{format_shell_command(calls.stop)}\n{booked}",
             file=sys.stderr,
         )
@@ -278,7 +279,7 @@ def _follow(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> int
             if _state(calls, training, tpu) != "ACTIVE":
                 return CONNECTION_LOST
             if not told:
-                print(f"{calls.name} cannot be reached; the run goes on there, and this tries again", file=sys.stderr)
+                print(f"{calls.name} cannot be reached: the run continues there, and this tries again", file=sys.stderr)
             told = True
         elif "running" not in states:
             return _exit_code(states)
@@ -292,14 +293,14 @@ def _log_from(calls: GcloudCommands, byte: int) -> tuple[str, ...]:
 
 
 def _host_states(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> list[str] | None:
-    """Return what each host says of its process; None if not all could be asked."""
+    """Return the state of the process on each host; None if a host did not answer."""
     done = subprocess.run(calls.status, env=training.environment, stdout=subprocess.PIPE, text=True, check=False)
     states = [match[1] for match in re.finditer(STATUS, done.stdout)]
     return states if len(states) == tpu.num_hosts else None
 
 
 def _exit_code(states: Sequence[str]) -> int:
-    """Return the exit code of processes that have all ended; a process that is gone was killed with its host."""
+    """Return the exit code of processes that have all ended; one that is gone counts as failed."""
     codes = {1 if state == "gone" else int(state.removeprefix("ended ")) for state in states}
     failed = sorted(codes - {0, EXIT_CODE_RESTARTABLE})
     if MISTAKE in failed:

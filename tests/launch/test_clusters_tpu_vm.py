@@ -212,7 +212,7 @@ def test_a_connection_that_is_lost_ends_nothing(engines, capsys):
     assert launch(*TRAIN) == 0
     said = capsys.readouterr()
     assert said.out == "one\ntwo\n"
-    assert said.err.count("demo cannot be reached; the run goes on there, and this tries again") == 1
+    assert said.err.count("demo cannot be reached: the run continues there, and this tries again") == 1
     words = [call.words[-1] for call in engines.calls("gcloud") if "tail -c" in call.words[-1]]
     assert [word.split("tail -c +")[1].split()[0] for word in words] == ["1", "5", "9", "9", "9"]
     assert verbs(engines).count("train") == 1
@@ -276,7 +276,7 @@ def test_an_interruption_leaves_the_slice_and_says_so(engines, capsys, monkeypat
     said = capsys.readouterr().err
     assert "demo still exists" in said
     assert (
-        "the run goes on on demo: the same command follows it again; stop it with: gcloud compute tpus tpu-vm" in said
+        "the run continues on demo: the same command follows it again; stop it with: gcloud compute tpus tpu-vm" in said
     )
     assert "start the same command again to resume" in said
 
