@@ -33,7 +33,7 @@ COMMAND = Command(
         ),
         Flag(
             "fine_tuning_steps",
-            "compare reading the examples of an episode with so many updates on them (default: the config's)",
+            "compare learning in context with this many updates on the examples of an episode (default: the config's)",
             value_type=int,
         ),
         Flag("fine_tuning_learning_rate", "the learning rate of --fine_tuning_steps", value_type=float),
