@@ -10,8 +10,8 @@ training, and more than 0.999 of the area of each: results/pointer_hull.md. `pyt
 --workdir=runs/pointer_hull --text='0.1,0.2 0.5,0.9 0.7,0.3 0.4,0.4'` prints the corners.
 
 `:fixed_vocabulary` and `:fixed_vocabulary_with_attention` predict indices of a vocabulary of 10 points (sections 2.1
-and 2.2). They train on half as many batches, in seven and ten minutes: compare them with the pointer network at
-`--config.steps=5000`.
+and 2.2). They train on half as many batches, in 15 and 25 minutes: expect 0.90 and 0.92 of the hulls of 5 points right,
+and 0.68 and 0.71 of those of 10: results/hull_fixed_vocabulary.md.
 """
 
 from typing import Literal
