@@ -4,6 +4,9 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -274,6 +277,94 @@ def test_a_mesh_spans_hosts() -> None:
     devices: Any = [OnHost(number, slice_index=number // 4) for number in range(8)]
     mesh = make_mesh(ShardingConfig(data=2, tensor=4, rules="fsdp+tp"), devices)
     assert [[device.slice_index for device in row.flat] for row in mesh.devices] == [[0] * 4, [1] * 4]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnSlice:
+    """A chip as jax describes those of several slices of 2x2 chips."""
+
+    id: int
+    slice_index: int
+    coords: tuple[int, int, int]
+    core_on_chip: int = 0
+    platform: str = "tpu"
+    device_kind: str = "TPU v4"
+
+
+def two_slices() -> Any:
+    """Two slices of 2x2 chips, in an order that mixes them."""
+    corners = [(x, y, 0) for y in range(2) for x in range(2)]
+    return [OnSlice(2 * number + part, part, at) for number, at in enumerate(corners) for part in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ShardingConfig(),
+        ShardingConfig(data=2, fsdp=-1, rules="fsdp"),
+        ShardingConfig(fsdp=2, tensor=2, rules="fsdp+tp"),
+        ShardingConfig(data=4, sequence=2, rules="sp"),
+    ],
+)
+def test_slices_divide_the_data_axis_and_no_other(config: ShardingConfig) -> None:
+    devices = two_slices()
+    mesh = make_mesh(config, devices)
+    halves = np.split(mesh.devices, 2)
+    assert [{device.slice_index for device in half.flat} for half in halves] == [{0}, {1}]
+    assert {device.id for device in mesh.devices.flat} == {device.id for device in devices}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ShardingConfig(data=1, fsdp=-1, rules="fsdp"),
+        ShardingConfig(fsdp=8, rules="fsdp"),
+        ShardingConfig(data=1, tensor=8, rules="fsdp+tp"),
+    ],
+)
+def test_a_data_axis_that_slices_cannot_divide_is_refused(config: ShardingConfig) -> None:
+    with pytest.raises(UserError, match=r"config\.sharding\.data=1 must be a multiple of the 2 slices of this run"):
+        make_mesh(config, two_slices())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, which knows the slices")
+def test_gradients_alone_cross_the_network_between_slices(root: Path) -> None:
+    # In a process of its own: the slices are those of a compiler that other tests have told of one.
+    done = subprocess.run([sys.executable, "-c", _TWO_SLICES], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["data"] == [[0], [0], [1], [1]]
+    # 128 x 128 float32 gradients are sharded over the chips of a slice before they are sent.
+    assert said["sent"]
+    assert all(size <= 128 * 128 for size in said["sent"])
+    # The all-gathers of parameters stay on one slice of eight chips.
+    assert said["gathered"]
+    assert all(len({chip // 8 for chip in group}) == 1 for group in said["gathered"])
+
+
+_TWO_SLICES = """
+import json, os, re
+os.environ.update(JAX_PLATFORMS="cpu", ALLOW_MULTIPLE_LIBTPU_LOAD="true", TPU_SKIP_MDS_QUERY="1")
+os.environ.update(TPU_ACCELERATOR_TYPE="v5litepod-8", TPU_WORKER_HOSTNAMES="localhost")
+import jax, numpy as np
+from jax.experimental import topologies
+from jax.sharding import NamedSharding, PartitionSpec as P
+from transformer.training.partitioning import ShardingConfig, make_mesh
+devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4", num_slices=2).devices
+mesh = make_mesh(ShardingConfig(data=4, fsdp=4, rules="fsdp"), devices)
+shaped = lambda shape, *spec: jax.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(mesh, P(*spec)))
+w, x = shaped((128, 128), "fsdp"), shaped((64, 128), ("data", "fsdp"))
+step = jax.jit(lambda w, x: w - jax.grad(lambda w: ((x @ w) ** 2).sum())(w), out_shardings=w.sharding)
+text = step.lower(w, x).compile().as_text()
+sent = re.findall(r"= \\(f32\\[([\\d,]+)\\][^=]* send\\(", text)
+groups = re.findall(r" all-gather(?:-start)?\\(.*?replica_groups=\\{(\\{.*?\\})\\}", text)
+print(json.dumps({
+    "data": [sorted({device.slice_index for device in row.flat}) for row in mesh.devices],
+    "sent": [int(np.prod(list(map(int, shape.split(","))))) for shape in sent],
+    "gathered": [list(map(int, group.split(","))) for each in groups for group in re.findall(r"\\{(.*?)\\}", each)],
+}))
+"""
 
 
 def test_one_axis_takes_what_the_others_leave() -> None:

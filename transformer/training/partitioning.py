@@ -77,12 +77,14 @@ class ShardingConfig(Config, path="config.sharding"):
 def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Make the device mesh, laid out so that neighbors along an axis are connected.
 
+    Of several TPU slices, each has an equal part of `data`: only gradients cross the network between slices.
+
     Args:
         config: The sizes of its axes.
         devices: The devices; by default all of the run's.
 
     Raises:
-        UserError: If the sizes do not multiply to the number of devices, or the devices belong to several slices.
+        UserError: If the sizes do not multiply to the number of devices, or the slices cannot divide `data`.
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = config.sizes()
@@ -95,12 +97,19 @@ def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = Non
             f"{devices[0].device_kind} devices: choose sizes whose product is {len(devices)}, one of them may be -1"
         )
     shape = tuple(len(devices) // said if axis in rest else size for axis, size in sizes.items())
-    # For GPUs, every host is a slice.
-    slices = {getattr(device, "slice_index", 0) for device in devices}
-    if len(slices) > 1 and devices[0].platform == "tpu":
-        raise UserError(f"the devices are of {len(slices)} slices, and a run is one slice: start it on one of them")
+    # Every host of GPUs is a slice, which the order of devices keeps together already.
+    slices = len({getattr(device, "slice_index", 0) for device in devices}) if devices[0].platform == "tpu" else 1
+    if shape[0] % slices:
+        raise UserError(
+            f"config.sharding.data={shape[0]} must be a multiple of the {slices} slices of this run, which divide the "
+            f"batch along it: say config.sharding.data={slices}, and other axes that fill one slice"
+        )
     # jax.make_mesh splits sides of a torus on v5e alone, so that v5p:4x4x4 could not have tensor=8.
-    placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    if slices == 1:
+        placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    else:
+        within, across = (shape[0] // slices, *shape[1:]), (slices, *(1 for _ in shape[1:]))
+        placed = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
     return Mesh(placed, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
 
 
