@@ -1,4 +1,4 @@
-"""Train on a TPU slice or on GPU nodes of a GKE cluster: a JobSet with one pod on every host."""
+"""Train on TPU slices or on GPU nodes of a GKE cluster: a JobSet with one pod on every host."""
 
 import json
 import re
@@ -31,7 +31,7 @@ from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 COMMAND = Command(
     name="clusters.gke",
     description=(
-        "Train on a TPU slice or on GPU nodes of a GKE cluster that has the JobSet controller (0.10 or newer). The "
+        "Train on TPU slices or on GPU nodes of a GKE cluster that has the JobSet controller (0.10 or newer). The "
         "flags of the train command follow after --. A JobSet runs it in a pod on every host. Pods that fail are "
         "restarted and resume from the last checkpoint, unless they fail by a user error (exit code 2). Restarts after "
         "a preemption do not count towards --max_restarts."
@@ -46,6 +46,12 @@ COMMAND = Command(
             "topology",
             "the slice, such as v5e:4x4 or v5p:4x8x8, or the GPUs, as gpu:16 (default: the config's topology)",
         ),
+        Flag(
+            "slices",
+            "the number of slices of this topology, which divide the mesh axis data",
+            value_type=int,
+            default=1,
+        ),
         Flag("gpu_type", "the type of the GPUs, by the GKE label of their nodes, such as nvidia-h100-80gb"),
         GPUS_PER_NODE,
         NAME,
@@ -54,7 +60,7 @@ COMMAND = Command(
         Flag("queue", "the Kueue queue to submit to"),
         Flag("spot", "use spot nodes, which may be preempted", value_type=bool, default=False),
         Flag("priority_class", "the Kubernetes priority class of the pods"),
-        Flag("volumes", "persistent volume claims to mount, as CLAIM:/PATH,CLAIM:/PATH:ro"),
+        Flag("volumes", "persistent volume claims and buckets to mount, as CLAIM:/PATH,gs://BUCKET:/PATH:ro"),
         Flag(
             "grace_seconds",
             "seconds from SIGTERM to SIGKILL (fewer on a node that is preempted)",
@@ -64,6 +70,12 @@ COMMAND = Command(
         Flag("ttl_seconds", "delete the JobSet this many seconds after it has ended (default: never)", value_type=int),
         Flag("checkout_dir", "the checkout in the image (default: the image's own working directory)"),
         Flag("python", "the Python interpreter in the image", default="python"),
+        Flag(
+            "run_as_root",
+            "run the pods as root, where the nodes' devices belong to it",
+            value_type=bool,
+            default=False,
+        ),
         Flag("max_restarts", "the maximum number of restarts after failures", value_type=int, default=10),
         ENV,
         DRY_RUN,
@@ -72,13 +84,12 @@ COMMAND = Command(
 JOB, CONTAINER = "slice", "train"
 # The train command's exit code for user errors.
 MISTAKE = 2
-# The ports of jax's coordinator on TPU hosts, and of libtpu's processes.
-COORDINATOR_PORT, LIBTPU_PORT = 8482, 8471
-# A pod's name is that of the run, JOB, its index, the pod's index and five letters: 63 characters in all.
-LONGEST_SUFFIX = len(f"-{JOB}-0--") + len("abcde")
+# The ports of jax's coordinator on TPU hosts, of libtpu's processes, and of libtpu between slices.
+COORDINATOR_PORT, LIBTPU_PORT, MEGASCALE_PORT = 8482, 8471, 8080
 # The messages by which Kubernetes' job controller says why a job failed, as the rules of a JobSet match them.
 MISTAKE_MESSAGE = f"failed with exit code {MISTAKE} matching FailJob rule"
-VOLUME = r"([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?):(/[^:,]+)(:ro)?"
+VOLUME = r"(?:gs://(?P<bucket>[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9])|(?P<claim>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?))"
+VOLUME += r":(?P<path>/[^:,]+)(?P<read_only>:ro)?"
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
@@ -86,7 +97,8 @@ class NodePool(NamedTuple):
     """The nodes of a run.
 
     Attributes:
-        num_hosts: The number of nodes, each of which has one pod.
+        num_slices: The number of TPU slices; 1 for GPUs.
+        num_hosts: The number of nodes of a slice, or of GPU nodes, each of which has one pod.
         description: One node, in words.
         selector: The labels of the nodes.
         resource: The Kubernetes name of their accelerators, and of the taint that pods must tolerate.
@@ -94,6 +106,7 @@ class NodePool(NamedTuple):
         is_tpu: Whether they are hosts of a TPU slice.
     """
 
+    num_slices: int
     num_hosts: int
     description: str
     selector: Mapping[str, str]
@@ -101,20 +114,31 @@ class NodePool(NamedTuple):
     accelerators_per_host: int
     is_tpu: bool
 
+    @property
+    def num_processes(self) -> int:
+        """The number of all nodes, and so of the processes."""
+        return self.num_slices * self.num_hosts
+
 
 def find_node_pool(arguments: Arguments, training: TrainCommand) -> NodePool:
     """Return the nodes that --topology names.
 
     Raises:
-        UserError: If it is neither a TPU slice nor a number of GPUs, or --gpu_type does not fit it.
+        UserError: If it is neither a TPU slice nor a number of GPUs, or --gpu_type or --slices do not fit it.
     """
+    slices = arguments.slices
+    if slices < 1:
+        raise UserError(f"--slices={slices} must be at least 1")
     if (arguments.topology or training.topology).startswith("gpu:"):
         share = parse_gpu_topology(arguments.topology, training.topology, arguments.gpus_per_node)
         if arguments.gpu_type is None:
             raise UserError(
                 "GPUs on GKE need --gpu_type, the label of their nodes, such as --gpu_type=nvidia-h100-80gb"
             )
+        if slices > 1:
+            raise UserError(f"--slices={slices} is for TPUs: give the number of all GPUs by --topology")
         return NodePool(
+            num_slices=1,
             num_hosts=share.num_nodes,
             description=f"a node with {share.gpus_per_node} GPUs {_label('gpu_type', arguments.gpu_type)}",
             selector={"cloud.google.com/gke-accelerator": arguments.gpu_type},
@@ -125,7 +149,18 @@ def find_node_pool(arguments: Arguments, training: TrainCommand) -> NodePool:
     tpu = parse_slice(arguments.topology, training.topology)
     if arguments.gpu_type is not None:
         raise UserError(f"--gpu_type={arguments.gpu_type} is for GPUs, and the topology is a TPU slice: omit it")
+    if slices > 1 and tpu.num_hosts == 1:
+        raise UserError(
+            f"--slices={slices} of {tpu.generation_name}:{tpu.topology}: GKE joins slices of several hosts, and this "
+            "is one host; use a larger topology"
+        )
+    if slices > 1 and training.data_axis > 0 and training.data_axis % slices:
+        raise UserError(
+            f"config.sharding.data={training.data_axis} must be a multiple of --slices={slices}, which divide the "
+            f"batch along it: add --config.sharding.data={slices} after --"
+        )
     return NodePool(
+        num_slices=slices,
         num_hosts=tpu.num_hosts,
         description=f"a {tpu.machine_type} with {tpu.chips_per_host} chips",
         selector={
@@ -147,14 +182,16 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         if value is not None and value < least:
             raise UserError(f"--{flag}={value} must be at least {least}")
     nodes = find_node_pool(arguments, training)
-    name = make_run_name(arguments.name, training.workdir, 63 - LONGEST_SUFFIX - len(str(nodes.num_hosts - 1)))
+    # What a pod's name adds to that of the run: JOB, its index, the pod's index and five letters, 63 characters in all.
+    suffix = f"-{JOB}-{nodes.num_slices - 1}-{nodes.num_hosts - 1}-abcde"
+    name = make_run_name(arguments.name, training.workdir, 63 - len(suffix))
     manifest = json.dumps(build_job_set(arguments, training, nodes, name), indent=2)
     namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
     # create refuses a name that is taken; apply would report no change and start nothing.
     create = ("kubectl", "create", *namespace, "--validate=strict", "--filename=-")
     delete = ("kubectl", "delete", *namespace, "jobset", name)
     if arguments.dry_run:
-        print(f"# {nodes.num_hosts} pods, each on {nodes.description}")
+        print(f"# {nodes.num_processes} pods, each on {nodes.description}")
         print(format_shell_command(create, stdin=manifest))
         return
     require_tool("kubectl", training.environment)
@@ -165,12 +202,12 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         raise SystemExit(1)
     follow = ("kubectl", "logs", *namespace, "--follow", f"--selector=jobset.sigs.k8s.io/jobset-name={name}")
     # Without this flag kubectl follows at most five pods, and refuses a slice of six.
-    follow = (*follow, f"--max-log-requests={nodes.num_hosts}", "--prefix")
+    follow = (*follow, f"--max-log-requests={nodes.num_processes}", "--prefix")
     print(f"follow the logs with: {format_shell_command(follow)}\nstop the run with: {format_shell_command(delete)}")
 
 
 def build_job_set(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
-    """Build the manifest of a run: a jobset.x-k8s.io/v1alpha2 with one replicated job for all nodes.
+    """Build the manifest of a run: a jobset.x-k8s.io/v1alpha2 with a job for every slice, or one for all GPUs.
 
     Args:
         arguments: The launcher's flags.
@@ -198,7 +235,7 @@ def build_job_set(arguments: Arguments, training: TrainCommand, nodes: NodePool,
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": {"spec": _pod(arguments, training, nodes, name)},
+        "template": _pod(arguments, training, nodes, name),
     }
     policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
     return {
@@ -225,7 +262,7 @@ def build_job_set(arguments: Arguments, training: TrainCommand, nodes: NodePool,
                     {"name": "preempted", "action": "RestartJobSetAndIgnoreMaxRestarts", **policy},
                 ],
             },
-            "replicatedJobs": [{"name": JOB, "replicas": 1, "template": {"spec": job}}],
+            "replicatedJobs": [{"name": JOB, "replicas": nodes.num_slices, "template": {"spec": job}}],
             **({} if arguments.ttl_seconds is None else {"ttlSecondsAfterFinished": arguments.ttl_seconds}),
         },
     }
@@ -261,54 +298,91 @@ def _pod(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: st
         pod["serviceAccountName"] = _label("service_account", arguments.service_account)
     if arguments.priority_class:
         pod["priorityClassName"] = _label("priority_class", arguments.priority_class)
-    return pod
+    if arguments.run_as_root:
+        pod["securityContext"] = {"runAsUser": 0}
+    # GKE adds the container that mounts buckets to pods of this annotation.
+    mounting = {"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}}
+    return {**(mounting if any("csi" in volume for volume in volumes) else {}), "spec": pod}
 
 
 def _volumes(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volumes of a pod and their mounts from CLAIM:/PATH,CLAIM:/PATH:ro."""
+    """Return the volumes of a pod and their mounts from CLAIM:/PATH,gs://BUCKET:/PATH:ro."""
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
     for number, each in enumerate(text.split(",") if text else ()):
         match = re.fullmatch(VOLUME, each)
         if match is None or not each.isprintable():
             raise UserError(
-                f"--volumes={text}: {each!r} is not CLAIM:/PATH, the name of a persistent volume claim and where to "
-                "mount it, such as --volumes=datasets:/data:ro"
+                f"--volumes={text}: {each!r} is not CLAIM:/PATH or gs://BUCKET:/PATH, a persistent volume claim or a "
+                "bucket and where to mount it, such as --volumes=datasets:/data:ro"
             )
-        claim, path, read_only = match.groups()
-        only = {"readOnly": True} if read_only else {}
-        volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim, **only}})
-        mounts.append({"name": f"volume-{number}", "mountPath": path, **only})
+        only = {"readOnly": True} if match["read_only"] else {}
+        volume = (
+            {"csi": _bucket_volume(match["bucket"], only)}
+            if match["bucket"]
+            else {"persistentVolumeClaim": {"claimName": match["claim"], **only}}
+        )
+        volumes.append({"name": f"volume-{number}", **volume})
+        mounts.append({"name": f"volume-{number}", "mountPath": match["path"], **only})
     return volumes, mounts
+
+
+def _bucket_volume(bucket: str, only: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the volume of a bucket by GKE's driver of Cloud Storage FUSE."""
+    # Files belong to root there, and processes need not be root.
+    modes = "" if only else ",file-mode=666,dir-mode=777"
+    attributes = {
+        "bucketName": bucket,
+        # Folders are the prefixes of objects, also of those that no tool has made.
+        "mountOptions": f"implicit-dirs{modes}",
+        # Without it a pod on the network of its host has the rights of the node, not of its service account.
+        "hostNetworkPodKSA": "true",
+    }
+    return {"driver": "gcsfuse.csi.storage.gke.io", **only, "volumeAttributes": attributes}
 
 
 def _container(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
-    coordinator = f"{name}-{JOB}-0-0.{name}:{COORDINATOR_PORT}"
+    first = f"{name}-{JOB}-0-0.{name}"
     grace = f"--grace_seconds={arguments.grace_seconds}"
     words = build_train_argv(check_flag_value("python", arguments.python), training, grace)
-    joined = (f"--coordinator_address={coordinator}", f"--num_processes={nodes.num_hosts}", "--process_id=$(PROCESS)")
+    joined = (f"--coordinator_address={first}:{COORDINATOR_PORT}", f"--num_processes={nodes.num_processes}")
+    environment = [_variable("PROCESS", field="annotations['batch.kubernetes.io/job-completion-index']")]
+    ports = [COORDINATOR_PORT, *((LIBTPU_PORT,) if nodes.is_tpu else ())]
+    # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
+    command = [word.replace("$", "$$") for word in words]
+    if nodes.num_slices > 1:
+        ports.append(MEGASCALE_PORT)
+        # What libtpu reads to join slices.
+        environment += [
+            _variable("MEGASCALE_NUM_SLICES", str(nodes.num_slices)),
+            _variable("MEGASCALE_SLICE_ID", field="labels['jobset.sigs.k8s.io/job-index']"),
+            _variable("MEGASCALE_COORDINATOR_ADDRESS", first),
+        ]
+        # jax and libtpu number processes slice by slice. A shell adds, as Kubernetes cannot, and becomes the command.
+        process = f"$$((MEGASCALE_SLICE_ID * {nodes.num_hosts} + PROCESS))"
+        command = ["sh", "-c", f'exec "$$@" --process_id={process}', "sh", *command, *joined]
+    elif nodes.num_hosts > 1:
+        command += [*joined, "--process_id=$(PROCESS)"]
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": check_flag_value("image", arguments.image),
-        # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
-        "command": [*(word.replace("$", "$$") for word in words), *(joined if nodes.num_hosts > 1 else ())],
-        "env": [
-            {
-                "name": "PROCESS",
-                "valueFrom": {
-                    "fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
-                },
-            },
-            # Kubernetes reads $(NAME) here as well.
-            *({"name": key, "value": value.replace("$", "$$")} for key, value in parse_env(arguments.env).items()),
-        ],
-        "ports": [{"containerPort": port} for port in (COORDINATOR_PORT, *((LIBTPU_PORT,) if nodes.is_tpu else ()))],
+        "command": command,
+        "env": [*environment, *(_variable(key, value) for key, value in parse_env(arguments.env).items())],
+        "ports": [{"containerPort": port} for port in ports],
         "resources": {"limits": {nodes.resource: str(nodes.accelerators_per_host)}},
     }
     if arguments.checkout_dir:
         container["workingDir"] = check_flag_value("checkout_dir", arguments.checkout_dir)
     return container
+
+
+def _variable(name: str, value: str = "", *, field: str | None = None) -> dict[str, Any]:
+    """Return an environment variable of a container, with a value or that of a field of the pod's metadata."""
+    if field is not None:
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}
+    # Kubernetes reads $(NAME) here as well.
+    return {"name": name, "value": value.replace("$", "$$")}
 
 
 def _label(flag: str, value: str) -> str:

@@ -17,6 +17,7 @@ from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.flag_parsing import parse_arguments
 from transformer.config import UserError
+from transformer.storage.paths import check_data_dir
 
 DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False)
 NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir)")
@@ -40,6 +41,7 @@ class TrainCommand(NamedTuple):
         workdir: Its run directory.
         config_file: Its config file, None if it resumes a run without one.
         topology: The topology that its config names.
+        data_axis: The size of the mesh axis `data` in its config; -1 is what the other axes leave.
         environment: The environment in which the launcher was started.
     """
 
@@ -47,6 +49,7 @@ class TrainCommand(NamedTuple):
     workdir: str
     config_file: str | None
     topology: str
+    data_axis: int
     environment: Mapping[str, str]
 
 
@@ -102,7 +105,8 @@ def parse_train_command(command: Command, words: Sequence[str] | None, environme
     if arguments.show_config:
         raise UserError("--show_config after -- trains nothing: omit it, or run the train command itself")
     topology = arguments.config.get("topology") or ""
-    return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), topology, environment)
+    data_axis = arguments.config.get("sharding", {}).get("data", -1)
+    return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), topology, data_axis, environment)
 
 
 def make_run_name(given: str | None, workdir: str, longest: int = 63) -> str:
@@ -135,10 +139,11 @@ def make_run_name(given: str | None, workdir: str, longest: int = 63) -> str:
 
 
 def require_shared_storage(training: TrainCommand) -> None:
-    """Check that hosts without a shared disk see the same run directory and config file.
+    """Check that hosts without a shared disk see the same run directory, config file and data.
 
     Raises:
-        UserError: If the workdir is not in a bucket, or the config file is outside the checkout.
+        UserError: If the workdir is not in a bucket, the config file is outside the checkout, or the data are in a
+            bucket that is not mounted.
     """
     if not re.match(r"gs://[^/]", training.workdir):
         raise UserError(
@@ -151,6 +156,7 @@ def require_shared_storage(training: TrainCommand) -> None:
             f"--config={training.config_file} is a file of this machine: pass a path relative to the checkout, which "
             "the hosts have too, such as --config=experiments/demo.py"
         )
+    check_data_dir(_value(training.flags, "--data_dir") or "")
 
 
 def check_max_restarts(restarts: int) -> None:

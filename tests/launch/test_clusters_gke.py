@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jax._src.clusters.cloud_tpu_cluster import GkeTpuCluster
 
 from launch.clusters import gke
 from launch.clusters.launcher_common import run_launcher
@@ -78,8 +79,12 @@ def faults(value: Any, node: dict[str, Any], schema: dict[str, Any], path: str =
     return found
 
 
+def template_of(job_set: dict[str, Any]) -> dict[str, Any]:
+    return job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+
+
 def pod_of(job_set: dict[str, Any]) -> dict[str, Any]:
-    return job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return template_of(job_set)["spec"]
 
 
 def expanded(word: str, variables: dict[str, str]) -> str:
@@ -89,6 +94,109 @@ def expanded(word: str, variables: dict[str, str]) -> str:
         return "$" if match[0] == "$$" else variables.get(match[1], match[0])
 
     return re.sub(r"\$\$|\$\((.*?)\)", meant, word)
+
+
+def processes(job_set: dict[str, Any], tmp_path: Path) -> list[list[str]]:
+    """The words that the pods of a set run, and before them their slice, as the kubelet and a shell make them."""
+    (replicated,) = job_set["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    (container,) = pod_of(job_set)["containers"]
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$MEGASCALE_SLICE_ID" "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    found = []
+    for part in range(replicated["replicas"]):
+        for index in range(job["completions"]):
+            fields = {
+                "metadata.labels['jobset.sigs.k8s.io/job-index']": str(part),
+                "metadata.annotations['batch.kubernetes.io/job-completion-index']": str(index),
+            }
+            variables: dict[str, str] = {}
+            for each in container["env"]:
+                field = each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+                variables[each["name"]] = fields[field] if field else expanded(each["value"], variables)
+            command = [expanded(word, variables) for word in container["command"]]
+            environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            found.append(done.stdout.split())
+    return found
+
+
+def test_several_slices_are_a_job_each_whose_pods_are_numbered_as_jax_does(engines, tmp_path, monkeypatch):
+    found = manifest(engines, *OWN[:1], "--topology=v5p:2x2x2", "--slices=3", *TRAIN)
+    (replicated,) = found["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    assert (replicated["replicas"], job["parallelism"], job["completions"]) == (3, 2, 2)
+    # A slice is a node pool, and two jobs never share one.
+    assert found["metadata"]["annotations"] == {
+        "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
+    }
+    container = pod_of(found)["containers"][0]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["MEGASCALE_NUM_SLICES"] == "3"
+    assert {"containerPort": 8080} in container["ports"]
+    ran = processes(found, tmp_path)
+    # What jax finds out by itself on GKE, from the same variables and those that GKE sets for a slice.
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "first,second")
+    for name in ("MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS"):
+        monkeypatch.setenv(name, variables[name])
+    monkeypatch.setattr(GkeTpuCluster, "wait_for_coordinator", lambda address, timeout: None)
+    assert len(ran) == GkeTpuCluster.get_process_count() == 6
+    for number, (part, *words) in enumerate(ran):
+        monkeypatch.setenv("MEGASCALE_SLICE_ID", part)
+        monkeypatch.setenv("TPU_WORKER_ID", str(number % 2))
+        assert words == [
+            *("-m", "launch.train", *TRAIN[1:], "--grace_seconds=240"),
+            f"--coordinator_address={GkeTpuCluster.get_coordinator_address(0, None)}",
+            f"--num_processes={GkeTpuCluster.get_process_count()}",
+            f"--process_id={GkeTpuCluster.get_process_id()}",
+        ]
+    # One slice has none of it.
+    alone = manifest(engines, *OWN[:1], "--topology=v5p:2x2x2", *TRAIN)
+    assert "MEGASCALE" not in json.dumps(alone)
+    assert [words[-1] for words in processes(alone, tmp_path)] == ["--process_id=0", "--process_id=1"]
+
+
+def test_hostile_words_pass_the_shell_of_several_slices(engines, tmp_path):
+    words = (*TRAIN[1:], *(f"--config.name={word}" for word in HOSTILE))
+    found = manifest(engines, *OWN[:1], "--topology=v5p:2x2x2", "--slices=2", "--", *words)
+    command = [expanded(item, {}) for item in pod_of(found)["containers"][0]["command"]]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MEGASCALE_SLICE_ID": "1", "PROCESS": "1"}
+    (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    (tmp_path / "python").chmod(0o755)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert tuple(done.stdout.split("\0")[2:-5]) == words
+
+
+def test_a_bucket_is_mounted_by_the_driver_of_gke(engines):
+    found = manifest(engines, *OWN, "--volumes=gs://data.sets:/data:ro,gs://scratch:/mnt,claim:/other", *TRAIN)
+    assert template_of(found)["metadata"] == {"annotations": {"gke-gcsfuse/volumes": "true"}}
+    read, write, claim = pod_of(found)["volumes"]
+    assert read == {
+        "name": "volume-0",
+        "csi": {
+            "driver": "gcsfuse.csi.storage.gke.io",
+            "readOnly": True,
+            "volumeAttributes": {
+                "bucketName": "data.sets",
+                "mountOptions": "implicit-dirs",
+                "hostNetworkPodKSA": "true",
+            },
+        },
+    }
+    # Who is not root can write.
+    assert write["csi"]["volumeAttributes"]["mountOptions"] == "implicit-dirs,file-mode=666,dir-mode=777"
+    assert claim == {"name": "volume-2", "persistentVolumeClaim": {"claimName": "claim"}}
+    assert pod_of(found)["containers"][0]["volumeMounts"][0] == {
+        "name": "volume-0",
+        "mountPath": "/data",
+        "readOnly": True,
+    }
+    assert "metadata" not in template_of(manifest(engines, *OWN, "--volumes=claim:/data", *TRAIN))
+
+
+def test_pods_are_root_only_if_asked(engines):
+    assert "securityContext" not in pod_of(manifest(engines, *OWN, *TRAIN))
+    assert pod_of(manifest(engines, *OWN, "--run_as_root", *TRAIN))["securityContext"] == {"runAsUser": 0}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +209,8 @@ def expanded(word: str, variables: dict[str, str]) -> str:
         ("--volumes=data:/data:ro,scratch:/mnt/scratch", "--priority_class=high", "--ttl_seconds=0"),
         ("--topology=gpu:16", "--gpu_type=nvidia-h100-80gb", "--spot"),
         ("--topology=tpu7x:2x2x2",),
+        ("--slices=12", "--env=NAME=value"),
+        ("--volumes=gs://datasets:/data:ro,gs://scratch.example.org:/mnt/scratch", "--run_as_root"),
     ],
 )
 def test_manifests_keep_the_public_schema(engines, schema, words):
@@ -282,6 +392,8 @@ def test_pods_names_are_short_enough(engines):
     assert len(f"{name}-slice-0-31-abcde") == 63
     assert launch(*OWN, f"--name={'a' * 47}", *TRAIN) == 2
     assert launch(*OWN, f"--name={'a' * 46}", *TRAIN) == 0
+    name = manifest(engines, *OWN, "--slices=11", *TRAIN[:2], f"--workdir={workdir}")["metadata"]["name"]
+    assert len(f"{name}-slice-10-31-abcde") == 63
 
 
 @pytest.mark.parametrize(
@@ -299,7 +411,10 @@ def test_pods_names_are_short_enough(engines):
         (("--gpu_type=nvidia-l4",), "--gpu_type=nvidia-l4 is for GPUs, and the topology is a TPU slice"),
         (("--priority_class=High",), "--priority_class=High is not a Kubernetes name"),
         (("--volumes=data",), "--volumes=data: 'data' is not CLAIM:/PATH"),
-        (("--volumes=gs://bucket:/data",), "is not CLAIM:/PATH"),
+        (("--volumes=gs://bucket/folder:/data",), "is not CLAIM:/PATH or gs://BUCKET:/PATH"),
+        (("--slices=0",), "--slices=0 must be at least 1"),
+        (("--slices=2", "--topology=v5e:2x4"), "--slices=2 of v5e:2x4: GKE joins slices of several hosts"),
+        (("--slices=2", "--topology=gpu:8", "--gpu_type=nvidia-l4"), "--slices=2 is for TPUs"),
         (("--env=--xla_a=1",), "--env=--xla_a=1: '--xla_a=1' is not of the form NAME=VALUE"),
         (("--grace_seconds=0",), "--grace_seconds=0 must be at least 1"),
         (("--ttl_seconds=-1",), "--ttl_seconds=-1 must be at least 0"),
@@ -307,6 +422,19 @@ def test_pods_names_are_short_enough(engines):
 )
 def test_mistakes_are_told_before_kubectl_is_called(engines, capsys, words, says):
     assert launch(*OWN, *words, *TRAIN) == 2
+    assert says in capsys.readouterr().err
+    assert engines.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--config.sharding.data=3",), "config.sharding.data=3 must be a multiple of --slices=2"),
+        (("--data_dir=gs://bucket/data",), "--data_dir=gs://bucket/data is in a bucket"),
+    ],
+)
+def test_mistakes_of_the_train_command_are_told_as_well(engines, capsys, words, says):
+    assert launch(*OWN, "--slices=2", *TRAIN, *words) == 2
     assert says in capsys.readouterr().err
     assert engines.calls() == []
 

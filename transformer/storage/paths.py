@@ -62,6 +62,19 @@ def parse_path(name: str | PathLike[str]) -> Path:
     return cast(Path, BucketPath(f"gs://{rest}"))
 
 
+def check_data_dir(data_dir: str) -> None:
+    """Check that a folder of data is not in a bucket: its readers open files and map them into memory.
+
+    Raises:
+        UserError: If it is; the message says how a bucket becomes a folder.
+    """
+    if re.match(r"[a-z][a-z0-9+.-]+:/{1,2}", data_dir):
+        raise UserError(
+            f"--data_dir={data_dir} is in a bucket, and data are read from a folder: mount the bucket on every host "
+            "(--volumes=gs://BUCKET:/data:ro of clusters.gke, or gcsfuse) and say --data_dir=/data"
+        )
+
+
 def storage_of(path: str | PathLike[str]) -> Storage:
     """Return the storage, disk or bucket, that `path` belongs to.
 

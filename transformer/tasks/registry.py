@@ -6,6 +6,7 @@ from typing import Any
 
 from transformer.config import UserError, from_config
 from transformer.module_registry import ModuleRegistry
+from transformer.storage.paths import check_data_dir
 from transformer.tasks.task import Task, TaskSpec
 
 TASKS = ModuleRegistry("transformer.tasks", "TASK", TaskSpec, "config.task.name")
@@ -48,6 +49,7 @@ def build_task(config: Any, directory: Path, rows_multiple: int = 1) -> Task:
         UserError: If `config.data_dir` is not a folder.
     """
     data_dir = getattr(config, "data_dir", None)
+    check_data_dir(data_dir or "")
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"config.task.data_dir={data_dir} (--data_dir) is no folder: name the one that holds the data")
     task = TASKS[task_name(config)]
