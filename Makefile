@@ -73,7 +73,7 @@ docs: ## write the generated pages of docs/ and build the documentation site int
 	@echo "Open site/index.html in a browser. Its search needs a server: $(PYTHON) -m http.server --directory site"
 
 # The lock of the tests takes that of the runs as its constraint, and the lock of the site that of the tests, so that one
-# environment serves all three.
+# environment serves all three. The last two are those of the Dockerfile, each for one kind of accelerator.
 UV_COMPILE = $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.12 --generate-hashes \
 	--no-annotate --no-header pyproject.toml
 lock: ## renew requirements/ from pyproject.toml, newest versions first
@@ -82,6 +82,8 @@ lock: ## renew requirements/ from pyproject.toml, newest versions first
 	$(UV_COMPILE) -o requirements/run.txt
 	$(UV_COMPILE) --extra test --extra lint --constraint requirements/run.txt -o requirements/dev.txt
 	$(UV_COMPILE) --extra docs --constraint requirements/dev.txt -o requirements/docs.txt
+	$(UV_COMPILE) --extra tpu --extra gcs --constraint requirements/dev.txt -o requirements/tpu.txt
+	$(UV_COMPILE) --extra gpu --extra gcs --constraint requirements/dev.txt -o requirements/gpu.txt
 
 clean: ## remove .venv and caches; runs/ stays
 	rm -rf .venv site .ci/javascript/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -538,8 +538,9 @@ def current_commit() -> str | None:
     """Return the commit of the checkout that this code runs from, with "+changes" if files differ.
 
     Returns:
-        The commit; None without a checkout.
+        The commit; without a checkout that of HEADWISE_COMMIT, which the Dockerfile sets, or None.
     """
+    built = os.environ.get("HEADWISE_COMMIT") or None
     root = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
@@ -549,11 +550,11 @@ def current_commit() -> str | None:
     try:
         # An installed package may lie inside another project's checkout.
         if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
-            return None
+            return built
         head = git("rev-parse", "HEAD")
         return head + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return built
 
 
 def _read_json(path: Path, kind: type) -> Any:
