@@ -17,7 +17,7 @@ from typing import Any
 
 from launch.command import TRACKERS, Arguments, Command
 from launch.flag_parsing import help_text, parse_arguments
-from launch.platform import choose_platform, quiet_libraries, reuse_freed_memory
+from launch.platform import add_compiler_flags, choose_platform, quiet_libraries, reuse_freed_memory
 from launch.standard_output import StandardOutput, redirect_to_devnull
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunFailed, RunStopped
@@ -55,6 +55,8 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
         choose_platform()
         reuse_freed_memory()
         quiet_libraries()
+        if command.takes_config:
+            add_compiler_flags({**arguments.base, **arguments.overrides})
         if command.before_jax is not None:
             command.before_jax(arguments)
         if command.takes_config:

@@ -5,7 +5,7 @@ import logging as stdlib_logging
 import os
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,22 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
         return
     if not any(next(files.glob(pattern), None) for pattern in ACCELERATORS):
         environment["JAX_PLATFORMS"] = "cpu"
+
+
+def add_compiler_flags(config: Mapping[str, Any], environment: MutableMapping[str, str] = os.environ) -> None:
+    """Put the compiler flags of a config before those of the environment, so that of a flag in both the latter holds.
+
+    Args:
+        config: The config, or the keys of it that are known.
+        environment: The environment variables, which are set.
+    """
+    # At every start of Python in the checkout's environment this module is imported.
+    from transformer.config import COMPILER_FLAGS
+
+    for key, variable in COMPILER_FLAGS.items():
+        flags = config.get(key)
+        if flags and isinstance(flags, str):  # other values are refused when the config is resolved
+            environment[variable] = " ".join([flags, environment.get(variable, "")]).strip()
 
 
 def reuse_freed_memory(environment: MutableMapping[str, str] = os.environ) -> bool:

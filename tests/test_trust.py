@@ -43,6 +43,16 @@ def test_token_shards_and_the_patterns_of_their_text_are_asked_for() -> None:
     check_trusted(values, ("texts/*.txt", "more", "/shards"))
 
 
+@pytest.mark.parametrize("key", ["xla_flags", "libtpu_init_args"])
+def test_compiler_flags_which_may_write_files_are_asked_for_when_a_run_trains_on(key: str) -> None:
+    values = {**config(), key: "--xla_dump_to=/home"}
+    check_trusted(values, ())
+    with pytest.raises(UserError, match=rf"config\.{key}='--xla_dump_to=/home' is outside the run"):
+        check_trusted(values, (), training=True)
+    check_trusted(values, ("--xla_dump_to=/home",), training=True)
+    check_trusted(values, (), source=(key,), training=True)
+
+
 @pytest.mark.parametrize(
     ("origin", "task", "key", "named"),
     [

@@ -470,6 +470,10 @@ def flatten_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any
     return flat
 
 
+# The keys of a config that hold flags of compilers, and the environment variable of each.
+COMPILER_FLAGS = {"xla_flags": "XLA_FLAGS", "libtpu_init_args": "LIBTPU_INIT_ARGS"}
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config, path="config"):
     """The top level of a config: one training run. A section is checked by the dataclass of that section.
@@ -499,6 +503,8 @@ class RunConfig(Config, path="config"):
         update_guard: When an update is skipped, and when the run stops.
         topology: The device topology that the run is meant for, such as "v5e:2x2"; `launch.compile` checks that it
             fits.
+        xla_flags: Flags that come before those of the environment variable XLA_FLAGS, separated by spaces.
+        libtpu_init_args: Flags that come before those of LIBTPU_INIT_ARGS, which TPUs alone read.
     """
 
     name: str
@@ -523,8 +529,17 @@ class RunConfig(Config, path="config"):
     initialize_from: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     update_guard: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     topology: str = ""
+    xla_flags: str = ""
+    libtpu_init_args: str = ""
 
     def _check(self) -> None:
+        for key in COMPILER_FLAGS:
+            for word in getattr(self, key).split():
+                if not re.fullmatch(r"--\w+(=.+)?", word):
+                    raise UserError(
+                        f"config.{key}={getattr(self, key)!r}: {word!r} is not a flag of the form --name=value; "
+                        "separate flags by spaces"
+                    )
         if not self.name.strip() or not self.name.isprintable():
             raise UserError(
                 f"config.name={self.name!r} must be one line of printable text: it is what the run is called"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, hash_config, refuse_single_text
+from transformer.config import COMPILER_FLAGS, UserError, hash_config, refuse_single_text
 from transformer.module_registry import is_project_module
 from transformer.private_folders import NotPrivateError, private_folder
 
@@ -83,11 +83,11 @@ def external_modules(config: Mapping[str, Any]) -> list[NamedResource]:
 
 
 def external_paths(config: Mapping[str, Any], *, training: bool) -> list[NamedResource]:
-    """Return the files, folders and runs that a config makes a process open.
+    """Return the files, folders and runs that a config makes a process open, and compiler flags, which may name files.
 
     Args:
         config: The config.
-        training: Whether the run is trained, so that its source of initial parameters is read too.
+        training: Whether the run is trained, so that its source of initial parameters and its flags are read too.
 
     Raises:
         UserError: If a section is not a group of keys.
@@ -106,7 +106,8 @@ def external_paths(config: Mapping[str, Any], *, training: bool) -> list[NamedRe
             if _is_file(file) or (shards.value and file)
         ]
     names += [shards] if shards.value else []
-    return names + ([origin] if training and origin.value else [])
+    flags = [NamedResource(key, str(config.get(key) or "")) for key in COMPILER_FLAGS]
+    return names + [name for name in (origin, *flags) if training and name.value]
 
 
 def named_resources(config: Mapping[str, Any]) -> set[str]:

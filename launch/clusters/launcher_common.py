@@ -17,7 +17,6 @@ from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.flag_parsing import parse_arguments
 from transformer.config import UserError
-from transformer.storage.paths import check_data_dir
 
 DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False)
 NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir)")
@@ -156,6 +155,8 @@ def require_shared_storage(training: TrainCommand) -> None:
             f"--config={training.config_file} is a file of this machine: pass a path relative to the checkout, which "
             "the hosts have too, such as --config=experiments/demo.py"
         )
+    from transformer.storage.paths import check_data_dir
+
     check_data_dir(_value(training.flags, "--data_dir") or "")
 
 

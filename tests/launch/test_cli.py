@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -564,6 +565,29 @@ def test_nothing_is_said_where_a_person_imports_jax(tmp_path):
     words = [sys.executable, "-c", "import jax; print(jax.devices()[0].platform)"]
     done = subprocess.run(words, cwd=tmp_path, env=bare, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
+
+
+@pytest.mark.parametrize("words", [(), ("--config.xla_flags=--xla_a=2",)])
+def test_compiler_flags_of_a_config_come_before_those_of_the_environment_and_before_jax(tmp_path, root, words):
+    flags = '"xla_flags": "--xla_a=1", "libtpu_init_args": "--xla_b=1 --xla_c=1",'
+    (tmp_path / "practice.py").write_text(CONFIG.replace('"steps": 10,', f'"steps": 10, {flags}'))
+    program = (
+        "import json, os, sys\n"
+        "from launch.cli import run\n"
+        "from launch.command import Command\n"
+        "def before(arguments):\n"
+        "    assert 'jax' not in sys.modules\n"
+        "    print(json.dumps([os.environ['XLA_FLAGS'], os.environ['LIBTPU_INIT_ARGS']]))\n"
+        "    sys.exit(0)\n"
+        "run(Command('x', 'X.', 'x', (), takes_config=True, before_jax=before), None, sys.argv[1:])\n"
+    )
+    environment = {**os.environ, "XLA_FLAGS": "--xla_d=1"}
+    environment.pop("LIBTPU_INIT_ARGS", None)
+    calls = [sys.executable, "-c", program, f"--config={tmp_path}/practice.py", *words]
+    done = subprocess.run(calls, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first = "--xla_a=2" if words else "--xla_a=1"
+    assert json.loads(done.stdout) == [f"{first} --xla_d=1", "--xla_b=1 --xla_c=1"]
 
 
 def test_an_error_is_one_short_line_that_a_terminal_shows_as_it_is():

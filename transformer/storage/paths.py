@@ -63,15 +63,16 @@ def parse_path(name: str | PathLike[str]) -> Path:
 
 
 def check_data_dir(data_dir: str) -> None:
-    """Check that a folder of data is not in a bucket: its readers open files and map them into memory.
+    """Check that the folder of data sets is not in a bucket: most readers open files on a disk.
 
     Raises:
         UserError: If it is; the message says how a bucket becomes a folder.
     """
     if re.match(r"[a-z][a-z0-9+.-]+:/{1,2}", data_dir):
         raise UserError(
-            f"--data_dir={data_dir} is in a bucket, and data are read from a folder: mount the bucket on every host "
-            "(--volumes=gs://BUCKET:/data:ro of clusters.gke, or gcsfuse) and say --data_dir=/data"
+            f"--data_dir={data_dir} is in a bucket, and must be a folder: mount the bucket on every host "
+            "(--volumes=gs://BUCKET:/data:ro of clusters.gke, or gcsfuse) and say --data_dir=/data; or, for the text "
+            "of a language model, say config.task.dataset=gs://BUCKET/NAME and config.task.shards_dir"
         )
 
 

@@ -10,7 +10,15 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from transformer.config import RunConfig, UserError, flatten_config, from_config, hash_config, to_config
+from transformer.config import (
+    COMPILER_FLAGS,
+    RunConfig,
+    UserError,
+    flatten_config,
+    from_config,
+    hash_config,
+    to_config,
+)
 from transformer.layers.functional_module import Precision
 from transformer.maps.capture_plan import MapStorageConfig
 from transformer.models import registry as models
@@ -174,7 +182,7 @@ def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
         "permanent_checkpoint_every",
     )
     data = ("task.data_dir", "task.shards_dir", "task.num_tokenizing_processes")
-    keys = (*often, *data, "sharding", "topology", "update_guard.max_consecutive_skips")
+    keys = (*often, *data, *COMPILER_FLAGS, "sharding", "topology", "update_guard.max_consecutive_skips")
     lasting = experiment.optimizer.schedule in (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys
 
