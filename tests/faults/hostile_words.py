@@ -63,6 +63,8 @@ RIGHT = {
     "generate_docs": ("--page=experiments",),
     "scaling_laws": ("--runs={d}/translation",),
     "reproduce": ("--name=no/record",),
+    # The text of a translation, which has no token shards: a corpus would be tokenized for each word.
+    "tokenize": ("--config={o}/config.py",),
 }
 _RUNS = ("evaluate", "generate", "maps", "alignment_error_rate", "model_sizes")
 

@@ -277,7 +277,7 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
     fields = {field.name for field in dataclasses.fields(MODELS[family.model_family].config_class)}
     told = {key.our_key for key in family.config_keys} | family.fixed_fields.keys() | family.training_defaults.keys()
     # Compared alike for every family.
-    told |= TRAINING_ONLY_FIELDS | {"kv_heads", "head_dim", "projections", "experts", "position_join"}
+    told |= TRAINING_ONLY_FIELDS | {"kv_heads", "head_dim", "base_width", "projections", "experts", "position_join"}
     fixed = family.fixed_fields.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}
     told |= set() if fixed == "t5" else {"relative_attention_num_buckets", "relative_attention_max_distance"}

@@ -23,7 +23,6 @@ def get_config(size: Literal["tiny", "small", "large"] = "large") -> ConfigDict:
             "name": f"news_{size}",
             "seed": 1,
             "steps": 2000,
-            "eval_every": 500,
             "maps_every": 100,
             "task": {"name": "experiments.news_articles.task"},
             "model": {
