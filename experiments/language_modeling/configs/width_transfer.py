@@ -2,8 +2,9 @@
 
     python -m launch.sweep --config=experiments/language_modeling/configs/width_transfer.py --workdir=runs/widths
 
-36 runs: two parametrizations of a small GPT, three widths, six learning rates (Yang et al. 2022, figure 1): half an hour
-on one core, by the time of the first runs. Its result was not measured. One run alone, of the narrowest model:
+36 runs: two parametrizations of a small GPT, three widths, six learning rates (Yang et al. 2022, figure 1). Takes nine
+minutes with --num_workers=2 on two cores. Expect best rates of 1.6e-2, 8e-3 and 2e-3 in the standard parametrization,
+and 1.6e-2 at every width in the other: results/width_transfer.md. One run alone, of the narrowest model:
 
     python -m launch.train --config=experiments/language_modeling/configs/width_transfer.py --workdir=runs/one
 """
