@@ -38,7 +38,7 @@ def lines(
     found: list[dict[str, Any]] = []
     for step in STEPS:
         train = {"loss": value(12.0 / step), "learning_rate": value(0.02), "steps_per_second": value(3.0)}
-        found.append({"step": step, "split": "train", **train, "flops_per_step": 6649900000.0})
+        found.append({"step": step, "split": "train", **train, "flops_per_step": 6649900000.0, "batch_wait": 0.25})
         found.append({"step": step, "split": "validation", "loss": value(1.0)})
         found.append({"step": step, "split": "validation", "accuracy": value(0.5), "heads": [[1.0]]})
     return found

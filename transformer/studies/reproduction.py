@@ -27,7 +27,7 @@ from scipy import special
 from transformer.studies.ablations.statistics import CONFIDENCE, Interval
 
 MIN_RUNS_FOR_SPREAD = 3
-_COSTS = re.compile(r"\w+_per_second|flops_per_step|mfu|utili[sz]ation|max_memory\w*")
+_COSTS = re.compile(r"\w+_per_second|flops_per_step|batch_wait|mfu|utili[sz]ation|max_memory\w*")
 _OF_SPLIT = re.compile(r"(validation|test)_(.+)")
 _MIN_VALUES_FOR_PRECISION = 10  # different ones: of fewer, all may end with a zero by chance
 _SHOWN = 3  # differences
