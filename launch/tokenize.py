@@ -28,22 +28,19 @@ def main(arguments: Arguments) -> None:
     """Tokenize what is not tokenized yet, and print the folders of the token shards."""
     from transformer.data.tokenizers.tokenizer import has_tokenizer
     from transformer.storage.paths import parse_path
-    from transformer.tasks.language_modeling import LanguageModelingConfig, open_sharded_text
-    from transformer.tasks.registry import task_name
+    from transformer.tasks.registry import TASKS, task_name
     from transformer.training.config import resolve_config
 
     config = resolve_config(arguments.config).task
-    if not isinstance(config, LanguageModelingConfig):
+    make_token_shards = TASKS[task_name(config)].make_token_shards
+    if make_token_shards is None:
         raise UserError(
             f"config.task.name={task_name(config)} has no token shards: name the config of a causal language model"
         )
-    if config.shards_dir is None:
-        raise UserError("tokenize needs a folder for the token shards: add --config.task.shards_dir=DIR")
     directory = None if arguments.workdir is None else parse_path(arguments.workdir)
     if directory is not None and not has_tokenizer(directory):
         raise UserError(f"--workdir={directory} holds no tokenizer: name a run, or omit it to train one")
-    text = open_sharded_text(config, directory)
-    for name, shards in text.corpora.items():
+    for name, shards in make_token_shards(config, directory).items():
         if arguments.verify:
             shards.check_content()
         checked = ", which match their checksums" if arguments.verify else ""

@@ -135,14 +135,15 @@ class NewsArticles(BaseTask):
         }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
+    def _held_out(self, seed: int) -> list[list[NewsArticle]]:
+        """Return batches of at least `num_eval_examples` articles."""
+        rows = self.config.batch_size
+        randoms = [np.random.default_rng((seed, number)) for number in range(-(-self.config.num_eval_examples // rows))]
+        return [[sample_article(random, held_out=True) for _ in range(rows)] for random in randoms]
+
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, Evaluation]:
         """Return the evaluations of the loss of articles, and of articles written from their titles alone."""
-        rows = self.config.batch_size
-        batches = [
-            [sample_article(random, held_out=True) for _ in range(rows)]
-            for number in range(-(-self.config.num_eval_examples // rows))
-            for random in [np.random.default_rng((seed, number))]
-        ]
+        rows, batches = self.config.batch_size, self._held_out(seed)
         articles = [article for part in batches for article in part]
 
         def loss_step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:

@@ -10,6 +10,7 @@ from launch.clusters.gpu_nodes import GPUS_PER_NODE, parse_gpu_topology
 from launch.clusters.launcher_common import (
     DRY_RUN,
     ENV,
+    MISTAKE,
     NAME,
     TrainCommand,
     build_train_argv,
@@ -82,8 +83,6 @@ COMMAND = Command(
     ),
 )
 JOB, CONTAINER = "slice", "train"
-# The train command's exit code for user errors.
-MISTAKE = 2
 # The ports of jax's coordinator on TPU hosts, of libtpu's processes, and of libtpu between slices.
 COORDINATOR_PORT, LIBTPU_PORT, MEGASCALE_PORT = 8482, 8471, 8080
 # The messages by which Kubernetes' job controller says why a job failed, as the rules of a JobSet match them.

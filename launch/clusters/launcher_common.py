@@ -23,6 +23,8 @@ NAME = Flag("name", "the name of the run (default: the last part of the train co
 ENV = Flag(
     "env", "environment variables of the processes, as in --env='XLA_FLAGS=--xla_x=1 LIBTPU_INIT_ARGS=--xla_y=2'"
 )
+# The train command's exit code for user errors.
+MISTAKE = 2
 # The launcher sets these for each process; the train command's flags after -- must not.
 LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id", "grace_seconds")
 TOOLS = {
@@ -197,15 +199,7 @@ def parse_extra_options(text: str | None, flag: str = "options") -> tuple[str, .
     Raises:
         UserError: If a word is not --key or --key=value, or a quote is not closed.
     """
-    example = f"write it as in --{flag}='--key=value --key=value'"
-    try:
-        words = shlex.split(text or "")
-    except ValueError as error:
-        raise UserError(f"--{flag}={text}: {error}; {example}") from None
-    for word in words:
-        if not re.fullmatch(r"--[a-z][a-z0-9-]*(=.*)?", word) or not word.isprintable():
-            raise UserError(f"--{flag}={text}: {word!r} is not of the form --key=value; {example}")
-    return tuple(words)
+    return tuple(_parse_words(flag, text, r"--[a-z][a-z0-9-]*(=.*)?", "--key=value", "--key=value --key=value"))
 
 
 def parse_env(text: str | None) -> dict[str, str]:
@@ -214,15 +208,32 @@ def parse_env(text: str | None) -> dict[str, str]:
     Raises:
         UserError: If a word is not NAME=VALUE, or a quote is not closed.
     """
-    example = "write it as in --env='XLA_FLAGS=--xla_x=1 NAME=VALUE'"
+    words = _parse_words("env", text, r"[A-Za-z_][A-Za-z0-9_]*=.*", "NAME=VALUE", "XLA_FLAGS=--xla_x=1 NAME=VALUE")
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _parse_words(flag: str, text: str | None, pattern: str, form: str, example: str) -> list[str]:
+    """Split the value of a flag into the words of a shell.
+
+    Args:
+        flag: The name of the flag.
+        text: Its value; None is no words.
+        pattern: What every word must match.
+        form: The same in words, for the message.
+        example: A right value, for the message.
+
+    Raises:
+        UserError: If a word does not match, or a quote is not closed.
+    """
+    advice = f"write it as in --{flag}='{example}'"
     try:
         words = shlex.split(text or "")
     except ValueError as error:
-        raise UserError(f"--env={text}: {error}; {example}") from None
+        raise UserError(f"--{flag}={text}: {error}; {advice}") from None
     for word in words:
-        if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", word) or not word.isprintable():
-            raise UserError(f"--env={text}: {word!r} is not of the form NAME=VALUE; {example}")
-    return {name: value for name, _, value in (word.partition("=") for word in words)}
+        if not re.fullmatch(pattern, word) or not word.isprintable():
+            raise UserError(f"--{flag}={text}: {word!r} is not of the form {form}; {advice}")
+    return words
 
 
 def check_flag_value(flag: str, value: str) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from launch.clusters.launcher_common import (
     DRY_RUN,
     ENV,
+    MISTAKE,
     NAME,
     TrainCommand,
     build_train_argv,
@@ -69,9 +70,7 @@ LEAVING_STATES = ("DELETING", "SUSPENDING")
 GONE_STATES = ("FAILED", "SUSPENDED")
 # ssh itself fails with this, whatever the command on the host did.
 CONNECTION_LOST = 255
-# The train command's exit code for user errors: the slice is kept, since waiting for another may take hours.
-MISTAKE = 2
-# Why a slice that was not lost is kept, by the exit code.
+# Why a slice that was not lost is kept, by the exit code: waiting for another may take hours.
 REASONS_TO_KEEP = {
     CONNECTION_LOST: "the hosts could not be reached",
     MISTAKE: "the run ended with a user error",

@@ -7,6 +7,7 @@ under its own name at once. A kill loses the shards under way, and the next call
 import concurrent.futures
 import concurrent.futures.process
 import contextlib
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -15,7 +16,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,8 +44,7 @@ from transformer.data.token_shards import (
 )
 from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer, tokenizer_digests
 from transformer.json_reading import read_regular_file
-from transformer.storage.paths import parse_path, storage_of
-from transformer.storage.storage import DirectoryInUse
+from transformer.storage.paths import claim_when_free, parse_path, storage_of
 
 PART_BYTES = 1 << 26
 """About the bytes of text of a shard."""
@@ -122,7 +121,7 @@ def tokenize_corpus(
         raise UserError(
             f"the tokenizer in {tokenizer_dir} has no end token, which token shards need after every document"
         )
-    with _claimed(folder):
+    with claim_when_free(folder, _LOCK, _WAIT_SECONDS, functools.partial(_say_waiting, folder)):
         if has_token_shards(folder):
             return TokenShards(folder)
         # Of writes that a kill has cut off: nobody else writes here.
@@ -162,21 +161,8 @@ def _changed(files: Sequence[CorpusFile]) -> str | None:
     return next((file.name for file, again in zip(files, now, strict=True) if file != again), None)
 
 
-@contextlib.contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
-    """Hold the folder, as soon as no other process does."""
-    told = False
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(storage_of(folder).claim(folder, _LOCK))
-                break
-            except DirectoryInUse:
-                if not told:
-                    print(f"waiting for another process that tokenizes into {folder}", file=sys.stderr, flush=True)
-                told = True
-                time.sleep(_WAIT_SECONDS)
-        yield
+def _say_waiting(folder: Path) -> None:
+    print(f"waiting for another process that tokenizes into {folder}", file=sys.stderr, flush=True)
 
 
 def tokenize_part(part: Sequence[FileRange], tokenizer: AnyTokenizer) -> np.ndarray:

@@ -7,14 +7,17 @@ it cannot delete on condition, which is how a lease is released; and it speaks t
 tensorstore speak JSON, so that the loopback server of the tests would have to speak both.
 """
 
+import contextlib
 import re
+import time
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
 from typing import cast
 
 from transformer.config import UserError
-from transformer.storage.storage import Storage
+from transformer.storage.storage import DirectoryInUse, Storage
 
 # One slash or two: pathlib has folded those of a URL that went through it.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.+)", re.DOTALL)
@@ -74,6 +77,32 @@ def check_data_dir(data_dir: str) -> None:
             "(--volumes=gs://BUCKET:/data:ro of clusters.gke, or gcsfuse) and say --data_dir=/data; or, for the text "
             "of a language model, say config.task.dataset=gs://BUCKET/NAME and config.task.shards_dir"
         )
+
+
+@contextlib.contextmanager
+def claim_when_free(
+    folder: Path, name: str, poll_seconds: float, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Hold a folder by its lock `name`, as soon as no other process does.
+
+    Args:
+        folder: The folder.
+        name: The name of the lock.
+        poll_seconds: The time between two looks at a lock that another process holds.
+        on_wait: A function that is called once if another process holds it.
+    """
+    with contextlib.ExitStack() as stack:
+        waits = False
+        while True:
+            try:
+                stack.enter_context(storage_of(folder).claim(folder, name))
+                break
+            except DirectoryInUse:
+                if not waits:
+                    on_wait()
+                waits = True
+                time.sleep(poll_seconds)
+        yield
 
 
 def storage_of(path: str | PathLike[str]) -> Storage:

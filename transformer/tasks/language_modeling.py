@@ -26,6 +26,7 @@ from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.packing import PackedBatches
 from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture, TokenShardBatches
+from transformer.data.token_shards import TokenShards
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizing_progress import TokenizingProgressBar
 from transformer.models.task_interface import LANGUAGE_MODELING
@@ -280,6 +281,21 @@ def open_sharded_text(config: LanguageModelingConfig, directory: Path | None) ->
         )
 
 
+def make_token_shards(config: LanguageModelingConfig, directory: Path | None) -> Mapping[str, TokenShards]:
+    """Return the token shards of a config's text by name, after tokenizing what is not tokenized yet.
+
+    Args:
+        config: The config.
+        directory: The run directory, whose tokenizer is used; None trains one.
+
+    Raises:
+        UserError: If the config names no folder for them.
+    """
+    if config.shards_dir is None:
+        raise UserError("tokenize needs a folder for the token shards: add --config.task.shards_dir=DIR")
+    return open_sharded_text(config, directory).corpora
+
+
 def build_synthetic_task(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:
     """Build the task over synthetic text, without prompts and questions, whose lengths depend on the real tokenizer."""
     tokenizer, splits = synthetic_encoded_text(config, roles=())
@@ -329,4 +345,4 @@ def expert_importance_cv(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-TASK = TaskSpec(LanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER)
+TASK = TaskSpec(LanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER, make_token_shards)

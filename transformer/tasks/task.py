@@ -12,6 +12,7 @@ from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAtt
 from transformer.attention.sites import Site, sites_between
 from transformer.config import UserError
 from transformer.data.batches import BatchSource
+from transformer.data.token_shards import TokenShards
 from transformer.models.model import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, replace_with_averaged
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -364,9 +365,12 @@ class TaskSpec:
         build: A function (config, run directory, rows_multiple) to the task over its real data, for a task that reads
             data or keeps something in the run directory. None if `build_synthetic` is the whole task.
         input_reader: How new texts are read without the data. None if the task reads no texts.
+        make_token_shards: A function (config, run directory or None) that tokenizes a text once, for all runs, and
+            returns its token shards by name. None if the task reads none.
     """
 
     config_class: type
     build_synthetic: Callable[[Any, int], Task]
     build: Callable[[Any, Path, int], Task] | None = None
     input_reader: InputReader | None = None
+    make_token_shards: Callable[[Any, Path | None], Mapping[str, TokenShards]] | None = None

@@ -1,5 +1,6 @@
 """Training batches without the skipped ones, checked for token ids outside the vocabulary."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -62,11 +63,20 @@ class CheckedBatches:
         source: The source.
         interface: The task's interface, for the sizes of its vocabularies.
         skipped_ranges: The ranges (first, count) of skipped batches.
+
+    Attributes:
+        source: The source.
     """
 
     def __init__(self, source: BatchSource, interface: TaskInterface, skipped_ranges: Iterable[Sequence[int]] = ()):
-        self._source, self._skipped_ranges = source, merge_ranges(skipped_ranges)
+        self.source, self._skipped_ranges = source, merge_ranges(skipped_ranges)
         self._sizes = _vocabulary_sizes(interface)
+
+    def with_source(self, source: BatchSource) -> "CheckedBatches":
+        """Return the same batches of another source, such as a part of their rows."""
+        other = copy.copy(self)
+        other.source = source
+        return other
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of a step, counted from 0.
@@ -75,7 +85,7 @@ class CheckedBatches:
             InvalidBatch: If it has a token outside of its vocabulary; the message names the first.
         """
         number = batch_number(step, self._skipped_ranges)
-        batch = self._source[number]
+        batch = self.source[number]
         for name, size in self._sizes.items():
             if name in batch:
                 wrong = _first_bad_token(name, np.asarray(batch[name]), size)

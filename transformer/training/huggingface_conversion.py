@@ -14,8 +14,8 @@ from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.datasets.word_labels import is_conll_file
 from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
-from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
+from transformer.data.tokenizers.load import TOKENIZER_FILES, AnyTokenizer
+from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer, special_token_ids_by_role
 from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import ImportedModel, atomic_output_folder, read_model_folder, write_model_folder
 from transformer.layers.lora import LoraConfig, merge_lora_params
@@ -61,7 +61,6 @@ _FILES = {
     "token_classification": "FILE.conll",
     "question_answering": "FILE.json",
 }
-_TOKENIZER_FILES = ("tokenizer.json", "source.spm", "target.spm", "vocab.json")
 _SPECIAL = {
     "pad": ("pad_token",),
     "begin": ("bos_token", "cls_token"),
@@ -427,8 +426,8 @@ def _token_keys(experiment: ExperimentConfig, tokenizer: AnyTokenizer) -> dict[s
 
 
 def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int, model_type: str) -> None:
-    for name in _TOKENIZER_FILES:
-        if (run / name).is_file():
+    for name in TOKENIZER_FILES:
+        if name != ROLES_FILE and (run / name).is_file():
             storage_of(target).replace(target / name, (run / name).read_bytes())
     if isinstance(tokenizer, Tokenizer):
         write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length, model_type))

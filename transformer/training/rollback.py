@@ -168,7 +168,7 @@ def _record_rewind(directory: RunDirectory, rewind: RollbackRecord) -> None:
     write_json(directory.rollback_file, add_checksum(to_config(rewind)))
 
 
-def training_batches(run: TrainingRun, components: TrainingComponents) -> BatchSource:
+def training_batches(run: TrainingRun, components: TrainingComponents) -> CheckedBatches:
     """Return the validated batches of a run without those that it skips."""
     source = components.task.training_batches(run.experiment.run.seed)
     return CheckedBatches(source, components.task.interface, skipped_batches(run.directory))

@@ -4,10 +4,8 @@ from typing import Any
 
 from transformer.data.batches import Batch, BatchSource, RowBatchSource
 from transformer.logical_axes import Placement
-from transformer.training.build import TrainingComponents
 from transformer.training.checked_batches import CheckedBatches
 from transformer.training.partitioning import rows_of_process, shard_rows
-from transformer.training.rollback import TrainingRun, skipped_batches, training_batches
 
 
 class ProcessRows:
@@ -44,19 +42,17 @@ class ShardedBatches:
         return shard_rows(self._source[step], self._num_rows, self._placement)
 
 
-def sharded_training_batches(run: TrainingRun, components: TrainingComponents) -> BatchSource:
-    """Return the validated batches of a run without those that it skips, for its loop.
+def place_rows_ahead(batches: CheckedBatches, placement: Placement) -> BatchSource:
+    """Let each process make only its own rows of the batches, and place them on its devices.
 
-    If the rows of a batch can be made one by one, each process makes its own and places them on its devices, in the
-    thread that works ahead of the steps; otherwise the batches are whole and on the host, and the step places them.
+    That happens in the thread that works ahead of the steps. Batches whose rows cannot be made one by one stay whole
+    and on the host, and the step places them.
 
     Args:
-        run: The run.
-        components: Its components.
+        batches: The batches.
+        placement: The placement.
     """
-    source = components.task.training_batches(run.experiment.run.seed)
+    source = batches.source
     if not isinstance(source, RowBatchSource):
-        return training_batches(run, components)
-    rows = ProcessRows(source, components.placement)
-    checked = CheckedBatches(rows, components.task.interface, skipped_batches(run.directory))
-    return ShardedBatches(checked, source.num_rows, components.placement)
+        return batches
+    return ShardedBatches(batches.with_source(ProcessRows(source, placement)), source.num_rows, placement)

@@ -41,7 +41,7 @@ from transformer.training.run_setup import (
     programs_to_compile,
     set_up_runs,
 )
-from transformer.training.sharded_batches import sharded_training_batches
+from transformer.training.sharded_batches import place_rows_ahead
 from transformer.training.state import TrainState
 from transformer.training.step import StepMetrics, TrainStep
 from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
@@ -146,7 +146,7 @@ def _train_from(
     jitted_step = make_jitted_train_step(experiment, components)
     step = shard_host_batches(jitted_step, components.placement)
     evaluations = compile_loop_evaluations(components, monitor)
-    batches, ahead = training_batches(run, components), sharded_training_batches(run, components)
+    batches = training_batches(run, components)
     accumulator = MetricAccumulator(
         check=ConsecutiveSkips(experiment.update_guard.max_consecutive_skips).check,
         flops=flops_counter(components),
@@ -173,7 +173,13 @@ def _train_from(
             record_reported_checkpoint(directory, start, records.extents())
         try:
             train_loop(
-                resumed.state, step, ahead, steps=config.steps, reporter=reporter, save=save, accumulator=accumulator
+                resumed.state,
+                step,
+                place_rows_ahead(batches, components.placement),
+                steps=config.steps,
+                reporter=reporter,
+                save=save,
+                accumulator=accumulator,
             )
         except TrainingDiverged as diverged:
             raise explain_divergence(diverged, run, batches) from diverged

@@ -34,7 +34,7 @@ from transformer.json_reading import parse_dataclass, parse_json, read_json_obje
 from transformer.runs.jsonl_reading import StepNumber
 from transformer.runs.run_directory import check_regular_files, refuse_unusable_storage
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
-from transformer.storage.paths import parse_path, storage_of
+from transformer.storage.paths import claim_when_free, parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse
 from transformer.studies.sweeps.trials import Trial, to_json_values, trial_from_config
 
@@ -325,18 +325,9 @@ class TrialStore:
     def _folder(self, trial: Trial) -> Path:
         return self.path / _STATUS / trial.name
 
-    @contextlib.contextmanager
-    def _planning(self) -> Iterator[None]:
+    def _planning(self) -> contextlib.AbstractContextManager[None]:
         """Hold the planning lock; another process that plans waits."""
-        folder = self.path / _STATUS / _PLANNING
-        with contextlib.ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(storage_of(folder).claim(folder, _LOCK))
-                    break
-                except DirectoryInUse:
-                    time.sleep(_WAIT)
-            yield
+        return claim_when_free(self.path / _STATUS / _PLANNING, _LOCK, _WAIT)
 
     def _append(self, trials: Sequence[Trial]) -> None:
         planned = {trial.name for trial in self.trials()}
