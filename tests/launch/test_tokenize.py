@@ -64,6 +64,10 @@ def test_it_prints_the_folders_and_finds_them_again(
             "there is no file none.txt: name .txt, .jsonl",
         ),
         (("--config.task.shards_dir=a", "--config.task.dataset_weights=[1,-1]"), "config.task.dataset_weights"),
+        (
+            ("--config.task.shards_dir=/dev/null/shards",),
+            "config.task.shards_dir=/dev/null/shards cannot be used: Not a directory",
+        ),
     ],
 )
 def test_what_cannot_be_tokenized_is_refused_in_one_line(

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import errno
 import functools
 import importlib.metadata
 import json
@@ -25,7 +24,7 @@ from transformer.json_reading import parse_dataclass, read_json, read_regular_fi
 from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
 from transformer.runs.processor import describe_processor
-from transformer.storage.disk_errors import find_disk_error
+from transformer.storage.disk_errors import refuse_unusable_storage
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import AppendOnlyFile, DirectoryLost
 from transformer.trust import remember_config
@@ -415,17 +414,6 @@ class _LogLines:
             if not self._said:
                 self._said = True
                 write_stderr(f"{self._path} lacks lines: {error.strerror or error}; training continues")
-
-
-@contextlib.contextmanager
-def refuse_unusable_storage(path: Path) -> Iterator[None]:
-    """Raise a UserError if storage cannot be reached or written, but not if a disk is full or fails."""
-    try:
-        yield
-    except OSError as error:
-        if find_disk_error(error) is not None and error.errno != errno.EROFS:  # the path is right, but the disk fails
-            raise
-        raise UserError(f"--workdir={path} cannot be used: {error.strerror or error}") from error
 
 
 @functools.cache

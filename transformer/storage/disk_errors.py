@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from transformer.config import UserError
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FAILING = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO)
 # Of TensorStore, and of libraries in Rust, the system's error and the file are in the text alone.
@@ -31,6 +33,22 @@ def find_disk_error(error: BaseException) -> OSError | None:
     """
     failures = [failure for each in error_chain(error) if (failure := _failure(each)) is not None]
     return next((each for each in failures if each.filename is not None), failures[0] if failures else None)
+
+
+@contextlib.contextmanager
+def refuse_unusable_storage(path: str | os.PathLike[str], key: str = "--workdir") -> Iterator[None]:
+    """Raise a UserError if storage cannot be reached or written, but not if a disk is full or fails.
+
+    Args:
+        path: The folder.
+        key: The flag or the key of the config that names it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if find_disk_error(error) is not None and error.errno != errno.EROFS:  # the path is right, but the disk fails
+            raise
+        raise UserError(f"{key}={path} cannot be used: {error.strerror or error}") from error
 
 
 def explain_disk_error(failure: OSError, what_for: str = "") -> str:

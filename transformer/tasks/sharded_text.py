@@ -14,6 +14,7 @@ from transformer.data.tokenize_corpus import TokenizingProgress, tokenize_corpus
 from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
+from transformer.storage.disk_errors import refuse_unusable_storage
 from transformer.storage.paths import parse_path
 from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
 
@@ -165,8 +166,12 @@ def _find_source(name: str, data_dir: str | None) -> CorpusSource:
 
 
 def _kept(shards_dir: Path | None, name: str) -> Path:
+    """Return the folder in which token shards are kept, made if it is not there."""
     if shards_dir is None:
         raise UserError(f"{name} is not tokenized: name a folder for its token shards by config.task.shards_dir")
+    if isinstance(shards_dir, Path):  # a bucket has no folders
+        with refuse_unusable_storage(shards_dir, "config.task.shards_dir"):
+            shards_dir.mkdir(parents=True, exist_ok=True)
     return shards_dir
 
 
@@ -198,8 +203,8 @@ def _find_tokenizer(
     if not has_tokenizer(made):
         if config.tokenizer is TokenizerKind.BPE:
             print(f"training a tokenizer on at most {TOKENIZER_SAMPLE_BYTES >> 20} MiB of {config.dataset}", flush=True)
-        if isinstance(made, Path):  # a bucket has no folders
-            made.mkdir(parents=True, exist_ok=True)
+        if isinstance(made, Path):
+            made.mkdir(exist_ok=True)
         _train_tokenizer(config, corpora).save(made)
     return made
 
