@@ -48,6 +48,16 @@ def compare(recorded: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, 
     return compare_curves(read_curve(recorded), read_curve(found), [read_curve(each) for each in seeds])
 
 
+def test_a_number_that_no_seed_changes_may_differ_by_its_rounding() -> None:
+    seeds, found = [lines(seed, digits=5) for seed in (1, 2, 3)], lines(1, shift=0.001)
+    for each in seeds:
+        each[-1]["reference"] = 13.121
+    found[-1]["reference"] = 13.12148
+    assert compare(seeds[0], found, seeds).verdict is Verdict.WITHIN_SPREAD
+    found[-1]["reference"] = 13.12252
+    assert compare(seeds[0], found, seeds).verdict is Verdict.NOT_REPRODUCED
+
+
 @pytest.mark.parametrize("rounding", [{}, {"digits": 5}, {"decimals": 5}])
 def test_a_run_is_equal_to_its_record_as_that_is_rounded(rounding: Mapping[str, int]) -> None:
     recorded, found = lines(1, **rounding), lines(1)

@@ -107,10 +107,14 @@ class Precision(NamedTuple):
         """Return whether a number, rounded as a record, is the recorded one; None is a number that is not finite."""
         if recorded is None or found is None:
             return recorded is found
-        if recorded == found:
-            return True
-        last_digit = math.floor(math.log10(max(abs(recorded), abs(found)))) - self.digits + 1
-        return abs(found - recorded) <= 0.5001 * 10.0 ** max(last_digit, -self.decimals)
+        return abs(found - recorded) <= self.rounding(max(abs(recorded), abs(found)))
+
+    def rounding(self, value: float) -> float:
+        """Return by how much a positive number may differ from the one that is recorded: half of the last digit."""
+        if not value:
+            return 0.0
+        last_digit = math.floor(math.log10(value)) - self.digits + 1
+        return 0.5001 * 10.0 ** max(last_digit, -self.decimals)
 
 
 def recorded_precision(values: Iterable[float | None]) -> Precision:
@@ -166,7 +170,7 @@ def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()
     seeds = [last_values(each) for each in of_seeds]
     samples = {each: [values.get(each) for values in seeds] for each in names}
     cells = {each: (samples[each], [ours_at_end[each]]) for each in names}
-    return _judge_spread(cells, (counted, first))
+    return _judge_spread(cells, precisions, (counted, first))
 
 
 def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Finding:
@@ -204,7 +208,7 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Fi
     fewest = min(len(values) for values, _ in cells.values())
     if fewest < MIN_RUNS_FOR_SPREAD:
         return Finding(Verdict.NO_SPREAD, (counted, told, f"the record has {fewest} seeds"))
-    return _judge_spread(cells, (counted, told))
+    return _judge_spread(cells, dict.fromkeys(cells, precision), (counted, told))
 
 
 def study_values(study: Mapping[str, Any]) -> dict[Setting, float | None]:
@@ -243,9 +247,11 @@ def prediction_interval(values: Sequence[float], num_values: int = 1, num_interv
 
 
 def _judge_spread(
-    cells: Mapping[str, tuple[Sequence[float | None], Sequence[float | None]]], reasons: tuple[str, ...]
+    cells: Mapping[str, tuple[Sequence[float | None], Sequence[float | None]]],
+    precisions: Mapping[str, Precision],
+    reasons: tuple[str, ...],
 ) -> Finding:
-    """Judge each mean of some values by the spread of those of the record."""
+    """Judge each mean of some values by the spread of those of the record, which are rounded."""
     outside = []
     for name, (of_record, of_run) in cells.items():
         before, after = ([value for value in values if value is not None] for values in (of_record, of_run))
@@ -254,7 +260,7 @@ def _judge_spread(
                 outside.append(f"{name} is not finite in every run")
             continue
         interval, mean = prediction_interval(before, len(after), len(cells)), statistics.fmean(after)
-        rounding = 1e-5 * max(map(abs, before))  # of the record's digits
+        rounding = precisions[name].rounding(max(map(abs, before)))
         if not interval.low - rounding <= mean <= interval.high + rounding:
             outside.append(f"{name} is {_show(mean)}, outside of {_show(interval.low)} to {_show(interval.high)}")
     if outside:
