@@ -36,7 +36,7 @@ def said(file: Path) -> str:
 def test_there_are_studies_of_the_norm_and_of_what_the_first_transformer_varied() -> None:
     wanted = {"norm_placement", "norm_placement_without_warmup", "norm_placement_by_learning_rate", "num_heads"}
     wanted |= {"head_dim", "position_encodings", "dot_product_scale", "score_functions"}
-    assert {file.stem for file in FILES} >= wanted | {"label_smoothing", "learned_positions"}
+    assert {file.stem for file in FILES} >= wanted | {"label_smoothing"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -2,7 +2,7 @@
 
     python -m launch.ablate --config=experiments/ablations/configs/head_dim.py --workdir=runs/key_depth --num_workers=2
 
-20 runs of half a minute: about 6 minutes on two cores. One run alone:
+60 runs of half a minute (four arms x three learning rates x five seeds): about 15 minutes on two cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/head_dim.py --workdir=runs/one
 
@@ -29,5 +29,6 @@ def get_ablation(ablation):
         question="How deep must a head be?",
         arms={str(depth): {"model.head_dim": depth} for depth in (4, 8, 16, 32)},
         reference="16",
+        tuning_grid={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
         smallest_effect_of_interest=0.05,
     )

@@ -2,7 +2,7 @@
 
     python -m launch.ablate --config=experiments/ablations/configs/num_heads.py --workdir=runs/heads --num_workers=2
 
-25 runs of half a minute: about 8 minutes on two cores. One run alone:
+75 runs of half a minute (five arms x three learning rates x five seeds): about 20 minutes on two cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/num_heads.py --workdir=runs/one
 
@@ -28,5 +28,6 @@ def get_ablation(ablation):
         question="How many heads should share the width?",
         arms={str(heads): {"model.heads": heads} for heads in (1, 2, 4, 8, 16)},
         reference="4",
+        tuning_grid={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
         smallest_effect_of_interest=0.05,
     )

@@ -1,14 +1,17 @@
-r"""Position encodings: none, in the embeddings, or within attention.
+r"""Position encodings: none, in the embeddings, or within attention (Vaswani et al. 2017, table 3, row E, and later ones).
 
     python -m launch.ablate --config=experiments/ablations/configs/position_encodings.py --workdir=runs/positions \
         --num_workers=2
 
-40 runs of half a minute to a minute: about 20 minutes on two cores. One run alone:
+120 runs of half a minute to a minute (eight arms x three learning rates x five seeds): about 40 minutes on two cores.
+One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/position_encodings.py --workdir=runs/one
 
 Relative positions act in self-attention alone: cross-attention then knows only the positions that the encoder has
-written. Expect no positions at all to be worst, since the encoder sees a bag of tokens.
+written. Expect no positions at all to be worst, since the encoder sees a bag of tokens. In the paper learned and
+sinusoidal positions were nearly equal (25.7 against 25.8 BLEU after 100,000 steps). In 400 steps expect the learned
+table, which knows nothing of neighboring positions at first, to be worse.
 """
 
 from ml_collections import ConfigDict
@@ -28,10 +31,11 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Build seven position encodings with sinusoids as the reference."""
+    """Build eight position encodings with sinusoids as the reference."""
     return ablation(
         question="Which positions learn these phrases best?",
         arms={kind: {"model.positions": kind} for kind in KINDS},
         reference="sinusoidal",
+        tuning_grid={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
         smallest_effect_of_interest=0.05,
     )

@@ -3,7 +3,8 @@ r"""Attention score functions: dot products, additive scores, cosine, and locati
     python -m launch.ablate --config=experiments/ablations/configs/score_functions.py \
         --workdir=runs/scores --num_workers=2
 
-40 runs of half a minute to a minute and a half: about 25 minutes on two cores. One run alone:
+120 runs of half a minute to a minute and a half (eight arms x three learning rates x five seeds): about an hour on two
+cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/score_functions.py --workdir=runs/one
 
@@ -26,10 +27,11 @@ def get_config() -> ConfigDict:
 
 
 def get_ablation(ablation):
-    """Build seven score functions with the scaled dot product as the reference."""
+    """Build eight score functions with the scaled dot product as the reference."""
     return ablation(
         question="Which score function learns these phrases best?",
         arms={kind: {"model.score": kind} for kind in KINDS},
         reference="scaled_dot",
+        tuning_grid={"optimizer.learning_rate": (3e-3, 1e-2, 3e-2)},
         smallest_effect_of_interest=0.05,
     )
