@@ -1,4 +1,8 @@
-"""Prepare a process before jax is imported, and end it: the platform, memory and the libraries' logging."""
+"""Prepare a process before jax is imported, and end it: the platform, memory and the libraries' logging.
+
+Every start of Python in a checkout's environment runs this file (.ci/install says how), so it imports nothing of the
+project at its top: what it imported would be used in place of the same modules in the current folder.
+"""
 
 import contextlib
 import logging as stdlib_logging
@@ -8,8 +12,6 @@ import time
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
-
-from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 # Device files of TPUs (direct and by VFIO group), of NVIDIA cards (bare and under WSL) and of AMD cards.
 ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
@@ -37,7 +39,6 @@ def add_compiler_flags(config: Mapping[str, Any], environment: MutableMapping[st
         config: The config, or the keys of it that are known.
         environment: The environment variables, which are set.
     """
-    # At every start of Python in the checkout's environment this module is imported.
     from transformer.config import COMPILER_FLAGS
 
     for key, variable in COMPILER_FLAGS.items():
@@ -81,6 +82,8 @@ def exit_process(code: int) -> NoReturn:
     A process that has failed does not wait for the others of a distributed run; those that are
     stopped by a signal leave together.
     """
+    from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
+
     jax: Any = sys.modules.get("jax")
     several = jax is not None and jax.distributed.is_initialized()
     if several and code in (0, EXIT_CODE_RESTARTABLE):

@@ -112,7 +112,7 @@ def test_the_environment_imports_the_checkout_from_any_folder(checkout, tmp_path
         assert call(checkout, ".ci/install", "run").returncode == 0
         path, platform = (library / "headwise.pth").read_text().splitlines()
         assert path == str(checkout)
-        assert platform.startswith("import launch.platform")
+        assert platform.startswith("import runpy; runpy.run_path")
         # One that was made before, or moved, is mended.
         (library / "headwise.pth").unlink()
 

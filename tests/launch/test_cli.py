@@ -567,6 +567,19 @@ def test_nothing_is_said_where_a_person_imports_jax(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
 
 
+@pytest.mark.skipif(not PLACED, reason="needs the environment that make install makes")
+def test_the_environment_of_one_checkout_runs_the_code_of_the_checkout_that_it_stands_in(tmp_path):
+    for package in ("launch", "transformer"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "launch" / "train.py").write_text("import transformer\nprint(__file__, transformer.__file__)\n")
+    words = [sys.executable, "-m", "launch.train"]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=tmp_path, env=bare, capture_output=True, text=True)
+    files = (str(tmp_path / "launch" / "train.py"), str(tmp_path / "transformer" / "__init__.py"))
+    assert (done.returncode, done.stdout.split()) == (0, list(files)), done.stderr
+
+
 @pytest.mark.parametrize("words", [(), ("--config.xla_flags=--xla_a=2",)])
 def test_compiler_flags_of_a_config_come_before_those_of_the_environment_and_before_jax(tmp_path, root, words):
     flags = '"xla_flags": "--xla_a=1", "libtpu_init_args": "--xla_b=1 --xla_c=1",'
