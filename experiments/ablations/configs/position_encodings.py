@@ -1,4 +1,4 @@
-r"""Position encodings: none, in the embeddings, or within attention (Vaswani et al. 2017, table 3, row E, and later ones).
+r"""Position encodings: none, in the embeddings, or within attention (compare Vaswani et al. 2017, table 3, row E).
 
     python -m launch.ablate --config=experiments/ablations/configs/position_encodings.py --workdir=runs/positions \
         --num_workers=2
