@@ -1,5 +1,6 @@
 """Load trained runs: config, components and state of a checkpoint, ensembles, and parameter counts."""
 
+import dataclasses
 import functools
 import math
 import shlex
@@ -122,11 +123,18 @@ def open_run(
         task_changes: Fields of the task's config to replace, such as how it decodes.
 
     Raises:
-        UserError: If the directory is not a run, or the config names something that is not trusted.
+        UserError: If the directory is not a run, the config names something that is not trusted, or its task does not
+            have a field of `task_changes`.
     """
     directory = RunDirectory.open(workdir)
     config, changes = directory.config(), task_changes or {}
     check_trusted(config, trusted, source=[f"task.{name}" for name in changes])
+    if changes:
+        task = resolve_config(config).task
+        unknown = sorted(changes.keys() - {field.name for field in dataclasses.fields(task)})
+        if unknown:
+            name = config["task"]["name"]
+            raise UserError(f"{workdir} is a run of the task {name!r}, which has no {' or '.join(unknown)} to change")
     config["task"] = {**config.get("task", {}), **changes}
     return RecordedRun(directory, resolve_config(config))
 
