@@ -9,6 +9,7 @@ imported late, only once a config key must be set, so that mistakes in flags are
 
 import contextlib
 import errno
+import os
 import select
 import sys
 import traceback
@@ -88,6 +89,15 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
     except KeyboardInterrupt:
         print("interrupted; start the same command again to resume", file=sys.stderr)
         return 130
+    except RuntimeError as error:
+        if not str(error).startswith("Unable to initialize backend"):
+            return _failed(error, words)
+        print(
+            f"error: jax cannot use JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')} on this machine: unset it, or "
+            f"install the package of the accelerator, such as jax[cuda13] for NVIDIA GPUs ({to_one_line(str(error))})",
+            file=sys.stderr,
+        )
+        return 2
     except Exception as error:
         return _failed(error, words)
     return 0

@@ -17,6 +17,10 @@ from typing import Any, NoReturn
 ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
 
 
+# Set beside JAX_PLATFORMS where this project chose it and not the user.
+_CHOSEN = "HEADWISE_CHOSE_PLATFORM"
+
+
 def choose_platform(environment: MutableMapping[str, str] = os.environ, files: Path = Path("/")) -> None:
     """Set JAX_PLATFORMS=cpu if the machine has no accelerator and the user has not set it.
 
@@ -29,7 +33,14 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
     if environment.get("JAX_PLATFORMS"):
         return
     if not any(next(files.glob(pattern), None) for pattern in ACCELERATORS):
-        environment["JAX_PLATFORMS"] = "cpu"
+        environment["JAX_PLATFORMS"] = environment[_CHOSEN] = "cpu"
+
+
+def without_chosen_platform(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment without the platform that `choose_platform` set, which is wrong for other machines."""
+    chosen = environment.get(_CHOSEN)
+    own = {_CHOSEN} if chosen is None or environment.get("JAX_PLATFORMS") != chosen else {_CHOSEN, "JAX_PLATFORMS"}
+    return {name: value for name, value in environment.items() if name not in own}
 
 
 def add_compiler_flags(config: Mapping[str, Any], environment: MutableMapping[str, str] = os.environ) -> None:

@@ -14,6 +14,7 @@ from launch.clusters.launcher_common import (
     NAME,
     TrainCommand,
     build_train_argv,
+    check_config_fits,
     check_flag_value,
     check_max_restarts,
     format_shell_command,
@@ -102,6 +103,7 @@ class NodePool(NamedTuple):
         selector: The labels of the nodes.
         resource: The Kubernetes name of their accelerators, and of the taint that pods must tolerate.
         accelerators_per_host: The number of accelerators on each.
+        num_devices: The number of devices of the run that jax lists.
         is_tpu: Whether they are hosts of a TPU slice.
     """
 
@@ -111,6 +113,7 @@ class NodePool(NamedTuple):
     selector: Mapping[str, str]
     resource: str
     accelerators_per_host: int
+    num_devices: int
     is_tpu: bool
 
     @property
@@ -143,6 +146,7 @@ def find_node_pool(arguments: Arguments, training: TrainCommand) -> NodePool:
             selector={"cloud.google.com/gke-accelerator": arguments.gpu_type},
             resource="nvidia.com/gpu",
             accelerators_per_host=share.gpus_per_node,
+            num_devices=share.num_nodes * share.gpus_per_node,
             is_tpu=False,
         )
     tpu = parse_slice(arguments.topology, training.topology)
@@ -152,11 +156,6 @@ def find_node_pool(arguments: Arguments, training: TrainCommand) -> NodePool:
         raise UserError(
             f"--slices={slices} of {tpu.generation_name}:{tpu.topology}: GKE joins slices of several hosts, and this "
             "is one host; use a larger topology"
-        )
-    if slices > 1 and training.data_axis > 0 and training.data_axis % slices:
-        raise UserError(
-            f"config.sharding.data={training.data_axis} must be a multiple of --slices={slices}, which divide the "
-            f"batch along it: add --config.sharding.data={slices} after --"
         )
     return NodePool(
         num_slices=slices,
@@ -168,6 +167,7 @@ def find_node_pool(arguments: Arguments, training: TrainCommand) -> NodePool:
         },
         resource="google.com/tpu",
         accelerators_per_host=tpu.chips_per_host,
+        num_devices=slices * tpu.num_devices,
         is_tpu=True,
     )
 
@@ -181,6 +181,7 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         if value is not None and value < least:
             raise UserError(f"--{flag}={value} must be at least {least}")
     nodes = find_node_pool(arguments, training)
+    check_config_fits(training, nodes.num_devices, nodes.num_slices)
     # What a pod's name adds to that of the run: JOB, its index, the pod's index and five letters, 63 characters in all.
     suffix = f"-{JOB}-{nodes.num_slices - 1}-{nodes.num_hosts - 1}-abcde"
     name = make_run_name(arguments.name, training.workdir, 63 - len(suffix))

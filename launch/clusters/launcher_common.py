@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-import os
+import math
 import re
 import shlex
 import shutil
@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from launch import train
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.flag_parsing import parse_arguments
+from launch.platform import without_chosen_platform
 from transformer.config import UserError
 
 DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False)
@@ -41,17 +42,20 @@ class TrainCommand(NamedTuple):
         flags: Its flags.
         workdir: Its run directory.
         config_file: Its config file, None if it resumes a run without one.
-        topology: The topology that its config names.
-        data_axis: The size of the mesh axis `data` in its config; -1 is what the other axes leave.
-        environment: The environment in which the launcher was started.
+        config: Its config, with the flags that set keys of it.
+        environment: The environment in which the launcher was started, without a platform that it chose itself.
     """
 
     flags: tuple[str, ...]
     workdir: str
     config_file: str | None
-    topology: str
-    data_axis: int
+    config: Mapping[str, Any]
     environment: Mapping[str, str]
+
+    @property
+    def topology(self) -> str:
+        """The topology that its config names; "" if it names none."""
+        return self.config.get("topology") or ""
 
 
 def run_launcher(
@@ -70,8 +74,8 @@ def run_launcher(
         The exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    # Copied before the platform is chosen for this process: a login node's may be wrong for its cluster.
-    environment = dict(os.environ)
+    # sbatch hands it on to the nodes, which have GPUs where a login node has none.
+    environment = without_chosen_platform()
     own, behind = _split(words)
     astray = [word for word in own if re.match(r"--?(config|workdir)\b", word)]
     if astray and not {"--help", "-h"} & set(own):
@@ -105,9 +109,31 @@ def parse_train_command(command: Command, words: Sequence[str] | None, environme
     arguments = parse_arguments(train.COMMAND, words)
     if arguments.show_config:
         raise UserError("--show_config after -- trains nothing: omit it, or run the train command itself")
-    topology = arguments.config.get("topology") or ""
-    data_axis = arguments.config.get("sharding", {}).get("data", -1)
-    return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), topology, data_axis, environment)
+    return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), arguments.config, environment)
+
+
+def check_config_fits(training: TrainCommand, num_devices: int, num_slices: int = 1) -> None:
+    """Check the whole config, and that its mesh and its batch fit the devices, before they are requested.
+
+    No data are read, and no device of this machine is used.
+
+    Args:
+        training: The train command.
+        num_devices: The number of devices of the run.
+        num_slices: The number of TPU slices that they are on.
+
+    Raises:
+        UserError: If a value of the config is invalid, or the devices do not fit the mesh, or the mesh the batch.
+    """
+    from transformer.logical_axes import RULES, mesh_axes_for
+    from transformer.tasks.registry import build_synthetic_task
+    from transformer.training.config import resolve_config
+    from transformer.training.partitioning import mesh_sizes
+
+    experiment = resolve_config(training.config)
+    sizes = mesh_sizes(experiment.sharding, num_devices, num_slices)
+    parts = math.prod(sizes[axis] for axis in mesh_axes_for("batch", RULES[experiment.sharding.rules]))
+    build_synthetic_task(experiment.task, parts * experiment.run.num_microbatches)
 
 
 def make_run_name(given: str | None, workdir: str, longest: int = 63) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, NamedTuple
 
-from launch.clusters.launcher_common import DRY_RUN, TrainCommand, format_shell_command, run_launcher
+from launch.clusters.launcher_common import DRY_RUN, TrainCommand, check_config_fits, format_shell_command, run_launcher
 from launch.command import Arguments, Command, Flag
 from transformer.command_invocation import subprocess_command
 from transformer.config import UserError
@@ -97,10 +97,12 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
     cards = (training.environment.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))).split(",")
     if arguments.use_gpus and count > len(cards):
         raise UserError(f"--num_processes={count} is more than the {len(cards)} GPUs of CUDA_VISIBLE_DEVICES")
+    check_config_fits(training, count * devices)
     coordinator = f"--coordinator_address=127.0.0.1:{arguments.port or free_port()}"
     flags = [part for part in training.environment.get("XLA_FLAGS", "").split() if not part.startswith(COUNT_FLAG)]
-    # NCCL would listen on another interface of the machine.
-    loopback = {} if "NCCL_SOCKET_IFNAME" in training.environment else {"NCCL_SOCKET_IFNAME": "lo"}
+    # NCCL would listen on another interface of the machine, and jax would train on the CPU if it finds no GPU.
+    defaults = {"JAX_PLATFORMS": "cuda", "NCCL_SOCKET_IFNAME": "lo"}
+    gpu = {name: value for name, value in defaults.items() if not training.environment.get(name)}
     fake = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{COUNT_FLAG}={devices}"])}
     return [
         ProcessSpec(
@@ -111,7 +113,7 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
                 f"--num_processes={count}",
                 f"--process_id={index}",
             ),
-            {"CUDA_VISIBLE_DEVICES": cards[index], **loopback} if arguments.use_gpus else fake,
+            {**gpu, "CUDA_VISIBLE_DEVICES": cards[index]} if arguments.use_gpus else fake,
         )
         for index in range(count)
     ]
@@ -180,7 +182,9 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
         failed = _failed(started)
         if failed is not None and not received and deadline == float("inf"):
             index, code = failed
-            print(f"process {index} ended with exit code {code}: ending the others", file=sys.stderr, flush=True)
+            said = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
+            again = "; start the same command again to go on from the newest checkpoint" if code > 128 else ""
+            print(f"process {index} {said}: ending the others{again}", file=sys.stderr, flush=True)
             _send(started, signal.SIGTERM)
             deadline = time.monotonic() + GRACE_SECONDS
         if time.monotonic() > deadline:

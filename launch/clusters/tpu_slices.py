@@ -22,6 +22,7 @@ class TpuGeneration(NamedTuple):
         runtime_version: The software version of a TPU VM; None if it is only on GKE.
         num_dimensions: The dimensions of a slice.
         max_chips: The chips of the largest slice.
+        devices_per_chip: The devices of a chip that jax lists.
     """
 
     accelerator_type_prefix: str
@@ -31,6 +32,7 @@ class TpuGeneration(NamedTuple):
     runtime_version: str | None
     num_dimensions: int
     max_chips: int
+    devices_per_chip: int = 1
 
 
 GENERATIONS = {
@@ -38,7 +40,7 @@ GENERATIONS = {
     "v5e": TpuGeneration("v5litepod", 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", "v2-alpha-tpuv5-lite", 2, 256),
     "v5p": TpuGeneration("v5p", 2, "tpu-v5p-slice", "ct5p-hightpu", "v2-alpha-tpuv5", 3, 6144),
     "v6e": TpuGeneration("v6e", 1, "tpu-v6e-slice", "ct6e-standard", "v2-alpha-tpuv6e", 2, 256),
-    "tpu7x": TpuGeneration("tpu7x", 2, "tpu7x", "tpu7x-standard", None, 3, 9216),
+    "tpu7x": TpuGeneration("tpu7x", 2, "tpu7x", "tpu7x-standard", None, 3, 9216, devices_per_chip=2),
 }
 # The shapes of 2-d generations, and those of 3-d ones below 4x4x4, each as the documentation writes it.
 SHAPES_2D = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
@@ -70,6 +72,11 @@ class TpuSlice(NamedTuple):
     def num_chips(self) -> int:
         """The number of chips."""
         return math.prod(self.shape)
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices that jax lists."""
+        return self.num_chips * self.generation.devices_per_chip
 
     @property
     def chips_per_host(self) -> int:

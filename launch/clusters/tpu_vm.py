@@ -16,6 +16,7 @@ from launch.clusters.launcher_common import (
     NAME,
     TrainCommand,
     build_train_argv,
+    check_config_fits,
     check_flag_value,
     check_max_restarts,
     format_shell_command,
@@ -139,6 +140,7 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
             f"{'x'.join(map(str, default_shape(tpu.generation_name, tpu.num_chips)))}; use that, or "
             f"{shlex.join(shell_command('clusters.gke'))}"
         )
+    check_config_fits(training, tpu.num_devices)
     calls = build_gcloud_commands(arguments, training, tpu, make_run_name(arguments.name, training.workdir))
     if arguments.dry_run:
         print(format_dry_run_script(calls, arguments.keep_slice))

@@ -14,7 +14,7 @@ import pytest
 
 from launch import cli, flag_parsing
 from launch.command import Arguments, Command, Flag
-from launch.platform import ACCELERATORS, choose_platform
+from launch.platform import ACCELERATORS, choose_platform, without_chosen_platform
 from transformer.config import UserError, flatten_config
 from transformer.training.config import apply_text_overrides, resolve_config
 
@@ -189,6 +189,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         ),
         (["--config.modle.width=3"], "unknown key config.modle: did you mean config.model.width?"),
         (["--config.seeed=3"], "unknown key config.seeed: did you mean config.seed?"),
+        (["--config.step=3"], "unknown key config.step: did you mean config.steps or config.initialize_from.step?"),
         (["--config.norm_placement=pre"], "did you mean config.model.norm_placement?"),
         (["--config.model.layers=3"], "did you mean config.model.encoder_layers?"),
         (["--config.optimizer.warmup=3"], "did you mean config.optimizer.warmup_steps?"),
@@ -527,14 +528,16 @@ def test_the_platform_is_the_cpu_only_where_no_accelerator_is(tmp_path, device):
     (tmp_path / "dev" / "vfio" / "vfio").touch()
     bare: dict[str, str] = {}
     choose_platform(bare, tmp_path)
-    assert bare == {"JAX_PLATFORMS": "cpu"}
+    assert bare["JAX_PLATFORMS"] == "cpu"
+    assert without_chosen_platform({**bare, "A": "b"}) == {"A": "b"}
+    assert without_chosen_platform({**bare, "JAX_PLATFORMS": "tpu"}) == {"JAX_PLATFORMS": "tpu"}
     (tmp_path / device).touch()
     equipped: dict[str, str] = {}
     choose_platform(equipped, tmp_path)
     assert equipped == {}
     chosen = {"JAX_PLATFORMS": "tpu"}
     choose_platform(chosen, tmp_path / "nowhere")
-    assert chosen == {"JAX_PLATFORMS": "tpu"}
+    assert without_chosen_platform(chosen) == chosen == {"JAX_PLATFORMS": "tpu"}
 
 
 NO_ACCELERATOR = not any(next(Path("/").glob(pattern), None) for pattern in ACCELERATORS)
@@ -565,6 +568,18 @@ def test_nothing_is_said_where_a_person_imports_jax(tmp_path):
     words = [sys.executable, "-c", "import jax; print(jax.devices()[0].platform)"]
     done = subprocess.run(words, cwd=tmp_path, env=bare, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
+
+
+def test_a_platform_that_the_machine_does_not_have_is_told_in_one_line(capsys, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+
+    def main(_arguments):
+        raise RuntimeError("Unable to initialize backend 'cuda': no such backend")
+
+    assert cli.run(Command("x", "X.", "x", ()), main, []) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: jax cannot use JAX_PLATFORMS=cuda on this machine: unset it, or install the package")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.skipif(not PLACED, reason="needs the environment that make install makes")

@@ -73,6 +73,23 @@ def test_mistakes_in_the_train_command_are_told_before_anything_starts(capsys, e
 
 
 @every_engine
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--config.sharding.fsdp=2",), "config.sharding.fsdp=2 divides nothing under config.sharding.rules=dp"),
+        (("--config.sharding.data=3",), "config.sharding asks for data=3, which does not make"),
+        (("--config.model.heads=3",), "config.model.heads=3"),
+        (
+            ("--config=experiments/masked_lm/configs/bert.py", "--config.task.batch_size=7"),
+            "config.task.batch_size=7 c",
+        ),
+    ],
+)
+def test_a_config_that_does_not_fit_the_devices_is_told_before_they_are_requested(capsys, engine, flags, says):
+    assert says in refusal(capsys, engine, *ENGINES[engine][1], "--dry_run", "--", *TRAIN, *flags)
+
+
+@every_engine
 def test_mistakes_before_the_dashes(capsys, engine):
     own = ENGINES[engine][1]
     assert "needs the train command's flags after --" in refusal(capsys, engine, *own)
@@ -127,8 +144,8 @@ def test_hosts_that_share_no_disk_need_object_storage_and_the_checkout(capsys, r
 
 def test_the_topology_is_the_config_s_pod_unless_a_flag_says_another(capsys, monkeypatch, tmp_path):
     (tmp_path / "c.py").write_text(
-        "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict(dict(topology='v5p:8x4x8', "
-        "task=dict(name='translation'), model=dict(family='encoder_decoder')))\n"
+        "from experiments import demo\ndef get_config():\n    config = demo.get_config()\n"
+        "    config.topology = 'v5p:8x4x8'\n    return config\n"
     )
     monkeypatch.chdir(tmp_path)
     train = ("--", "--config=c.py", TRAIN[1])

@@ -429,7 +429,10 @@ def test_mistakes_are_told_before_kubectl_is_called(engines, capsys, words, says
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--config.sharding.data=3",), "config.sharding.data=3 must be a multiple of --slices=2"),
+        (
+            ("--config.sharding.data=1", "--config.sharding.fsdp=-1", "--config.sharding.rules=fsdp"),
+            "config.sharding.data=1 must be a multiple of the 2 slices",
+        ),
         (("--data_dir=gs://bucket/data",), "--data_dir=gs://bucket/data is in a bucket"),
     ],
 )

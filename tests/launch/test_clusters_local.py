@@ -88,9 +88,12 @@ def test_each_process_has_a_gpu_of_its_own_and_the_platform_that_the_user_chose(
     assert {call.environment["JAX_PLATFORMS"] for call in calls} == {"cuda"}
     assert {call.environment["NCCL_SOCKET_IFNAME"] for call in calls} == {"lo"}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.delenv("JAX_PLATFORMS")
     engines.forget()
     assert launch("--use_gpus", "--num_processes=1", *TRAIN) == 0
     assert engines.calls()[0].environment["CUDA_VISIBLE_DEVICES"] == "0"
+    # Else jax would train on the CPU of a machine that has no GPU, without a word.
+    assert engines.calls()[0].environment["JAX_PLATFORMS"] == "cuda"
 
 
 def test_hostile_words_reach_python_as_they_are(engines):
@@ -151,15 +154,22 @@ def test_lines_carry_the_number_of_their_process(capfd):
 
 
 @pytest.mark.parametrize(
-    ("program", "code"),
-    [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + 9)],
+    ("program", "code", "says"),
+    [
+        ("raise SystemExit(3)", 3, "ended with exit code 3: ending the others\n"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            128 + 9,
+            "was killed by signal 9: ending the others; start the same command again to go on from the newest check",
+        ),
+    ],
 )
-def test_when_one_fails_all_are_ended_and_its_exit_code_is_theirs(capfd, tmp_path, program, code):
+def test_when_one_fails_all_are_ended_and_its_exit_code_is_theirs(capfd, tmp_path, program, code, says):
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path)!r}, '0').exists(): time.sleep(0.02)\n"
     processes = [python(WAITER, str(tmp_path), "0", "ends"), python(waits + program)]
     assert run_processes(processes, os.environ) == code
     said = capfd.readouterr()
-    assert f"process 1 ended with exit code {code}: ending the others" in said.err
+    assert f"process 1 {says}" in said.err
     assert "[0] got SIGTERM" in said.out
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "0").read_text()), 0)

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -152,11 +153,21 @@ def test_options_and_the_environment_reach_sbatch(engines, monkeypatch):
     script(engines, *OWN, "--options=--partition=h100 --comment='two words'", *TRAIN)
     (call,) = engines.calls("sbatch")
     assert call.words == ["--partition=h100", "--comment=two words"]
-    # sbatch hands its environment on: what this process chose for a login node without GPUs must not be in it.
     assert "JAX_PLATFORMS" not in call.environment
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     script(engines, *OWN, *TRAIN)
     assert engines.calls("sbatch")[0].environment["JAX_PLATFORMS"] == "cuda"
+
+
+def test_the_platform_that_python_chooses_on_a_login_node_does_not_reach_the_gpus(engines):
+    # The environment's Python chooses the CPU at its start where no accelerator is, and sbatch hands variables on.
+    bare = {name: value for name, value in engines.environment.items() if name != "JAX_PLATFORMS"}
+    for chosen in ({}, {"JAX_PLATFORMS": "cpu", "HEADWISE_CHOSE_PLATFORM": "cpu"}):
+        engines.forget()
+        words = [sys.executable, "-m", "launch.clusters.slurm", *OWN, *TRAIN]
+        assert subprocess.run(words, env={**bare, **chosen}, check=False).returncode == 0
+        (call,) = engines.calls("sbatch")
+        assert "JAX_PLATFORMS" not in call.environment
 
 
 def test_the_job_ends_as_the_training_does(engines, tmp_path):

@@ -74,6 +74,39 @@ class ShardingConfig(Config, path="config.sharding"):
         return {axis: getattr(self, axis) for axis in MESH_AXES}
 
 
+def mesh_sizes(config: ShardingConfig, num_devices: int, num_slices: int = 1, kind: str = "") -> dict[str, int]:
+    """Return the sizes of the axes of the mesh on so many devices; a size of -1 becomes what the others leave.
+
+    Args:
+        config: The sizes of its axes.
+        num_devices: The number of devices.
+        num_slices: The number of TPU slices that they are on. Each has an equal part of `data`.
+        kind: The kind of the devices, for messages.
+
+    Returns:
+        The size of each axis.
+
+    Raises:
+        UserError: If the sizes do not multiply to the number of devices, or the slices cannot divide `data`.
+    """
+    sizes = config.sizes()
+    said = math.prod(size for size in sizes.values() if size != -1)
+    rest = [axis for axis, size in sizes.items() if size == -1]
+    if num_devices % said if rest else num_devices != said:
+        mesh = " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size != 1)
+        raise UserError(
+            f"config.sharding asks for {mesh or 'one device'}, which does not make {num_devices} "
+            f"{kind + ' ' if kind else ''}devices: choose sizes whose product is {num_devices}, one of them may be -1"
+        )
+    filled = {axis: num_devices // said if axis in rest else size for axis, size in sizes.items()}
+    if filled["data"] % num_slices:
+        raise UserError(
+            f"config.sharding.data={filled['data']} must be a multiple of the {num_slices} slices of this run, which "
+            f"divide the batch along it: say config.sharding.data={num_slices}, and other axes that fill one slice"
+        )
+    return filled
+
+
 def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Make the device mesh, laid out so that neighbors along an axis are connected.
 
@@ -87,23 +120,9 @@ def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = Non
         UserError: If the sizes do not multiply to the number of devices, or the slices cannot divide `data`.
     """
     devices = jax.devices() if devices is None else list(devices)
-    sizes = config.sizes()
-    said = math.prod(size for size in sizes.values() if size != -1)
-    rest = [axis for axis, size in sizes.items() if size == -1]
-    if len(devices) % said if rest else len(devices) != said:
-        mesh = " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size != 1)
-        raise UserError(
-            f"config.sharding asks for {mesh or 'one device'}, which does not make {len(devices)} "
-            f"{devices[0].device_kind} devices: choose sizes whose product is {len(devices)}, one of them may be -1"
-        )
-    shape = tuple(len(devices) // said if axis in rest else size for axis, size in sizes.items())
     # Every host of GPUs is a slice, which the order of devices keeps together already.
     slices = len({getattr(device, "slice_index", 0) for device in devices}) if devices[0].platform == "tpu" else 1
-    if shape[0] % slices:
-        raise UserError(
-            f"config.sharding.data={shape[0]} must be a multiple of the {slices} slices of this run, which divide the "
-            f"batch along it: say config.sharding.data={slices}, and other axes that fill one slice"
-        )
+    shape = tuple(mesh_sizes(config, len(devices), slices, devices[0].device_kind).values())
     # jax.make_mesh splits sides of a torus on v5e alone, so that v5p:4x4x4 could not have tensor=8.
     if slices == 1:
         placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
