@@ -147,7 +147,7 @@ def test_text_is_read_by_the_type_that_the_field_declares(word: str, value: Any)
     ("word", "says"),
     [
         ("stps=1", "unknown key config.stps: did you mean config.steps?"),
-        ("rate=1", "unknown key config.rate: did you mean config.inner.rate?"),
+        ("rate=1", "unknown key config.rate: did you mean config.rates or config.inner.rate?"),
         ("iner.color=red", "unknown key config.iner: did you mean config.inner.color?"),
         ("named.first.colr=red", "unknown key config.named.first.colr: did you mean config.named.first.color?"),
         ("inner.zzz=1", "unknown key config.inner.zzz: known: color, rate"),

@@ -257,7 +257,11 @@ def _advice(tree: SchemaSection, group: SchemaSection, path: str, key: str, give
     if near(best)[0] < 0.6:
         return known
     elsewhere = best not in inside and path != "config"
-    return f"did you mean config.{best}?" + (f" {path} has no such key; {known}" if elsewhere else "")
+    # Beside another group's key of this very name, a key of this group that differs by a letter: steps for step.
+    beside = [other for other in inside if key == prefix + last and other.rpartition(".")[0] == key.rpartition(".")[0]]
+    misspelled = max((other for other in beside if name_similarity(key, other) >= 0.8), key=near, default=best)
+    either = "" if misspelled == best else f"config.{misspelled} or "
+    return f"did you mean {either}config.{best}?" + (f" {path} has no such key; {known}" if elsewhere else "")
 
 
 def _initials(name: str) -> str:

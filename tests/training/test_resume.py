@@ -523,6 +523,14 @@ def test_other_data_another_tokenizer_and_another_order_are_named(alone: tuple[P
     assert "the validation split of config.task.dataset has changed" in str(
         checkpoint_metadata.describe_data_change(metadata, other, STEPS)
     )
+    moved = {**metadata, "config": {**metadata["config"], "task": {**metadata["config"]["task"], "dataset": "b.txt"}}}
+    assert checkpoint_metadata.describe_data_change(metadata, moved, STEPS) is None
+    assert checkpoint_metadata.describe_config_change(metadata, moved["config"], STEPS) is None
+    # A task without fingerprints of its data cannot tell that it is the same set at another path.
+    unknown = {**metadata, "data": {}}
+    assert "config.task.dataset has changed since the checkpoint of step 8, which has config.task.dataset=" in str(
+        checkpoint_metadata.describe_data_change(unknown, {**moved, "data": {}}, STEPS)
+    )
     other = {**metadata, "batches": {**metadata["batches"], "content": "0"}}
     assert "batches 1 to 3 are not those" in str(checkpoint_metadata.describe_data_change(metadata, other, STEPS))
     (folder / "tokenizer.json").write_text("{}")

@@ -197,9 +197,13 @@ def describe_data_change(recorded: Mapping[str, Any], now: Mapping[str, Any], st
         now: The metadata of this start.
         step: The step of the checkpoint, for the message.
     """
+    here, there = (each.get("config", {}).get("task", {}).get("dataset") for each in (now, recorded))
+    moved = "" if here == there else f", which has config.task.dataset={there} and not {here}"
+    if moved and not recorded.get("data"):
+        return f"config.task.dataset has changed since the checkpoint of step {step}{moved}"
     for split, before in recorded.get("data", {}).items():
         if now["data"].get(split) != before:
-            return f"the {split} split of config.task.dataset has changed since the checkpoint of step {step}"
+            return f"the {split} split of config.task.dataset has changed since the checkpoint of step {step}{moved}"
     batches = recorded.get("batches", now["batches"])
     if batches["parts"] == now["batches"]["parts"] and batches["content"] != now["batches"]["content"]:
         return (

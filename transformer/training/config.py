@@ -181,8 +181,17 @@ def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
         "keep_checkpoints",
         "permanent_checkpoint_every",
     )
-    data = ("task.data_dir", "task.shards_dir", "task.num_tokenizing_processes")
-    keys = (*often, *data, *COMPILER_FLAGS, "sharding", "topology", "update_guard.max_consecutive_skips")
+    # Where the data are: their contents are compared with those of the checkpoint.
+    data = ("task.data_dir", "task.dataset", "task.validation_files", "task.test_files", "task.shards_dir")
+    keys = (
+        *often,
+        *data,
+        "task.num_tokenizing_processes",
+        *COMPILER_FLAGS,
+        "sharding",
+        "topology",
+        "update_guard.max_consecutive_skips",
+    )
     lasting = experiment.optimizer.schedule in (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
     return (*keys, "steps") if lasting else keys
 
