@@ -126,7 +126,7 @@ def _existing_files(missing: str) -> str:
     files, current = config_files_under(root / "experiments"), Path.cwd()
     names = [str(path.relative_to(current) if path.is_relative_to(current) else path) for path in files]
     alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.8)
-    return (f"did you mean {alike[0]!r}? " if alike else "") + f"There are {', '.join(names)}"
+    return f"did you mean {alike[0]!r}?" if alike else f"there are {', '.join(names)}"
 
 
 def _get_config_of(path: Path) -> Callable[..., Any]:

@@ -59,12 +59,10 @@ COMMAND = Command(
         ),
         Flag(
             "rollback_to_step",
-            "restore the checkpoint of this step first; 0 restarts from the beginning",
+            "restore the checkpoint of this step first (default: the latest); 0 restarts from the beginning",
             value_type=int,
         ),
-        Flag(
-            "skip_batches", "skip this many batches after the restored step (default: the latest step)", value_type=int
-        ),
+        Flag("skip_batches", "skip this many batches after the restored step", value_type=int),
     ),
     takes_config=True,
     resumes=True,

@@ -214,6 +214,8 @@ def _send(started: Sequence[subprocess.Popen[str]], number: int) -> None:
 
 def _echo(index: int, lines: IO[str] | None) -> None:
     for line in lines or ():
+        if line.startswith("[Gloo] Rank "):  # jax's CPU collectives report each peer, which reads like an error
+            continue
         # One write a line, so that the lines of two processes do not run into each other.
         sys.stdout.write(f"[{index}] {line.rstrip()}\n")
         sys.stdout.flush()

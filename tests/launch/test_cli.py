@@ -279,7 +279,9 @@ def test_a_missing_config_file_names_those_that_exist(capsys, monkeypatch, tmp_p
     monkeypatch.chdir(tmp_path)
     line = refusal(capsys, "--config=experiments/dmeo.py", "--workdir=runs/x")
     assert "no config file 'experiments/dmeo.py': did you mean 'experiments/demo.py'?" in line
-    assert "There are experiments/demo.py, experiments/translation/pairs.py" in line
+    assert "pairs.py" not in line
+    line = refusal(capsys, "--config=nothing_like_it.py", "--workdir=runs/x")
+    assert "there are experiments/demo.py, experiments/translation/pairs.py" in line
     assert "no config file 'experiments'" in refusal(capsys, "--config=experiments", "--workdir=runs/x")
 
 

@@ -223,8 +223,8 @@ def _warmup_notes(experiment: ExperimentConfig, components: TrainingComponents) 
     steps = experiment.run.steps
     warmups = {experiment.optimizer_of(each.name).warmup_steps for each in components.task.objectives}
     return [
-        f"config.optimizer.warmup_steps={warmup} is beyond config.steps={steps}: the learning rate never reaches its "
-        "peak"
+        f"warning: config.optimizer.warmup_steps={warmup} is beyond config.steps={steps}: the learning rate never "
+        "reaches its peak"
         for warmup in sorted(warmups)
         if warmup > steps
     ]
