@@ -141,7 +141,7 @@ def test_packed_rows_hold_whole_documents_and_every_token_once() -> None:
     (windows,) = batches._windows
     assert 16 <= windows.num_rows <= 32
     assert windows.size >= 0.98 * windows.num_rows * context
-    epoch, num_read = windows.count * windows.num_rows, windows.count * windows.size
+    epoch, num_read = windows.num_windows * windows.num_rows, windows.num_windows * windows.size
     assert num_read > 0.98 * len(tokens)
     found = [batches.read_rows(step, row, row + 1) for step in range(-(-epoch // rows)) for row in range(rows)][:epoch]
     assert sorted(int(each["index"][0]) for each in found) == list(range(epoch))

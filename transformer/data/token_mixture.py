@@ -16,6 +16,7 @@ import numpy as np
 from transformer.config import UserError
 from transformer.data.batches import Batch, fingerprint
 from transformer.data.packing import fill_rows, put_segment
+from transformer.data.text_batches import SpecialTokenFrame, text_length
 from transformer.data.token_shards import TokenShards, split_documents
 
 _ROUNDS = 6
@@ -69,6 +70,11 @@ class TokenRange:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+    def __getitem__(self, stretch: slice) -> np.ndarray:
+        """Return the tokens of a stretch of them, which are read."""
+        start, stop, _ = stretch.indices(len(self))
+        return self.shards.read(self.start + start, self.start + stop)
 
     def documents(self, most: int) -> list[np.ndarray]:
         """Return the documents within the first `most` tokens, the first and the last of which may be cut."""
@@ -124,13 +130,25 @@ class TokenShardBatches:
         rows: Rows in a batch.
         seed: The seed of the order.
         packed: Whether documents are segments of their own.
+        frame: Special tokens around each window, for bidirectional models, which have no labels; None for none.
 
     Raises:
-        UserError: If a set is too short for one window.
+        UserError: If a set is too short for one window, or the frame leaves no room for text.
     """
 
-    def __init__(self, mixture: TokenMixture, *, context_length: int, rows: int, seed: int, packed: bool = False):
-        self._mixture, self._context, self._rows, self._seed = mixture, context_length, rows, seed
+    def __init__(
+        self,
+        mixture: TokenMixture,
+        *,
+        context_length: int,
+        rows: int,
+        seed: int,
+        packed: bool = False,
+        frame: SpecialTokenFrame | None = None,
+    ):
+        self._width, self._frame = context_length, frame
+        context_length = text_length(context_length, frame)
+        self._mixture, self._context, self._seed = mixture, context_length, seed
         self._packed, self.num_rows = packed, rows
         self._threads = concurrent.futures.ThreadPoolExecutor(_READS_AT_ONCE)  # which begin at the first read
         for each in mixture.sets:
@@ -149,13 +167,14 @@ class TokenShardBatches:
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
-        return self.read_rows(step, 0, self._rows)
+        return self.read_rows(step, 0, self.num_rows)
 
     def read_rows(self, step: int, start: int, stop: int) -> Batch:
         """Return the rows `start` to `stop` - 1 of the batch of a step; nothing else is read."""
-        sets, numbers = self._sets_of_rows(step * self._rows + np.arange(start, stop, dtype=np.int64))
-        columns = ("tokens", "labels", *(("segments", "positions") if self._packed else ()))
-        batch: Batch = {name: np.empty((stop - start, self._context), np.int32) for name in columns}
+        sets, numbers = self._sets_of_rows(step * self.num_rows + np.arange(start, stop, dtype=np.int64))
+        columns = ["tokens", *(["labels"] if self._frame is None else [])]
+        columns += ["segments", "positions"] if self._packed else []
+        batch: Batch = {name: np.empty((stop - start, self._width), np.int32) for name in columns}
         index = np.empty(stop - start, np.int64)
         for which in map(int, np.unique(sets)):
             rows = np.flatnonzero(sets == which)
@@ -179,7 +198,9 @@ class TokenShardBatches:
     def _window(self, which: int, begin: int) -> Batch:
         """Return the row of a window that is not packed."""
         stream = self._mixture.sets[which].shards.read(begin, begin + self._context + 1)
-        return {"tokens": stream[None, :-1], "labels": stream[None, 1:]}
+        if self._frame is None:
+            return {"tokens": stream[None, :-1], "labels": stream[None, 1:]}
+        return {"tokens": self._frame.put_around(stream[:-1])[None]}
 
     def _pack_rows(self, which: int, begin: int) -> Batch:
         """Return the rows of a packed window."""
@@ -216,11 +237,11 @@ class TokenShardBatches:
     def _windows_of_set(self, which: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the windows of a set that come at these numbers in its order, and the tokens where they begin."""
         each, windows = self._mixture.sets[which], self._windows[which]
-        epochs, places = np.divmod(numbers, windows.count)
+        epochs, places = np.divmod(numbers, windows.num_windows)
         chosen, begins = np.empty_like(places), np.empty_like(places)
         for epoch in np.unique(epochs):
             here, key = epochs == epoch, (self._seed, which, int(epoch))
-            chosen[here] = permute(places[here], windows.count, (_ORDER, *key))
+            chosen[here] = permute(places[here], windows.num_windows, (_ORDER, *key))
             offset = permute(np.zeros(1), windows.num_left_out + 1, (_OFFSET, *key))[0]
             begins[here] = each.start + offset + chosen[here] * windows.size
         return chosen, begins
@@ -252,14 +273,14 @@ class _Window(NamedTuple):
     num_tokens: int
 
     @property
-    def count(self) -> int:
+    def num_windows(self) -> int:
         """The number of windows."""
         return (self.num_tokens - 1) // self.size
 
     @property
     def num_left_out(self) -> int:
         """The number of tokens that no window of an epoch has."""
-        return self.num_tokens - 1 - self.count * self.size
+        return self.num_tokens - 1 - self.num_windows * self.size
 
 
 def _packed_window(num_tokens: int, context_length: int) -> _Window:
