@@ -35,7 +35,8 @@ def main(arguments: Arguments) -> None:
     make_token_shards = TASKS[task_name(config)].make_token_shards
     if make_token_shards is None:
         raise UserError(
-            f"config.task.name={task_name(config)} has no token shards: name the config of a causal language model"
+            f"config.task.name={task_name(config)} has no token shards: name the config of language_modeling, "
+            "masked_lm, permutation_lm or segment_lm"
         )
     directory = None if arguments.workdir is None else parse_path(arguments.workdir)
     if directory is not None and not has_tokenizer(directory):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from transformer.config import UserError
 from transformer.data.batches import OneEpoch
-from transformer.data.packing import PackedBatches, first_fit
+from transformer.data.packing import Chunk, PackedBatches, fill_rows, first_fit
 
 SIZES = (3, 20, 1, 8, 0, 5, 16, 2, 2, 7)
 
@@ -84,3 +84,16 @@ def test_order_is_a_pure_function_of_seed_and_epoch() -> None:
 def test_no_text_is_refused() -> None:
     with pytest.raises(UserError, match="the text has no tokens"):
         PackedBatches(documents_of((0, 0)), context_length=8, rows=3, seed=None, end=None)
+
+
+def test_what_fits_into_no_row_is_cut_to_fill_the_rows_with_the_most_room() -> None:
+    assert fill_rows([4, 4, 3, 9, 0], 8, 3) == [
+        [Chunk(0, 0, 4), Chunk(1, 0, 4)],
+        [Chunk(2, 0, 3), Chunk(3, 8, 9)],
+        [Chunk(3, 0, 8)],
+    ]
+    assert fill_rows([5, 6, 5, 8], 8, 3) == [
+        [Chunk(0, 0, 5), Chunk(3, 0, 3)],
+        [Chunk(1, 0, 6), Chunk(3, 6, 8)],
+        [Chunk(2, 0, 5), Chunk(3, 3, 6)],
+    ]

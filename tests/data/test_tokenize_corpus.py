@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -130,6 +131,30 @@ def test_what_is_tokenized_is_found_and_what_is_missing_is_made(folder: Path) ->
     assert reports[-1] == TokenizingProgress(NUM_SHARDS, NUM_SHARDS, len(shards))
     assert (shards.folder / "00004.tokens").stat().st_mtime_ns == made[shards.folder / "00004.tokens"]
     assert not list(shards.folder.glob("*.new"))
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformer.data.corpus._BLOCK_BYTES", 1 << 13)
+    (tmp_path / "tokenizer").mkdir()
+    byte_tokenizer(("end",)).save(tmp_path / "tokenizer")
+
+    def peak(num_documents: int) -> int:
+        path = tmp_path / f"{num_documents}.jsonl"
+        path.write_text("".join(f'{{"text": "document {n:09d}"}}\n' for n in range(num_documents)))
+        tracemalloc.start()
+        try:
+            shards = tokenize_corpus(
+                describe_files([path]), tmp_path / "tokenizer", tmp_path / "shards", part_bytes=1 << 15
+            )
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert shards.num_documents == num_documents
+        return peak
+
+    few = peak(2_000)  # which fill two shards
+    # Of ten times as many documents nothing stays but the shards' own numbers: less than two bytes a document.
+    assert peak(20_000) < few + 2 * 18_000
 
 
 def test_another_text_or_tokenizer_has_another_folder(folder: Path, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import normalizers, pre_tokenizers
 
 from transformer.config import UserError
 from transformer.data.tokenizers.load import load_tokenizer
@@ -55,7 +57,30 @@ def test_any_text_comes_back_from_bytes(text: str) -> None:
         (ids,) = made.encode([text])
         assert made.decode(ids) == text
         assert b"".join(made.token_bytes()[number] for number in ids) == text.encode()
-    assert BYTES.encode([text]) == [list(text.encode())]
+    assert BYTES.encode([text]) == [list(text.encode())] == [BYTES.encode_to_arrays([text])[0].tolist()]
+
+
+@pytest.mark.parametrize("text", [TEXT, STRANGE, "", "<end>"])
+def test_arrays_have_the_tokens_of_the_library(tokenizer: Tokenizer, text: str) -> None:
+    for dtype in (np.uint16, np.int32):
+        arrays = tokenizer.encode_to_arrays([text, "to"], dtype)
+        assert [array.dtype for array in arrays] == [dtype, dtype]
+        expected = [tokenizer.backend.encode(each, add_special_tokens=False).ids for each in (text, "to")]
+        assert [array.tolist() for array in arrays] == expected
+
+
+def test_tokens_that_are_more_than_bytes_stay_so_in_arrays() -> None:
+    backend = byte_tokenizer(("end",)).backend
+    backend.add_tokens(["ques"])
+    spaced = byte_tokenizer().backend
+    spaced.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
+    lower = byte_tokenizer().backend
+    lower.normalizer = normalizers.Lowercase()
+    for changed in (backend, spaced, lower):
+        tokenizer = Tokenizer(changed)
+        (expected,) = tokenizer.encode([TEXT])
+        assert expected != list(TEXT.encode())
+        assert tokenizer.encode_to_arrays([TEXT])[0].tolist() == expected
 
 
 def test_characters_are_those_of_the_text_in_order() -> None:

@@ -78,7 +78,21 @@ def test_what_cannot_be_tokenized_is_refused_in_one_line(
     assert says in line
 
 
+@pytest.mark.parametrize(
+    ("task", "family"), [("masked_lm", "encoder"), ("segment_lm", "transformer_xl"), ("permutation_lm", "xlnet")]
+)
+def test_every_language_model_has_token_shards(
+    task: str, family: str, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.py").write_text(CONFIG.format(task=task, family=family, folder=tmp_path))
+    assert called(config, f"--config.task.shards_dir={tmp_path}/shards") == 0
+    assert "50 documents in 1 shards" in capsys.readouterr().out
+
+
 def test_other_tasks_have_no_token_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.py").write_text(CONFIG.format(task="masked_lm", family="encoder", folder=tmp_path))
+    given = CONFIG.format(task="translation", family="encoder_decoder", folder=tmp_path)
+    (tmp_path / "config.py").write_text(
+        given.replace("layers=1", "encoder_layers=1").replace(', tokenizer="bytes"', "")
+    )
     assert called(f"--config={tmp_path / 'config.py'}") == 2
-    assert "config.task.name=masked_lm has no token shards" in capsys.readouterr().err
+    assert "config.task.name=translation has no token shards: name the config of" in capsys.readouterr().err

@@ -29,8 +29,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def sharded_task(text: Any, folder: Path, **values: Any) -> Any:
-    return make_task(text, folder, "language_modeling", **{"shards_dir": str(folder / "shards"), **values})
+def sharded_task(text: Any, folder: Path, task: str = "language_modeling", **values: Any) -> Any:
+    return make_task(text, folder, task, **{"shards_dir": str(folder / "shards"), **values})
 
 
 def decoded(documents: Any) -> str:
@@ -140,6 +140,72 @@ def test_token_shards_of_another_tokenizer_are_refused(text_file: Path, texts: P
         UserError, match=r"b\.jsonl is not tokenized: name a folder for its token shards by config\.task"
     ):
         sharded_task(f"{one},{texts / 'b.jsonl'}", tmp_path / "one", shards_dir=None)
+
+
+@pytest.fixture(scope="module")
+def split_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of which every split has a file, so that its training text is the same in memory and in shards."""
+    folder = tmp_path_factory.mktemp("splits")
+    for split, count in (("train", 90), ("valid", 30), ("test", 30)):
+        lines = (json.dumps({"text": LINE.format(n, split)}) for n in range(count))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["segment_lm", "permutation_lm"])
+def test_segments_of_token_shards_are_those_of_the_text_in_memory(name: str, split_texts: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / each for each in ("memory", "shards")]
+    for folder in folders:
+        folder.mkdir()
+    values = {"segments_per_eval_text": 2}
+    in_memory = make_task(split_texts, folders[0], name, **values).training_batches(3)
+    task = sharded_task(split_texts, folders[1], task=name, **values)
+    batches = task.training_batches(3)
+    for step in (0, 1, 50, 10**6):
+        expected, found = in_memory[step], batches[step]
+        assert expected.keys() == found.keys()
+        for key, array in expected.items():
+            np.testing.assert_array_equal(found[key], array)
+    if name == "segment_lm":
+        parts = [batches.read_rows(7, start, start + 2) for start in (0, 2)]
+        for key, array in batches[7].items():
+            np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), array)
+    with pytest.raises(UserError, match="are several data sets of token shards, and segments that follow one another"):
+        sharded_task(f"{split_texts},{split_texts}", tmp_path, task=name, **values).training_batches(0)
+
+
+@pytest.mark.parametrize("input_format", ["crops", "windows"])
+def test_masked_windows_of_token_shards_have_every_token_once_an_epoch(
+    input_format: str, split_texts: Path, tmp_path: Path
+) -> None:
+    task = sharded_task(split_texts, tmp_path, task="masked_lm", input_format=input_format)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.mask_id is not None
+    end = tokenizer.eos_id
+    (shards,) = (each.shards for each in task._train_shards.sets)
+    lines = [json.loads(line)["text"].encode() for line in (split_texts / "train.jsonl").read_text().split("\n")]
+    assert shards.read(0, len(shards)).tolist() == [token for line in lines for token in (*line, end)]
+    batches, windows = task.training_batches(0), (len(shards) - 1) // 23
+    rows = {}
+    for number in range(windows):
+        batch = batches.read_rows(number // 4, number % 4, number % 4 + 1)
+        assert batch.keys() == {"tokens", "index"}
+        assert batch["tokens"][0, -1] == end
+        rows[int(batch["index"][0])] = batch["tokens"][0, :-1]
+    assert sorted(rows) == list(range(windows))
+    read = np.concatenate([rows[number] for number in range(windows)])
+    begins = range(len(shards) - len(read))
+    assert any(np.array_equal(shards.read(begin, begin + len(read)), read) for begin in begins)
+
+
+def test_pairs_and_static_masks_are_not_read_from_token_shards(split_texts: Path, tmp_path: Path) -> None:
+    for values, says in (
+        ({"input_format": "pairs"}, "input_format=pairs draws pairs from sentences"),
+        ({"input_format": "windows", "masking": "static"}, "masking=static hides the same tokens"),
+    ):
+        with pytest.raises(UserError, match=says):
+            sharded_task(split_texts, tmp_path, task="masked_lm", **values)
+    assert not (tmp_path / "shards").exists()
 
 
 @pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")

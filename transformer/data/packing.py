@@ -49,6 +49,60 @@ def first_fit(sizes: Sequence[int], room: int) -> list[int]:
     return bins
 
 
+def cut_documents(sizes: Sequence[int], longest: int) -> list[Chunk]:
+    """Cut documents of these sizes into chunks of at most `longest` tokens, in order."""
+    return [
+        Chunk(number, start, min(start + longest, size))
+        for number, size in enumerate(sizes)
+        for start in range(0, size, longest)
+    ]
+
+
+def fill_rows(sizes: Sequence[int], room: int, num_rows: int) -> list[list[Chunk]]:
+    """Pack documents into a number of rows, first-fit, and cut those that then fit into none.
+
+    Args:
+        sizes: The documents' numbers of tokens, at most `room` x `num_rows` in all.
+        room: The number of tokens of a row.
+        num_rows: The number of rows.
+
+    Returns:
+        The chunks of each row.
+    """
+    chunks = cut_documents(sizes, room)
+    rows: list[list[Chunk]] = [[] for _ in range(num_rows)]
+    left: list[Chunk] = []
+    for chunk, row in zip(chunks, first_fit([chunk.size for chunk in chunks], room), strict=True):
+        (rows[row] if row < num_rows else left).append(chunk)
+    # The more room a row has, the fewer pieces they are cut into.
+    gaps = [(room - sum(chunk.size for chunk in row), number) for number, row in enumerate(rows)]
+    gaps.sort(key=lambda gap: (-gap[0], gap[1]))
+    for document, start, stop in left:
+        while start < stop:
+            free, row = gaps[0]
+            taken = min(free, stop - start)
+            rows[row].append(Chunk(document, start, start + taken))
+            start += taken
+            gaps[:1] = [(free - taken, row)] if free > taken else []
+    return rows
+
+
+def put_segment(batch: Batch, row: int, first: int, segment: int, tokens: np.ndarray, labels: np.ndarray) -> None:
+    """Write a segment into a row of a packed batch.
+
+    Args:
+        batch: The batch, of which `tokens`, `labels`, `segments` and `positions` [B, T] are written.
+        row: The row.
+        first: The position where the segment begins.
+        segment: Its number, from 1.
+        tokens: Its tokens.
+        labels: The labels of the first of them.
+    """
+    filled = slice(first, first + len(tokens))
+    batch["tokens"][row, filled], batch["labels"][row, first : first + len(labels)] = tokens, labels
+    batch["segments"][row, filled], batch["positions"][row, filled] = segment, np.arange(len(tokens))
+
+
 class PackedBatches:
     """Endless batches whose rows hold one or more documents, epoch after epoch.
 
@@ -85,11 +139,7 @@ class PackedBatches:
     ):
         self._documents, self._context, self._rows = documents, context_length, rows
         self._seed, self._end, self._pad = seed, end, pad
-        chunks = [
-            Chunk(number, start, min(start + context_length, len(document)))
-            for number, document in enumerate(documents)
-            for start in range(0, len(document), context_length)
-        ]
+        chunks = cut_documents([len(document) for document in documents], context_length)
         if not chunks:
             raise UserError("the text has no tokens: give documents that are not empty")
         bins = first_fit([chunk.size for chunk in chunks], context_length)
@@ -131,14 +181,11 @@ class PackedBatches:
         for row, number in enumerate(numbers):
             first = 0
             for segment, chunk in enumerate(self._packed[number], start=1):
-                filled = slice(first, first + chunk.size)
                 document = self._documents[chunk.document_index]
-                labels = list(document[chunk.start + 1 : chunk.stop + 1])
+                labels = document[chunk.start + 1 : chunk.stop + 1]
                 if len(labels) < chunk.size and self._end is not None:
-                    labels.append(self._end)
-                labeled = slice(first, first + len(labels))
-                batch["tokens"][row, filled] = document[chunk.start : chunk.stop]
-                batch["labels"][row, labeled], batch["counts"][row, labeled] = labels, True
-                batch["segments"][row, filled], batch["positions"][row, filled] = segment, np.arange(chunk.size)
+                    labels = np.append(labels, self._end)
+                put_segment(batch, row, first, segment, document[chunk.start : chunk.stop], labels)
+                batch["counts"][row, first : first + len(labels)] = True
                 first += chunk.size
         return batch

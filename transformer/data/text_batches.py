@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 
@@ -36,6 +37,18 @@ class SpecialTokenFrame:
     def put_around(self, tokens: np.ndarray) -> np.ndarray:
         """Return the tokens of one window with those of the frame."""
         return np.array([x for x in (self.bos_id, *tokens, self.eos_id) if x is not None], np.int32)
+
+
+def text_length(context_length: int, frame: SpecialTokenFrame | None) -> int:
+    """Return the positions of a row that a frame leaves for text.
+
+    Raises:
+        UserError: If there are none.
+    """
+    length = context_length if frame is None else context_length - frame.num_tokens
+    if length < 1:
+        raise UserError(f"context_length={context_length} leaves no room for text beside the begin and the end token")
+    return length
 
 
 class WindowBatches:
@@ -77,11 +90,7 @@ class WindowBatches:
     ):
         self._stream, self._frame, self._pad = stream, frame, pad
         self._context, self._rows = context_length, rows
-        self._new = context_length if frame is None else context_length - frame.num_tokens
-        if self._new < 1:
-            raise UserError(
-                f"context_length={context_length} leaves no room for text beside the begin and the end token"
-            )
+        self._new = text_length(context_length, frame)
         self._ahead = 1 if frame is None else 0
         needed = self._ahead + (1 if seed is None else self._new)
         if len(stream) < needed:
@@ -136,6 +145,16 @@ class WindowBatches:
         return batch
 
 
+class TokenStream(Protocol):
+    """A stream of tokens of which any stretch can be read: an array, or token shards."""
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+
+    def __getitem__(self, stretch: slice, /) -> np.ndarray:
+        """Return the tokens of a stretch."""
+
+
 class SegmentBatches:
     """Batches of successive segments of a stream of tokens, for models with a memory.
 
@@ -156,8 +175,8 @@ class SegmentBatches:
         UserError: If the stream is too short for one segment in each row.
     """
 
-    def __init__(self, stream: np.ndarray, *, context_length: int, rows: int, seed: int):
-        self._stream, self._context, self._rows, self._seed = stream, context_length, rows, seed
+    def __init__(self, stream: TokenStream, *, context_length: int, rows: int, seed: int):
+        self._stream, self._context, self.num_rows, self._seed = stream, context_length, rows, seed
         self.batches_per_epoch = (len(stream) - 1) // (rows * context_length)
         if not self.batches_per_epoch:
             raise UserError(
@@ -167,16 +186,21 @@ class SegmentBatches:
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
+        return self.read_rows(step, 0, self.num_rows)
+
+    def read_rows(self, step: int, start: int, stop: int) -> Batch:
+        """Return the rows `start` to `stop` - 1 of the batch of a step; nothing else is read."""
         epoch, number = divmod(step, self.batches_per_epoch)
         lane = self.batches_per_epoch * self._context
-        spare = len(self._stream) - self._rows * lane
-        begin = np.random.default_rng((self._seed, epoch)).integers(spare)
-        starts = begin + np.arange(self._rows) * lane + number * self._context
-        places = starts[:, None] + np.arange(self._context)
+        spare = len(self._stream) - self.num_rows * lane
+        begin = int(np.random.default_rng((self._seed, epoch)).integers(spare))
+        lanes = range(start, stop)
+        starts = [begin + row * lane + number * self._context for row in lanes]
+        stretches = np.stack([self._stream[first : first + self._context + 1] for first in starts]).astype(np.int32)
         return {
-            "tokens": self._stream[places].astype(np.int32),
-            "labels": self._stream[places + 1].astype(np.int32),
-            "past": np.full(self._rows, number * self._context, np.int32),
-            "lane": np.arange(self._rows, dtype=np.int32),
-            "index": starts.astype(np.int32),
+            "tokens": np.ascontiguousarray(stretches[:, :-1]),
+            "labels": np.ascontiguousarray(stretches[:, 1:]),
+            "past": np.full(len(starts), number * self._context, np.int32),
+            "lane": np.array(lanes, np.int32),
+            "index": (np.array(starts, np.int64) % 2**31).astype(np.int32),
         }

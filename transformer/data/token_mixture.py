@@ -6,19 +6,25 @@ at once, and each host reads its own rows.
 
 import concurrent.futures
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from transformer.config import UserError
 from transformer.data.batches import Batch, fingerprint
+from transformer.data.packing import fill_rows, put_segment
+from transformer.data.text_batches import SpecialTokenFrame, text_length
 from transformer.data.token_shards import TokenShards, split_documents
 
 _ROUNDS = 6
 _MULTIPLIERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 _READS_AT_ONCE = 32  # from a bucket
 _BLOCK_ROWS = 4096  # rows in which a mixture has its sets in exact proportions
+_WINDOW_ROWS = 32  # rows at most that are packed together
+_WINDOW_SHARE_FREE = 64  # one position in so many of them is left free, without which ten times as many cuts are needed
 _ORDER, _OFFSET, _MIXTURE = 1, 2, 3  # what a random number is for
 
 
@@ -65,6 +71,11 @@ class TokenRange:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    def __getitem__(self, stretch: slice) -> np.ndarray:
+        """Return the tokens of a stretch of them, which are read."""
+        start, stop, _ = stretch.indices(len(self))
+        return self.shards.read(self.start + start, self.start + stop)
+
     def documents(self, most: int) -> list[np.ndarray]:
         """Return the documents within the first `most` tokens, the first and the last of which may be cut."""
         tokens = self.shards.read(self.start, min(self.stop, self.start + most))
@@ -106,10 +117,12 @@ class TokenShardBatches:
     mixture, every 4,096 rows have the sets in proportion to their weights, as exactly as 4,096 rows can, in an order
     drawn from the seed. The sets have epochs of their own.
 
-    Each batch has `tokens` and `labels` [B, T], the next tokens, and `index` [B], the number of the window in its set.
-    If `packed`, the documents in a row do not attend to each other: a batch then also has `segments` (1, 2, ... along a
+    Each batch has `tokens` and `labels` [B, T], the next tokens, and `index` [B], the number of the row in its set. If
+    `packed`, the documents in a row do not attend to each other: a batch then also has `segments` (1, 2, ... along a
     row), `positions` (from 0 in each segment) and `counts` (whether the label counts; not at the end token, whose label
-    is another document's), all [B, T]. Documents are cut where a row ends, so that every position holds a token.
+    is another document's), all [B, T]. A window then is as long as 16 to 32 rows but for one position in 64, and its
+    documents are packed into these rows (transformer.data.packing.fill_rows), which follow one another. Documents are
+    cut at the ends of windows, if they are longer than a row, and where no row has room for them.
 
     Args:
         mixture: The sets and their weights.
@@ -117,13 +130,25 @@ class TokenShardBatches:
         rows: Rows in a batch.
         seed: The seed of the order.
         packed: Whether documents are segments of their own.
+        frame: Special tokens around each window, for bidirectional models, which have no labels; None for none.
 
     Raises:
-        UserError: If a set is too short for one window.
+        UserError: If a set is too short for one window, or the frame leaves no room for text.
     """
 
-    def __init__(self, mixture: TokenMixture, *, context_length: int, rows: int, seed: int, packed: bool = False):
-        self._mixture, self._context, self._rows, self._seed = mixture, context_length, rows, seed
+    def __init__(
+        self,
+        mixture: TokenMixture,
+        *,
+        context_length: int,
+        rows: int,
+        seed: int,
+        packed: bool = False,
+        frame: SpecialTokenFrame | None = None,
+    ):
+        self._width, self._frame = context_length, frame
+        context_length = text_length(context_length, frame)
+        self._mixture, self._context, self._seed = mixture, context_length, seed
         self._packed, self.num_rows = packed, rows
         self._threads = concurrent.futures.ThreadPoolExecutor(_READS_AT_ONCE)  # which begin at the first read
         for each in mixture.sets:
@@ -132,58 +157,93 @@ class TokenShardBatches:
                     f"{each.shards.folder} has {len(each)} tokens for training and a window needs {context_length + 1} "
                     f"(context_length={context_length}): give more text or a shorter context"
                 )
-        self._windows = [(len(each) - 1) // context_length for each in mixture.sets]
+        self._windows = [
+            _packed_window(len(each), context_length) if packed else _Window(1, context_length, len(each))
+            for each in mixture.sets
+        ]
+        # The rows of a window may belong to two batches.
+        self._packed_rows = functools.lru_cache(2 * len(mixture.sets))(self._pack_rows)
         self._block_counts = _exact_shares(mixture.weights, _BLOCK_ROWS)
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
-        return self.read_rows(step, 0, self._rows)
+        return self.read_rows(step, 0, self.num_rows)
 
     def read_rows(self, step: int, start: int, stop: int) -> Batch:
         """Return the rows `start` to `stop` - 1 of the batch of a step; nothing else is read."""
-        sets, numbers = self._sets_of_rows(step * self._rows + np.arange(start, stop, dtype=np.int64))
-        stream = np.empty((stop - start, self._context + 1), np.int32)
+        sets, numbers = self._sets_of_rows(step * self.num_rows + np.arange(start, stop, dtype=np.int64))
+        columns = ["tokens", *(["labels"] if self._frame is None else [])]
+        columns += ["segments", "positions"] if self._packed else []
+        batch: Batch = {name: np.empty((stop - start, self._width), np.int32) for name in columns}
         index = np.empty(stop - start, np.int64)
-        for which in np.unique(sets):
+        for which in map(int, np.unique(sets)):
             rows = np.flatnonzero(sets == which)
-            index[rows], begins = self._windows_of_set(int(which), numbers[rows])
-            shards = self._mixture.sets[which].shards
-            ends = begins + self._context + 1
+            numbers_of_windows, inside = np.divmod(numbers[rows], self._windows[which].num_rows)
+            wanted, window_of_row = np.unique(numbers_of_windows, return_inverse=True)
+            chosen, begins = self._windows_of_set(which, wanted)
+            index[rows] = chosen[window_of_row] * self._windows[which].num_rows + inside
             # Each answer of a bucket takes its time: they are waited for together.
-            apply: Callable[..., Iterable[np.ndarray]] = map if isinstance(shards.folder, Path) else self._threads.map
-            windows = apply(shards.read, begins.tolist(), ends.tolist())
-            for row, window in zip(rows, windows, strict=True):
-                stream[row] = window
-        tokens = np.ascontiguousarray(stream[:, :-1])
-        batch: Batch = {"tokens": tokens, "labels": np.ascontiguousarray(stream[:, 1:])}
+            on_disk = isinstance(self._mixture.sets[which].shards.folder, Path)
+            apply: Callable[..., Iterable[Batch]] = map if on_disk else self._threads.map
+            read = self._packed_rows if self._packed else self._window
+            windows = list(apply(read, [which] * len(begins), begins.tolist()))
+            for row, window, place in zip(rows, window_of_row, inside, strict=True):
+                for name, values in batch.items():
+                    values[row] = windows[window][name][place]
         if self._packed:
-            batch |= _segments(tokens, self._mixture.sets[0].shards.index.end_id)
+            is_end = batch["tokens"] == self._mixture.sets[0].shards.index.end_id
+            batch["counts"] = (batch["segments"] > 0) & ~is_end
         return batch | {"index": (index % 2**31).astype(np.int32)}
+
+    def _window(self, which: int, begin: int) -> Batch:
+        """Return the row of a window that is not packed."""
+        stream = self._mixture.sets[which].shards.read(begin, begin + self._context + 1)
+        if self._frame is None:
+            return {"tokens": stream[None, :-1], "labels": stream[None, 1:]}
+        return {"tokens": self._frame.put_around(stream[:-1])[None]}
+
+    def _pack_rows(self, which: int, begin: int) -> Batch:
+        """Return the rows of a packed window."""
+        shards, (num_rows, size, _) = self._mixture.sets[which].shards, self._windows[which]
+        stream = shards.read(begin, begin + size + 1)
+        bounds = np.unique([0, *(1 + np.flatnonzero(stream[:size] == shards.index.end_id)), size])
+        columns = ("tokens", "labels", "segments", "positions")
+        rows: Batch = {name: np.zeros((num_rows, self._context), np.int32) for name in columns}
+        for row, packed in enumerate(fill_rows(np.diff(bounds).tolist(), self._context, num_rows)):
+            first = 0
+            for segment, chunk in enumerate(packed, start=1):
+                start, stop = (bounds[chunk.document_index] + place for place in (chunk.start, chunk.stop))
+                put_segment(rows, row, first, segment, stream[start:stop], stream[start + 1 : stop + 1])
+                first += chunk.size
+        return rows
 
     def _sets_of_rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the set of each row, counted from the first step, and its number among the set's rows."""
         if len(self._windows) == 1:
             return np.zeros(len(rows), np.int64), rows
         blocks, places = np.divmod(rows, _BLOCK_ROWS)
-        slots = np.empty_like(places)
+        sets, numbers = np.empty_like(places), np.empty_like(places)
         for block in np.unique(blocks):
-            slots[blocks == block] = permute(places[blocks == block], _BLOCK_ROWS, (_MIXTURE, self._seed, int(block)))
-        ends = np.cumsum(self._block_counts)
-        sets = np.searchsorted(ends, slots, side="right")
-        counts = self._block_counts[sets]
-        return sets, blocks * counts + slots - (ends[sets] - counts)
+            slots = permute(np.arange(_BLOCK_ROWS), _BLOCK_ROWS, (_MIXTURE, self._seed, int(block)))
+            sets_of_block = np.searchsorted(np.cumsum(self._block_counts), slots, side="right")
+            here = blocks == block
+            sets[here] = sets_of_block[places[here]]
+            for which, count in enumerate(self._block_counts):
+                before = np.cumsum(sets_of_block == which) - 1
+                of_set = here & (sets == which)
+                numbers[of_set] = block * count + before[places[of_set]]
+        return sets, numbers
 
     def _windows_of_set(self, which: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the windows of a set that come at these numbers in its order, and the tokens where they begin."""
         each, windows = self._mixture.sets[which], self._windows[which]
-        spare = len(each) - 1 - windows * self._context
-        epochs, places = np.divmod(numbers, windows)
+        epochs, places = np.divmod(numbers, windows.num_windows)
         chosen, begins = np.empty_like(places), np.empty_like(places)
         for epoch in np.unique(epochs):
             here, key = epochs == epoch, (self._seed, which, int(epoch))
-            chosen[here] = permute(places[here], windows, (_ORDER, *key))
-            offset = permute(np.zeros(1), spare + 1, (_OFFSET, *key))[0]
-            begins[here] = each.start + offset + chosen[here] * self._context
+            chosen[here] = permute(places[here], windows.num_windows, (_ORDER, *key))
+            offset = permute(np.zeros(1), windows.num_left_out + 1, (_OFFSET, *key))[0]
+            begins[here] = each.start + offset + chosen[here] * windows.size
         return chosen, begins
 
 
@@ -199,15 +259,33 @@ def _exact_shares(weights: Sequence[float], total: int) -> np.ndarray:
     return shares
 
 
-def _segments(tokens_BxT: np.ndarray, end_id: int) -> Batch:
-    """Return the segments, positions and counted labels of rows in which the end token ends a document."""
-    ends = tokens_BxT == end_id
-    begins = np.zeros_like(ends)
-    begins[:, 1:] = ends[:, :-1]
-    places = np.broadcast_to(np.arange(tokens_BxT.shape[1]), tokens_BxT.shape)
-    first = np.maximum.accumulate(np.where(begins, places, 0), axis=1)
-    return {
-        "segments": (1 + np.cumsum(begins, axis=1)).astype(np.int32),
-        "positions": (places - first).astype(np.int32),
-        "counts": ~ends,
-    }
+class _Window(NamedTuple):
+    """The windows of a set.
+
+    Attributes:
+        num_rows: The number of rows of a window.
+        size: The number of tokens of a window.
+        num_tokens: The number of tokens of the set.
+    """
+
+    num_rows: int
+    size: int
+    num_tokens: int
+
+    @property
+    def num_windows(self) -> int:
+        """The number of windows."""
+        return (self.num_tokens - 1) // self.size
+
+    @property
+    def num_left_out(self) -> int:
+        """The number of tokens that no window of an epoch has."""
+        return self.num_tokens - 1 - self.num_windows * self.size
+
+
+def _packed_window(num_tokens: int, context_length: int) -> _Window:
+    """Return the packed windows that leave out the fewest tokens of a set."""
+    most = min(_WINDOW_ROWS, (num_tokens - 1) // context_length)
+    sizes = {rows: rows * context_length - rows * context_length // _WINDOW_SHARE_FREE for rows in range(most, 0, -1)}
+    windows = [_Window(rows, size, num_tokens) for rows, size in sizes.items() if 2 * rows > most]
+    return min(windows, key=lambda window: window.num_left_out)

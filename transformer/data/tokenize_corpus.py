@@ -9,6 +9,7 @@ import concurrent.futures.process
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -16,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from transformer.data.corpus import (
     PIECE_BYTES,
     CorpusFile,
     FileRange,
+    Piece,
     corpus_fingerprint,
     describe_files,
     divide_files,
@@ -49,6 +51,7 @@ from transformer.storage.paths import claim_when_free, parse_path, storage_of
 PART_BYTES = 1 << 26
 """About the bytes of text of a shard."""
 _BATCH_BYTES = 4 * PIECE_BYTES  # of text that is tokenized at once
+_COUNTED_TOKENS = 1 << 20  # that are compared with the end token at once
 _LOCK = "tokenizing.lock"
 _WAIT_SECONDS = 2.0
 
@@ -165,33 +168,37 @@ def _say_waiting(folder: Path) -> None:
     print(f"waiting for another process that tokenizes into {folder}", file=sys.stderr, flush=True)
 
 
-def tokenize_part(part: Sequence[FileRange], tokenizer: AnyTokenizer) -> np.ndarray:
-    """Return the tokens of a part of a corpus, with the end token after every document that ends in it.
+def tokenize_part(part: Sequence[FileRange], tokenizer: AnyTokenizer) -> Iterator[np.ndarray]:
+    """Yield the tokens of a part of a corpus in arrays, with the end token after every document that ends in it.
+
+    About 1 MiB of text is tokenized at once, for which some tokenizers take a hundred times as much memory.
 
     Raises:
         UserError: If the text cannot be read or has a character without a token.
     """
-    dtype, end = token_dtype(tokenizer.vocab_size), [tokenizer.eos_id]
-    arrays: list[np.ndarray] = []
-    texts: list[str] = []
-    ends: list[bool] = []
+    dtype = token_dtype(tokenizer.vocab_size)
+    end = np.array([tokenizer.eos_id], dtype)
+    pieces = (piece for each in part for piece in read_pieces(each))
+    for batch in _batches_of_pieces(pieces):
+        arrays = tokenizer.encode_to_arrays([piece.text for piece in batch], dtype)
+        for tokens, piece in zip(arrays, batch, strict=True):
+            yield tokens
+            if piece.ends:
+                yield end
 
-    def encode() -> None:
-        for ids, is_last in zip(tokenizer.encode(texts), ends, strict=True):
-            arrays.append(np.array(ids + end if is_last else ids, dtype))
-        texts.clear()
-        ends.clear()
 
+def _batches_of_pieces(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield pieces in lists of about 1 MiB of text."""
+    batch: list[Piece] = []
     size = 0
-    for piece in (piece for each in part for piece in read_pieces(each)):
-        texts.append(piece.text)
-        ends.append(piece.ends)
+    for piece in pieces:
+        batch.append(piece)
         size += len(piece.text)
         if size >= _BATCH_BYTES:
-            encode()
-            size = 0
-    encode()
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype)
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class _ShardWriter:
@@ -208,10 +215,14 @@ class _ShardWriter:
         try:
             content = read_regular_file(path)
         except FileNotFoundError:
-            content = tokenize_part(part, self._tokenizer).tobytes()
+            written = io.BytesIO()
+            for each in tokenize_part(part, self._tokenizer):
+                written.write(each)
+            content = written.getvalue()  # which copies nothing
             storage_of(path).replace(path, content)
         tokens = np.frombuffer(content, dtype)
-        documents = np.count_nonzero(tokens == self._tokenizer.eos_id)
+        blocks = (tokens[start : start + _COUNTED_TOKENS] for start in range(0, len(tokens), _COUNTED_TOKENS))
+        documents = sum(np.count_nonzero(block == self._tokenizer.eos_id) for block in blocks)
         return Shard(len(tokens), int(documents), hashlib.sha256(content).hexdigest())
 
 

@@ -15,9 +15,7 @@ from transformer.attention.sites import AxisKind
 from transformer.config import (
     NonNegativeInt,
     NumExamplesOrZero,
-    PositiveFloat,
     PositiveInt,
-    Range,
     Rate,
     TupleLimits,
     UserError,
@@ -26,12 +24,10 @@ from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.packing import PackedBatches
 from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture, TokenShardBatches
-from transformer.data.token_shards import TokenShards
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizing_progress import TokenizingProgressBar
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.tasks.cloze_evaluation import ZERO_SHOT, ClozeEvaluation
-from transformer.tasks.sharded_text import MAX_HELD_OUT_TOKENS, ShardedText, load_sharded_text, uses_token_shards
+from transformer.tasks.sharded_text import ShardedTextConfig, load_text, make_token_shards
 from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import (
     Batch,
@@ -44,7 +40,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import Documents, TextConfig, bytes_per_token, load_encoded_text, mean_token_metrics
+from transformer.tasks.text_data import Documents, bytes_per_token, mean_token_metrics
 from transformer.tasks.text_generation import continuation_evaluation, encode_prompts, predict_continuations
 from transformer.tasks.text_task_base import CONTINUATION_READER, TextTask, real_positions
 
@@ -66,7 +62,7 @@ class Batching(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModelingConfig(TextConfig):
+class LanguageModelingConfig(ShardedTextConfig):
     """Causal language modeling.
 
     Attributes:
@@ -79,12 +75,6 @@ class LanguageModelingConfig(TextConfig):
         num_cloze_questions: The number of gaps in the validation text to fill from ten candidate words, and the number
             of last words to predict, at the end (transformer.tasks.cloze_evaluation). 0 is none.
         shots: For each pass over these questions, the number of completed examples in front of each.
-        shards_dir: The folder, or gs://BUCKET/FOLDER, in which the text is kept as token shards: tokenized once and
-            read from disk (transformer.tasks.sharded_text). `dataset` then names .txt, .jsonl or .parquet files,
-            folders or patterns, several separated by commas. None tokenizes at every start, in memory, unless `dataset`
-            names token shards.
-        dataset_weights: The shares of several data sets in token shards. Empty is in proportion to their tokens.
-        num_tokenizing_processes: The number of processes that make token shards.
     """
 
     batching: Batching = Batching.WINDOWS
@@ -94,9 +84,6 @@ class LanguageModelingConfig(TextConfig):
     max_new_tokens: PositiveInt = 48
     num_cloze_questions: NumExamplesOrZero = 0
     shots: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = ZERO_SHOT
-    shards_dir: str | None = None
-    dataset_weights: tuple[PositiveFloat, ...] = ()
-    num_tokenizing_processes: Annotated[int, Range(1, 2**10)] = 1
 
     def _check(self) -> None:
         super()._check()
@@ -119,7 +106,7 @@ class LanguageModeling(TextTask):
         how: str = "",
         train_shards: TokenMixture | None = None,
     ):
-        self.config, self._train_shards = config, train_shards
+        self.config = config
         self._prompts = encode_prompts(tokenizer, config.prompts) if config.prompts else None
         longest = 0 if self._prompts is None else int(self._prompts["lengths"].max()) + config.max_new_tokens
         super().__init__(
@@ -131,6 +118,7 @@ class LanguageModeling(TextTask):
             max_decoded_length=longest,
             repeated=config.num_repeated_sequences,
             how=how,
+            train_shards=train_shards,
         )
         self._bytes_V = bytes_per_token(tokenizer)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
@@ -145,16 +133,6 @@ class LanguageModeling(TextTask):
             )
             held_out, averages = splits[config.validation_split], config.eval_parameters
             self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation_split, averages)
-
-    def fingerprint(self) -> dict[str, str]:
-        """Return the SHA-256 of every split's tokens."""
-        of_shards = {} if self._train_shards is None else {"train": self._train_shards.fingerprint}
-        return super().fingerprint() | of_shards
-
-    @property
-    def split_sizes(self) -> dict[str, int]:
-        """The number of tokens of each split."""
-        return super().split_sizes | ({} if self._train_shards is None else {"train": len(self._train_shards)})
 
     def training_batches(self, seed: int) -> BatchSource:
         if self._train_shards is not None:
@@ -250,50 +228,8 @@ def build_task(config: LanguageModelingConfig, directory: Path, rows_multiple: i
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    if uses_token_shards(config, config.shards_dir):
-        text = open_sharded_text(config, directory)
-        splits = {"train": text.train.documents(MAX_HELD_OUT_TOKENS), **text.held_out}
-        return LanguageModeling(config, text.tokenizer, splits, rows_multiple, text.split_note, text.train)
-    if config.dataset_weights:
-        raise UserError(
-            f"config.task.dataset_weights={config.dataset_weights} are for token shards: name their folder by "
-            "config.task.shards_dir"
-        )
-    tokenizer, splits, how = load_encoded_text(config, directory, roles=())
-    return LanguageModeling(config, tokenizer, splits, rows_multiple, how)
-
-
-def open_sharded_text(config: LanguageModelingConfig, directory: Path | None) -> ShardedText:
-    """Open the token shards of a config's text, after tokenizing what is not tokenized yet, which shows its progress.
-
-    Args:
-        config: The config.
-        directory: The run directory, whose tokenizer is used, or which receives one; None for none.
-    """
-    with TokenizingProgressBar() as report:
-        return load_sharded_text(
-            config,
-            directory,
-            shards_dir=config.shards_dir,
-            weights=config.dataset_weights,
-            num_processes=config.num_tokenizing_processes,
-            report=report,
-        )
-
-
-def make_token_shards(config: LanguageModelingConfig, directory: Path | None) -> Mapping[str, TokenShards]:
-    """Return the token shards of a config's text by name, after tokenizing what is not tokenized yet.
-
-    Args:
-        config: The config.
-        directory: The run directory, whose tokenizer is used; None trains one.
-
-    Raises:
-        UserError: If the config names no folder for them.
-    """
-    if config.shards_dir is None:
-        raise UserError("tokenize needs a folder for the token shards: add --config.task.shards_dir=DIR")
-    return open_sharded_text(config, directory).corpora
+    tokenizer, splits, how, train_shards = load_text(config, directory, roles=())
+    return LanguageModeling(config, tokenizer, splits, rows_multiple, how, train_shards)
 
 
 def build_synthetic_task(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:

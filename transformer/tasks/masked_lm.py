@@ -18,6 +18,8 @@ from transformer.config import GreaterThan, HalfOpenRange, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
 from transformer.data.next_sentence_pairs import NextSentenceBatches, SentenceBoundaryDetector
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
+from transformer.data.token_mixture import TokenMixture, TokenShardBatches
+from transformer.data.token_shards import TokenShards
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import (
@@ -31,6 +33,7 @@ from transformer.models.task_interface import (
 from transformer.tasks.base_task import refuse_decoding_options, report_means
 from transformer.tasks.losses import class_loss
 from transformer.tasks.mask_filling import describe_word_probabilities, fill_masks
+from transformer.tasks.sharded_text import ShardedTextConfig, load_text, make_token_shards, uses_token_shards
 from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import (
     Batch,
@@ -44,7 +47,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import Documents, TextConfig, load_encoded_text
+from transformer.tasks.text_data import Documents
 from transformer.tasks.text_task_base import (
     MAX_PROBE_TOKENS,
     TextTask,
@@ -76,7 +79,7 @@ class InputFormat(enum.Enum):
     """What fills a row.
 
     Attributes:
-        CROPS: A window that begins anywhere in the text, its documents joined.
+        CROPS: A window that begins anywhere in the text, its documents joined. Of token shards, as WINDOWS.
         WINDOWS: Windows of the text that do not overlap, each once an epoch.
         PAIRS: Two spans of whole sentences between special tokens; in half of the pairs the second follows the first in
             the text. Their token types are 0 and 1 (transformer.data.next_sentence_pairs).
@@ -120,7 +123,7 @@ class PretrainingObjective(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLanguageModelingConfig(TextConfig):
+class MaskedLanguageModelingConfig(ShardedTextConfig):
     """Masked language modeling.
 
     Attributes:
@@ -177,10 +180,13 @@ class MaskedLanguageModeling(TextTask):
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
         how: str = "",
+        train_shards: TokenMixture | None = None,
     ):
         if tokenizer.mask_id is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modeling needs")
-        super().__init__(config, tokenizer, splits, rows_multiple, asks=_signature(config), how=how)
+        super().__init__(
+            config, tokenizer, splits, rows_multiple, asks=_signature(config), how=how, train_shards=train_shards
+        )
         self.config, self._mask = config, tokenizer.mask_id
         special = np.isin(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
@@ -195,6 +201,14 @@ class MaskedLanguageModeling(TextTask):
         self.evaluations = (*hidden, *middles)
 
     def training_batches(self, seed: int) -> BatchSource:
+        if self._train_shards is not None:
+            return TokenShardBatches(
+                self._train_shards,
+                context_length=self.config.context_length,
+                rows=self.config.batch_size,
+                seed=seed,
+                frame=self._frame,
+            )
         return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
 
     def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
@@ -540,8 +554,34 @@ def build_task(config: MaskedLanguageModelingConfig, directory: Path, rows_multi
     Raises:
         UserError: If data are missing, or the tokenizer has no mask token.
     """
-    tokenizer, splits, how = load_encoded_text(config, directory, _special_roles(config))
-    return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple, how)
+    if uses_token_shards(config):
+        _check_format_of_shards(config)
+    tokenizer, splits, how, train_shards = load_text(config, directory, _special_roles(config))
+    return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple, how, train_shards)
+
+
+def make_masked_token_shards(config: MaskedLanguageModelingConfig, directory: Path | None) -> Mapping[str, TokenShards]:
+    """Return the token shards of a config's text, whose tokenizer has a mask token, as `make_token_shards`."""
+    _check_format_of_shards(config)
+    return make_token_shards(config, directory, _special_roles(config))
+
+
+def _check_format_of_shards(config: MaskedLanguageModelingConfig) -> None:
+    """Check that rows can be read from token shards.
+
+    Raises:
+        UserError: If a row holds two texts, or the same tokens must be masked in every epoch.
+    """
+    if config.input_format.paired:
+        raise UserError(
+            f"config.task.input_format={config.input_format.value} draws pairs from sentences of all documents, which "
+            "are not found in token shards: say windows, or leave out config.task.shards_dir"
+        )
+    if config.masking is MaskingMode.STATIC:
+        raise UserError(
+            "config.task.masking=static hides the same tokens of an example in every epoch, but windows of token "
+            "shards begin elsewhere in every epoch: say dynamic, or leave out config.task.shards_dir"
+        )
 
 
 def build_synthetic_task(config: MaskedLanguageModelingConfig, rows_multiple: int = 1) -> MaskedLanguageModeling:
@@ -551,5 +591,9 @@ def build_synthetic_task(config: MaskedLanguageModelingConfig, rows_multiple: in
 
 
 TASK = TaskSpec(
-    MaskedLanguageModelingConfig, build_synthetic_task, build_task, InputReader(_make_task_interface, read_framed)
+    MaskedLanguageModelingConfig,
+    build_synthetic_task,
+    build_task,
+    InputReader(_make_task_interface, read_framed),
+    make_masked_token_shards,
 )

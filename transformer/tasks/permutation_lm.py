@@ -17,6 +17,7 @@ from transformer.config import PositiveInt, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
 from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches
 from transformer.data.text_batches import SegmentBatches, SpecialTokenFrame, WindowBatches, join_documents
+from transformer.data.token_mixture import TokenMixture
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.model import Aux
@@ -30,6 +31,7 @@ from transformer.tasks.recurrent_memory import (
     next_memory_state,
     sums_with_and_without_memory,
 )
+from transformer.tasks.sharded_text import ShardedTextConfig, load_text, make_token_shards
 from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import (
     Batch,
@@ -44,9 +46,7 @@ from transformer.tasks.task import (
 )
 from transformer.tasks.text_data import (
     Documents,
-    TextConfig,
     evenly_spaced_excerpts,
-    load_encoded_text,
     token_axis_labels,
 )
 from transformer.tasks.text_task_base import CONTINUATION_READER, TextTask, make_text_task_interface
@@ -55,7 +55,7 @@ INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
 
 
 @dataclasses.dataclass(frozen=True)
-class PermutationLanguageModelingConfig(TextConfig):
+class PermutationLanguageModelingConfig(ShardedTextConfig):
     """Permutation language modeling (Yang et al. 2019).
 
     Attributes:
@@ -100,8 +100,10 @@ class PermutationLanguageModeling(TextTask):
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
         how: str = "",
+        train_shards: TokenMixture | None = None,
     ):
-        super().__init__(config, tokenizer, splits, rows_multiple, asks=PERMUTATION_LANGUAGE_MODELING, how=how)
+        asks = PERMUTATION_LANGUAGE_MODELING
+        super().__init__(config, tokenizer, splits, rows_multiple, asks=asks, how=how, train_shards=train_shards)
         self.config = config
         self.interface = _make_task_interface(config, tokenizer)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
@@ -120,9 +122,11 @@ class PermutationLanguageModeling(TextTask):
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another, each with a random factorization order."""
-        stream = join_documents(self._train, self.tokenizer.eos_id)
         lanes = SegmentBatches(
-            stream, context_length=self.config.context_length, rows=self.config.batch_size, seed=seed
+            self._successive_tokens,
+            context_length=self.config.context_length,
+            rows=self.config.batch_size,
+            seed=seed,
         )
         return PermutedBatches(lanes, self.config.permutations, seed)
 
@@ -227,8 +231,8 @@ def build_task(
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    tokenizer, splits, how = load_encoded_text(config, directory, roles=())
-    return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple, how)
+    tokenizer, splits, how, train_shards = load_text(config, directory, roles=())
+    return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple, how, train_shards)
 
 
 def build_synthetic_task(
@@ -259,4 +263,4 @@ def _read(config: Any, view: StateView, tokenizer: AnyTokenizer, sentences: Inpu
 
 
 READER = InputReader(_make_task_interface, _read)
-TASK = TaskSpec(PermutationLanguageModelingConfig, build_synthetic_task, build_task, READER)
+TASK = TaskSpec(PermutationLanguageModelingConfig, build_synthetic_task, build_task, READER, make_token_shards)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Key
 from transformer.config import PositiveInt, UserError
 from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.text_batches import SegmentBatches, WindowBatches, join_documents
+from transformer.data.token_mixture import TokenMixture
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
@@ -20,9 +21,10 @@ from transformer.tasks.recurrent_memory import (
     next_memory_state,
     sums_with_and_without_memory,
 )
+from transformer.tasks.sharded_text import load_text, make_token_shards
 from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import Batch, Evaluation, StateView, TaskSpec
-from transformer.tasks.text_data import Documents, load_encoded_text
+from transformer.tasks.text_data import Documents
 from transformer.tasks.text_task_base import CONTINUATION_READER
 
 
@@ -60,15 +62,20 @@ class SegmentLanguageModeling(LanguageModeling):
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
         how: str = "",
+        train_shards: TokenMixture | None = None,
     ):
-        super().__init__(config, tokenizer, splits, rows_multiple, how)
+        super().__init__(config, tokenizer, splits, rows_multiple, how, train_shards)
         of_segments = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
         self.evaluations = (*self.evaluations, *of_segments)
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another from step to step."""
-        stream = join_documents(self._train, self.tokenizer.eos_id)
-        return SegmentBatches(stream, context_length=self.config.context_length, rows=self.config.batch_size, seed=seed)
+        return SegmentBatches(
+            self._successive_tokens,
+            context_length=self.config.context_length,
+            rows=self.config.batch_size,
+            seed=seed,
+        )
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory.
@@ -137,8 +144,8 @@ def build_task(
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    tokenizer, splits, how = load_encoded_text(config, directory, roles=())
-    return SegmentLanguageModeling(config, tokenizer, splits, rows_multiple, how)
+    tokenizer, splits, how, train_shards = load_text(config, directory, roles=())
+    return SegmentLanguageModeling(config, tokenizer, splits, rows_multiple, how, train_shards)
 
 
 def build_synthetic_task(config: SegmentLanguageModelingConfig, rows_multiple: int = 1) -> SegmentLanguageModeling:
@@ -147,4 +154,4 @@ def build_synthetic_task(config: SegmentLanguageModelingConfig, rows_multiple: i
     return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(SegmentLanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER)
+TASK = TaskSpec(SegmentLanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER, make_token_shards)

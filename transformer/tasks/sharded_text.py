@@ -1,10 +1,11 @@
 """Text for language models from token shards: tokenized once, read from disk, in memory independent of the corpus."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from transformer.config import UserError
+from transformer.config import PositiveFloat, Range, UserError
 from transformer.data.batches import fingerprint
 from transformer.data.corpus import CorpusFile, corpus_fingerprint, describe_files, find_corpus_files, sample_texts
 from transformer.data.datasets.local_files import SPLITS, join_notes, locate_file
@@ -14,15 +15,34 @@ from transformer.data.tokenize_corpus import TokenizingProgress, tokenize_corpus
 from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
+from transformer.data.tokenizing_progress import TokenizingProgressBar
 from transformer.storage.disk_errors import refuse_unusable_storage
 from transformer.storage.paths import parse_path
-from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
+from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind, load_encoded_text
 
 TOKENIZER_SAMPLE_BYTES = 1 << 25
 """The bytes of training text that a tokenizer is trained on, from evenly spaced places."""
 MAX_HELD_OUT_TOKENS = 1 << 20
 """The tokens of a validation or test split that are evaluated, at most."""
 _CUT_FRACTION = 20  # one in so many tokens is held out for a split without files of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedTextConfig(TextConfig):
+    """A text that may be kept as token shards.
+
+    Attributes:
+        shards_dir: The folder, or gs://BUCKET/FOLDER, in which the text is kept as token shards: tokenized once and
+            read from disk (transformer.tasks.sharded_text). `dataset` then names .txt, .jsonl or .parquet files,
+            folders or patterns, several separated by commas. None tokenizes at every start, in memory, unless `dataset`
+            names token shards.
+        dataset_weights: The shares of several data sets in token shards. Empty is in proportion to their tokens.
+        num_tokenizing_processes: The number of processes that make token shards.
+    """
+
+    shards_dir: str | None = None
+    dataset_weights: tuple[PositiveFloat, ...] = ()
+    num_tokenizing_processes: Annotated[int, Range(1, 2**10)] = 1
 
 
 class CorpusSource(NamedTuple):
@@ -37,6 +57,22 @@ class CorpusSource(NamedTuple):
     name: str
     folder: Path | None
     files: Mapping[str, Sequence[Path]]
+
+
+class LoadedText(NamedTuple):
+    """A text, in memory or in token shards.
+
+    Attributes:
+        tokenizer: Its tokenizer.
+        splits: The documents of every split; of the training split in token shards, the first.
+        split_note: How the splits were cut, in words.
+        train_shards: The token shards of the training split; None if it is in memory.
+    """
+
+    tokenizer: AnyTokenizer
+    splits: dict[str, Documents]
+    split_note: str
+    train_shards: TokenMixture | None
 
 
 class ShardedText(NamedTuple):
@@ -57,18 +93,69 @@ class ShardedText(NamedTuple):
     corpora: Mapping[str, TokenShards]
 
 
-def uses_token_shards(config: TextConfig, shards_dir: str | None) -> bool:
+def load_text(config: ShardedTextConfig, directory: Path, roles: tuple[str, ...]) -> LoadedText:
+    """Open a config's text: its token shards, or, where it names none, the text in memory.
+
+    Args:
+        config: The config.
+        directory: The run directory, which keeps the tokenizer.
+        roles: The special tokens that a trained tokenizer needs, such as "mask".
+
+    Raises:
+        UserError: As `load_sharded_text` and transformer.tasks.text_data.load_encoded_text.
+    """
+    if uses_token_shards(config):
+        text = open_sharded_text(config, directory, roles)
+        splits = {"train": text.train.documents(MAX_HELD_OUT_TOKENS), **text.held_out}
+        return LoadedText(text.tokenizer, splits, text.split_note, text.train)
+    if config.dataset_weights:
+        raise UserError(
+            f"config.task.dataset_weights={config.dataset_weights} are for token shards: name their folder by "
+            "config.task.shards_dir"
+        )
+    return LoadedText(*load_encoded_text(config, directory, roles), None)
+
+
+def open_sharded_text(config: ShardedTextConfig, directory: Path | None, roles: tuple[str, ...]) -> ShardedText:
+    """Open the token shards of a config's text, after tokenizing what is not tokenized yet, which shows its progress.
+
+    Args:
+        config: The config.
+        directory: The run directory, whose tokenizer is used, or which receives one; None for none.
+        roles: The special tokens that a trained tokenizer needs.
+    """
+    with TokenizingProgressBar() as report:
+        return load_sharded_text(config, directory, roles=roles, report=report)
+
+
+def make_token_shards(
+    config: ShardedTextConfig, directory: Path | None, roles: tuple[str, ...] = ()
+) -> Mapping[str, TokenShards]:
+    """Return the token shards of a config's text by name, after tokenizing what is not tokenized yet.
+
+    Args:
+        config: The config.
+        directory: The run directory, whose tokenizer is used; None trains one.
+        roles: The special tokens that a trained tokenizer needs.
+
+    Raises:
+        UserError: If the config names no folder for them.
+    """
+    if config.shards_dir is None:
+        raise UserError("tokenize needs a folder for the token shards: add --config.task.shards_dir=DIR")
+    return open_sharded_text(config, directory, roles).corpora
+
+
+def uses_token_shards(config: ShardedTextConfig) -> bool:
     """Whether a config's text is read from token shards: it names their folder, or that of the corpora to tokenize."""
-    return shards_dir is not None or _shards_folder(config.dataset.split(",")[0], config.data_dir) is not None
+    return config.shards_dir is not None or _shards_folder(config.dataset.split(",")[0], config.data_dir) is not None
 
 
 def load_sharded_text(
-    config: TextConfig,
+    config: ShardedTextConfig,
     directory: Path | None,
     *,
-    shards_dir: str | None,
-    weights: Sequence[float] = (),
-    num_processes: int = 1,
+    roles: tuple[str, ...] = (),
     report: Callable[[str, TokenizingProgress], None] = lambda name, progress: None,
 ) -> ShardedText:
     """Open the token shards of a text, after tokenizing what is not tokenized yet.
@@ -80,15 +167,14 @@ def load_sharded_text(
         config: The text and its tokenizer. `dataset` names files, folders, patterns (transformer.data.corpus) or
             folders of token shards, separated by commas.
         directory: The run directory; None for none.
-        shards_dir: The folder in which token shards are kept.
-        weights: The weight of each of the data sets; empty is in proportion to their tokens.
-        num_processes: The number of processes that tokenize.
+        roles: The special tokens that a trained tokenizer needs besides the end token.
         report: A function that is called with the name of a corpus and the progress of its tokenizing.
 
     Raises:
         UserError: If data are missing or cannot be read, there is no folder for token shards, the tokenizers differ,
             the number of weights does not fit, or a split is neither train, validation nor test.
     """
+    shards_dir, weights = config.shards_dir, config.dataset_weights
     sources = [_find_source(name, config.data_dir) for name in config.dataset.split(",")]
     if weights and len(weights) != len(sources):
         raise UserError(
@@ -99,7 +185,7 @@ def load_sharded_text(
         if split not in SPLITS[1:]:
             raise UserError(f"{split!r} cannot be evaluated with token shards: say validation or test")
     kept = None if shards_dir is None else parse_path(shards_dir)
-    tokenizer_dir = _find_tokenizer(config, directory, kept, sources)
+    tokenizer_dir = _find_tokenizer(config, directory, kept, sources, roles)
     tokenizer = load_tokenizer(tokenizer_dir)
     if directory is not None and not has_tokenizer(directory):
         copy_tokenizer(tokenizer_dir, directory)
@@ -112,7 +198,7 @@ def load_sharded_text(
                 describe_files(source.files[split]),
                 tokenizer_dir,
                 _kept(kept, source.name),
-                num_processes=num_processes,
+                num_processes=config.num_tokenizing_processes,
                 report=lambda progress: report(name, progress),
             )
         else:
@@ -184,7 +270,11 @@ def _check_tokenizer(shards: TokenShards, tokenizer_dir: Path) -> None:
 
 
 def _find_tokenizer(
-    config: TextConfig, directory: Path | None, shards_dir: Path | None, sources: Sequence[CorpusSource]
+    config: TextConfig,
+    directory: Path | None,
+    shards_dir: Path | None,
+    sources: Sequence[CorpusSource],
+    roles: tuple[str, ...],
 ) -> Path:
     """Return the directory of the tokenizer, which is trained if there is none."""
     if directory is not None and has_tokenizer(directory):
@@ -198,18 +288,24 @@ def _find_tokenizer(
             "config.initialize_from.copy_tokenizer=True bring one along, or say bpe, characters or bytes"
         )
     corpora = [describe_files(source.files["train"]) for source in sources]
-    asked = (config.tokenizer.value, config.vocab_size, TOKENIZER_SAMPLE_BYTES, *map(corpus_fingerprint, corpora))
+    asked = (
+        config.tokenizer.value,
+        config.vocab_size,
+        TOKENIZER_SAMPLE_BYTES,
+        *roles,
+        *map(corpus_fingerprint, corpora),
+    )
     made = _kept(shards_dir, sources[0].name) / f"tokenizer-{fingerprint(asked)[:16]}"
     if not has_tokenizer(made):
         if config.tokenizer is TokenizerKind.BPE:
             print(f"training a tokenizer on at most {TOKENIZER_SAMPLE_BYTES >> 20} MiB of {config.dataset}", flush=True)
         if isinstance(made, Path):
             made.mkdir(exist_ok=True)
-        _train_tokenizer(config, corpora).save(made)
+        _train_tokenizer(config, corpora, (*roles, "end")).save(made)
     return made
 
 
-def _train_tokenizer(config: TextConfig, corpora: Sequence[Sequence[CorpusFile]]) -> Tokenizer:
+def _train_tokenizer(config: TextConfig, corpora: Sequence[Sequence[CorpusFile]], roles: tuple[str, ...]) -> Tokenizer:
     """Train a tokenizer on as many bytes of each corpus."""
 
     def texts() -> Iterator[str]:
@@ -219,8 +315,8 @@ def _train_tokenizer(config: TextConfig, corpora: Sequence[Sequence[CorpusFile]]
     match config.tokenizer:
         case TokenizerKind.CHARACTERS:
             # The sample may lack a character of the text.
-            return character_tokenizer(texts(), ("end", "unknown"))
+            return character_tokenizer(texts(), (*roles, "unknown"))
         case TokenizerKind.BYTES:
-            return byte_tokenizer(("end",))
+            return byte_tokenizer(roles)
         case _:
-            return train_byte_bpe(texts(), config.vocab_size, ("end",))
+            return train_byte_bpe(texts(), config.vocab_size, roles)

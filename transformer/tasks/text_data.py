@@ -142,9 +142,7 @@ def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...
             raise UserError(f"{config.dataset} has an empty split {name!r}: give it text")
     roles = tuple(dict.fromkeys((*roles, "end"))) if len(splits["train"]) > 1 else roles
     tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, splits, roles)
-    encoded: dict[str, Documents] = {
-        name: [np.array(ids, np.int32) for ids in tokenizer.encode(list(texts))] for name, texts in splits.items()
-    }
+    encoded: dict[str, Documents] = {name: tokenizer.encode_to_arrays(list(texts)) for name, texts in splits.items()}
     lines = {name: long_lines(texts) for name, texts in splits.items()} if text.from_files else {}
     return EncodedText(
         tokenizer, encoded, join_notes((text.split_note, describe_overlap(lines, "lines of 40 letters and more")))

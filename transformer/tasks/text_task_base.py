@@ -11,7 +11,10 @@ from jaxtyping import Array, Bool, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
+from transformer.config import UserError
 from transformer.data.batches import fingerprint
+from transformer.data.text_batches import TokenStream, join_documents
+from transformer.data.token_mixture import TokenMixture
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, Signature, TaskInterface
@@ -55,6 +58,8 @@ class TextTask(BaseTask):
         max_decoded_length: The greatest length that the task decodes, prompt included.
         repeated: The number of examples of repeated random tokens that are probed in addition to the text.
         how: How the splits were cut.
+        train_shards: The token shards of the training text, of which `splits` then has the beginning; None if `splits`
+            has all of it.
 
     Raises:
         UserError: If the batch size does not fit, or the validation text is shorter than a probe example.
@@ -71,8 +76,9 @@ class TextTask(BaseTask):
         max_decoded_length: int = 0,
         repeated: int = 0,
         how: str = "",
+        train_shards: TokenMixture | None = None,
     ):
-        self._how = how
+        self._how, self._train_shards = how, train_shards
         self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
         self._splits = splits
         check_batch_size(config.batch_size, rows_multiple)
@@ -85,12 +91,30 @@ class TextTask(BaseTask):
 
     def fingerprint(self) -> dict[str, str]:
         """Return the SHA-256 of every split's tokens."""
-        return {name: fingerprint(documents) for name, documents in self._splits.items()}
+        of_shards = {} if self._train_shards is None else {"train": self._train_shards.fingerprint}
+        return {name: fingerprint(documents) for name, documents in self._splits.items()} | of_shards
 
     @property
     def split_sizes(self) -> dict[str, int]:
         """The number of tokens of each split."""
-        return {name: sum(map(len, documents)) for name, documents in self._splits.items()}
+        of_shards = {} if self._train_shards is None else {"train": len(self._train_shards)}
+        return {name: sum(map(len, documents)) for name, documents in self._splits.items()} | of_shards
+
+    @property
+    def _successive_tokens(self) -> TokenStream:
+        """The training text as one stream, whose documents follow one another, each with the end token if there is one.
+
+        Raises:
+            UserError: If it is of several data sets in token shards.
+        """
+        if self._train_shards is None:
+            return join_documents(self._train, self.tokenizer.eos_id)
+        if len(self._train_shards.sets) > 1:
+            raise UserError(
+                f"config.task.dataset={self._text.dataset} are several data sets of token shards, and segments that "
+                "follow one another are of one: name one, which may be a folder or a pattern"
+            )
+        return self._train_shards.sets[0]
 
     @property
     def data_summary(self) -> tuple[str, ...]:

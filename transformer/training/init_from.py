@@ -7,7 +7,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from transformer.config import Config, UserError, from_config, suggest_nearest
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
-from transformer.huggingface.convert import OpenedModel, open_model_folder
 from transformer.json_reading import read_json_object
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, leaves_by_path
@@ -30,6 +29,9 @@ from transformer.storage.paths import parse_path, storage_of
 from transformer.training.init_plan import ArrayInfo, InitPlan, parse_init_rule, plan_parameters
 from transformer.training.partitioning import is_axis_names
 from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
+
+if TYPE_CHECKING:
+    from transformer.huggingface.convert import OpenedModel
 
 Wanted = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -471,6 +473,8 @@ def _another_tokenizer(path: Path) -> str:
 
 
 def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
+    from transformer.huggingface.convert import open_model_folder  # which few runs need, and which takes a while
+
     try:
         published = open_model_folder(path)
     except UserError as error:
@@ -496,7 +500,7 @@ def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.make_array_from_callback(array.shape, leaf.sharding, array.__getitem__)
 
 
-def _notes_of_folder(path: Path, published: OpenedModel, workdir: Path | None) -> tuple[str, ...]:
+def _notes_of_folder(path: Path, published: "OpenedModel", workdir: Path | None) -> tuple[str, ...]:
     if workdir is None or "image" in published.interface.inputs or not has_tokenizer(workdir):
         return ()
     theirs, ours = (

@@ -7,8 +7,6 @@ since the slots need the parts. English is written with "and" and no comma, Germ
 
 import functools
 
-from num2words import num2words
-
 from transformer.data.datasets.aligned_templates import Span, merge_spans
 
 LARGEST = 999_999
@@ -16,11 +14,15 @@ LARGEST = 999_999
 
 @functools.cache
 def _table(language: str) -> tuple[str, ...]:
+    from num2words import num2words  # imported here, for the tables of all its languages take a while to load
+
     return tuple(num2words(number, lang=language) for number in range(1000 if language == "de" else 100))
 
 
 @functools.cache
 def _ordinals(language: str) -> tuple[str, ...]:
+    from num2words import num2words
+
     return tuple(num2words(number, lang=language, to="ordinal") for number in range(32))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from transformer.config import NonNegativeInt, UserError, convert_value, refuse_single_text
 from transformer.data.tokenizers.token_text import TokenEncoding, label_tokens, piece_bytes
@@ -129,6 +130,10 @@ class MarianTokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode source texts without special tokens."""
         return self._numbers_of(self._reader, texts)
+
+    def encode_to_arrays(self, texts: Sequence[str], dtype: npt.DTypeLike = np.int32) -> list[np.ndarray]:
+        """Encode source texts without special tokens, into arrays."""
+        return [np.array(ids, dtype) for ids in self.encode(texts)]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[EncodedTextWithOffsets]:
         """Refuse to tell which characters each token is of.

@@ -8,21 +8,25 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tokenizers
 import tokenizers.decoders
 import tokenizers.models
+import tokenizers.pre_tokenizers
 
 from transformer.config import Range, UserError, refuse_single_text, suggest_nearest
 from transformer.data.tokenizers.token_text import (
     CONTINUATION_PREFIX,
     WORD_START,
     TokenEncoding,
+    byte_characters,
     detect_token_encoding,
     label_tokens,
     piece_bytes,
 )
 from transformer.storage.paths import storage_of
 
+_MOST_BYTE_TOKENS = 2**9  # of a tokenizer of bytes, special ones included; a greater one is not looked at
 _ID_FIELDS = {"pad": "pad_id", "begin": "bos_id", "end": "eos_id", "unknown": "unk_id", "mask": "mask_id"}
 
 ROLES = tuple(_ID_FIELDS)
@@ -131,6 +135,38 @@ class Tokenizer:
         refuse_single_text(texts, "texts")
         self._check_characters(texts)
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_to_arrays(self, texts: Sequence[str], dtype: npt.DTypeLike = np.int32) -> list[np.ndarray]:
+        """Encode texts as `encode` does, into arrays; a tokenizer of bytes takes no more memory than these.
+
+        Args:
+            texts: The texts.
+            dtype: The type of the token numbers.
+
+        Returns:
+            The token numbers of each text.
+        """
+        if self._ids_of_bytes is None:
+            return [np.array(ids, dtype) for ids in self.encode(texts)]
+        refuse_single_text(texts, "texts")
+        of_bytes = self._ids_of_bytes.astype(dtype)
+        return [of_bytes[np.frombuffer(text.encode(), np.uint8)] for text in texts]
+
+    @functools.cached_property
+    def _ids_of_bytes(self) -> np.ndarray | None:
+        """The token of every byte, [256], where all tokens but special ones are single bytes; else None."""
+        vocabulary = self.backend.get_vocab(with_added_tokens=False) if self.vocab_size <= _MOST_BYTE_TOKENS else {}
+        splits = self.backend.pre_tokenizer
+        if (
+            vocabulary.keys() != set(byte_characters())
+            or not isinstance(self.backend.model, tokenizers.models.BPE)
+            or not isinstance(splits, tokenizers.pre_tokenizers.ByteLevel)
+            or splits.add_prefix_space
+            or self.backend.normalizer is not None
+            or not all(token.special for token in self.backend.get_added_tokens_decoder().values())
+        ):
+            return None
+        return np.array([vocabulary[character] for character in byte_characters()])
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[EncodedTextWithOffsets]:
         """Encode texts without special tokens, and tell which characters each token is of.
