@@ -9,6 +9,7 @@ import pytest
 
 from transformer.costs.chips import Chip
 from transformer.costs.compiled_program import Collective, CompiledProgram
+from transformer.costs.hlo_execution import Work
 from transformer.costs.roofline import collective_seconds, estimate_step
 
 TORUS = Chip("t", 10**9, 1e12, 1e9, link_bandwidth=1e6, num_links=6, wraparound_multiple=4, network_bandwidth=1e4)
@@ -142,6 +143,28 @@ def test_the_step(
     assert found.fully_overlapped_step_seconds == pytest.approx(max(compute, memory, links))
     assert found.fully_exposed_step_seconds == pytest.approx(max(compute, memory) + links)
     assert found.fully_overlapped_step_seconds <= found.step_seconds <= found.fully_exposed_step_seconds
+
+
+@pytest.mark.parametrize(
+    ("work", "hidden"),
+    [
+        (None, 6.0),
+        (Work(0, 0, 0), 0.0),
+        (Work(int(2e9), int(1e12), 0), 2.0),  # 2 s of memory, 1 s of products
+        (Work(int(1e9), int(2e12), int(1e12)), 4.0),  # half of the products takes three times as long
+        (Work(int(9e9), 0, 0), 6.0),
+    ],
+)
+def test_a_collective_is_hidden_for_as_long_as_the_kernels_beside_it_take(work: Work | None, hidden: float) -> None:
+    found = estimate_step(program(HIDDEN._replace(work=work)), 0.0, TORUS._replace(float32_slowdown=3.0), MESH)
+    assert (found.overlapped_seconds, found.blocking_seconds) == pytest.approx((hidden, 6.0 - hidden))
+
+
+def test_products_of_float32_operands_take_longer_by_the_chips_slowdown() -> None:
+    half = program()._replace(float32_flops=int(1e12))
+    found = estimate_step(half, 2 * 64 * 1e12, TORUS._replace(float32_slowdown=2.0), MESH)
+    assert found.compute_seconds == pytest.approx(1 + 2)
+    assert estimate_step(half, 2 * 64 * 1e12, TORUS, MESH).compute_seconds == pytest.approx(2)
 
 
 def test_seconds_by_kind() -> None:

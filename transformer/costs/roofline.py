@@ -1,11 +1,12 @@
 """A roofline model of the step time, from counted FLOPs, bytes and communication, and published hardware rates.
 
-    compute       = (FLOPs + recomputed FLOPs) / (chips x FLOPs per second)
+    compute       = (FLOPs + recomputed FLOPs + (slowdown - 1) x float32 FLOPs) / (chips x FLOPs per second)
     memory        = bytes moved through a chip's main memory / its memory bandwidth
     communication = sum over collectives of the bytes that a chip must send / the bandwidth of its links
 
-Compute and memory overlap. A collective that the compiler scheduled asynchronously overlaps with them; any other blocks
-the chip:
+Compute and memory overlap. float32 FLOPs are those of products with float32 operands, which the compiled program has. A
+collective overlaps with the kernels that the compiler scheduled between its start and its end, for as long as these
+take by the same model; any other time blocks the chip:
 
     step = max(compute, memory, overlapped communication) + blocking communication
 
@@ -115,11 +116,11 @@ def estimate_step(
             seconds = _with_the_other_way(seconds, collective.device_group, idle)
         key = collective.kind, collective.mesh_axes
         by_kind[key] = by_kind.get(key, 0.0) + seconds
-        if collective.overlapped:
-            overlapped += seconds
-        else:
-            blocking += seconds
-    compute = (flops + recomputed_flops) / (len(devices) * chip.flops_per_second)
+        hidden = min(seconds, collective.num_executions * _seconds_beside(collective, chip))
+        overlapped += hidden
+        blocking += seconds - hidden
+    slowed = (chip.float32_slowdown - 1) * program.float32_flops
+    compute = ((flops + recomputed_flops) / len(devices) + slowed) / chip.flops_per_second
     return StepEstimate(
         flops,
         recomputed_flops,
@@ -131,6 +132,17 @@ def estimate_step(
         blocking,
         dict(sorted(by_kind.items())),
     )
+
+
+def _seconds_beside(collective: Collective, chip: Chip) -> float:
+    """Return the seconds of the kernels that one execution of a collective overlaps with; unlimited if unknown."""
+    if not collective.overlapped:
+        return 0.0
+    if collective.work is None:
+        return math.inf
+    moved, flops, float32_flops = collective.work
+    slowed = flops + (chip.float32_slowdown - 1) * float32_flops
+    return max(moved / chip.memory_bandwidth, slowed / chip.flops_per_second)
 
 
 def _with_the_other_way(seconds: float, chain: tuple[int, ...], idle: dict[frozenset[tuple[int, int]], float]) -> float:
