@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 from jaxtyping import Array, Float
 
-from transformer.layers.functional_module import Module, ParameterBuilder
+from transformer.layers.functional_module import Module, ParameterBuilder, store_inputs_alone
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
@@ -85,7 +85,10 @@ class FeedForward(Module):
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Apply the network to each position."""
         function = self.activation.function
-        hidden = function(self.expand(x)) if self.gate is None else function(self.gate(x)) * self.expand(x)
+        if self.gate is None:
+            hidden = store_inputs_alone(function, self.expand(x))
+        else:
+            hidden = store_inputs_alone(lambda gate, expanded: function(gate) * expanded, self.gate(x), self.expand(x))
         return self.contract(
             with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
         )
