@@ -40,7 +40,10 @@ def _compile_by(python: str, words: Sequence[str]) -> int:
         raise UserError(f"--compiler_python={python} is no program: give the path of an environment's python")
     path = os.pathsep.join(filter(None, (str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run([python, "-m", "launch.compile", *words], env=environment, check=False).returncode
+    try:
+        return subprocess.run([python, "-m", "launch.compile", *words], env=environment, check=False).returncode
+    except OSError as error:
+        raise UserError(f"--compiler_python={python} cannot be run: {error.strerror}") from error
 
 
 COMMAND = Command(

@@ -87,7 +87,15 @@ def test_seconds_through_a_switch_and_beyond_the_host() -> None:
         0.8
     )
     hosts = [Device((), number // 4) for number in range(8)]
-    assert collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(14.0)
+    # Each device sends 140,000 bytes around rings, which leave a host over the network shares of its four devices.
+    assert collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(14.0 / 4)
+    # One device of each host: over its own share.
+    assert collective_seconds(collective("all-reduce", 80_000, (0, 4)), SWITCHED, hosts) == pytest.approx(8.0)
+    # Four of the seven parts that a device sends are for the other host; within, links are faster.
+    assert collective_seconds(collective("all-to-all", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(7.0 * 4 / 7)
+    assert collective_seconds(collective("collective-permute", 80_000, (3, 4)), SWITCHED, hosts) == pytest.approx(8.0)
+    fast = SWITCHED._replace(network_bandwidth=1e12)
+    assert collective_seconds(collective("all-gather", 8_000_000, range(8)), fast, hosts) == pytest.approx(0.7)
     with pytest.raises(ValueError, match="the network bandwidth of t is not published"):
         collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED._replace(network_bandwidth=None), hosts)
 

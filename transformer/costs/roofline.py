@@ -17,6 +17,7 @@ not in the MFU.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -182,7 +183,7 @@ def collective_seconds(collective: Collective, chip: Chip, devices: Sequence[Any
     count, size = collective.num_participants, collective.num_bytes
     group = [devices[number] for number in collective.device_group]
     if chip.wraparound_multiple == 0:
-        return _sent(collective) / _switched(chip, group)
+        return _switched_seconds(collective, chip, group)
     lines = _lines(chip, group, devices)
     match collective.kind:
         case "collective-permute":
@@ -203,13 +204,28 @@ def _sent(collective: Collective) -> float:
     return 2 * once if collective.kind == "all-reduce" else once
 
 
-def _switched(chip: Chip, group: Sequence[Any]) -> float:
-    """Return the bandwidth of a GPU: that of its links within a host, its share of the network across hosts."""
-    if len({device.process_index for device in group}) == 1:
-        return chip.link_bandwidth * chip.num_links
+def _switched_seconds(collective: Collective, chip: Chip, group: Sequence[Any]) -> float:
+    """Return the seconds of GPUs: over their links within a host, and over their shares of the network across hosts.
+
+    Rings through several GPUs of each host leave it over the network share of another GPU each, so that these add up.
+    An all-to-all sends over a GPU's own share what is meant for other hosts.
+    """
+    sent = _sent(collective)
+    within = sent / (chip.link_bandwidth * chip.num_links)
+    per_host = Counter(device.process_index for device in group)
+    if len(per_host) == 1:
+        return within
     if chip.network_bandwidth is None:
         raise ValueError(f"a collective crosses hosts, and the network bandwidth of {chip.name} is not published")
-    return chip.network_bandwidth
+    between = sent / chip.network_bandwidth
+    fewest = min(per_host.values())
+    match collective.kind:
+        case "collective-permute":
+            return between
+        case "all-to-all" | "ragged-all-to-all":
+            return max(within, between * (len(group) - fewest) / (len(group) - 1))
+        case _:
+            return max(within, between / fewest)
 
 
 def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:
