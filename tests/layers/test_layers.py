@@ -116,6 +116,18 @@ def test_of_cheap_functions_in_bfloat16_the_input_alone_is_stored(name: str) -> 
     np.testing.assert_allclose(rounded.astype(jnp.float32), exact, rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize(("activation", "hidden"), [(Activation.GELU_TANH, 1), (Activation.SWIGLU, 2)])
+def test_of_a_feed_forward_network_in_bfloat16_the_activations_inputs_are_stored(
+    activation: Activation, hidden: int
+) -> None:
+    make = functools.partial(FeedForward, 24, 240, activation=activation, bias=True)
+    module = FunctionalModule(lambda builder: make(builder=builder))
+    x = jax.random.normal(jax.random.key(1), (3, 5, 24), jnp.bfloat16)
+    stored = sizes_between_passes(module.bind(module.init(jax.random.key(0))), x)
+    assert stored.count("bfloat16(3, 5, 240)") == hidden
+    assert len([each for each in stored if "5, 240)" in each]) == hidden
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs", "equation"),
     [

@@ -84,11 +84,16 @@ class FeedForward(Module):
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Apply the network to each position."""
-        function = self.activation.function
         if self.gate is None:
-            hidden = store_inputs_alone(function, self.expand(x))
-        else:
-            hidden = store_inputs_alone(lambda gate, expanded: function(gate) * expanded, self.gate(x), self.expand(x))
+            return store_inputs_alone(self._contract_activated, self.expand(x))
+        return store_inputs_alone(self._contract_activated, self.gate(x), self.expand(x))
+
+    def _contract_activated(
+        self, activated: Float[Array, "*B F"], gated: Float[Array, "*B F"] | None = None
+    ) -> Float[Array, "*B E"]:
+        """Compute f(activated) W_2 + b_2, or of its product with `gated`."""
+        hidden = self.activation.function(activated)
+        hidden = hidden if gated is None else hidden * gated
         return self.contract(
             with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
         )
