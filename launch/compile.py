@@ -1,7 +1,9 @@
 """Compile a config's training step for a TPU, GPU or CPU topology that this machine need not have."""
 
 import json
+import math
 import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -9,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
+from transformer.command_invocation import PACKAGE_PARENT
 from transformer.config import UserError
 
 if TYPE_CHECKING:
+    from transformer.attention.backends import BackendChoice
+    from transformer.costs.compiled_program import CompiledProgram
     from transformer.costs.pods.aot_compile import AotReport
     from transformer.costs.pods.mesh_and_remat_search import CompiledCandidate, Suggestion
     from transformer.training.config import ExperimentConfig
@@ -19,12 +24,26 @@ if TYPE_CHECKING:
 
 def _prepare_compiler(arguments: Arguments) -> None:
     """Set the environment for compiling, which needs another platform than a run on this machine."""
+    if arguments.compiler_python:
+        sys.exit(_compile_by(arguments.compiler_python, arguments.without("compiler_python")))
     topology = arguments.topology or arguments.overrides.get("topology") or arguments.base.get("topology")
     if not topology:
         return
     from transformer.costs.topologies import compile_environment_variables
 
     os.environ.update(compile_environment_variables(topology))
+
+
+def _compile_by(python: str, words: Sequence[str]) -> int:
+    """Run this command with the Python of another environment on the same code, and return its exit code."""
+    if not os.access(python, os.X_OK) or os.path.isdir(python):
+        raise UserError(f"--compiler_python={python} is no program: give the path of an environment's python")
+    path = os.pathsep.join(filter(None, (str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    try:
+        return subprocess.run([python, "-m", "launch.compile", *words], env=environment, check=False).returncode
+    except OSError as error:
+        raise UserError(f"--compiler_python={python} cannot be run: {error.strerror}") from error
 
 
 COMMAND = Command(
@@ -38,7 +57,13 @@ COMMAND = Command(
     flags=(
         Flag(
             "topology",
-            "v4:, v5e:, v5p: or v6e: with the shape of a slice, cpu:N or gpu:N (default: the config's topology)",
+            "v4:, v5e:, v5p: or v6e: with the shape of a slice; a100:, h100:, h200: or b200: with a number of GPUs or "
+            "hosts x GPUs; cpu:N or gpu:N (default: the config's topology)",
+        ),
+        Flag(
+            "compiler_python",
+            "the Python of an environment that has jax's CUDA plugin and the requirements of this package, to compile "
+            "for GPUs there",
         ),
         Flag("search_mesh", "try meshes and rematerialization, and print those that fit best", False, bool),
         Flag(
@@ -51,6 +76,7 @@ COMMAND = Command(
 )
 GB = 1e9
 SHOWN = 6
+SHOWN_LINES = 5
 
 
 def main(arguments: Arguments) -> None:
@@ -114,6 +140,19 @@ def report_as_json(report: "AotReport") -> dict[str, Any]:
         "temp_bytes": None if program is None else program.temp_bytes,
         "code_bytes": None if program is None else program.code_bytes,
         "flops": report.flops,
+        "float32_flops": None if program is None else program.float32_flops,
+        "bytes_moved": None if program is None else program.bytes_moved,
+        "source_lines": []
+        if program is None
+        else [
+            {"line": _short_path(each.line), "bytes": each.num_bytes, "source": each.source}
+            for each in program.source_lines[:SHOWN_LINES]
+        ],
+        "attention": [
+            {"backend": each.backend.value, "call": _describe_call(each), "reason": _reason(each)}
+            for each in report.attention
+        ],
+        "attention_kernels": {} if program is None else dict(program.attention_kernels),
         "collectives": []
         if program is None
         else [
@@ -164,6 +203,7 @@ def format_report(report: "AotReport") -> str:
         f"  batch         {report.batch_size:,} rows in {experiment.run.num_microbatches} microbatches, remat "
         f"{_remat(experiment)}",
         *_bytes(report),
+        *_attention(report),
         *_speed(report),
     ]
     if report.program is not None:
@@ -203,12 +243,75 @@ def _bytes(report: "AotReport") -> list[str]:
     return lines
 
 
+def _attention(report: "AotReport") -> list[str]:
+    lines = []
+    for each in report.attention:
+        reason = _reason(each)
+        lines.append(
+            f"  attention     {each.backend.value} for {_describe_call(each)}{f': {reason}' if reason else ''}"
+        )
+    kernels = {} if report.program is None else report.program.attention_kernels
+    if kernels:
+        lines.append(
+            "  kernels       " + ", ".join(f"{name} {count:,} x" for name, count in kernels.items()) + " per step"
+        )
+    return lines
+
+
+def _describe_call(choice: "BackendChoice") -> str:
+    shape = choice.shape
+    sizes = f"[B {shape.batch}, H {shape.heads}, Q {shape.queries}, K {shape.keys}, D {shape.depth}]"
+    return f"{shape.dtype} {sizes}, {choice.variant}"
+
+
+def _reason(choice: "BackendChoice") -> str | None:
+    """Say why the call does not run on the kernel of the platform's library; None if it does or there is none."""
+    from transformer.attention.attention_spec import Backend
+
+    kernel = {"gpu": Backend.CUDNN, "tpu": Backend.SPLASH}.get(choice.shape.platform)
+    if kernel in (None, choice.backend):
+        return None
+    why = choice.reason_against(kernel)
+    if why is None and choice.shape.num_devices > 1:
+        return f"backend={kernel.value} does not divide itself over a mesh"
+    return why
+
+
+def _short_path(line: str) -> str:
+    """Return a source line with its path as from the checkout or the folder of installed libraries."""
+    for folder in (str(PACKAGE_PARENT), *filter(None, sys.path)):
+        if line.startswith(folder + os.sep):
+            return line[len(folder) + 1 :]
+    return line
+
+
+def _source_lines(program: "CompiledProgram") -> list[str]:
+    lines = [f"  memory traffic {program.bytes_moved / GB:,.1f} GB per step and device, most of it from:"]
+    for each in program.source_lines[:SHOWN_LINES]:
+        share = 100 * each.num_bytes / max(program.bytes_moved, 1)
+        operation = each.source.rsplit("/", 1)[-1]
+        place = _short_path(each.line) or "(inserted by the compiler)"
+        lines.append(f"    {each.num_bytes / GB:10.1f} GB {share:5.1f}%  {place}  {operation}".rstrip())
+    return lines
+
+
+def _links(report: "AotReport") -> list[str]:
+    """Say by which rates the collectives of GPUs are priced, of which the network between hosts is a choice."""
+    chip = None if report.step_estimate is None else report.step_estimate.chip
+    if chip is None or chip.wraparound_multiple or math.prod(report.mesh_shape.values()) == 1:
+        return []
+    within = chip.link_bandwidth * chip.num_links / GB
+    between = "unknown" if chip.network_bandwidth is None else f"{chip.network_bandwidth / GB:.0f} GB/s, as in a DGX"
+    return [f"  links         {within:.0f} GB/s per GPU each way within a host, between hosts {between}"]
+
+
 def _speed(report: "AotReport") -> list[str]:
     from transformer.costs.compiled_program import collective_totals
 
     lines = [] if report.flops is None else [f"  FLOPs         {report.flops:.3e} per step"]
     if report.program is None:
         return lines
+    lines += [*_source_lines(report.program), *_links(report)]
     lines += ["  collectives per step, bytes per device:"]
     expected = report.step_estimate
     for key, total in collective_totals(report.program.collectives).items():
@@ -222,6 +325,8 @@ def _speed(report: "AotReport") -> list[str]:
         loops = ", ".join(report.program.loops_without_trip_count)
         lines.append(f"    loops without a known trip count, counted once: {loops}")
     if expected is not None:
+        if report.program.float32_flops:
+            lines.append(f"  float32       {report.program.float32_flops:.3e} FLOPs per device of float32 operands")
         if expected.recomputed_flops:
             lines.append(
                 f"  recomputed    {expected.recomputed_flops:.3e} FLOPs by remat: in the step time, not in the MFU"

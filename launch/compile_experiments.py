@@ -228,8 +228,8 @@ Written by `make pods` ([launch/compile_experiments.py](../../launch/compile_exp
 compiled for the topology that its config names, without its devices. Bytes are those of one device at their peak, as
 its compiler gives them. Seconds are
 those of our own roofline ([roofline.py](../../transformer/costs/roofline.py)): a bound from counted operations, bytes
-and links at their published rates, and no measurement: no config has run on a TPU. A step that observes its heads
-now and then (`head_statistics_every`) counts as one that does: GPT-2's and BERT's are quicker than they look.
+and links at their published rates, and no measurement: no config has run on a TPU. Of a config that observes its heads
+now and then (`head_statistics_every`), the step is one that doesn't.
 
 Compiled with {said}; {commits}.
 

@@ -13,6 +13,7 @@ from transformer.logical_axes import (
     RULES,
     Placement,
     partition_spec,
+    target_device,
     use_placement,
     with_logical_constraint,
 )
@@ -119,3 +120,10 @@ def test_an_activation_has_a_name_for_each_dimension(count: int | None) -> None:
 def test_two_dimensions_on_one_mesh_axis_are_refused() -> None:
     with pytest.raises(ValueError, match=r"two dimensions .* on one mesh axis"):
         partition_spec(("heads", "feed_forward"), RULES["fsdp+tp"])
+
+
+def test_the_target_is_the_placements_device_or_else_the_processs_own() -> None:
+    assert target_device() == jax.local_devices()[0]
+    last = Placement(jax.make_mesh((1,), ("data",), devices=jax.devices()[-1:]), RULES["dp"])
+    with use_placement(last):
+        assert target_device() == jax.devices()[-1]

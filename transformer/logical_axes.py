@@ -226,6 +226,12 @@ def target_platform() -> str:
     return jax.default_backend() if target is None else target.platform
 
 
+def target_device() -> jax.Device:
+    """Return one of the devices that are compiled for: the placement's, or else this process's first device."""
+    placement = _placement.get()
+    return jax.local_devices()[0] if placement is None else placement.mesh.devices.flat[0]
+
+
 def is_vmapped() -> bool:
     """Whether the code being traced is in vmapped training, whose axis of runs is named `VMAPPED_RUNS`."""
     try:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.attention import kernels
+from transformer.attention import backends, kernels
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import AttentionVariant, CallShape, choose_backend
@@ -479,6 +480,25 @@ CUDNN = AttentionSpec(backend=Backend.CUDNN)
 def test_cudnn_refuses_by_name_what_it_does_not_take(facts: str, position: AttentionPosition, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         choose_backend(CUDNN, AttentionVariant(position=position, features=frozenset(facts.split())), GPU)
+
+
+@pytest.mark.parametrize(
+    ("capability", "says"),
+    [("8.0", "compute capability 9.0 (Hopper) and later"), ("9.0", None), ("10.0", None)],
+)
+def test_packed_rows_ask_the_gpu_that_is_compiled_for(
+    capability: str, says: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = types.SimpleNamespace(platform="gpu", compute_capability=capability)
+    monkeypatch.setattr(backends, "target_device", lambda: device)
+    variant = AttentionVariant(features=frozenset({"causal", "segments"}))
+    with backends.record_backend_choices() as choices:
+        chosen = choose_backend(AttentionSpec(), variant, GPU)
+        backends.log_backend_choice(chosen, variant, GPU)
+    backends.log_backend_choice(chosen, variant, GPU)
+    assert choices == [backends.BackendChoice(Backend.CUDNN if says is None else Backend.EINSUM, variant, GPU)]
+    reason = choices[0].reason_against(Backend.CUDNN)
+    assert reason is None if says is None else says in str(reason)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from transformer.costs.chips import Chip
 from transformer.costs.compiled_program import Collective, CompiledProgram
+from transformer.costs.hlo_execution import Work
 from transformer.costs.roofline import collective_seconds, estimate_step
 
 TORUS = Chip("t", 10**9, 1e12, 1e9, link_bandwidth=1e6, num_links=6, wraparound_multiple=4, network_bandwidth=1e4)
@@ -86,7 +87,15 @@ def test_seconds_through_a_switch_and_beyond_the_host() -> None:
         0.8
     )
     hosts = [Device((), number // 4) for number in range(8)]
-    assert collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(14.0)
+    # Each device sends 140,000 bytes around rings, which leave a host over the network shares of its four devices.
+    assert collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(14.0 / 4)
+    # One device of each host: over its own share.
+    assert collective_seconds(collective("all-reduce", 80_000, (0, 4)), SWITCHED, hosts) == pytest.approx(8.0)
+    # Four of the seven parts that a device sends are for the other host; within, links are faster.
+    assert collective_seconds(collective("all-to-all", 80_000, range(8)), SWITCHED, hosts) == pytest.approx(7.0 * 4 / 7)
+    assert collective_seconds(collective("collective-permute", 80_000, (3, 4)), SWITCHED, hosts) == pytest.approx(8.0)
+    fast = SWITCHED._replace(network_bandwidth=1e12)
+    assert collective_seconds(collective("all-gather", 8_000_000, range(8)), fast, hosts) == pytest.approx(0.7)
     with pytest.raises(ValueError, match="the network bandwidth of t is not published"):
         collective_seconds(collective("all-reduce", 80_000, range(8)), SWITCHED._replace(network_bandwidth=None), hosts)
 
@@ -142,6 +151,28 @@ def test_the_step(
     assert found.fully_overlapped_step_seconds == pytest.approx(max(compute, memory, links))
     assert found.fully_exposed_step_seconds == pytest.approx(max(compute, memory) + links)
     assert found.fully_overlapped_step_seconds <= found.step_seconds <= found.fully_exposed_step_seconds
+
+
+@pytest.mark.parametrize(
+    ("work", "hidden"),
+    [
+        (None, 6.0),
+        (Work(0, 0, 0), 0.0),
+        (Work(int(2e9), int(1e12), 0), 2.0),  # 2 s of memory, 1 s of products
+        (Work(int(1e9), int(2e12), int(1e12)), 4.0),  # half of the products takes three times as long
+        (Work(int(9e9), 0, 0), 6.0),
+    ],
+)
+def test_a_collective_is_hidden_for_as_long_as_the_kernels_beside_it_take(work: Work | None, hidden: float) -> None:
+    found = estimate_step(program(HIDDEN._replace(work=work)), 0.0, TORUS._replace(float32_slowdown=3.0), MESH)
+    assert (found.overlapped_seconds, found.blocking_seconds) == pytest.approx((hidden, 6.0 - hidden))
+
+
+def test_products_of_float32_operands_take_longer_by_the_chips_slowdown() -> None:
+    half = program()._replace(float32_flops=int(1e12))
+    found = estimate_step(half, 2 * 64 * 1e12, TORUS._replace(float32_slowdown=2.0), MESH)
+    assert found.compute_seconds == pytest.approx(1 + 2)
+    assert estimate_step(half, 2 * 64 * 1e12, TORUS, MESH).compute_seconds == pytest.approx(2)
 
 
 def test_seconds_by_kind() -> None:

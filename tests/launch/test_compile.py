@@ -1,8 +1,11 @@
 """The command that compiles a config for its pod, and the one that does so for all of them."""
 
+import importlib.util
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +84,8 @@ def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.Capture
     [
         (("--topology=v7:2x2",), "topology='v7:2x2' is not a topology"),
         (("--topology=gpu:1",), "needs a GPU"),
+        (("--topology=h100:12",), "topology='h100:12' has more than the 8 GPUs of one host: use h100:2x8"),
+        (("--topology=h100:8", "--compiler_python=/nowhere/python"), "--compiler_python=/nowhere/python is no program"),
         (("--config.sharding.tensor=3",), "config.sharding.tensor=3 divides nothing"),
         (("--config.sharding.data=3",), "does not make 2 cpu devices"),
         (("--config.task.batch_size=7",), "config.task.batch_size=7 cannot be"),
@@ -127,6 +132,46 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
     )
     words = best.removeprefix("best: ").split()
     assert cli.run(compile.COMMAND, compile.main, [config, *words]) == 0
+
+
+def test_another_environments_python_gets_the_other_flags(config: str, tmp_path: Path) -> None:
+    """Its exit code is the command's, and it finds the same code."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$PYTHONPATH" "$@" > {tmp_path}/words\nexit 1\n', encoding="utf-8")
+    python.chmod(0o700)
+    with pytest.raises(SystemExit) as left:
+        cli.run(compile.COMMAND, compile.main, [config, f"--compiler_python={python}", "--topology=h100:8", "--json"])
+    assert left.value.code == 1
+    path, *words = (tmp_path / "words").read_text(encoding="utf-8").split()
+    assert path.split(os.pathsep)[0] == str(CHECKOUT)
+    assert words == ["-m", "launch.compile", config, "--topology=h100:8", "--json"]
+
+
+@pytest.mark.slow
+def test_a_gpu_that_is_not_there_gets_its_program(config: str) -> None:
+    """Attention in float32 is not cuDNN's, and the page says why; two GPUs sum their gradients."""
+    if importlib.util.find_spec("jax_cuda13_plugin") is None and importlib.util.find_spec("jax_cuda12_plugin") is None:
+        pytest.skip("needs jax's CUDA plugin, which has the compiler for NVIDIA GPUs")
+    words = [sys.executable, "-m", "launch.compile", config, "--topology=h100:2", "--json"]
+    found = {}
+    for compute in ("float32", "bfloat16"):
+        done = subprocess.run(
+            [*words, f"--config.precision.compute={compute}"], cwd=CHECKOUT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        found[compute] = json.loads(done.stdout)
+    assert {each["device"] for each in found.values()} == {"NVIDIA H100 80GB HBM3"}
+    assert all(any(total["axes"] == ["data"] for total in each["collectives"]) for each in found.values())
+    assert found["bfloat16"]["attention_kernels"] == {"cudnn$fmhaSoftmax": 1, "cudnn$fmhaSoftmaxBackward": 1}
+    assert [each["reason"] for each in found["bfloat16"]["attention"]] == [None]
+    assert found["float32"]["attention_kernels"] == {}
+    assert [each["reason"] for each in found["float32"]["attention"]] == [
+        "backend=cudnn takes bfloat16 and float16, not float32"
+    ]
+    assert found["float32"]["float32_flops"] > found["bfloat16"]["float32_flops"]
+    for each in found.values():
+        assert 0 < each["source_lines"][0]["bytes"] < each["bytes_moved"]
+        assert any(line["line"].startswith("transformer") for line in each["source_lines"])
 
 
 def test_every_experiment_is_in_the_gate() -> None:

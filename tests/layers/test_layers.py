@@ -1,5 +1,6 @@
 """Every layer against NumPy float64, with its own weights."""
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.functional_module import FunctionalModule
+from transformer.layers.functional_module import FunctionalModule, store_inputs_alone
 from transformer.layers.linear import Linear, product
 from transformer.layers.lora import LoraConfig
 from transformer.layers.multi_head_attention import MultiHeadAttention
@@ -86,6 +87,45 @@ def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
     exact = oracle.layer_norm({"scale": 1.0, "bias": 0.0}, np.asarray(x, np.float64))
     assert y.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=1e-2, atol=1e-2)
+
+
+def sizes_between_passes(function: Callable[[Any], Any], x: jax.Array) -> list[str]:
+    """Type and shape of what the gradient of `function` stores of x's size."""
+    _, backward = jax.vjp(function, x)
+    return sorted(f"{leaf.dtype.name}{leaf.shape}" for leaf in jax.tree.leaves(backward) if leaf.size >= x.size)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "gelu_tanh", "silu"])
+def test_of_cheap_functions_in_bfloat16_the_input_alone_is_stored(name: str) -> None:
+    match name:
+        case "layer_norm" | "rms_norm":
+            make = LayerNorm if name == "layer_norm" else RmsNorm
+            module = FunctionalModule(lambda builder: make(24, builder=builder))
+            function = module.bind(module.init(jax.random.key(0)))
+        case _:
+            function = functools.partial(store_inputs_alone, Activation(name).function)
+    x = jax.random.normal(jax.random.key(1), (3, 5, 24))
+    narrow = x.astype(jnp.bfloat16)
+    assert sizes_between_passes(function, narrow) == ["bfloat16(3, 5, 24)"]
+    # In float32 the program is autodiff's own, which stores as it did when results were recorded.
+    assert "remat" not in str(jax.make_jaxpr(function)(x))
+    assert "remat" in str(jax.make_jaxpr(function)(narrow))
+    cotangent = jax.random.normal(jax.random.key(2), x.shape)
+    (exact,) = jax.vjp(function, narrow.astype(jnp.float32))[1](cotangent.astype(jnp.bfloat16).astype(jnp.float32))
+    (rounded,) = jax.vjp(function, narrow)[1](cotangent.astype(jnp.bfloat16))
+    np.testing.assert_allclose(rounded.astype(jnp.float32), exact, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(("activation", "hidden"), [(Activation.GELU_TANH, 1), (Activation.SWIGLU, 2)])
+def test_of_a_feed_forward_network_in_bfloat16_the_activations_inputs_are_stored(
+    activation: Activation, hidden: int
+) -> None:
+    make = functools.partial(FeedForward, 24, 240, activation=activation, bias=True)
+    module = FunctionalModule(lambda builder: make(builder=builder))
+    x = jax.random.normal(jax.random.key(1), (3, 5, 24), jnp.bfloat16)
+    stored = sizes_between_passes(module.bind(module.init(jax.random.key(0))), x)
+    assert stored.count("bfloat16(3, 5, 240)") == hidden
+    assert len([each for each in stored if "5, 240)" in each]) == hidden
 
 
 @pytest.mark.parametrize(

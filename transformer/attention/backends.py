@@ -4,10 +4,13 @@ A variant is score x normalizer x reweighting x position x mask features (a bias
 backend supports is declared once, in `BACKENDS`; the choice, the errors and the published table are read from it.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import itertools
 import logging
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +21,7 @@ from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, 
 from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sharded_attention import AttentionSharding
-from transformer.logical_axes import SequenceParallel, is_vmapped, target_platform
+from transformer.logical_axes import SequenceParallel, is_vmapped, target_device, target_platform
 
 _logger = logging.getLogger(__name__)
 
@@ -273,7 +276,7 @@ def _limit_of_packed_rows(shape: CallShape) -> str | None:
         return f"backend=cudnn takes mask.segments of as many keys as queries, not {shape.queries} and {shape.keys}"
     if shape.vmapped:
         return "backend=cudnn does not take mask.segments in vmapped training"
-    if _is_older_than_hopper(jax.local_devices()[0]):
+    if _is_older_than_hopper(target_device()):
         return "backend=cudnn takes mask.segments on GPUs of compute capability 9.0 (Hopper) and later"
     return None
 
@@ -357,8 +360,37 @@ def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> At
     return changed if unsupported_reason(backend, changed) is None else None
 
 
+class BackendChoice(NamedTuple):
+    """The backend of one call to `attend`, with what it was chosen by."""
+
+    backend: Backend
+    variant: AttentionVariant
+    shape: CallShape
+
+    def reason_against(self, other: Backend) -> str | None:
+        """Say why another backend does not compute the call; None if it could."""
+        return unsupported_reason(other, self.variant) or limit_exceeded(other, self.shape, self.variant.features)
+
+
+_recorded: contextvars.ContextVar[list[BackendChoice] | None] = contextvars.ContextVar("backends", default=None)
+
+
+@contextlib.contextmanager
+def record_backend_choices() -> Iterator[list[BackendChoice]]:
+    """Collect the choice of each call to `attend` that is traced inside the context."""
+    choices: list[BackendChoice] = []
+    token = _recorded.set(choices)
+    try:
+        yield choices
+    finally:
+        _recorded.reset(token)
+
+
 def log_backend_choice(backend: Backend, variant: AttentionVariant, shape: CallShape) -> None:
-    """Log which backend was chosen: once per trace, never at run time."""
+    """Log and record which backend was chosen: once per trace, never at run time."""
+    recorded = _recorded.get()
+    if recorded is not None:
+        recorded.append(BackendChoice(backend, variant, shape))
     _logger.info(
         "attention: backend=%s for %s, %s [B %d, H %d, Q %d, K %d, D %d] on %s",
         *(

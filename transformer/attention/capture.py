@@ -23,6 +23,7 @@ from transformer.attention.blockwise import (
 )
 from transformer.attention.masks import Mask, check_mask, query_positions, take_at_keys, visible_keys
 from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
+from transformer.attention.rare_branch import rare_branch
 from transformer.attention.scores import repeat_heads
 from transformer.attention.statistics import (
     ExpectationStatistic,
@@ -620,5 +621,7 @@ def capture_if_enabled(capture: Capture, find: Callable[[], CapturedAttention]) 
         return find()
     shapes = jax.eval_shape(find)
     return jax.lax.cond(
-        capture.observe, find, lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        capture.observe,
+        rare_branch(find),
+        lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
     )

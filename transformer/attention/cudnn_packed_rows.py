@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.attention.blockwise import LogitScaling, LogitTerms, output_blockwise
 from transformer.attention.component import Keys, Queries, Values
 from transformer.attention.masks import Mask, zero_hidden_keys, zero_padded_queries
+from transformer.attention.rare_branch import rare_branch
 
 
 class PackedSequences(NamedTuple):
@@ -104,7 +105,7 @@ def attend_packed(
     output = jax.lax.cond(
         _not_vmapped(sequences.describe_mask, jax.lax.stop_gradient(q_BxTxHxD)),
         lambda q, k, v: _attend_by_offsets(q, k, v, sequences, causal=mask.causal, scale=scale),
-        lambda q, k, v: output_blockwise(q, k, v, LogitTerms(mask), scaling),
+        rare_branch(lambda q, k, v: output_blockwise(q, k, v, LogitTerms(mask), scaling)),
         q,
         k,
         v,

@@ -21,6 +21,7 @@ class Chip(NamedTuple):
         num_links: Links of a chip: two for each dimension of a TPU's torus, all links of a GPU to its switch.
         wraparound_multiple: The side from which on a slice's torus closes to rings; 0 if a switch connects the chips.
         network_bandwidth: Bytes per second of a chip's share of its host's network; None if not published.
+        float32_slowdown: How many times longer a product of float32 operands takes at JAX's default precision.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Chip(NamedTuple):
     num_links: int
     wraparound_multiple: int
     network_bandwidth: float | None
+    float32_slowdown: float = 1.0
 
 
 # Google's pages "TPU v4", "v5e", "v5p" and "v6e" (Cloud TPU documentation, system architecture). What they give of
@@ -46,13 +48,27 @@ TPU_CHIPS = {
 }
 
 
-def _gpu(name: str, memory: float, flops: float, bandwidth: float, link: float, links: int) -> Chip:
-    # The network of a GPU's host is its buyer's choice.
-    return Chip(name, int(memory), flops, bandwidth, link, links, wraparound_multiple=0, network_bandwidth=None)
+def _gpu(
+    name: str, memory: float, flops: float, bandwidth: float, link: float, links: int, network: float | None
+) -> Chip:
+    # float32 is multiplied in TensorFloat-32, at half the rate of bfloat16; a TPU multiplies it in bfloat16.
+    return Chip(
+        name,
+        int(memory),
+        flops,
+        bandwidth,
+        link,
+        links,
+        wraparound_multiple=0,
+        network_bandwidth=network,
+        float32_slowdown=2.0,
+    )
 
 
-# NVIDIA's data sheets of A100, H100 and H200; their operations "with sparsity" halved. NVLink: 12 links of 25 GB/s each
-# way on A100, 18 on H100 and H200. The PCIe card has NVLink by a bridge to one neighbor alone.
+# NVIDIA's data sheets of A100, H100, H200 and DGX B200; their operations "with sparsity" halved. NVLink: 12 links of
+# 25 GB/s each way on A100, 18 on H100 and H200, 18 of 50 GB/s on B200. The PCIe card has NVLink by a bridge to one
+# neighbor alone. The network of a GPU's host is its buyer's choice: given is that of NVIDIA's own DGX systems, an
+# adapter a GPU of 200 Gb/s in the DGX A100 and of 400 Gb/s in the others.
 _KINDS = {
     "TPU v4": TPU_CHIPS["v4"],
     "TPU v5 lite": TPU_CHIPS["v5e"],
@@ -61,11 +77,12 @@ _KINDS = {
     "TPU v5p": TPU_CHIPS["v5p"],
     "TPU v6 lite": TPU_CHIPS["v6e"],
     "TPU v6e": TPU_CHIPS["v6e"],
-    "NVIDIA A100-SXM4-40GB": _gpu("A100 40 GB", 40e9, 312e12, 1555e9, 25e9, 12),
-    "NVIDIA A100-SXM4-80GB": _gpu("A100 80 GB", 80e9, 312e12, 2039e9, 25e9, 12),
-    "NVIDIA H100 80GB HBM3": _gpu("H100 SXM", 80e9, 989.4e12, 3350e9, 25e9, 18),
-    "NVIDIA H100 PCIe": _gpu("H100 PCIe", 80e9, 756e12, 2000e9, 25e9, 12),
-    "NVIDIA H200": _gpu("H200", 141e9, 989.4e12, 4800e9, 25e9, 18),
+    "NVIDIA A100-SXM4-40GB": _gpu("A100 40 GB", 40e9, 312e12, 1555e9, 25e9, 12, 25e9),
+    "NVIDIA A100-SXM4-80GB": _gpu("A100 80 GB", 80e9, 312e12, 2039e9, 25e9, 12, 25e9),
+    "NVIDIA H100 80GB HBM3": _gpu("H100 SXM", 80e9, 989.4e12, 3350e9, 25e9, 18, 50e9),
+    "NVIDIA H100 PCIe": _gpu("H100 PCIe", 80e9, 756e12, 2000e9, 25e9, 12, None),
+    "NVIDIA H200": _gpu("H200", 141e9, 989.4e12, 4800e9, 25e9, 18, 50e9),
+    "NVIDIA B200": _gpu("B200", 180e9, 2250e12, 8000e9, 50e9, 18, 50e9),
 }
 
 

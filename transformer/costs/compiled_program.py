@@ -12,12 +12,15 @@ from jax.sharding import Mesh
 
 from transformer.costs.hlo_execution import (
     ExecutedCollective,
+    ExecutedInstruction,
+    Work,
     bytes_moved,
     executed_collectives,
     executed_instructions,
     loops_without_trip_count,
+    total_work,
 )
-from transformer.costs.hlo_parser import HloModule, parse_hlo
+from transformer.costs.hlo_parser import HloInstruction, HloModule, parse_hlo
 
 NUM_LARGEST_BUFFERS = 20
 
@@ -34,6 +37,7 @@ class Collective(NamedTuple):
         num_executions: How often a step runs it, loops included.
         overlapped: Whether other work runs at the same time.
         source: The traced operation that it comes from.
+        work: The work that one execution overlaps with; None if unknown.
     """
 
     kind: str
@@ -44,6 +48,7 @@ class Collective(NamedTuple):
     num_executions: int
     overlapped: bool
     source: str
+    work: Work | None = None
 
 
 class BufferGroup(NamedTuple):
@@ -62,6 +67,22 @@ class BufferGroup(NamedTuple):
     source: str
 
 
+class SourceLine(NamedTuple):
+    """The traffic of all instructions that come from one line of source code.
+
+    Attributes:
+        line: The file and line; empty for instructions that the compiler inserted.
+        num_bytes: Bytes through main memory per execution of the program.
+        num_executions: How many instructions run.
+        source: The traced operation of the instruction that moves the most.
+    """
+
+    line: str
+    num_bytes: int
+    num_executions: int
+    source: str
+
+
 class CompiledProgram(NamedTuple):
     """A compiled program; sizes are in bytes per device.
 
@@ -76,6 +97,9 @@ class CompiledProgram(NamedTuple):
         largest_buffers: The largest arrays in main memory.
         loops_without_trip_count: Loops of unknown trip count, which count once.
         fingerprint: A hash of the program's text.
+        float32_flops: FLOPs per execution of the matrix products whose operands are float32.
+        attention_kernels: How often the program runs each attention kernel of a library (cuDNN, splash), by its name.
+        source_lines: Traffic by line of source code, the most first.
     """
 
     argument_bytes: int
@@ -88,6 +112,9 @@ class CompiledProgram(NamedTuple):
     largest_buffers: tuple[BufferGroup, ...]
     loops_without_trip_count: tuple[str, ...]
     fingerprint: str
+    float32_flops: int = 0
+    attention_kernels: Mapping[str, int] = {}
+    source_lines: tuple[SourceLine, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -125,18 +152,75 @@ def analyze_program(compiled: jax.stages.Compiled, mesh: Mesh) -> CompiledProgra
     if memory is None or text is None:
         raise ValueError("the backend has no memory analysis of compiled programs")
     module = parse_hlo(text)
+    executed = list(executed_instructions(module))
+    work = total_work(module, executed)
     return CompiledProgram(
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
         aliased_bytes=memory.alias_size_in_bytes,
         temp_bytes=memory.temp_size_in_bytes,
         code_bytes=memory.generated_code_size_in_bytes,
-        bytes_moved=sum(run.num_executions * bytes_moved(module, run) for run in executed_instructions(module)),
+        bytes_moved=work.bytes_moved,
         collectives=tuple(_collective(each, mesh) for each in executed_collectives(module)),
         largest_buffers=largest_buffers(module),
         loops_without_trip_count=loops_without_trip_count(module),
         fingerprint=fingerprint(text),
+        float32_flops=work.float32_flops,
+        attention_kernels=attention_kernels(executed),
+        source_lines=bytes_by_source_line(module, executed),
     )
+
+
+def attention_kernels(executed: Iterable[ExecutedInstruction]) -> dict[str, int]:
+    """Count the executions of the attention kernels of libraries: cuDNN's by name, splash's by name and number."""
+    counts: dict[str, int] = {}
+    for each in executed:
+        target = each.instruction.custom_call_target
+        if target.startswith("__cudnn$fmha"):
+            name = target.removeprefix("__")
+        elif target and "splash" in each.instruction.source:
+            name = each.instruction.source.rsplit("/", 1)[-1]
+        else:
+            continue
+        counts[name] = counts.get(name, 0) + each.num_executions
+    return counts
+
+
+def bytes_by_source_line(module: HloModule, executed: Iterable[ExecutedInstruction]) -> tuple[SourceLine, ...]:
+    """Sum the bytes moved by the line of source code that an instruction comes from, the most first.
+
+    Args:
+        module: The program.
+        executed: Its instructions.
+
+    Returns:
+        The lines.
+    """
+    sums: dict[str, SourceLine] = {}
+    largest: dict[str, int] = {}
+    for each in executed:
+        moved = each.num_executions * bytes_moved(module, each)
+        if not moved:
+            continue
+        line, source = _origin(module, each.instruction)
+        before = sums.get(line, SourceLine(line, 0, 0, ""))
+        source = source if moved > largest.get(line, 0) else before.source
+        largest[line] = max(moved, largest.get(line, 0))
+        sums[line] = SourceLine(line, before.num_bytes + moved, before.num_executions + each.num_executions, source)
+    return tuple(sorted(sums.values(), key=lambda each: -each.num_bytes))
+
+
+def _origin(module: HloModule, instruction: HloInstruction) -> tuple[str, str]:
+    """Return the source line and the traced operation of an instruction, or else of what is fused in it."""
+    candidates = [instruction]
+    if instruction.opcode in ("fusion", "fusion-start"):
+        inner = module.computations[instruction.called_computations[0]]
+        candidates += [inner.root, *reversed(list(inner.instructions.values()))]
+    for each in candidates:
+        frame = each.integer_attribute("stack_frame_id")
+        if frame is not None and frame in module.source_lines:
+            return module.source_lines[frame], each.source
+    return "", instruction.source
 
 
 def _collective(exchange: ExecutedCollective, mesh: Mesh) -> Collective:
@@ -158,6 +242,7 @@ def _collective(exchange: ExecutedCollective, mesh: Mesh) -> Collective:
         exchange.num_executions,
         exchange.overlapped,
         exchange.source,
+        exchange.work,
     )
 
 

@@ -5,12 +5,17 @@ that runs reads its operands from main memory once and writes its result once. A
 of what it slices it reads only the slice, and of what it updates in place it writes only the update. A TPU's fast
 memory is free. A kernel that reads an operand more than once (attention reads keys and values for every
 block of queries) is counted too low.
+
+A program is scheduled: its instructions run in the order of the text. What stands between the start and the end of an
+asynchronous collective can run at the same time.
 """
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from transformer.attention.rare_branch import RARE_BRANCH
 from transformer.costs.hlo_parser import (
     HloArray,
     HloComputation,
@@ -80,6 +85,7 @@ class ExecutedCollective(NamedTuple):
         num_executions: How often it runs.
         overlapped: Whether it overlaps with other work.
         source: The traced operation that it comes from.
+        work: The work of one execution that it overlaps with; None if unknown, as between two turns of a loop.
     """
 
     kind: str
@@ -88,13 +94,29 @@ class ExecutedCollective(NamedTuple):
     num_executions: int
     overlapped: bool
     source: str
+    work: "Work | None" = None
+
+
+class Work(NamedTuple):
+    """What kernels do.
+
+    Attributes:
+        bytes_moved: Bytes through main memory.
+        flops: FLOPs of matrix products.
+        float32_flops: Those of them whose operands are float32.
+    """
+
+    bytes_moved: int
+    flops: int
+    float32_flops: int
 
 
 def executed_instructions(module: HloModule) -> Iterator[ExecutedInstruction]:
     """Iterate over all instructions that run, except those within fusions; executions of nested loops multiply.
 
-    Of a conditional's branches the one that moves the most bytes is taken. A loop without a known trip count counts
-    once and is listed by `loops_without_trip_count`.
+    Of a conditional's branches the one that moves the most bytes is taken, except for those that are marked as rare
+    (transformer.attention.rare_branch). A loop without a known trip count counts once and is listed by
+    `loops_without_trip_count`.
     """
     return _execute(module, module.entry, 1, overlapped=False)
 
@@ -110,9 +132,14 @@ def loops_without_trip_count(module: HloModule) -> tuple[str, ...]:
 
 
 def _execute(
-    module: HloModule, computation: HloComputation, executions: int, *, overlapped: bool
+    module: HloModule,
+    computation: HloComputation,
+    executions: int,
+    *,
+    overlapped: bool,
+    names: Iterable[str] | None = None,
 ) -> Iterator[ExecutedInstruction]:
-    for instruction in computation.instructions.values():
+    for instruction in map(computation.instructions.__getitem__, names or computation.instructions):
         yield ExecutedInstruction(computation, instruction, executions, overlapped)
         called = [module.computations[name] for name in instruction.called_computations]
         match instruction.opcode:
@@ -124,13 +151,66 @@ def _execute(
                     )
             case "conditional":
                 runs = [list(_execute(module, branch, executions, overlapped=overlapped)) for branch in called]
-                yield from max(
-                    runs, key=lambda run: sum(each.num_executions * bytes_moved(module, each) for each in run)
-                )
+                runs = [run for run in runs if not _is_rare(run)] or runs
+                yield from max(runs, key=lambda run: total_work(module, run).bytes_moved)
             case "call":
                 yield from _execute(module, called[0], executions, overlapped=overlapped)
-            case "async-start" | "call-start" | "fusion-start":
+            case "async-start" | "call-start":
                 yield from _execute(module, called[0], executions, overlapped=True)
+
+
+def _is_rare(run: Iterable[ExecutedInstruction]) -> bool:
+    """Whether a branch is marked as rare: most of its operations are, because the compiler may move some between."""
+    sources = [each.instruction.source for each in run if each.instruction.source]
+    return 2 * sum(RARE_BRANCH in source for source in sources) > len(sources)
+
+
+def total_work(module: HloModule, run: Iterable[ExecutedInstruction]) -> Work:
+    """Return the work of all executions of these instructions."""
+    moved = flops = float32_flops = 0
+    for each in run:
+        products = list(_products(module, each.computation, each.instruction))
+        moved += each.num_executions * bytes_moved(module, each)
+        flops += each.num_executions * sum(count for count, _ in products)
+        float32_flops += each.num_executions * sum(count for count, is_float32 in products if is_float32)
+    return Work(moved, flops, float32_flops)
+
+
+def _products(
+    module: HloModule, computation: HloComputation, instruction: HloInstruction
+) -> Iterator[tuple[int, bool]]:
+    """Iterate over the FLOPs of an instruction's matrix products, each with whether its operands are float32."""
+    if instruction.opcode in ("fusion", "fusion-start"):
+        inner = module.computations[instruction.called_computations[0]]
+        for each in inner.instructions.values():
+            yield from _products(module, inner, each)
+        return
+    is_cublas = instruction.custom_call_target.startswith("__cublas$")
+    if not is_cublas and instruction.opcode not in ("dot", "convolution"):
+        return
+    left, right = (computation.instructions[name].arrays[0] for name in instruction.operand_names[:2])
+    if instruction.opcode == "convolution":
+        contracted = _contracted_by_convolution(instruction, right)
+    else:
+        pattern = r'"lhs_contracting_dimensions":\[([\d,"]*)\]' if is_cublas else r"\blhs_contracting_dims=\{([\d,]*)\}"
+        axes = re.search(pattern, instruction.attributes)
+        contracted = math.prod(left.shape[int(axis)] for axis in re.findall(r"\d+", axes[1] if axes else ""))
+    yield 2 * math.prod(instruction.arrays[0].shape) * contracted, left.dtype == right.dtype == "f32"
+
+
+def _contracted_by_convolution(instruction: HloInstruction, kernel: HloArray) -> int:
+    """Return how many products an element of a convolution sums, as which TPUs compute every matrix product.
+
+    These are input features x the window's size. A dimension of a batch is a window too, over a dilated input, of
+    which one element is no padding.
+    """
+    labels = re.search(r"\bdim_labels=\w+_(\w+)->", instruction.attributes)
+    features = kernel.shape[labels[1].index("i")] if labels else 1
+    window = re.search(r"\bwindow=\{([^}]*)\}", instruction.attributes)
+    sides = dict(re.findall(r"(\w+)=([\dx]+)", window[1])) if window else {}
+    sizes = [int(size) for size in sides.get("size", "1").split("x")]
+    dilations = [int(size) for size in sides["lhs_dilate"].split("x")] if "lhs_dilate" in sides else [1] * len(sizes)
+    return features * math.prod(size for size, dilation in zip(sizes, dilations, strict=True) if dilation == 1)
 
 
 def trip_count(module: HloModule, caller: HloComputation, loop: HloInstruction) -> int | None:
@@ -266,11 +346,13 @@ def executed_collectives(module: HloModule) -> Iterator[ExecutedCollective]:
     """
     started = _started(module)
     for computation, instruction, executions, overlapped in executed_instructions(module):
-        if instruction.opcode != "fusion":
+        if instruction.opcode not in ("fusion", "fusion-start"):
             yield from _exchange(module, computation, instruction, executions, overlapped=overlapped)
             continue
         for inner in _within(module, module.computations[instruction.called_computations[0]]):
-            starts = any(each.custom_call_target == "AsyncCollectiveStart" for each in inner.instructions.values())
+            starts = instruction.opcode == "fusion-start" or any(
+                each.custom_call_target == "AsyncCollectiveStart" for each in inner.instructions.values()
+            )
             for each in inner.instructions.values():
                 if not starts and each.integer_attribute("channel_id") in started:
                     continue
@@ -310,13 +392,43 @@ def _exchange(
     if kind is None:
         return
     size = sum(array.num_bytes for name in instruction.operand_names for array in computation.instructions[name].arrays)
-    overlapped = overlapped or instruction.opcode.endswith("-start")
+    work = _work_until_done(module, computation, instruction) if instruction.opcode.endswith("-start") else None
+    if instruction.opcode.endswith("-start"):
+        overlapped = '"is_sync":true' not in instruction.attributes and (work is None or any(work))
     permutes = kind == "collective-permute"
     among = source_target_pairs(instruction) if permutes else replica_groups(instruction, module.num_devices)
     among = tuple(group for group in among if len(set(group)) > 1)
     if among:
         whole = size * len(among[0]) if kind == "all-gather" else size
-        yield ExecutedCollective(kind, whole, among, executions, overlapped, instruction.source)
+        yield ExecutedCollective(
+            kind, whole, among, executions, overlapped, instruction.source, work if overlapped else None
+        )
+
+
+def _work_until_done(module: HloModule, computation: HloComputation, start: HloInstruction) -> Work | None:
+    """Return the work that is scheduled between the start of an asynchronous instruction and its end.
+
+    Args:
+        module: The program.
+        computation: The computation of the start.
+        start: The start.
+
+    Returns:
+        The work; None if the end is in another turn of a loop.
+    """
+    ends = {each.name for each in computation.users[start.name] if each.opcode.endswith("-done")}
+    names = list(computation.instructions)
+    last = next((place for place, name in enumerate(names) if name in ends), None)
+    if last is None:
+        return None
+    between = [name for name in names[names.index(start.name) + 1 : last] if not _communicates(computation, name)]
+    return total_work(module, _execute(module, computation, 1, overlapped=False, names=between) if between else ())
+
+
+def _communicates(computation: HloComputation, name: str) -> bool:
+    """Whether an instruction starts, ends or is a collective."""
+    instruction = computation.instructions[name]
+    return instruction.opcode.removesuffix("-start").removesuffix("-done") in COLLECTIVE_OPCODES
 
 
 def bytes_moved(module: HloModule, run: ExecutedInstruction) -> int:
@@ -330,10 +442,12 @@ def bytes_moved(module: HloModule, run: ExecutedInstruction) -> int:
     ):
         return 0
     operands = [computation.instructions[name] for name in instruction.operand_names]
+    if opcode == "fusion-done":
+        return _bytes_moved_by_fusion(module, computation, operands[0], instruction.arrays)
     if opcode.endswith("-done"):
         return _bytes_moved_asynchronously(computation, instruction, operands[0])
     if opcode == "fusion":
-        return _bytes_moved_by_fusion(module, computation, instruction)
+        return _bytes_moved_by_fusion(module, computation, instruction, instruction.arrays)
     if opcode in _SLICES:
         return 2 * _stored(instruction.arrays) + sum(_stored(each.arrays) for each in operands[1:])
     if opcode in ("dynamic-update-slice", "scatter"):
@@ -350,7 +464,7 @@ def _stored(arrays: tuple[HloArray, ...]) -> int:
 
 def _bytes_moved_asynchronously(computation: HloComputation, end: HloInstruction, start: HloInstruction) -> int:
     """Return the bytes of an asynchronous copy, slice or collective, counted at its end."""
-    if not start.opcode.endswith("-start") or start.opcode in ("async-start", "call-start", "fusion-start"):
+    if not start.opcode.endswith("-start") or start.opcode in ("async-start", "call-start"):
         return 0  # What it calls is counted.
     source = computation.instructions[start.operand_names[0]].arrays
     if start.opcode.removesuffix("-start") not in ("copy", "slice", "dynamic-slice"):
@@ -359,7 +473,9 @@ def _bytes_moved_asynchronously(computation: HloComputation, end: HloInstruction
     return read + _stored(end.arrays)
 
 
-def _bytes_moved_by_fusion(module: HloModule, computation: HloComputation, fusion: HloInstruction) -> int:
+def _bytes_moved_by_fusion(
+    module: HloModule, computation: HloComputation, fusion: HloInstruction, results: tuple[HloArray, ...]
+) -> int:
     inner = module.computations[fusion.called_computations[0]]
     targets = {each.custom_call_target for each in inner.instructions.values()}
     if "AsyncCollectiveDone" in targets:
@@ -370,15 +486,15 @@ def _bytes_moved_by_fusion(module: HloModule, computation: HloComputation, fusio
         if _stored(arrays):
             read += min(_stored(arrays), _read(module, inner, parameter.name))
     if "AsyncCollectiveStart" in targets:
-        return read + _stored(fusion.arrays[1:2])  # Behind the operand that is handed on stands the result.
+        return read + _stored(results[1:2])  # Behind the operand that is handed on stands the result.
     roots = (
         [inner.instructions[name] for name in inner.root.operand_names]
         if inner.root.opcode == "tuple"
         else [inner.root]
     )
-    if len(roots) != len(fusion.arrays):
-        return read + _stored(fusion.arrays)
-    return read + sum(_written(inner, root, array) for root, array in zip(roots, fusion.arrays, strict=True))
+    if len(roots) != len(results):
+        return read + _stored(results)
+    return read + sum(_written(inner, root, array) for root, array in zip(roots, results, strict=True))
 
 
 def _written(inner: HloComputation, root: HloInstruction, array: HloArray) -> int:

@@ -27,6 +27,10 @@ _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}")
 _SWAPPED = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_TABLE_FILE = re.compile(r'^(\d+) "(.*)"$', re.MULTILINE)
+_TABLE_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)", re.MULTILINE)
+_TABLE_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)", re.MULTILINE)
 _BITS = re.compile(r"\d+")
 
 
@@ -131,11 +135,13 @@ class HloModule(NamedTuple):
         computations: Its computations by name.
         entry: The entry computation.
         num_devices: The number of devices.
+        source_lines: For each stack frame of the program's table, its file and line, as in "model.py:12".
     """
 
     computations: Mapping[str, HloComputation]
     entry: HloComputation
     num_devices: int
+    source_lines: Mapping[int, str]
 
 
 def parse_hlo(text: str) -> HloModule:
@@ -162,7 +168,29 @@ def parse_hlo(text: str) -> HloModule:
         raise ValueError("the text is no compiled program: it has no computation that begins with ENTRY")
     header = text.split("\n", 1)[0]
     counts = [int(n) for n in re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", header)]
-    return HloModule(computations, computations[entry], math.prod(counts))
+    return HloModule(computations, computations[entry], math.prod(counts), _source_lines(text))
+
+
+def _source_lines(text: str) -> dict[int, str]:
+    """Read the tables of files, locations and stack frames in front of a program; empty if it has none."""
+    tables: dict[str, list[str]] = {name: [] for name in _TABLES}
+    table = None
+    for line in text.split("\n"):
+        if line in tables:
+            table = tables[line]
+        elif not line:
+            table = None
+        elif table is not None:
+            table.append(line)
+        elif line.startswith(("%", "ENTRY")):
+            break  # The tables stand before the first computation.
+    files = dict(_TABLE_FILE.findall("\n".join(tables["FileNames"])))
+    locations = {
+        number: f"{files.get(file, '')}:{line}"
+        for number, file, line in _TABLE_LOCATION.findall("\n".join(tables["FileLocations"]))
+    }
+    frames = _TABLE_FRAME.findall("\n".join(tables["StackFrames"]))
+    return {int(number): locations[location] for number, location in frames if location in locations}
 
 
 def _computation(name: str, lines: list[str]) -> HloComputation:

@@ -1,11 +1,12 @@
 """A roofline model of the step time, from counted FLOPs, bytes and communication, and published hardware rates.
 
-    compute       = (FLOPs + recomputed FLOPs) / (chips x FLOPs per second)
+    compute       = (FLOPs + recomputed FLOPs + (slowdown - 1) x float32 FLOPs) / (chips x FLOPs per second)
     memory        = bytes moved through a chip's main memory / its memory bandwidth
     communication = sum over collectives of the bytes that a chip must send / the bandwidth of its links
 
-Compute and memory overlap. A collective that the compiler scheduled asynchronously overlaps with them; any other blocks
-the chip:
+Compute and memory overlap. float32 FLOPs are those of products with float32 operands, which the compiled program has. A
+collective overlaps with the kernels that the compiler scheduled between its start and its end, for as long as these
+take by the same model; any other time blocks the chip:
 
     step = max(compute, memory, overlapped communication) + blocking communication
 
@@ -16,6 +17,7 @@ not in the MFU.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -115,11 +117,11 @@ def estimate_step(
             seconds = _with_the_other_way(seconds, collective.device_group, idle)
         key = collective.kind, collective.mesh_axes
         by_kind[key] = by_kind.get(key, 0.0) + seconds
-        if collective.overlapped:
-            overlapped += seconds
-        else:
-            blocking += seconds
-    compute = (flops + recomputed_flops) / (len(devices) * chip.flops_per_second)
+        hidden = min(seconds, collective.num_executions * _seconds_beside(collective, chip))
+        overlapped += hidden
+        blocking += seconds - hidden
+    slowed = (chip.float32_slowdown - 1) * program.float32_flops
+    compute = ((flops + recomputed_flops) / len(devices) + slowed) / chip.flops_per_second
     return StepEstimate(
         flops,
         recomputed_flops,
@@ -131,6 +133,17 @@ def estimate_step(
         blocking,
         dict(sorted(by_kind.items())),
     )
+
+
+def _seconds_beside(collective: Collective, chip: Chip) -> float:
+    """Return the seconds of the kernels that one execution of a collective overlaps with; unlimited if unknown."""
+    if not collective.overlapped:
+        return 0.0
+    if collective.work is None:
+        return math.inf
+    moved, flops, float32_flops = collective.work
+    slowed = flops + (chip.float32_slowdown - 1) * float32_flops
+    return max(moved / chip.memory_bandwidth, slowed / chip.flops_per_second)
 
 
 def _with_the_other_way(seconds: float, chain: tuple[int, ...], idle: dict[frozenset[tuple[int, int]], float]) -> float:
@@ -170,7 +183,7 @@ def collective_seconds(collective: Collective, chip: Chip, devices: Sequence[Any
     count, size = collective.num_participants, collective.num_bytes
     group = [devices[number] for number in collective.device_group]
     if chip.wraparound_multiple == 0:
-        return _sent(collective) / _switched(chip, group)
+        return _switched_seconds(collective, chip, group)
     lines = _lines(chip, group, devices)
     match collective.kind:
         case "collective-permute":
@@ -191,13 +204,28 @@ def _sent(collective: Collective) -> float:
     return 2 * once if collective.kind == "all-reduce" else once
 
 
-def _switched(chip: Chip, group: Sequence[Any]) -> float:
-    """Return the bandwidth of a GPU: that of its links within a host, its share of the network across hosts."""
-    if len({device.process_index for device in group}) == 1:
-        return chip.link_bandwidth * chip.num_links
+def _switched_seconds(collective: Collective, chip: Chip, group: Sequence[Any]) -> float:
+    """Return the seconds of GPUs: over their links within a host, and over their shares of the network across hosts.
+
+    Rings through several GPUs of each host leave it over the network share of another GPU each, so that these add up.
+    An all-to-all sends over a GPU's own share what is meant for other hosts.
+    """
+    sent = _sent(collective)
+    within = sent / (chip.link_bandwidth * chip.num_links)
+    per_host = Counter(device.process_index for device in group)
+    if len(per_host) == 1:
+        return within
     if chip.network_bandwidth is None:
         raise ValueError(f"a collective crosses hosts, and the network bandwidth of {chip.name} is not published")
-    return chip.network_bandwidth
+    between = sent / chip.network_bandwidth
+    fewest = min(per_host.values())
+    match collective.kind:
+        case "collective-permute":
+            return between
+        case "all-to-all" | "ragged-all-to-all":
+            return max(within, between * (len(group) - fewest) / (len(group) - 1))
+        case _:
+            return max(within, between / fewest)
 
 
 def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:

@@ -1,17 +1,19 @@
-"""Device topologies to compile for: TPU slices without TPUs, fake CPU devices, and local GPUs.
+"""Device topologies to compile for: TPU slices and NVIDIA GPUs without either, fake CPU devices, and local GPUs.
 
 jax is imported inside the functions, because `compile_environment_variables` says what must be set before that.
 """
 
+import contextlib
 import importlib.util
 import math
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer.config import UserError
+from transformer.costs.gpu_targets import GPU_TARGETS, GPUS_PER_HOST, target_config
 
 if TYPE_CHECKING:
     import jax
@@ -22,7 +24,9 @@ _SMALL = ("1x1x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4")
 # in three those of _SMALL or sides that are multiples of 4 (Cloud TPU documentation, supported configurations).
 _LARGEST = {"v4": 4096, "v5e": 256, "v5p": 6144, "v6e": 256}
 _TWO_DIMENSIONS = ("v5e", "v6e")
-_EXAMPLES = "use v5e:4x4, v5p:4x4x8, v4:4x4x4, v6e:8x8, cpu:8 or gpu:1"
+_EXAMPLES = "use v5e:4x4, v5p:4x4x8, v4:4x4x4, v6e:8x8, h100:8, cpu:8 or gpu:1"
+# jax's plugins that have XLA's compiler for NVIDIA GPUs, the newest first.
+_CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 
 
 class OutOfMemoryError(Exception):
@@ -42,6 +46,14 @@ def compile_environment_variables(topology: str) -> dict[str, str]:
         return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     if platform == "gpu":
         return {}
+    if platform in GPU_TARGETS:
+        return {
+            # Programs are lowered on the CPU, and a GPU that is there is left alone.
+            "JAX_PLATFORMS": "cpu",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            # The plugin asks no driver for its version.
+            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        }
     return {
         # The compiler of TPUs is no backend: programs for it are lowered on the CPU.
         "JAX_PLATFORMS": "cpu",
@@ -65,10 +77,10 @@ def parse_topology(topology: str) -> tuple[str, str]:
     """Split a topology into its platform or TPU generation and its size.
 
     Args:
-        topology: The name, such as "v5e:4x4", "cpu:8" or "gpu:1".
+        topology: The name, such as "v5e:4x4", "h100:8", "h100:2x8" (hosts x GPUs), "cpu:8" or "gpu:1".
 
     Returns:
-        The platform or generation, and the size: a number, or a shape such as "4x4x8".
+        The platform, generation or GPU, and the size: a number, or a shape such as "4x4x8".
 
     Raises:
         UserError: If the name is not a topology, or if the slice does not exist.
@@ -77,6 +89,9 @@ def parse_topology(topology: str) -> tuple[str, str]:
     if platform in ("cpu", "gpu"):
         if not re.fullmatch(r"[1-9]\d*", size):
             raise UserError(f"topology={topology!r} needs a number of devices, such as {platform}:8")
+        return platform, size
+    if platform in GPU_TARGETS:
+        _parse_gpus(topology, size)
         return platform, size
     if platform not in _LARGEST or not colon:
         raise UserError(f"topology={topology!r} is not a topology: {_suggest_topology(topology) or _EXAMPLES}")
@@ -94,15 +109,30 @@ def parse_topology(topology: str) -> tuple[str, str]:
     return platform, size
 
 
+def _parse_gpus(topology: str, size: str) -> tuple[int, int]:
+    """Return the hosts and the GPUs of each."""
+    name = topology.partition(":")[0]
+    match = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
+    if match is None:
+        raise UserError(f"topology={topology!r} needs a number of GPUs, as in {name}:8, or hosts x GPUs: {name}:2x8")
+    hosts, gpus = int(match[1] or 1), int(match[2])
+    if gpus > GPUS_PER_HOST:
+        nearest = f"{name}:{math.ceil(gpus / GPUS_PER_HOST)}x{GPUS_PER_HOST}"
+        raise UserError(f"topology={topology!r} has more than the {GPUS_PER_HOST} GPUs of one host: use {nearest}")
+    return hosts, gpus
+
+
 def topology_devices(topology: str) -> Sequence["jax.Device"]:
-    """Return the devices of a topology: those of a TPU slice, which need not be present, or local CPU or GPU devices.
+    """Return the devices of a topology: those of TPUs or named GPUs need not be present, CPU and GPU devices are local.
 
     Raises:
-        UserError: If the name is not a topology, if libtpu is missing, or if there are fewer local devices.
+        UserError: If the name is not a topology, if its compiler is missing, or if there are fewer local devices.
     """
     platform, size = parse_topology(topology)
     if platform in ("cpu", "gpu"):
         return _local_devices(platform, int(size))
+    if platform in GPU_TARGETS:
+        return _named_gpus(topology)
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"topology={topology!r} needs libtpu, the TPU compiler, which exists for Linux on x86-64 only: install it, "
@@ -121,6 +151,31 @@ def topology_devices(topology: str) -> Sequence["jax.Device"]:
         raise UserError(f"topology={topology!r} is unknown to libtpu: {str(error).splitlines()[0]}") from error
 
 
+def _named_gpus(topology: str) -> Sequence["jax.Device"]:
+    if not any(importlib.util.find_spec(plugin) for plugin in _CUDA_PLUGINS):
+        import jax
+
+        raise UserError(
+            f"topology={topology!r} needs XLA's compiler for NVIDIA GPUs, which exists for Linux alone: pip install "
+            f"'jax[cuda13]=={jax.__version__}', here or in an environment whose Python --compiler_python names"
+        )
+    for key, value in compile_environment_variables(topology).items():
+        os.environ.setdefault(key, value)
+    import jax
+    from jax.experimental import topologies
+
+    name, size = parse_topology(topology)
+    hosts, gpus = _parse_gpus(topology, size)
+    # slices x hosts x GPUs of a host
+    description = {"target_config": target_config(GPU_TARGETS[name]), "topology": f"1x{hosts}x{gpus}"}
+    try:
+        return tuple(topologies.get_topology_desc(platform="cuda", **description).devices)
+    except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
+        raise UserError(
+            f"topology={topology!r}: jax's CUDA plugin does not compile for it: {str(error).splitlines()[0]}"
+        ) from error
+
+
 def _local_devices(platform: str, count: int) -> Sequence["jax.Device"]:
     import jax
 
@@ -134,6 +189,36 @@ def _local_devices(platform: str, count: int) -> Sequence["jax.Device"]:
         more = f"; set XLA_FLAGS=--xla_force_host_platform_device_count={count} for more" if platform == "cpu" else ""
         raise UserError(f"topology={platform}:{count} needs {count} devices, and this machine has {len(devices)}{more}")
     return tuple(devices[:count])
+
+
+@contextlib.contextmanager
+def use_compute_capability(device: "jax.Device") -> Iterator[None]:
+    """Trace for a GPU that is not there: JAX asks a local GPU whether cuDNN's attention supports a call.
+
+    Args:
+        device: A device that is compiled for; nothing is done if it is no GPU.
+    """
+    capability = getattr(device, "compute_capability", None)
+    if device.platform != "gpu" or capability is None:
+        yield
+        return
+    from jax._src.cudnn import fused_attention_stablehlo as fused
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(map(int, text.split(".")))
+
+    answers = {
+        "check_compute_capability": lambda wanted: numbers(capability) >= numbers(wanted),
+        "is_cuda_compute_capability_equal": lambda wanted: numbers(capability) == numbers(wanted),
+    }
+    before = {name: getattr(fused, name) for name in answers if hasattr(fused, name)}
+    try:
+        for name in before:
+            setattr(fused, name, answers[name])
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(fused, name, function)
 
 
 def compile_lowered(lowered: "jax.stages.Lowered") -> tuple["jax.stages.Compiled", float]:

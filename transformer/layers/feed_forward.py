@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 from jaxtyping import Array, Float
 
-from transformer.layers.functional_module import Module, ParameterBuilder
+from transformer.layers.functional_module import Module, ParameterBuilder, store_inputs_alone
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
@@ -84,8 +84,16 @@ class FeedForward(Module):
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Apply the network to each position."""
-        function = self.activation.function
-        hidden = function(self.expand(x)) if self.gate is None else function(self.gate(x)) * self.expand(x)
+        if self.gate is None:
+            return store_inputs_alone(self._contract_activated, self.expand(x))
+        return store_inputs_alone(self._contract_activated, self.gate(x), self.expand(x))
+
+    def _contract_activated(
+        self, activated: Float[Array, "*B F"], gated: Float[Array, "*B F"] | None = None
+    ) -> Float[Array, "*B E"]:
+        """Compute f(activated) W_2 + b_2, or of its product with `gated`."""
+        hidden = self.activation.function(activated)
+        hidden = hidden if gated is None else hidden * gated
         return self.contract(
             with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
         )

@@ -160,6 +160,25 @@ def scan_layers(
     return jax.lax.scan(body, carry, (grouped, inputs), unroll=unroll)
 
 
+def store_inputs_alone(function: Callable[..., Array], *inputs: Array) -> Array:
+    """Apply a cheap function, for whose gradient in bfloat16 or float16 nothing but its inputs is stored.
+
+    Autodiff stores several arrays of their size, those of a norm in float32, which cost accelerators more to write and
+    read than the function to compute again. In float32 the program stays autodiff's, to the last bit, so that recorded
+    runs can be reproduced.
+
+    Args:
+        function: An elementwise function or a norm.
+        inputs: Its inputs.
+
+    Returns:
+        function(*inputs).
+    """
+    narrow = jnp.finfo(jnp.result_type(*inputs)).bits < 32
+    # Nothing keeps the compiler from merging both passes, which it does where that saves more.
+    return jax.checkpoint(function, prevent_cse=False)(*inputs) if narrow else function(*inputs)
+
+
 def index_leading_axis(tree: Any, number: int) -> Any:
     """Index the leading axis of every leaf."""
     return jax.tree.map(lambda leaf: leaf[number], tree)

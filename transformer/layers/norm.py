@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.layers.functional_module import Module, ParameterBuilder
+from transformer.layers.functional_module import Module, ParameterBuilder, store_inputs_alone
 
 
 class NormKind(enum.Enum):
@@ -40,6 +40,9 @@ class LayerNorm(Module):
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Normalize each vector, in the type of x."""
+        return store_inputs_alone(self._normalize, x)
+
+    def _normalize(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
@@ -66,6 +69,9 @@ class RmsNorm(Module):
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Normalize each vector, in the type of x."""
+        return store_inputs_alone(self._normalize, x)
+
+    def _normalize(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         scale = jax.lax.broadcast_to_rank(self.scale[...], x.ndim)

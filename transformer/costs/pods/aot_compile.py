@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import jaxprs_in_params
 
+from transformer.attention.backends import BackendChoice, record_backend_choices
 from transformer.config import UserError
 from transformer.costs.chips import find_chip
 from transformer.costs.compiled_program import CompiledProgram, analyze_program, argument_bytes
 from transformer.costs.flops import recomputed_flops
 from transformer.costs.roofline import StepEstimate, estimate_step
-from transformer.costs.topologies import OutOfMemoryError, compile_lowered, topology_devices
+from transformer.costs.topologies import OutOfMemoryError, compile_lowered, topology_devices, use_compute_capability
 from transformer.models.model import count_parameters
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.training.build import abstract_model_inputs, build_components, flops_counter, make_jitted_train_step
@@ -60,6 +61,7 @@ class AotReport(NamedTuple):
         step_estimate: The roofline estimate; None without a program, a data sheet or FLOPs.
         peak_bytes: Peak memory.
         largest_arrays: The largest arrays of the step.
+        attention: The backend of each kind of call to attention, once each.
     """
 
     experiment: ExperimentConfig
@@ -76,6 +78,7 @@ class AotReport(NamedTuple):
     step_estimate: StepEstimate | None
     peak_bytes: int | None
     largest_arrays: tuple[LargestArray, ...]
+    attention: tuple[BackendChoice, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -134,9 +137,12 @@ def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotRep
         largest_arrays=(),
     )
     step: Any = make_jitted_train_step(experiment, components)
-    traced = step.trace(components.abstract_state, batch, False)
+    with use_compute_capability(devices[0]), record_backend_choices() as choices:
+        traced = step.trace(components.abstract_state, batch, False)
+        lowered = traced.lower()
+    report = report._replace(attention=tuple(dict.fromkeys(choices)))
     try:
-        compiled, seconds = compile_lowered(traced.lower())
+        compiled, seconds = compile_lowered(lowered)
     except OutOfMemoryError as error:
         return report._replace(
             peak_bytes=parse_needed_bytes(str(error), sum(report.resident_bytes.values())),

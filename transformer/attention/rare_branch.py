@@ -1,0 +1,28 @@
+"""Branches of conditionals that few steps take."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+# The scope in which the operations of such a branch are traced, by which `transformer.costs` knows it.
+RARE_BRANCH = "rare_branch"
+
+
+def rare_branch(branch: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a branch of `jax.lax.cond` as one that few steps take: costs are those of the other branch.
+
+    Args:
+        branch: The branch.
+
+    Returns:
+        The branch, whose operations have the scope `RARE_BRANCH` in their names.
+    """
+
+    @functools.wraps(branch)
+    def marked(*operands: Any) -> Any:
+        with jax.named_scope(RARE_BRANCH):
+            return branch(*operands)
+
+    return marked
