@@ -8,8 +8,8 @@ r"""Label smoothing: none, 0.1 and 0.2 (Vaswani et al. 2017, section 5.4 and tab
     python -m launch.train --config=experiments/ablations/configs/label_smoothing.py --workdir=runs/one
 
 The verdict is on BLEU, because the arms minimize different losses; cross-entropy without smoothing is plotted as well.
-Smoothing makes a model less confident, which raises cross-entropy; in the paper it gained 0.5 BLEU. Expect no difference
-to be seen (79.4, 80.2 and 78.3 BLEU, each best at 1e-2), and cross-entropies of 0.22, 0.35 and 0.52:
+Smoothing makes a model less confident, which raises cross-entropy; in the paper it gained 0.5 BLEU. Expect to see no
+difference (79.4, 80.2 and 78.3 BLEU, each best at 1e-2), and cross-entropies of 0.22, 0.35 and 0.52:
 results/label_smoothing.md.
 """
 
