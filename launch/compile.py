@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from transformer.command_invocation import PACKAGE_PARENT
+from transformer.command_invocation import PACKAGE_PARENT, subprocess_command
 from transformer.config import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _compile_by(python: str, words: Sequence[str]) -> int:
     path = os.pathsep.join(filter(None, (str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "PYTHONPATH": path}
     try:
-        return subprocess.run([python, "-m", "launch.compile", *words], env=environment, check=False).returncode
+        return subprocess.run([*subprocess_command("compile", python), *words], env=environment, check=False).returncode
     except OSError as error:
         raise UserError(f"--compiler_python={python} cannot be run: {error.strerror}") from error
 

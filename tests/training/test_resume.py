@@ -391,6 +391,7 @@ def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) 
         "permanent_checkpoint_every",
     }
     data = {"task.data_dir", "task.shards_dir", "task.num_tokenizing_processes"}
+    data |= {"task.dataset", "task.validation_files", "task.test_files"}  # their contents are compared
     others = {"sharding", "topology", "xla_flags", "libtpu_init_args", "update_guard.max_consecutive_skips", "steps"}
     assert looking | data | others == set(allowed)
     ending = experiment.resolve_config(config(optimizer={"schedule": "linear"}))
