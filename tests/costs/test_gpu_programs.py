@@ -66,6 +66,15 @@ def test_of_two_branches_the_rare_one_does_not_count() -> None:
     assert total_work(unmarked, executed_instructions(unmarked)).bytes_moved == 8 * 64 * (2 + 4 + 4 * 4)
 
 
+def test_a_rare_branch_is_known_where_most_of_its_operations_have_lost_the_mark() -> None:
+    module = parse_hlo(
+        BRANCHES.replace("transpose(jvp(rare_branch))/sine", "shard_map/sine").replace(
+            "rare_branch/neg", "shard_map/neg"
+        )
+    )
+    assert "sine" not in [run.instruction.name for run in executed_instructions(module)]
+
+
 def test_where_both_branches_are_rare_the_dearer_counts() -> None:
     module = parse_hlo(BRANCHES.replace("branch_1_fun", "rare_branch"))
     assert "sine" in [run.instruction.name for run in executed_instructions(module)]

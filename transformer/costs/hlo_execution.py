@@ -12,7 +12,7 @@ asynchronous collective can run at the same time.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer.attention.rare_branch import RARE_BRANCH
@@ -151,18 +151,26 @@ def _execute(
                     )
             case "conditional":
                 runs = [list(_execute(module, branch, executions, overlapped=overlapped)) for branch in called]
-                runs = [run for run in runs if not _is_rare(run)] or runs
-                yield from max(runs, key=lambda run: total_work(module, run).bytes_moved)
+                yield from max(_frequent(runs), key=lambda run: total_work(module, run).bytes_moved)
             case "call":
                 yield from _execute(module, called[0], executions, overlapped=overlapped)
             case "async-start" | "call-start":
                 yield from _execute(module, called[0], executions, overlapped=True)
 
 
-def _is_rare(run: Iterable[ExecutedInstruction]) -> bool:
-    """Whether a branch is marked as rare: most of its operations are, because the compiler may move some between."""
-    sources = [each.instruction.source for each in run if each.instruction.source]
-    return 2 * sum(RARE_BRANCH in source for source in sources) > len(sources)
+def _frequent(branches: Sequence[list[ExecutedInstruction]]) -> list[list[ExecutedInstruction]]:
+    """Return the branches of a conditional without those that are marked as rare.
+
+    Not all operations of a rare branch keep its mark, under `shard_map` two in five do, and the compiler may move some
+    into the other branch. So a branch is rare if a quarter of its operations are marked, and twice as many as those of
+    the branch with the fewest.
+    """
+    shares = []
+    for branch in branches:
+        sources = [each.instruction.source for each in branch if each.instruction.source]
+        shares.append(sum(RARE_BRANCH in source for source in sources) / max(len(sources), 1))
+    least = min(shares)
+    return [branch for branch, share in zip(branches, shares, strict=True) if share <= max(2 * least, 1 / 4)]
 
 
 def total_work(module: HloModule, run: Iterable[ExecutedInstruction]) -> Work:
