@@ -78,6 +78,20 @@ def test_what_cannot_be_tokenized_is_refused_in_one_line(
     assert says in line
 
 
+def test_a_folder_in_the_place_of_the_index_is_refused_in_one_line(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(config, f"--config.task.shards_dir={tmp_path}/shards") == 0
+    (index,) = (tmp_path / "shards").glob("tokens-*/index.json")
+    index.unlink()
+    index.mkdir()
+    capsys.readouterr()
+    assert called(config, f"--config.task.shards_dir={tmp_path}/shards") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"config.task.shards_dir={tmp_path}/shards cannot be used: Is a directory" in line
+    assert str(index) in line
+
+
 @pytest.mark.parametrize(
     ("task", "family"), [("masked_lm", "encoder"), ("segment_lm", "transformer_xl"), ("permutation_lm", "xlnet")]
 )

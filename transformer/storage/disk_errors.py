@@ -48,7 +48,9 @@ def refuse_unusable_storage(path: str | os.PathLike[str], key: str = "--workdir"
     except OSError as error:
         if find_disk_error(error) is not None and error.errno != errno.EROFS:  # the path is right, but the disk fails
             raise
-        raise UserError(f"{key}={path} cannot be used: {error.strerror or error}") from error
+        file = error.filename2 or error.filename
+        inside = "" if file is None or os.fsdecode(file) == os.fspath(path) else f" ({os.fsdecode(file)})"
+        raise UserError(f"{key}={path} cannot be used: {error.strerror or error}{inside}") from error
 
 
 def explain_disk_error(failure: OSError, what_for: str = "") -> str:

@@ -194,13 +194,15 @@ def load_sharded_text(
     def opened(source: CorpusSource, split: str) -> TokenShards:
         name = f"{source.name} ({split})"
         if source.folder is None:
-            corpora[name] = tokenize_corpus(
-                describe_files(source.files[split]),
-                tokenizer_dir,
-                _kept(kept, source.name),
-                num_processes=config.num_tokenizing_processes,
-                report=lambda progress: report(name, progress),
-            )
+            folder, files = _kept(kept, source.name), describe_files(source.files[split])
+            with refuse_unusable_storage(folder, "config.task.shards_dir"):
+                corpora[name] = tokenize_corpus(
+                    files,
+                    tokenizer_dir,
+                    folder,
+                    num_processes=config.num_tokenizing_processes,
+                    report=lambda progress: report(name, progress),
+                )
         else:
             corpora[name] = TokenShards(source.folder)
             _check_tokenizer(corpora[name], tokenizer_dir)

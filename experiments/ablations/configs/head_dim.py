@@ -8,6 +8,8 @@
 
 The paper narrows only the keys, which costs 0.4 to 0.7 BLEU; here `head_dim` narrows keys and values together, so that
 the loss of a narrow head may come from either. The page shows by how much the arms' parameters differ.
+Expect narrow heads to be worse: a test loss of 1.51, 1.39, 1.32 and 1.35 at 4, 8, 16 and 32, each best at 1e-2:
+results/head_dim.md.
 """
 
 from ml_collections import ConfigDict
