@@ -34,16 +34,28 @@ def _prepare_compiler(arguments: Arguments) -> None:
     os.environ.update(compile_environment_variables(topology))
 
 
+_USABLE = (
+    "import sys, importlib.util as util; "
+    "sys.exit(sys.version_info < (3, 12) or not all(map(util.find_spec, ('jax', 'optax', 'ml_collections'))))"
+)
+
+
 def _compile_by(python: str, words: Sequence[str]) -> int:
     """Run this command with the Python of another environment on the same code, and return its exit code."""
     if not os.access(python, os.X_OK) or os.path.isdir(python):
         raise UserError(f"--compiler_python={python} is no program: give the path of an environment's python")
-    path = os.pathsep.join(filter(None, (str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, "PYTHONPATH": path}
     try:
-        return subprocess.run([*subprocess_command("compile", python), *words], env=environment, check=False).returncode
+        usable = subprocess.run([python, "-c", _USABLE], capture_output=True, check=False).returncode == 0
     except OSError as error:
         raise UserError(f"--compiler_python={python} cannot be run: {error.strerror}") from error
+    if not usable:
+        raise UserError(
+            f"--compiler_python={python} has no Python 3.12 or newer with jax and this package's requirements: make an "
+            "environment, and install requirements/gpu.txt there"
+        )
+    path = os.pathsep.join(filter(None, (str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", ""))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run([*subprocess_command("compile", python), *words], env=environment, check=False).returncode
 
 
 COMMAND = Command(

@@ -9,12 +9,13 @@ import logging as stdlib_logging
 import os
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 # Device files of TPUs (direct and by VFIO group), of NVIDIA cards (bare and under WSL) and of AMD cards.
-ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
+NVIDIA_GPUS = ("dev/nvidia[0-9]*", "dev/dxg")
+ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", *NVIDIA_GPUS, "dev/kfd")
 
 
 # Set beside JAX_PLATFORMS where this project chose it and not the user.
@@ -32,8 +33,13 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
     """
     if environment.get("JAX_PLATFORMS"):
         return
-    if not any(next(files.glob(pattern), None) for pattern in ACCELERATORS):
+    if not has_device(ACCELERATORS, files):
         environment["JAX_PLATFORMS"] = environment[_CHOSEN] = "cpu"
+
+
+def has_device(patterns: Sequence[str], files: Path = Path("/")) -> bool:
+    """Whether the machine has a device file of one of these patterns."""
+    return any(next(files.glob(pattern), None) for pattern in patterns)
 
 
 def without_chosen_platform(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -44,15 +44,16 @@ def shell_command(name: str) -> list[str]:
     return [started_as, name] if started_as else ["python", "-m", f"launch.{name}"]
 
 
-def subprocess_command(name: str, python: str = sys.executable) -> list[str]:
+def subprocess_command(name: str, python: str | None = None) -> list[str]:
     """Return the words that start a command as another process of this machine, on the same code.
 
     A console script does not import from the working directory, which may have a transformer.py; nor do its processes.
 
     Args:
         name: The command.
-        python: The Python that runs it.
+        python: The Python that runs it; by default that of this process.
     """
+    python = python or sys.executable
     if os.environ.get(_STARTED_AS):
         return [python, "-P", "-m", "launch.headwise", name]
     return [python, "-m", f"launch.{name}"]

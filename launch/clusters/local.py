@@ -14,6 +14,7 @@ from typing import IO, NamedTuple
 
 from launch.clusters.launcher_common import DRY_RUN, TrainCommand, check_config_fits, format_shell_command, run_launcher
 from launch.command import Arguments, Command, Flag
+from launch.platform import NVIDIA_GPUS, has_device
 from transformer.command_invocation import subprocess_command
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
@@ -63,6 +64,8 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
             + "\nwait"
         )
         return
+    if arguments.use_gpus and not has_device(NVIDIA_GPUS):
+        raise UserError("--use_gpus needs an NVIDIA GPU, and this machine shows none: omit it to train on CPU devices")
     code = run_processes(processes, training.environment)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt

@@ -12,6 +12,7 @@ import pytest
 from launch.clusters import local
 from launch.clusters.launcher_common import run_launcher
 from launch.clusters.local import ProcessSpec, run_processes
+from launch.platform import NVIDIA_GPUS, has_device
 from tests.launch.engines import HOSTILE_THREES, Engines
 
 TRAIN = ("--", "--config=experiments/demo.py", "--workdir=runs/demo")
@@ -80,6 +81,9 @@ def test_each_process_knows_the_first_and_has_cpu_devices_of_its_own(engines, mo
 
 
 def test_each_process_has_a_gpu_of_its_own_and_the_platform_that_the_user_chose(engines, monkeypatch):
+    assert launch("--use_gpus", *TRAIN) == (0 if has_device(NVIDIA_GPUS) else 2)
+    engines.forget()
+    monkeypatch.setattr(local, "has_device", lambda patterns: True)
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,9")
     assert launch("--use_gpus", *TRAIN) == 0

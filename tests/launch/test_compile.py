@@ -86,6 +86,7 @@ def test_equal_programs_have_one_fingerprint(config: str, capsys: pytest.Capture
         (("--topology=gpu:1",), "needs a GPU"),
         (("--topology=h100:12",), "topology='h100:12' has more than the 8 GPUs of one host: use h100:2x8"),
         (("--topology=h100:8", "--compiler_python=/nowhere/python"), "--compiler_python=/nowhere/python is no program"),
+        (("--topology=h100:8", "--compiler_python=/bin/false"), "--compiler_python=/bin/false has no Python 3.12 or"),
         (("--config.sharding.tensor=3",), "config.sharding.tensor=3 divides nothing"),
         (("--config.sharding.data=3",), "does not make 2 cpu devices"),
         (("--config.task.batch_size=7",), "config.task.batch_size=7 cannot be"),
@@ -137,7 +138,9 @@ def test_a_search_prints_the_best_and_its_flags(config: str, capsys: pytest.Capt
 def test_another_environments_python_gets_the_other_flags(config: str, tmp_path: Path) -> None:
     """Its exit code is the command's, and it finds the same code."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$PYTHONPATH" "$@" > {tmp_path}/words\nexit 1\n', encoding="utf-8")
+    # Called first to see whether it can run this package.
+    script = f'#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "$PYTHONPATH" "$@" > {tmp_path}/words\nexit 1\n'
+    python.write_text(script, encoding="utf-8")
     python.chmod(0o700)
     with pytest.raises(SystemExit) as left:
         cli.run(compile.COMMAND, compile.main, [config, f"--compiler_python={python}", "--topology=h100:8", "--json"])
