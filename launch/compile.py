@@ -109,8 +109,11 @@ def main(arguments: Arguments) -> None:
         )
         fits = any(each.report.fits for each in tried)
     else:
-        print(f"compiling for {topology}: minutes for a large model", file=sys.stderr, flush=True)
-        report = compile_ahead_of_time(experiment, topology)
+
+        def say_compiling() -> None:
+            print(f"compiling for {topology}: minutes for a large model", file=sys.stderr, flush=True)
+
+        report = compile_ahead_of_time(experiment, topology, say_compiling)
         print(json.dumps(report_as_json(report), indent=1) if arguments.json else format_report(report))
         fits = report.fits
     if not fits:

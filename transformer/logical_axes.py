@@ -114,7 +114,7 @@ class Placement(NamedTuple):
         Raises:
             ValueError: If the logical axis has no rule.
         """
-        return math.prod(self.mesh.shape[axis] for axis in mesh_axes_for(name, self.rules))
+        return count_shards(name, self.rules, self.mesh.shape)
 
     def even_mesh_axes(self, name: str, *sizes: int) -> tuple[str, ...]:
         """Return `mesh_axes`, or () if one of these sizes cannot be divided evenly.
@@ -162,6 +162,15 @@ def mesh_axes_for(name: str, rules: Rules) -> tuple[str, ...]:
     if name not in rules:
         raise ValueError(describe_unknown_axis(name, rules))
     return rules[name]
+
+
+def count_shards(name: str, rules: Rules, mesh_sizes: Mapping[str, int]) -> int:
+    """Return into how many parts a logical axis is sharded by a mesh of these sizes.
+
+    Raises:
+        ValueError: If the logical axis has no rule.
+    """
+    return math.prod(mesh_sizes[axis] for axis in mesh_axes_for(name, rules))
 
 
 def describe_unknown_axis(name: str, rules: Rules) -> str:

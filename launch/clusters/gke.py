@@ -146,7 +146,7 @@ def find_node_pool(arguments: Arguments, training: TrainCommand) -> NodePool:
             selector={"cloud.google.com/gke-accelerator": arguments.gpu_type},
             resource="nvidia.com/gpu",
             accelerators_per_host=share.gpus_per_node,
-            num_devices=share.num_nodes * share.gpus_per_node,
+            num_devices=share.num_gpus,
             is_tpu=False,
         )
     tpu = parse_slice(arguments.topology, training.topology)

@@ -15,6 +15,11 @@ class NodeAllocation(NamedTuple):
     num_nodes: int
     gpus_per_node: int
 
+    @property
+    def num_gpus(self) -> int:
+        """The number of all GPUs."""
+        return self.num_nodes * self.gpus_per_node
+
 
 def parse_gpu_topology(flag: str | None, config_topology: str, gpus_per_node: int) -> NodeAllocation:
     """Parse a topology `gpu:N` into nodes and GPUs on each.

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import math
 import re
 import shlex
 import shutil
@@ -125,14 +124,14 @@ def check_config_fits(training: TrainCommand, num_devices: int, num_slices: int 
     Raises:
         UserError: If a value of the config is invalid, or the devices do not fit the mesh, or the mesh the batch.
     """
-    from transformer.logical_axes import RULES, mesh_axes_for
+    from transformer.logical_axes import RULES, count_shards
     from transformer.tasks.registry import build_synthetic_task
     from transformer.training.config import resolve_config
     from transformer.training.partitioning import mesh_sizes
 
     experiment = resolve_config(training.config)
     sizes = mesh_sizes(experiment.sharding, num_devices, num_slices)
-    parts = math.prod(sizes[axis] for axis in mesh_axes_for("batch", RULES[experiment.sharding.rules]))
+    parts = count_shards("batch", RULES[experiment.sharding.rules], sizes)
     build_synthetic_task(experiment.task, parts * experiment.run.num_microbatches)
 
 

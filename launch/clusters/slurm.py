@@ -111,7 +111,7 @@ def build_batch_script(arguments: Arguments, training: TrainCommand) -> str:
             f"--time={arguments.time} is too short: the job is stopped {warning} seconds before its end, and "
             "would be requeued again and again without training; increase it, or reduce --grace_seconds"
         )
-    check_config_fits(training, share.num_nodes * share.gpus_per_node)
+    check_config_fits(training, share.num_gpus)
     name = make_run_name(arguments.name, training.workdir)
     tasks = share.gpus_per_node if arguments.process_per == "gpu" else 1
     settings = [

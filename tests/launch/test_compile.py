@@ -47,7 +47,9 @@ def config(tmp_path: Path) -> str:
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert cli.run(compile.COMMAND, compile.main, words) == 2
-    return capsys.readouterr().err
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    return line
 
 
 @pytest.mark.slow

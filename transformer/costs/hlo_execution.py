@@ -400,8 +400,9 @@ def _exchange(
     if kind is None:
         return
     size = sum(array.num_bytes for name in instruction.operand_names for array in computation.instructions[name].arrays)
-    work = _work_until_done(module, computation, instruction) if instruction.opcode.endswith("-start") else None
+    work = None
     if instruction.opcode.endswith("-start"):
+        work = _work_until_done(module, computation, instruction)
         overlapped = '"is_sync":true' not in instruction.attributes and (work is None or any(work))
     permutes = kind == "collective-permute"
     among = source_target_pairs(instruction) if permutes else replica_groups(instruction, module.num_devices)

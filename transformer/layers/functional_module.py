@@ -161,14 +161,14 @@ def scan_layers(
 
 
 def store_inputs_alone(function: Callable[..., Array], *inputs: Array) -> Array:
-    """Apply a cheap function, for whose gradient in bfloat16 or float16 nothing but its inputs is stored.
+    """Apply a function that is cheap to compute again: its gradient in bfloat16 or float16 stores only its inputs.
 
     Autodiff stores several arrays of their size, those of a norm in float32, which cost accelerators more to write and
     read than the function to compute again. In float32 the program stays autodiff's, to the last bit, so that recorded
     runs can be reproduced.
 
     Args:
-        function: An elementwise function or a norm.
+        function: A norm, or an elementwise function and the product that takes its result, which is not computed again.
         inputs: Its inputs.
 
     Returns:

@@ -16,7 +16,7 @@ from transformer.attention.sites import Site
 from transformer.config import PositiveInt, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
 from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches
-from transformer.data.text_batches import SegmentBatches, SpecialTokenFrame, WindowBatches, join_documents
+from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
@@ -122,13 +122,7 @@ class PermutationLanguageModeling(TextTask):
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another, each with a random factorization order."""
-        lanes = SegmentBatches(
-            self._successive_tokens,
-            context_length=self.config.context_length,
-            rows=self.config.batch_size,
-            seed=seed,
-        )
-        return PermutedBatches(lanes, self.config.permutations, seed)
+        return PermutedBatches(self._segment_batches(seed), self.config.permutations, seed)
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory; nothing for a model without one."""

@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 
 from transformer.config import PositiveInt, UserError
 from transformer.data.batches import BatchSource, OneEpoch
-from transformer.data.text_batches import SegmentBatches, WindowBatches, join_documents
+from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
@@ -70,12 +70,7 @@ class SegmentLanguageModeling(LanguageModeling):
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another from step to step."""
-        return SegmentBatches(
-            self._successive_tokens,
-            context_length=self.config.context_length,
-            rows=self.config.batch_size,
-            seed=seed,
-        )
+        return self._segment_batches(seed)
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory.

@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.batches import fingerprint
-from transformer.data.text_batches import TokenStream, join_documents
+from transformer.data.text_batches import SegmentBatches, TokenStream, join_documents
 from transformer.data.token_mixture import TokenMixture
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
@@ -100,21 +100,23 @@ class TextTask(BaseTask):
         of_shards = {} if self._train_shards is None else {"train": len(self._train_shards)}
         return {name: sum(map(len, documents)) for name, documents in self._splits.items()} | of_shards
 
-    @property
-    def _successive_tokens(self) -> TokenStream:
-        """The training text as one stream, whose documents follow one another, each with the end token if there is one.
+    def _segment_batches(self, seed: int) -> SegmentBatches:
+        """Return segments of the training text that follow one another; the end token, if there is one, ends documents.
 
         Raises:
-            UserError: If it is of several data sets in token shards.
+            UserError: If the text is of several data sets in token shards.
         """
+        stream: TokenStream
         if self._train_shards is None:
-            return join_documents(self._train, self.tokenizer.eos_id)
-        if len(self._train_shards.sets) > 1:
+            stream = join_documents(self._train, self.tokenizer.eos_id)
+        elif len(self._train_shards.sets) == 1:
+            (stream,) = self._train_shards.sets
+        else:
             raise UserError(
                 f"config.task.dataset={self._text.dataset} are several data sets of token shards, and segments that "
                 "follow one another are of one: name one, which may be a folder or a pattern"
             )
-        return self._train_shards.sets[0]
+        return SegmentBatches(stream, context_length=self._text.context_length, rows=self._text.batch_size, seed=seed)
 
     @property
     def data_summary(self) -> tuple[str, ...]:

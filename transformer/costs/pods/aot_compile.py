@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,12 +99,15 @@ def resolve_topology(experiment: ExperimentConfig, requested: str | None) -> str
     raise UserError("no topology to compile for: pass --topology=v5p:8x8x4, or set config.topology")
 
 
-def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotReport:
+def compile_ahead_of_time(
+    experiment: ExperimentConfig, topology: str, on_compile: Callable[[], None] = lambda: None
+) -> AotReport:
     """Compile an experiment's training step for the devices of a topology, without data or arrays.
 
     Args:
         experiment: The experiment.
         topology: The name of the topology.
+        on_compile: A function that is called before the compiler, which may take minutes, once nothing is refused.
 
     Returns:
         The report.
@@ -141,6 +144,7 @@ def compile_ahead_of_time(experiment: ExperimentConfig, topology: str) -> AotRep
         traced = step.trace(components.abstract_state, batch, False)
         lowered = traced.lower()
     report = report._replace(attention=tuple(dict.fromkeys(choices)))
+    on_compile()
     try:
         compiled, seconds = compile_lowered(lowered)
     except OutOfMemoryError as error:
