@@ -174,6 +174,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         threads=0,
         **{"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 16},
         vocabulary=50304,
+        model={"scan_unroll": 12},
     ),
     "decoder_1_3b": _decoder(
         "training step of a decoder of 1.3 billion parameters at context 2,048, batch 8, in bfloat16 on one NVIDIA GPU",

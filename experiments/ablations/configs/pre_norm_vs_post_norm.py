@@ -1,0 +1,52 @@
+r"""Pre-norm against post-norm at 2+2 and 6+6 layers, with and without warm-up, and in training four times as long.
+
+    python -m launch.ablate --config=experiments/ablations/configs/pre_norm_vs_post_norm.py \
+        --workdir=runs/pre_and_post --register
+    python -m launch.ablate --config=experiments/ablations/configs/pre_norm_vs_post_norm.py \
+        --workdir=runs/pre_and_post --vmap
+
+576 runs (two arms x six tasks x six learning rates x eight seeds), 192 of them of 1,600 steps: minutes on a GPU, where
+`--vmap` trains sixteen runs as one program, and about 15 hours on two CPU cores. One run alone:
+
+    python -m launch.train --config=experiments/ablations/configs/pre_norm_vs_post_norm.py --workdir=runs/one
+
+Expect pre-norm to be better in every task of 400 steps, and more so at 6+6 layers and without warm-up, where post-norm
+needs a small learning rate (Xiong et al. 2020). Four times the steps and warm-up show whether post-norm catches up.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.ablations.configs import base
+
+NO_WARMUP = {"optimizer.warmup_steps": 0}
+LONG = {"steps": 1600, "eval_every": 400, "optimizer.warmup_steps": 200}
+DEEP = {"model.encoder_layers": 6, "model.decoder_layers": 6}
+
+
+def get_config() -> ConfigDict:
+    """Build the base config, with maps at the end of its 400 steps."""
+    config = base.get_config()
+    config.name = "pre_norm_vs_post_norm"
+    config.maps_every = 400
+    return config
+
+
+def get_ablation(ablation):
+    """Build the two arms on six tasks, each arm and task with the best of six learning rates."""
+    return ablation(
+        question="Is pre-norm better than post-norm, deep or shallow, with or without warm-up, and in long training?",
+        arms={"post": {"model.norm_placement": "post"}, "pre": {"model.norm_placement": "pre"}},
+        reference="post",
+        tuning_grid={"optimizer.learning_rate": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)},
+        seeds=base.SEEDS,
+        tasks={
+            "2+2 layers": {},
+            "2+2 layers without warm-up": NO_WARMUP,
+            "2+2 layers, 1,600 steps": LONG,
+            "6+6 layers": DEEP,
+            "6+6 layers without warm-up": DEEP | NO_WARMUP,
+            "6+6 layers, 1,600 steps": DEEP | LONG,
+        },
+        learned_threshold=4.5,
+        smallest_effect_of_interest=0.05,
+    )
