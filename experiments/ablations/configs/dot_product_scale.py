@@ -9,7 +9,8 @@ run alone:
     python -m launch.train --config=experiments/ablations/configs/dot_product_scale.py --workdir=runs/one
 
 Section 3.2.1 of the paper. Each arm is compared at the best of three learning rates, since queries and keys can learn a
-scale. Expect a difference, if any, at head dimension 64, where unscaled logits are eight times as large.
+scale. Expect the factor to help at both head dimensions, and more at 64, where unscaled logits are eight times as
+large: a test loss of 1.32 against 1.98 at 16, and 1.47 against 2.42 at 64 (results/dot_product_scale.md).
 """
 
 from ml_collections import ConfigDict
