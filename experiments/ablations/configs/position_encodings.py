@@ -9,9 +9,9 @@ One run alone:
     python -m launch.train --config=experiments/ablations/configs/position_encodings.py --workdir=runs/one
 
 Relative positions act in self-attention alone: cross-attention then knows only the positions that the encoder has
-written. Expect no positions at all to be worst, since the encoder sees a bag of tokens. In the paper learned and
-sinusoidal positions were nearly equal (25.7 against 25.8 BLEU after 100,000 steps). In 400 steps expect the learned
-table, which knows nothing of neighboring positions at first, to be worse.
+written. Expect no positions at all to be worst (a test loss of 1.44), since the encoder sees a bag of tokens, and the
+others to be close to sinusoids (1.27 to 1.40 against 1.32): results/position_encodings.md. In the paper learned and
+sinusoidal positions were nearly equal (25.7 against 25.8 BLEU after 100,000 steps), and they are here.
 """
 
 from ml_collections import ConfigDict
