@@ -30,6 +30,7 @@ UNFIT_EXIT_CODE = (
 )
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it
 _WORKERS = "HEADWISE_WORKERS"  # the number of its workers
+_PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"  # whether JAX reserves most of a GPU's memory at its start
 _PERIOD = 1.0  # seconds between two checks
 _SHOWN_ANEW = 10.0  # seconds between two times that others than the terminal are shown the trials
 _GRACE = 30.0  # seconds that workers have to shut down
@@ -50,9 +51,10 @@ class WorkerResources(NamedTuple):
 def divide_machine(
     workers: int, cores: Sequence[int], environment: Mapping[str, str] = os.environ, files: Path = Path("/")
 ) -> list[WorkerResources]:
-    """Divide the machine among workers: one NVIDIA GPU each, or on CPUs the cores.
+    """Divide the machine among workers: its NVIDIA GPUs in turn, or on CPUs the cores.
 
-    A single worker has the whole machine. If there are more workers than cores, all share all cores.
+    A single worker has the whole machine. Workers that share a GPU take its memory as they need it, instead of most of
+    it at once. If there are more workers than cores, all share all cores.
 
     Args:
         workers: The number of workers.
@@ -64,7 +66,7 @@ def divide_machine(
         The share of each worker.
 
     Raises:
-        UserError: If there are no workers, more workers than GPUs, or several on a TPU, which only one process can use.
+        UserError: If there are no workers, or several on a TPU, which only one process can use.
     """
     if workers < 1:
         raise UserError(f"--num_workers={workers} must be at least 1")
@@ -73,13 +75,12 @@ def divide_machine(
     if environment.get("JAX_PLATFORMS", "").split(",")[0] != "cpu":
         if any(next(files.glob(pattern), None) for pattern in ("dev/accel*", "dev/vfio/[0-9]*")):
             raise UserError(f"--num_workers={workers}: only one process can use a TPU: pass --num_workers=1")
-        cards = _cards(environment, files)
-        if cards and workers > len(cards):
-            raise UserError(
-                f"--num_workers={workers} is more than the {len(cards)} GPUs of this machine: pass at most {len(cards)}"
-            )
-        if cards:
-            return [WorkerResources(None, {"CUDA_VISIBLE_DEVICES": card}) for card in cards[:workers]]
+        if cards := _cards(environment, files):
+            shared = {} if workers <= len(cards) else {_PREALLOCATE: environment.get(_PREALLOCATE, "false")}
+            return [
+                WorkerResources(None, {"CUDA_VISIBLE_DEVICES": card, **shared})
+                for card in itertools.islice(itertools.cycle(cards), workers)
+            ]
     if workers > len(cores):
         return [WorkerResources(None, {})] * workers
     bounds = [len(cores) * number // workers for number in range(workers + 1)]

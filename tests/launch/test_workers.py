@@ -36,7 +36,7 @@ def test_cores_are_divided_where_there_are_enough(tmp_path):
     assert cores_of(divide_machine(2, [0, 1], {}, tmp_path)) == [(0,), (1,)]
 
 
-def test_each_worker_has_a_card_and_a_tpu_has_one_worker(tmp_path):
+def test_workers_have_the_cards_in_turn_and_a_tpu_has_one_worker(tmp_path):
     (tmp_path / "dev").mkdir()
     for card in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl"):
         (tmp_path / "dev" / card).touch()
@@ -46,8 +46,11 @@ def test_each_worker_has_a_card_and_a_tpu_has_one_worker(tmp_path):
     chosen = divide_machine(2, range(64), {"CUDA_VISIBLE_DEVICES": "3,GPU-1f"}, tmp_path)
     assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in chosen] == ["3", "GPU-1f"]
     assert cores_of(divide_machine(2, [0, 1], {"CUDA_VISIBLE_DEVICES": "-1"}, tmp_path)) == [(0,), (1,)]
-    with pytest.raises(UserError, match="--num_workers=4 is more than the 3 GPUs of this machine: pass at most 3"):
-        divide_machine(4, range(64), {}, tmp_path)
+    of_card = {card: {"CUDA_VISIBLE_DEVICES": card, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} for card in "012"}
+    shared = divide_machine(5, range(64), {}, tmp_path)
+    assert [place.environment for place in shared] == [of_card[card] for card in "01201"]
+    reserving = {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
+    assert divide_machine(2, range(64), reserving, tmp_path) == [WorkerResources(None, reserving)] * 2
     assert cores_of(divide_machine(4, range(4), CPU, tmp_path)) == [(0,), (1,), (2,), (3,)]
     assert divide_machine(1, range(4), {}, tmp_path) == [WorkerResources(None, {})]
     (tmp_path / "dev" / "accel0").touch()
