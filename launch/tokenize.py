@@ -46,8 +46,8 @@ def main(arguments: Arguments) -> None:
             shards.check_content()
         checked = ", which match their checksums" if arguments.verify else ""
         print(
-            f"{name}: {len(shards):,} tokens, {shards.num_documents:,} documents in "
-            f"{len(shards.index.num_tokens)} shards of {shards.folder}{checked}"
+            f"{name}: {len(shards):,} tokens of a vocabulary of {shards.index.vocab_size:,}, "
+            f"{shards.num_documents:,} documents in {len(shards.index.num_tokens)} shards of {shards.folder}{checked}"
         )
 
 

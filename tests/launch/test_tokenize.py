@@ -37,7 +37,7 @@ def test_it_prints_the_folders_and_finds_them_again(
     first = capsys.readouterr().out.splitlines()
     (folder,) = (tmp_path / "shards").glob("tokens-*")
     size = sum(len(f"text number {n}") + 1 for n in range(50))
-    said = f"{tmp_path}/a.jsonl (train): {size} tokens, 50 documents in 1 shards of {folder}"
+    said = f"{tmp_path}/a.jsonl (train): {size} tokens of a vocabulary of 257, 50 documents in 1 shards of {folder}"
     assert first[-1] == said
     assert first[0] == f"tokenizing {tmp_path}/a.jsonl (train): 0 of 1 shards, 0 tokens"
     assert called(*words, "--verify") == 0

@@ -13,8 +13,8 @@ deepnorm, which starts with small values, last (2.06); at 3e-2 post hardly learn
 gradients at initialization of Xiong et al. 2020: in a decoder with cross-attention post-norm's gradient grows toward
 the output (last over first layer about 8 at 6+6 layers) and pre-norm's falls (about 0.7); in a decoder alone the
 gradient of post-norm's last layer is equally large at every depth, and pre-norm's shrinks with depth, about as L^-0.5.
-For other learning rates and depths see norm_placement_by_learning_rate.py, norm_placement_without_warmup.py and
-norm_placement_by_depth.py in this folder.
+For other learning rates and depths see pre_norm_vs_post_norm.py, norm_placement_by_learning_rate.py and
+norm_placement_without_warmup.py in this folder.
 
 The arm "deepnorm" combines placement and initialization, as its authors define it.
 """
