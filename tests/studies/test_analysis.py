@@ -832,6 +832,35 @@ def test_a_choice_at_the_edge_is_told() -> None:
     assert analyze(tasks, cells(RATE, rates, "short") + cells(RATE, rates, "long"), {})["warnings"] == [told]
 
 
+def test_the_verdict_on_a_task_says_what_was_chosen_on_that_task() -> None:
+    """Post chooses the smallest rate on one task; on another it has tried one rate alone, which is no choice."""
+    rates = (1e-4, 1e-3, 1e-2)
+    study = spec(tuning_grid={RATE: rates}, tasks={"short": {}, "long": {}})
+    losses = {"short": (2.0, 0.0, 2.0), "long": (0.0, 1.0, 2.0)}
+    cells = [
+        one
+        for task, of_rates in losses.items()
+        for arm, values in (("pre", PRE), ("post", POST))
+        for rate, added in zip(rates, (2.0, 0.0, 2.0) if arm == "pre" else of_rates, strict=True)
+        for one in row(arm, [value + added for value in values], hyperparameters={RATE: rate}, task=task)
+    ]
+    told = analyze(study, cells, {})
+    assert [(pair["task"], pair["caveats"]) for pair in told["comparisons"]] == [
+        (None, [f"post (on long) at the smallest {RATE}"]),
+        ("short", []),
+        ("long", [f"post at the smallest {RATE}"]),
+    ]
+    assert f"But post (on long) chose the smallest {RATE} tried, 0.0001: beyond it" in told["summary"][1]
+    begun = [each for each in cells if each.task_name == "short" or each.hyperparameters[RATE] == 1e-4]
+    told = analyze(study, begun, {})
+    assert not any("beyond" in line for line in told["warnings"] + told["summary"])
+    assert [(pair["verdict"], pair["caveats"]) for pair in told["comparisons"]] == [
+        ("not judged", []),
+        ("worse", []),
+        ("not judged", []),
+    ]
+
+
 def test_a_cell_has_one_place() -> None:
     cells = row("pre", PRE)
     with pytest.raises(ValueError, match=r"seed=1 \{\} has two runs: pre--1 and pre--1"):

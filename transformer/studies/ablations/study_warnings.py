@@ -1,7 +1,7 @@
 """Warnings about a study: runs that are missing, too few or unequal, and tuned values at the edge of their range."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from transformer.studies.ablations.arm_comparisons import ENOUGH_SEEDS, MIN_SEEDS_FOR_VERDICT, Comparison
 from transformer.studies.ablations.formatting import (
@@ -17,6 +17,7 @@ from transformer.studies.ablations.hyperparameter_selection import (
     best_value,
     has_completed,
     is_better,
+    missing_runs,
 )
 from transformer.studies.ablations.run_result import describe_run
 
@@ -98,7 +99,7 @@ def _is_tuned(study: StudyResults) -> bool:
 def _at_the_edge(study: StudyResults) -> Iterator[str]:
     """Warn of arms that chose the smallest or largest value tried: their best may lie beyond."""
     for key, word, end in _edges(study):
-        arms = [told for arm in study.spec.arms if (told := _that_chose(study, arm, key, end))]
+        arms = [told for arm in study.spec.arms if (told := _that_chose(study, arm, study.spec.tasks, key, end))]
         if arms:
             yield f"{join_words(arms)} chose {key}={end}, the {word} tried: the best may lie beyond."
 
@@ -127,11 +128,18 @@ def comparison_caveats(study: StudyResults, pair: Comparison) -> list[str]:
 
 
 def _edges_of_pair(study: StudyResults, pair: Comparison) -> list[tuple[str, str, str, float]]:
-    """Return which arms of a comparison chose the smallest or largest value of a tuned key."""
+    """Return which arms chose the smallest or largest value of a tuned key on the tasks of a comparison."""
+    tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
     return [
         (join_words(arms), word, key, end)
         for key, word, end in _edges(study)
-        if (arms := [arm for arm in (pair.arm_name, study.spec.reference) if _that_chose(study, arm, key, end)])
+        if (
+            arms := [
+                told
+                for arm in (pair.arm_name, study.spec.reference)
+                if (told := _that_chose(study, arm, tasks, key, end))
+            ]
+        )
     ]
 
 
@@ -141,16 +149,20 @@ def describe_edge_values(study: StudyResults, pair: Comparison) -> str:
     return f" But {join_words(told)}: beyond it this may turn." if told else ""
 
 
-def _that_chose(study: StudyResults, arm: str, key: str, value: float) -> str:
-    """Return the arm, with the tasks on which it chose a value if not on all; empty if on none."""
-    tasks = [
+def _that_chose(study: StudyResults, arm: str, tasks: Collection[str], key: str, value: float) -> str:
+    """Return the arm, with those of the tasks on which it chose a value if not on all; empty if on none.
+
+    It has not chosen where runs have not ended.
+    """
+    chose = [
         task
-        for task in study.spec.tasks
+        for task in tasks
         if any(has_completed(cell) and cell.hyperparameters[key] == value for cell in study.selected_runs(arm, task))
+        and all(run.failed for run in missing_runs(study, arm, [task]))
     ]
-    if not tasks:
+    if not chose:
         return ""
-    return arm if len(tasks) == len(study.spec.tasks) else f"{arm} (on {join_words(tasks)})"
+    return arm if len(chose) == len(tasks) else f"{arm} (on {join_words(chose)})"
 
 
 def _chosen_on_what_is_reported(study: StudyResults) -> Iterator[str]:
