@@ -5,13 +5,15 @@ r"""Pre-norm against post-norm at 2+2 and 6+6 layers, with and without warm-up, 
     python -m launch.ablate --config=experiments/ablations/configs/pre_norm_vs_post_norm.py \
         --workdir=runs/pre_and_post --vmap
 
-576 runs (two arms x six tasks x six learning rates x eight seeds), 192 of them of 1,600 steps: minutes on a GPU, where
-`--vmap` trains sixteen runs as one program, and about 15 hours on two CPU cores. One run alone:
+576 runs (two arms x six tasks x six learning rates x eight seeds), 192 of them of 1,600 steps: about seven hours on two
+CPU cores. On a GPU `--vmap` trains sixteen runs as one program, and `--num_workers` as many programs at once: 320 runs
+took six minutes of an H200. One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/pre_norm_vs_post_norm.py --workdir=runs/one
 
-Expect pre-norm to be better in every task of 400 steps, and more so at 6+6 layers and without warm-up, where post-norm
-needs a small learning rate (Xiong et al. 2020). Four times the steps and warm-up show whether post-norm catches up.
+Expect pre-norm to be better in 400 steps (a test loss of 1.32 against 1.66 at 2+2 layers), and more so at 6+6 layers,
+where post-norm hardly learns at any rate (1.57 against 3.56). Without warm-up both are worse. With four times the steps
+and warm-up post-norm catches up at 2+2 layers (1.057 against 1.052): results/pre_norm_vs_post_norm.md.
 """
 
 from ml_collections import ConfigDict
