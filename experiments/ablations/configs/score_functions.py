@@ -8,8 +8,9 @@ cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/score_functions.py --workdir=runs/one
 
-Expect `location` to be worst: it does not read the keys, so that the weights depend on the position of a key and not on
-its content.
+Expect the products without the factor 1 / sqrt(D), `dot` and `general`, to be worst (a test loss of 1.98 and 2.09),
+behind `location` (1.47), which does not read the keys, and the others to be close to `scaled_dot` (1.24 to 1.41 against
+1.32): results/score_functions.md.
 """
 
 from ml_collections import ConfigDict
