@@ -215,8 +215,7 @@ def format_report(report: "AotReport") -> str:
         f"{experiment.run.name} on {report.topology} ({report.device_kind}): {_verdict(report)}",
         f"  parameters    {report.num_parameters:,}",
         f"  mesh          {format_mesh(report.mesh_shape)}, rules {experiment.sharding.rules}",
-        f"  batch         {report.batch_size:,} rows in {experiment.run.num_microbatches} microbatches, remat "
-        f"{_remat(experiment)}",
+        f"  batch         {report.batch_size:,} rows in {_count_microbatches(experiment)}, remat {_remat(experiment)}",
         *_bytes(report),
         *_attention(report),
         *_speed(report),
@@ -230,6 +229,11 @@ def format_report(report: "AotReport") -> str:
         ]
         lines += ["suggestions:", *_advice(suggest_smaller_step(report))]
     return "\n".join(lines)
+
+
+def _count_microbatches(experiment: "ExperimentConfig") -> str:
+    number = experiment.run.num_microbatches
+    return "1 microbatch" if number == 1 else f"{number} microbatches"
 
 
 def _verdict(report: "AotReport") -> str:
@@ -262,9 +266,7 @@ def _attention(report: "AotReport") -> list[str]:
     lines = []
     for each in report.attention:
         reason = _reason(each)
-        lines.append(
-            f"  attention     {each.backend.value} for {_describe_call(each)}{f': {reason}' if reason else ''}"
-        )
+        lines.append(f"  attention     {each.backend.value}: {_describe_call(each)}{f'; {reason}' if reason else ''}")
     kernels = {} if report.program is None else report.program.attention_kernels
     if kernels:
         lines.append(
@@ -323,7 +325,7 @@ def _links(report: "AotReport") -> list[str]:
 def _speed(report: "AotReport") -> list[str]:
     from transformer.costs.compiled_program import collective_totals
 
-    lines = [] if report.flops is None else [f"  FLOPs         {report.flops:.3e} per step"]
+    lines = [] if report.flops is None else [f"  FLOPs         {report.flops:.3e} per step, of all devices"]
     if report.program is None:
         return lines
     lines += [*_source_lines(report.program), *_links(report)]
@@ -332,10 +334,8 @@ def _speed(report: "AotReport") -> list[str]:
     for key, total in collective_totals(report.program.collectives).items():
         kind, axes = key
         seconds = "" if expected is None else f"  {expected.seconds_by_collective.get(key, 0.0):.4f} s"
-        lines.append(
-            f"    {kind:<20}{'+'.join(axes) or '-':<16}{total.num_executions:8,} x {total.num_bytes / GB:10.4f} GB"
-            f"{seconds}"
-        )
+        named = f"    {kind:<20}{'+'.join(axes) or '-':<16}"
+        lines.append(f"{named}{total.num_executions:8,} x, {total.num_bytes / GB:10.4f} GB in all{seconds}")
     if report.program.loops_without_trip_count:
         loops = ", ".join(report.program.loops_without_trip_count)
         lines.append(f"    loops without a known trip count, counted once: {loops}")
@@ -347,11 +347,12 @@ def _speed(report: "AotReport") -> list[str]:
                 f"  recomputed    {expected.recomputed_flops:.3e} FLOPs by remat: in the step time, not in the MFU"
             )
         lines += [
-            f"  step time     {expected.step_seconds:.4f} s by the roofline: compute {expected.compute_seconds:.4f}, "
-            f"memory {expected.memory_seconds:.4f}, communication {expected.communication_seconds:.4f}",
-            f"  MFU           {100 * expected.mfu:.1f}%",
-            f"  communication {100 * expected.communication_share:.1f}% of the step, not overlapped "
-            f"{100 * expected.exposed_share:.1f}%",
+            f"  step time     at least {expected.step_seconds:.4f} s, by the roofline: compute "
+            f"{expected.compute_seconds:.4f} s, memory {expected.memory_seconds:.4f} s, communication "
+            f"{expected.communication_seconds:.4f} s, which overlap",
+            f"  MFU           at most {100 * expected.mfu:.1f}%",
+            f"  communication {100 * expected.communication_share:.1f}% of the step, which waits for it "
+            f"{100 * expected.exposed_share:.1f}% of its time",
         ]
     return lines
 

@@ -57,7 +57,7 @@ def test_a_config_that_fits_prints_its_page_and_its_json(config: str, capsys: py
     assert cli.run(compile.COMMAND, compile.main, [config]) == 0
     page = capsys.readouterr().out
     assert page.startswith("small on cpu:2 (cpu): needs ")
-    for line in ("mesh          data=2, rules dp", "batch         8 rows in 1 microbatches, remat none", "all-reduce"):
+    for line in ("mesh          data=2, rules dp", "batch         8 rows in 1 microbatch, remat none", "all-reduce"):
         assert line in page
     assert cli.run(compile.COMMAND, compile.main, [config, "--json", "--config.num_microbatches=2"]) == 0
     found = json.loads(capsys.readouterr().out)
