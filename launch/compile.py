@@ -211,11 +211,13 @@ def format_report(report: "AotReport") -> str:
     from transformer.costs.pods.mesh_and_remat_search import suggest_smaller_step
 
     experiment = report.experiment
+    parts = experiment.run.num_microbatches
     lines = [
         f"{experiment.run.name} on {report.topology} ({report.device_kind}): {_verdict(report)}",
         f"  parameters    {report.num_parameters:,}",
         f"  mesh          {format_mesh(report.mesh_shape)}, rules {experiment.sharding.rules}",
-        f"  batch         {report.batch_size:,} rows in {_count_microbatches(experiment)}, remat {_remat(experiment)}",
+        f"  batch         {report.batch_size:,} rows in {parts} microbatch{'es' if parts > 1 else ''}, remat "
+        f"{_remat(experiment)}",
         *_bytes(report),
         *_attention(report),
         *_speed(report),
@@ -229,11 +231,6 @@ def format_report(report: "AotReport") -> str:
         ]
         lines += ["suggestions:", *_advice(suggest_smaller_step(report))]
     return "\n".join(lines)
-
-
-def _count_microbatches(experiment: "ExperimentConfig") -> str:
-    number = experiment.run.num_microbatches
-    return "1 microbatch" if number == 1 else f"{number} microbatches"
 
 
 def _verdict(report: "AotReport") -> str:

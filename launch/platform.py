@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Device files of TPUs (direct and by VFIO group), of NVIDIA cards (bare and under WSL) and of AMD cards.
+TPUS = ("dev/accel*", "dev/vfio/[0-9]*")
 NVIDIA_GPUS = ("dev/nvidia[0-9]*", "dev/dxg")
-ACCELERATORS = ("dev/accel*", "dev/vfio/[0-9]*", *NVIDIA_GPUS, "dev/kfd")
+ACCELERATORS = (*TPUS, *NVIDIA_GPUS, "dev/kfd")
 # Set beside JAX_PLATFORMS where this project chose it and not the user.
 _CHOSEN = "HEADWISE_CHOSE_PLATFORM"
 

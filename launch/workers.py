@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launch.compilation_cache import enable_user_cache
+from launch.platform import TPUS, has_device
 from transformer.config import UserError
 from transformer.runs.exceptions import RunFailed
 
@@ -73,7 +74,7 @@ def divide_machine(
     if workers == 1:
         return [WorkerResources(None, {})]
     if environment.get("JAX_PLATFORMS", "").split(",")[0] != "cpu":
-        if any(next(files.glob(pattern), None) for pattern in ("dev/accel*", "dev/vfio/[0-9]*")):
+        if has_device(TPUS, files):
             raise UserError(f"--num_workers={workers}: only one process can use a TPU: pass --num_workers=1")
         if cards := _cards(environment, files):
             shared = {} if workers <= len(cards) else {_PREALLOCATE: environment.get(_PREALLOCATE, "false")}
