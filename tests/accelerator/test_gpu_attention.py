@@ -37,6 +37,7 @@ CASES: dict[str, tuple[Shape, dict[str, Any]]] = {
     "odd_lengths": (Shape(257, 257), {"causal": True, **BOTH}),
     "window_without_keys": (Shape(300, 100), {"causal": True, "window": (31, 0)}),
     "packed": (SQUARE, {"causal": True, "segments": (SEGMENTS, SEGMENTS), **BOTH}),
+    "packed_window": (SQUARE, {"causal": True, "window": (31, 0), "segments": (SEGMENTS, SEGMENTS), **BOTH}),
     "window": (SQUARE, {"window": (31, 15)}),
 }
 # The products of float32 are TensorFloat-32 there unless a precision is set.
@@ -146,16 +147,18 @@ PACKED_SIZES: dict[str, tuple[Shape, list[list[int]]]] = {
 }
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all"])
+@pytest.mark.parametrize(
+    "seen", [{"causal": True}, {"causal": False}, {"causal": True, "window": (31, 0)}], ids=["causal", "all", "window"]
+)
 @pytest.mark.parametrize("name", PACKED_SIZES)
-def test_cudnn_in_packed_rows(name: str, causal: bool) -> None:
+def test_cudnn_in_packed_rows(name: str, seen: dict[str, Any]) -> None:
     """Sequences of all kinds, of which twelve in a row of 256 positions are too many for the kernel."""
     shape, sizes = PACKED_SIZES[name]
     segments = np.zeros((shape.batch, shape.queries), np.int32)
     for row, of_row in zip(segments, sizes, strict=True):
         row[: sum(of_row)] = np.repeat(np.arange(1, len(of_row) + 1), of_row)
     lengths = np.sum(segments > 0, axis=1).astype(np.int32)
-    facts = {"causal": causal, "segments": (segments, segments), "query_lengths": lengths, "key_lengths": lengths}
+    facts = {"segments": (segments, segments), "query_lengths": lengths, "key_lengths": lengths, **seen}
     *inputs, cotangent = (jnp.asarray(x, jnp.bfloat16) for x in arrays(shape))
 
     @jax.jit

@@ -72,7 +72,7 @@ def test_segments_that_are_no_sequences_are_found(fault: str) -> None:
 def in_place_of_the_kernel(q: Any, k: Any, v: Any, *, q_offsets: Any, kv_offsets: Any, **told: Any) -> jax.Array:
     """Attention of each sequence by itself, from the arrays that XLA's call of cuDNN is given; NaN elsewhere."""
     sizes, _, starts, _ = fused._fix_seqlen_offsets(told["q_seqlen"], told["kv_seqlen"], q_offsets, kv_offsets, q, k)
-    causal = told["mask_type"] == fused.MaskType.PADDING_CAUSAL
+    causal, window = told["mask_type"] == fused.MaskType.PADDING_CAUSAL, told["sliding_window_length"]
 
     def compute(q: Any, k: Any, v: Any, sizes: Any, starts: Any) -> Any:
         q, k, v, sizes, starts = map(np.asarray, (q, k, v, sizes, starts))
@@ -83,7 +83,10 @@ def in_place_of_the_kernel(q: Any, k: Any, v: Any, *, q_offsets: Any, kv_offsets
         for size, start in zip(sizes.ravel(), starts.ravel() // (q.shape[2] * q.shape[3]), strict=False):
             here = slice(start, start + size)
             logits = np.einsum("qhd,khd->hqk", flat_q[here], flat_k[here]) * told["scale"]
-            weights = np.exp(np.where(np.tri(size) if causal else True, logits, -np.inf))
+            is_seen = np.tri(size) if causal else np.ones((size, size))
+            if window is not None:
+                is_seen = is_seen - np.tri(size, k=-window)
+            weights = np.exp(np.where(is_seen, logits, -np.inf))
             weights /= weights.sum(-1, keepdims=True)
             output[here] = np.einsum("hqk,khd->qhd", weights, flat_v[here])
         return output.reshape(q.shape).astype(q.dtype)
@@ -98,11 +101,11 @@ def by_kernel(q: Any, k: Any, v: Any, mask: Mask, scaling: LogitScaling, kernel:
         return kernels.dot_product_attention(q, k, v, LogitTerms(mask), scaling, Backend.CUDNN)
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("seen", [{"causal": True}, {"causal": False}, {"causal": True, "window": (7, 0)}], ids=str)
 @pytest.mark.parametrize("sizes", [(FULL, PADDED, FULL), (PADDED, EMPTY, FULL), (FULL, (20,) * 9, PADDED)], ids=str)
-def test_the_kernel_is_told_the_sequences_of_the_mask(sizes: Any, causal: bool) -> None:
+def test_the_kernel_is_told_the_sequences_of_the_mask(sizes: Any, seen: dict[str, Any]) -> None:
     """Also where a row before has fewer sequences; nine in a row are too many, and are computed in blocks."""
-    facts = facts_of(rows_of(*sizes)) | {"causal": causal}
+    facts = facts_of(rows_of(*sizes)) | seen
     inputs = arrays(SHAPE)
     answer = expected(inputs, seen_by(facts, SHAPE), scale=0.3, temperature=0.5)
     output = by_kernel(*inputs[:3], mask_of(facts), LogitScaling(0.3, 0.5), in_place_of_the_kernel)
@@ -164,11 +167,14 @@ def test_nothing_undefined_leaves_the_kernel_or_its_gradient(length: int, monkey
         assert np.isnan(np.asarray(x)[~padding]).all()
 
 
+@pytest.mark.parametrize("window", [None, (7, 0)])
 @pytest.mark.parametrize("length", [LENGTH, LENGTH - 1])
-def test_packed_rows_lower_for_a_gpu_with_their_gradient(length: int, monkeypatch: Any) -> None:
+def test_packed_rows_lower_for_a_gpu_with_their_gradient(
+    length: int, window: tuple[int, int] | None, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91300)
     monkeypatch.setattr(fused, "check_compute_capability", lambda least: True)
-    facts = facts_of(rows_of((100, 92), PADDED, EMPTY)[:, :length])
+    facts = facts_of(rows_of((100, 92), PADDED, EMPTY)[:, :length]) | {"window": window}
 
     def loss(q: Any, k: Any, v: Any) -> jax.Array:
         scaling = LogitScaling(0.125)
@@ -180,6 +186,8 @@ def test_packed_rows_lower_for_a_gpu_with_their_gradient(length: int, monkeypatc
     assert re.findall(r"custom_call @__cudnn\$(\w+)", text) == ["fmhaSoftmax", "fmhaSoftmaxBackward"]
     assert set(re.findall(r"max_seg_per_batch\\22: (\d+)", text)) == {str(length // 64)}
     assert set(re.findall(r"mask_type\\22: (?:\\22)?(\w+)", text)) == {"PADDING_CAUSAL"}
+    # cuDNN's window counts the query's own position.
+    assert set(re.findall(r"sliding_window_length\\22: (\d+)", text)) == {str(0 if window is None else 8)}
 
 
 def test_a_jax_without_offsets_is_refused() -> None:
@@ -192,7 +200,7 @@ def test_a_jax_without_offsets_is_refused() -> None:
     ("keys", "facts", "says"),
     [
         (64, {}, "as many keys as queries, not 192 and 64"),
-        (LENGTH, {"causal": True, "window": (7, 0)}, "mask.window with mask.segments"),
+        (LENGTH, {"window": (7, 0)}, "mask.window without mask.causal"),
     ],
 )
 def test_what_the_kernel_does_not_take_is_refused_by_name(keys: int, facts: dict[str, Any], says: str) -> None:

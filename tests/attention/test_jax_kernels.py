@@ -465,7 +465,7 @@ CUDNN = AttentionSpec(backend=Backend.CUDNN)
 @pytest.mark.parametrize(
     ("facts", "position", "says"),
     [
-        ("causal window segments", AttentionPosition.NONE, "mask.window with mask.segments"),
+        ("window segments", AttentionPosition.NONE, "mask.window without mask.causal"),
         ("causal prefix", AttentionPosition.NONE, "mask.prefix"),
         ("causal query_offset", AttentionPosition.NONE, "mask.query_offset"),
         ("order", AttentionPosition.NONE, "mask.order"),

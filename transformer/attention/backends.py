@@ -218,12 +218,10 @@ def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | Non
 
 
 def _excluded_window(backend: Backend, variant: AttentionVariant) -> str | None:
-    """Say which window cuDNN does not take: one without causal, or with segments."""
-    if backend is not Backend.CUDNN or "window" not in variant.features:
+    """Say which window cuDNN does not take: one without causal."""
+    if backend is not Backend.CUDNN or "window" not in variant.features or "causal" in variant.features:
         return None
-    if "causal" not in variant.features:
-        return "mask.window without mask.causal"
-    return "mask.window with mask.segments" if "segments" in variant.features else None
+    return "mask.window without mask.causal"
 
 
 def uses_interpret_mode(backend: Backend, shape: CallShape) -> bool:

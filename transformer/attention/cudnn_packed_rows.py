@@ -81,18 +81,18 @@ def attend_packed(
         q_BxTxHxD: Queries.
         k_BxTxGxD: Keys.
         v_BxTxGxD: Values.
-        mask: Segments, causality and lengths.
+        mask: Segments, causality, lengths and, with causality, a window.
         scaling: Scale and temperature.
 
     Returns:
         The output.
 
     Raises:
-        ValueError: If queries and keys differ in number, the mask has a window, JAX doesn't pass offsets to cuDNN, or
-            the call is under `jax.vmap`.
+        ValueError: If queries and keys differ in number, the mask has a window without causality, JAX doesn't pass
+            offsets to cuDNN, or the call is under `jax.vmap`.
     """
-    if mask.window is not None:
-        raise ValueError("backend=cudnn does not take mask.window with mask.segments")
+    if mask.window is not None and not mask.causal:
+        raise ValueError("backend=cudnn does not take mask.window without mask.causal")
     length = q_BxTxHxD.shape[1]
     if length != k_BxTxGxD.shape[1]:
         raise ValueError(
@@ -104,7 +104,7 @@ def attend_packed(
     scale = scaling.scale / scaling.temperature
     output = jax.lax.cond(
         _not_vmapped(sequences.describe_mask, jax.lax.stop_gradient(q_BxTxHxD)),
-        lambda q, k, v: _attend_by_offsets(q, k, v, sequences, causal=mask.causal, scale=scale),
+        lambda q, k, v: _attend_by_offsets(q, k, v, sequences, mask, scale),
         rare_branch(lambda q, k, v: output_blockwise(q, k, v, LogitTerms(mask), scaling)),
         q,
         k,
@@ -124,9 +124,7 @@ def _(size: int, are_batched: list[bool], describe_mask: Array, q: Array) -> tup
     raise ValueError("backend=cudnn does not take mask.segments under jax.vmap; backend=blockwise does")
 
 
-def _attend_by_offsets(
-    q: Array, k: Array, v: Array, sequences: PackedSequences, *, causal: bool, scale: float
-) -> Array:
+def _attend_by_offsets(q: Array, k: Array, v: Array, sequences: PackedSequences, mask: Mask, scale: float) -> Array:
     """Call the function below `jax.nn.dot_product_attention`, which itself has no offsets in jax 0.12.
 
     The position that makes an odd length even is in no sequence.
@@ -145,7 +143,9 @@ def _attend_by_offsets(
         q_offsets=sequences.starts,
         kv_offsets=sequences.starts,
         scale=scale,
-        mask_type=fused.MaskType.PADDING_CAUSAL if causal else fused.MaskType.PADDING,
+        mask_type=fused.MaskType.PADDING_CAUSAL if mask.causal else fused.MaskType.PADDING,
+        # JAX counts the query's own position.
+        sliding_window_length=None if mask.window is None else mask.window[0] + 1,
     )
     return output[:, : q.shape[1]]
 
