@@ -174,7 +174,7 @@ def test_the_losses_of_the_first_page_are_those_of_the_recorded_study() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     seeds = numbers_of_seeds(ROOT / "experiments" / "ablations" / "results" / "pre_norm_vs_post_norm.md")
     losses = [found.groups() for cells in rows(page) for cell in cells if (found := OVER_SEEDS.fullmatch(cell))]
-    assert len(losses) == 10
+    assert len(losses) == 12
     assert not [loss for loss in losses if not any(has_moments(each, loss[0], loss[1], int(loss[2])) for each in seeds)]
 
 

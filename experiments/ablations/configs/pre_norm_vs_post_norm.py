@@ -13,7 +13,8 @@ took six minutes of an H200. One run alone:
 
 Expect pre-norm to be better in 400 steps (a test loss of 1.32 against 1.66 at 2+2 layers), and more so at 6+6 layers,
 where post-norm hardly learns at any rate (1.57 against 3.56). Without warm-up both are worse. With four times the steps
-and warm-up post-norm catches up at 2+2 layers (1.057 against 1.052): results/pre_norm_vs_post_norm.md.
+and warm-up post-norm catches up at 2+2 layers (1.057 against 1.052) and not at 6+6 layers (1.67 against 1.04):
+results/pre_norm_vs_post_norm.md.
 """
 
 from ml_collections import ConfigDict
