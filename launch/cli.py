@@ -22,6 +22,7 @@ from launch.platform import add_compiler_flags, choose_platform, quiet_libraries
 from launch.standard_output import StandardOutput, redirect_to_devnull
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunFailed, RunStopped
+from transformer.terminal import escape_control_characters, escape_terminal_output, raw_terminal_stream
 
 _SHOWN = 1000
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
@@ -41,8 +42,6 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
     Returns:
         The exit code.
     """
-    from transformer.terminal import escape_terminal_output
-
     with escape_terminal_output():
         return _run(command, main, list(sys.argv[1:] if argv is None else argv))
 
@@ -63,8 +62,9 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
         if command.takes_config:
             arguments.config  # noqa: B018  its mistakes are reported before anything is done
         # The figures of what trains, and so takes trackers, are in files as well.
-        output: Any = StandardOutput(sys.stdout, needed=TRACKERS not in command.flags)
-        with contextlib.redirect_stdout(output):
+        # Escaping is outermost, so that a progress bar finds the stream below it.
+        output: Any = StandardOutput(raw_terminal_stream(sys.stdout), needed=TRACKERS not in command.flags)
+        with contextlib.redirect_stdout(output), escape_terminal_output():
             main(arguments)
             sys.stdout.flush()
     except UserError as error:
@@ -126,8 +126,6 @@ def _failed(error: Exception, words: Sequence[str]) -> int:
 
 def to_one_line(text: str) -> str:
     """Return a message as one printable line: names may hold escape sequences, and errors be a whole page."""
-    from transformer.terminal import escape_control_characters
-
     line = " ".join(text.split())
     if len(line) > _SHOWN:
         line = f"{line[: _SHOWN * 3 // 4]} ... {line[-_SHOWN // 4 :]}"

@@ -7,7 +7,7 @@ import pytest
 
 from launch import cli
 from launch.command import Command
-from transformer.terminal import escape_control_characters, escape_terminal_output, raw_terminal_stream
+from transformer.terminal import escape_control_characters, escape_terminal_output, is_watched, raw_terminal_stream
 from transformer.training.writers.console import ConsoleWriter
 
 ESCAPES = "a\x1b]0;title\x07b\r\x9bc\u202ed"
@@ -52,13 +52,30 @@ def test_the_bar_still_draws_and_samples_beside_it_are_text(monkeypatch: pytest.
     screen = Screen()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", screen)
-    with escape_terminal_output():
-        assert raw_terminal_stream(sys.stdout) is screen
+
+    def main(arguments: object) -> None:
         console = ConsoleWriter(3, sys.stdout)
         console.report_progress(1, 3)
         console.write_samples(1, "validation", [{"source": ESCAPES, "output": "b", "target": "b"}])
         console.close()
+
+    with escape_terminal_output():  # as headwise does around every command
+        assert raw_terminal_stream(sys.stdout) is screen
+        assert cli.run(Command("x", "X.", "x", ()), main, []) == 0
     shown = screen.getvalue()
     assert SHOWN in shown
     assert "title\x07" not in shown
     assert "\x1b[" in shown  # of the bar itself
+    assert r"\x1b[" not in shown
+
+
+def test_mpirun_is_no_terminal_though_its_processes_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_watched(Screen())
+    assert not is_watched(io.StringIO())
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert not is_watched(Screen())
+    console = ConsoleWriter(3, screen := Screen())
+    console.report_progress(1, 3)
+    console.write_scalars(1, "train", {"loss": 2.0})
+    console.close()
+    assert screen.getvalue().split() == ["step", "1/3", "train", "loss", "2"]

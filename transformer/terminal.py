@@ -1,6 +1,7 @@
 """Safe output to a terminal: control characters of foreign text are shown, not executed."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
@@ -50,12 +51,20 @@ def escape_terminal_output() -> Iterator[None]:
     """
     streams = {name: stream for name in ("stdout", "stderr") if (stream := getattr(sys, name)).isatty()}
     for name, stream in streams.items():
-        setattr(sys, name, EscapingStream(stream))
+        setattr(sys, name, EscapingStream(raw_terminal_stream(stream)))
     try:
         yield
     finally:
         for name, stream in streams.items():
             setattr(sys, name, stream)
+
+
+def is_watched(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that somebody looks at, where a progress bar may be drawn.
+
+    Open MPI's mpirun gives its processes a terminal of its own, wherever their output goes.
+    """
+    return stream.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
 
 
 def raw_terminal_stream(stream: TextIO) -> TextIO:

@@ -9,7 +9,7 @@ import rich.console
 import rich.progress
 
 from transformer.data.tokenize_corpus import TokenizingProgress
-from transformer.terminal import raw_terminal_stream
+from transformer.terminal import is_watched, raw_terminal_stream
 
 _SECONDS_BETWEEN_LINES = 30.0
 
@@ -22,7 +22,7 @@ class TokenizingProgressBar:
         self._bar: rich.progress.Progress | None = None
         self._tasks: dict[str, rich.progress.TaskID] = {}
         self._printed: dict[str, float] = {}
-        if self._stream.isatty():
+        if is_watched(self._stream):
             self._bar = rich.progress.Progress(
                 rich.progress.TextColumn("{task.description}", markup=False),
                 rich.progress.BarColumn(bar_width=24),

@@ -10,7 +10,7 @@ import rich.console
 import rich.progress
 
 from transformer.maps.capture_plan import StoredMaps
-from transformer.terminal import escape_control_characters, raw_terminal_stream
+from transformer.terminal import escape_control_characters, is_watched, raw_terminal_stream
 from transformer.training.writers.writer import NullWriter, Sample, Scalar
 
 # Shorter names for the metrics that every line has.
@@ -71,7 +71,7 @@ class ConsoleWriter(NullWriter):
         self._bar: rich.progress.Progress | None = None
         self._task: rich.progress.TaskID | None = None
         self._latest = ""
-        if stream.isatty():
+        if is_watched(stream):
             self._bar = rich.progress.Progress(
                 rich.progress.TextColumn("step {task.completed:.0f}/{task.total:.0f}", markup=False),
                 rich.progress.BarColumn(bar_width=24),
