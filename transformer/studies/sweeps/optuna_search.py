@@ -104,8 +104,11 @@ def open_optuna_search(
     pruner: Any = optuna.pruners.NopPruner()
     if engine == "hyperband":
         pruner = optuna.pruners.HyperbandPruner(**hyperband_resources(base))
-    # Another sweep in the same database is another study.
-    name = f"headwise-{hashlib.sha256(repr(trial_store.facts()).encode()).hexdigest()[:16]}"
+    # Another sweep in the same database is another study, also if only its directory is another. A journal moves with
+    # its sweep.
+    place = os.fspath(trial_store.path.absolute()) if url else ""
+    sweep = f"{place}{trial_store.facts()!r}"
+    name = f"headwise-{hashlib.sha256(sweep.encode()).hexdigest()[:16]}"
 
     def study_in(storage: Any) -> Any:
         return optuna.create_study(
