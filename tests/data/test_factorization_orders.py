@@ -7,10 +7,18 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
-from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches
+from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches, PermutedSegments
 from transformer.data.text_batches import SegmentBatches
 
 LENGTH, ROWS = 24, 20_000
+# Written down when each host still made the whole batch: of seed 1, step 5 and four texts of 12 tokens.
+PREDICTED = [[2, 3, 6, 7], [1, 4, 9, 10], [3, 4, 10, 11], [3, 4, 5, 9]]
+ORDER = [
+    [4, 5, 9, 11, 1, 8, 10, 3, 2, 6, 7, 0],
+    [10, 0, 2, 3, 6, 8, 1, 9, 11, 4, 7, 5],
+    [11, 1, 5, 9, 6, 0, 7, 10, 3, 2, 8, 4],
+    [9, 5, 8, 10, 4, 3, 1, 0, 6, 7, 2, 11],
+]
 
 
 @pytest.mark.parametrize("context_attention", ContextAttention)
@@ -66,6 +74,52 @@ def test_batches_are_a_function_of_seed_and_step() -> None:
         assert (made[0][name] != made[2][name]).any(), name
     other = PermutedBatches(lanes, OrderSampler(8, partial_prediction_k=2), seed=2)[4]
     assert (other["order"] != made[0]["order"]).any()
+
+
+class CountingStream:
+    """A stream of tokens that counts those that are read."""
+
+    def __init__(self) -> None:
+        self.num_read = 0
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, stretch: slice) -> np.ndarray:
+        self.num_read += stretch.stop - stretch.start
+        return np.arange(200)[stretch]
+
+
+@pytest.mark.parametrize("span", [1, 3])
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_hosts_together_make_the_batch_and_each_reads_and_permutes_its_rows_only(
+    monkeypatch: pytest.MonkeyPatch, hosts: int, span: int
+) -> None:
+    stream = CountingStream()
+    lanes = SegmentBatches(stream, context_length=12, rows=4, seed=1)
+    source = PermutedSegments(lanes, OrderSampler(12, 3, span), seed=1)
+    sorted_rows = []
+    argsort = np.argsort
+    monkeypatch.setattr(np, "argsort", lambda array, **axis: sorted_rows.append(len(array)) or argsort(array, **axis))
+    for step in (0, 5, 10**6):
+        whole = source[step]
+        parts = []
+        for start in range(0, 4, 4 // hosts):
+            stream.num_read = 0
+            sorted_rows.clear()
+            parts.append(source.read_rows(step, start, start + 4 // hosts))
+            assert stream.num_read == 4 // hosts * 13
+            assert set(sorted_rows) == {4 // hosts}
+        for name, array in whole.items():
+            np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array)
+
+
+def test_orders_are_those_of_recorded_runs() -> None:
+    lanes = SegmentBatches(np.arange(200), context_length=12, rows=4, seed=1)
+    batch = PermutedSegments(lanes, OrderSampler(12, 3, 3), seed=1)[5]
+    assert batch["predicted"].tolist() == PREDICTED
+    plain = PermutedSegments(lanes, OrderSampler(12, 3, context_attention=ContextAttention.PERMUTED), seed=1)[5]
+    assert plain["order"].tolist() == ORDER
 
 
 def test_each_row_goes_on_where_it_ended() -> None:

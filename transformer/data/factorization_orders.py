@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.data.batches import Batch, EpochBatchSource
+from transformer.data.text_batches import SegmentBatches
 
 # Distinguishes this random stream from that of (seed, step), which chooses where texts begin.
 _ORDERS = 4
@@ -62,10 +63,20 @@ class OrderSampler:
         """The number P of predicted positions."""
         return max(self.length // self.partial_prediction_k, 1)
 
-    def draw(self, random: np.random.Generator, rows: int) -> FactorizationOrders:
-        """Sample the orders of `rows` texts; all orders of the predicted positions are equally likely."""
-        luck = random.random((rows, self.length))
+    def draw(self, random: np.random.Generator, rows: int, part: slice = slice(None)) -> FactorizationOrders:
+        """Sample the orders of `rows` texts; all orders of the predicted positions are equally likely.
+
+        Args:
+            random: The generator.
+            rows: The number of texts.
+            part: The texts whose orders are made, by default all. Those of a text don't depend on it.
+        """
+        start, stop, _ = part.indices(rows)
+        luck = random.random((rows, self.length))[start:stop]
         if self.max_span_length > 1:
+            # Spans take as many random numbers as it happens: those of the texts before must be drawn.
+            for _ in range(start):
+                self._spans(random)
             for row in luck:
                 row[self._spans(random)] += 1
         place = np.argsort(np.argsort(luck, axis=1), axis=1).astype(np.int32)
@@ -113,6 +124,31 @@ class PermutedBatches:
         """Return the batch of one step."""
         batch = self.batches[step]
         rows = len(batch["tokens"])
+        return self._add_orders(batch, step, rows, 0, rows)
+
+    def _add_orders(self, batch: Batch, step: int, rows: int, start: int, stop: int) -> Batch:
+        """Add their orders to the rows `start` to `stop` - 1 of the batch of a step, which has `rows` rows."""
         random = np.random.default_rng((self.seed, step, _ORDERS))
-        order, predicted = self.permutations.draw(random, rows * self.num_texts)
-        return {**batch, "order": order.reshape(rows, -1), "predicted": predicted.reshape(rows, -1)}
+        part = slice(start * self.num_texts, stop * self.num_texts)
+        order, predicted = self.permutations.draw(random, rows * self.num_texts, part)
+        return {**batch, "order": order.reshape(stop - start, -1), "predicted": predicted.reshape(stop - start, -1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class PermutedSegments(PermutedBatches):
+    """Batches of successive segments with factorization orders, of which a host makes only its own rows.
+
+    Attributes:
+        batches: The segments.
+    """
+
+    batches: SegmentBatches
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of a batch."""
+        return self.batches.num_rows
+
+    def read_rows(self, step: int, start: int, stop: int) -> Batch:
+        """Return the rows `start` to `stop` - 1 of the batch of a step; the text of no other is read."""
+        return self._add_orders(self.batches.read_rows(step, start, stop), step, self.num_rows, start, stop)

@@ -15,7 +15,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import PositiveInt, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
-from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches
+from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches, PermutedSegments
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -122,7 +122,7 @@ class PermutationLanguageModeling(TextTask):
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another, each with a random factorization order."""
-        return PermutedBatches(self._segment_batches(seed), self.config.permutations, seed)
+        return PermutedSegments(self._segment_batches(seed), self.config.permutations, seed)
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> dict[str, Array]:
         """Return an empty memory; nothing for a model without one."""
