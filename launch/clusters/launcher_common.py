@@ -19,7 +19,7 @@ from launch.platform import without_chosen_platform
 from transformer.config import UserError
 
 DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False)
-NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir)")
+NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir, with a hash of it all)")
 ENV = Flag(
     "env", "environment variables of the processes, as in --env='XLA_FLAGS=--xla_x=1 LIBTPU_INIT_ARGS=--xla_y=2'"
 )
@@ -139,8 +139,8 @@ def make_run_name(given: str | None, workdir: str, longest: int = 63) -> str:
     """Return the name of a run for the engines: an RFC 1123 label that starts with a letter.
 
     Args:
-        given: The value of --name. By default the name is the last part of `workdir`, with a hash of it if characters
-            had to change.
+        given: The value of --name. By default the name is the last part of `workdir` with a hash of all its parts, so
+            that gs://a/runs/seed-1 and gs://b/runs/seed-1 are two runs.
         workdir: The run directory.
         longest: The maximum length.
 
@@ -150,14 +150,14 @@ def make_run_name(given: str | None, workdir: str, longest: int = 63) -> str:
     Raises:
         UserError: If `given` is not such a label or too long; the message suggests one.
     """
-    part = PurePosixPath(workdir).name if given is None else given
+    path = PurePosixPath(workdir)
+    part = path.name if given is None else given
     label = re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-")
     label = label if re.match("[a-z]", label) else f"run-{label}".rstrip("-")
-    if label == part and len(label) <= longest:
-        return label
-    proposal = f"{label[: longest - 7].rstrip('-')}-{hashlib.sha256(part.encode()).hexdigest()[:6]}"
     if given is None:
-        return proposal
+        return f"{label[: longest - 7].rstrip('-')}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+    if label == given and len(label) <= longest:
+        return label
     raise UserError(
         f"--name={given} is not a valid name of a run: use at most {longest} lower-case letters, digits and -, "
         f"starting with a letter and not ending with -, such as --name={label[:longest].rstrip('-')}"

@@ -1,6 +1,7 @@
 """What the launchers share: the words behind --, names, quoting, tools that are missing."""
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -163,9 +164,13 @@ def test_the_topology_is_the_config_s_pod_unless_a_flag_says_another(capsys, mon
     assert "no topology: pass the total number of GPUs" in refusal(capsys, "slurm", *train)
 
 
-@pytest.mark.parametrize("workdir", ["demo", "gs://bucket/a/demo", "runs/demo/"])
-def test_a_run_is_called_as_the_last_part_of_its_directory(workdir):
-    assert make_run_name(None, workdir) == "demo"
+def test_a_run_is_called_as_the_last_part_of_its_directory_and_no_other_run_is():
+    workdirs = ("demo", "runs/demo", "/runs/demo", "gs://a/runs/demo", "gs://b/runs/demo", "gs://a/demo")
+    names = {make_run_name(None, workdir) for workdir in workdirs}
+    assert len(names) == len(workdirs)
+    assert all(re.fullmatch("demo-[0-9a-f]{6}", name) for name in names)
+    assert make_run_name(None, "gs://a/runs/demo/") == make_run_name(None, "gs://a/runs/demo")
+    assert make_run_name("demo", "gs://a/runs/demo") == "demo"
 
 
 @given(st.text(max_size=90), st.integers(20, 63))

@@ -323,7 +323,7 @@ def test_the_pods_find_the_first_of_them_by_the_name_that_jobset_gives_it(engine
     )
     command = [expanded(word, {container["env"][0]["name"]: "7"}) for word in container["command"]]
     assert command[-3:] == [
-        f"--coordinator_address=demo-{replicated}-0-0.demo:8482",
+        f"--coordinator_address=demo-28bfad-{replicated}-0-0.demo-28bfad:8482",
         "--num_processes=32",
         "--process_id=7",
     ]
@@ -443,9 +443,9 @@ def test_mistakes_of_the_train_command_are_told_as_well(engines, capsys, words, 
 
 
 def test_a_refusal_of_kubectl_is_passed_on_with_what_would_help(engines, capsys):
-    engines.add("kubectl", 'sys.exit("Error from server (AlreadyExists): jobsets \\"demo\\" already exists")')
+    engines.add("kubectl", 'sys.exit("Error from server (AlreadyExists): jobsets \\"demo-28bfad\\" already exists")')
     assert launch(*OWN, *TRAIN) == 1
-    assert "nothing was started; delete a run of the same name with: kubectl delete jobset demo" in (
+    assert "nothing was started; delete a run of the same name with: kubectl delete jobset demo-28bfad" in (
         capsys.readouterr().err
     )
 

@@ -117,13 +117,13 @@ def warn(engines: Engines, text: str, tmp_path: Path, action: str = "signal.SIG_
 def test_the_script_asks_for_nodes_and_starts_a_task_a_gpu(engines, tmp_path):
     text = script(engines, *OWN, "--time=24:00:00", "--cpus_per_task=12", *TRAIN)
     assert settings(text) == {
-        "job-name": "demo",
+        "job-name": "demo-958082",
         "nodes": "2",
         "ntasks-per-node": "8",
         "gpus-per-node": "8",
         "cpus-per-task": "12",
         "time": "24:00:00",
-        "output": "demo-%j.log",
+        "output": "demo-958082-%j.log",
         "open-mode": "append",
         "requeue": "",
         "signal": "B:USR1@300",
@@ -189,7 +189,7 @@ def test_a_task_of_an_array_is_stopped_and_queued_again_alone(engines, tmp_path)
     # Slurm gives the last task the number of the array, by which all its tasks are meant.
     warn(engines, text, tmp_path, SLURM_ARRAY_JOB_ID="42", SLURM_ARRAY_TASK_ID="4")
     assert changes(engines) == [("scancel", ["--signal=TERM", "42_4"]), ("scontrol", ["requeue", "42_4"])]
-    assert (tmp_path / "demo-4.requeue").read_text() == "50 1 none\n"
+    assert (tmp_path / "demo-958082-4.requeue").read_text() == "50 1 none\n"
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_the_whole_warning_is_the_run_s_and_one_that_was_too_short_is_longer_the
     said = warn(engines, text, tmp_path, "signal.SIG_IGN")
     assert end - 1 <= time.time() <= end + 3
     assert "the next start stops 2 seconds before its end; pass --grace_seconds=2 to a new job" in said
-    assert (tmp_path / "demo.requeue").read_text() == "2 0 none\n"
+    assert (tmp_path / "demo-958082.requeue").read_text() == "2 0 none\n"
     # What was learned is told to the run, and the script warns it by itself.
     engines.add("squeue", f"print({int(time.time()) + 600})")
     engines.add("srun")
@@ -233,7 +233,7 @@ def test_a_job_without_a_new_checkpoint_is_not_queued_without_end(engines, tmp_p
     for step in ("10", "9"):
         (checkpoints / step).mkdir()
     assert start(3)[0] == 0
-    assert (tmp_path / "demo.requeue").read_text() == "240 1 10\n"
+    assert (tmp_path / "demo-958082.requeue").read_text() == "240 1 10\n"
     # A job that is submitted anew counts anew.
     assert start(0)[0] == 0
     # The checkpoints of a run in a bucket are not known.

@@ -12,7 +12,7 @@ from launch.clusters import tpu_vm
 from launch.clusters.launcher_common import run_launcher
 from tests.launch.engines import HOSTILE_THREES, Engines
 
-OWN = ("--zone=us-east5-a", "--topology=v5e:4x4")
+OWN = ("--name=demo", "--zone=us-east5-a", "--topology=v5e:4x4")
 TRAIN = ("--", "--config=experiments/demo.py", "--workdir=gs://bucket/demo")
 QUEUED = ["compute", "tpus", "queued-resources"]
 CREATE = ["--node-id=demo", "--accelerator-type=v5litepod-16", "--runtime-version=v2-alpha-tpuv5-lite"]

@@ -104,6 +104,7 @@ def submit(cluster: SlurmCluster, tmp_path: Path, root: Path, monkeypatch: pytes
         monkeypatch.setenv("STEP_SECONDS", str(step_seconds))
         monkeypatch.setenv("SAVE_SECONDS", str(save_seconds))
         own = ("--topology=gpu:2", "--gpus_per_node=1", "--cpus_per_task=2", f"--python={python}", *words)
+        own += (f"--name={name}",)
         train = ("--config=config.py", f"--workdir=runs/{name}", f"--heartbeat_timeout={HEARTBEAT}", *more)
         assert run_launcher(slurm.COMMAND, slurm.main, (*own, "--", *train)) == 0
         listed = cluster.say("squeue", "--noheader", "--format=%i %j").split("\n")
