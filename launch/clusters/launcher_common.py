@@ -19,7 +19,7 @@ from launch.platform import without_chosen_platform
 from transformer.config import UserError
 
 DRY_RUN = Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False)
-NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir, with a hash of it all)")
+NAME = Flag("name", "the name of the run (default: the last part of the train command's --workdir, and a hash)")
 ENV = Flag(
     "env", "environment variables of the processes, as in --env='XLA_FLAGS=--xla_x=1 LIBTPU_INIT_ARGS=--xla_y=2'"
 )
