@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import linear_sum_assignment
 
 from transformer.attention.sites import Site
 from transformer.config import UserError
@@ -64,6 +63,8 @@ def match_heads(store: MapStore, other: MapStore) -> tuple[HeadMatch, ...]:
 
 def assign_heads(similarity_HxG: Float[np.ndarray, "H H"]) -> list[tuple[int, int]]:
     """Return the pairs (row, column), each row and column once, with the largest sum of similarities."""
+    from scipy.optimize import linear_sum_assignment  # as slow to import as jax, for two runs that are compared
+
     rows, columns = linear_sum_assignment(similarity_HxG, maximize=True)
     return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]
 

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol
 
 from transformer.config import UserError, flatten_config, lookup_by_name
-from transformer.maps.report.page import render
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
@@ -471,6 +470,8 @@ class _Page:
 
     def give(self, tracker: Tracker) -> None:
         """Send the page to a tracker, if the run has maps."""
+        from transformer.maps.report.page import render  # a run without trackers needs none of it
+
         with self._lock:
             if self._folder is None:
                 self._folder = TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True)
