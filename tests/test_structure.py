@@ -515,6 +515,17 @@ def test_neither_tensorflow_nor_torch_is_imported(root: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
+def test_a_training_starts_without_what_only_rare_paths_need(root: Path) -> None:
+    """Each would delay every start: SciPy's solvers alone took a sixth of the time of all imports."""
+    program = (
+        "import sys, transformer.training.train, transformer.training.writers.trackers\n"
+        "rare = {'scipy', 'sacrebleu', 'tensorflow_datasets', 'tensorboardX', 'transformer.maps.report.page'}\n"
+        "print(sorted(rare & set(sys.modules)))"
+    )
+    done = run_python(program, root)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
 def test_one_environment_serves_both_locks(root: Path) -> None:
     pins = {
         name: set(re.findall(r"^[a-z][^\s;]*==[^\s;]+", (root / "requirements" / name).read_text(), re.M))
