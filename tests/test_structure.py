@@ -38,7 +38,13 @@ ORDER += ("runs", "pages", "maps", "costs", "huggingface", "training", "costs.po
 ORDER += ("studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
 BARE = {"logical_axes", "config", "command_invocation", "overrides", "module_registry", "attention", "layers", "models"}
-LIGHT = {"transformer", "transformer.config", "transformer.command_invocation", "transformer.runs.exceptions"}
+LIGHT = {
+    "transformer",
+    "transformer.config",
+    "transformer.command_invocation",
+    "transformer.runs.exceptions",
+    "transformer.terminal",
+}
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
 FLAX_FILE = "transformer/layers/functional_module.py"
