@@ -1,6 +1,5 @@
 """Generate text with a trained run."""
 
-import io
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -88,8 +87,7 @@ def main(arguments: Arguments) -> None:
         {name: value for name, value in decoding.items() if value is not None},
     )
     answers = components.task.predict(view, request)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # as texts are read, whatever the locale
+    print_as_utf8()
     for line in arrange_answers_by_line(texts, answers.lines) if by_line else answers.lines:
         print(line)
     if arguments.maps and components.model.sites:
@@ -118,6 +116,13 @@ def arrange_answers_by_line(texts: Sequence[str], answers: Sequence[str]) -> lis
     several, following = len(answers) // asked, iter(answers)
     lines = [next(following) if text.strip() else "" for text in texts for _ in range(several)]
     return [line.replace("\n", r"\n") for line in lines]
+
+
+def print_as_utf8() -> None:
+    """Let the standard output be UTF-8, as texts are read, whatever the locale."""
+    # A command's output is wrapped (launch.standard_output); a notebook's has no encoding to set.
+    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+        reconfigure(encoding="utf-8")
 
 
 def read_texts(arguments: Arguments) -> list[str]:

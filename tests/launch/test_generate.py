@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from launch import cli
+from launch.command import Command
 from launch.flag_parsing import parse_arguments
-from launch.generate import COMMAND, read_texts
+from launch.generate import COMMAND, print_as_utf8, read_texts
 from transformer.config import UserError
 
 
@@ -27,6 +29,18 @@ def test_a_file_is_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert given("--text=one") == ["one"]
     typed(monkeypatch, "one\nzwölf\r\n".encode())
     assert given() == ["one", "zwölf"]
+
+
+def test_answers_are_printed_as_utf8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(content, encoding="ascii"))
+
+    def main(arguments: object) -> None:
+        print_as_utf8()
+        print("zwölf")
+
+    assert cli.run(Command("x", "X.", "x", ()), main, []) == 0
+    assert content.getvalue() == "zwölf\n".encode()
 
 
 def test_a_text_and_a_file_and_what_is_no_text_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
