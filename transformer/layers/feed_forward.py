@@ -20,9 +20,10 @@ def _with_derivative_for_bfloat16(
 ) -> Callable[[Array], Array]:
     """Return an elementwise function that has a derivative of its own in bfloat16, which is computed in float32.
 
-    `derivative` is written with other transcendental functions than `function`. Where the two share one, as in
-    autodiff's, the compiler for GPUs makes an array of it that one kernel writes and the next reads. In other types the
-    derivative stays autodiff's, to the last bit, so that recorded runs can be reproduced.
+    `derivative` is written with other transcendental functions than `function`. Of one that the two share, as in
+    autodiff's derivatives of GELU, the compiler for GPUs makes an array that one kernel writes and the next reads. (Of
+    SiLU's it makes none.) In other types the derivative stays autodiff's, to the last bit, so that recorded runs can be
+    reproduced.
 
     Args:
         function: The function.
@@ -41,13 +42,6 @@ def _with_derivative_for_bfloat16(
     return lambda x: in_bfloat16(x) if x.dtype == jnp.bfloat16 else function(x)
 
 
-def _derivative_of_silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Compute s (1 + x (1 - s)), with the sigmoid s by an exponential that is at most 1."""
-    decay = jnp.exp(-jnp.abs(x))
-    sigmoid = jnp.where(x < 0, decay, 1) / (1 + decay)
-    return sigmoid * (1 + x * (1 - sigmoid))
-
-
 def _derivative_of_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Compute Phi(x) + x phi(x), with Phi by the error function instead of its complement."""
     density = jnp.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
@@ -61,7 +55,6 @@ def _derivative_of_gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return sigmoid + x * sigmoid * (1 - sigmoid) * slope * (1 + 3 * 0.044715 * x**2)
 
 
-_silu = _with_derivative_for_bfloat16(jax.nn.silu, _derivative_of_silu)
 _gelu = _with_derivative_for_bfloat16(functools.partial(jax.nn.gelu, approximate=False), _derivative_of_gelu)
 _gelu_tanh = _with_derivative_for_bfloat16(functools.partial(jax.nn.gelu, approximate=True), _derivative_of_gelu_tanh)
 
@@ -99,7 +92,7 @@ class Activation(enum.Enum):
             case Activation.RELU:
                 return jax.nn.relu
             case Activation.SILU | Activation.SWIGLU:
-                return _silu
+                return jax.nn.silu
             case Activation.GELU | Activation.GEGLU:
                 return _gelu
             case Activation.GELU_TANH | Activation.GEGLU_TANH:
