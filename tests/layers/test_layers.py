@@ -197,6 +197,39 @@ def test_the_two_gelus_are_told_apart() -> None:
     close(Activation.GELU_TANH.function(jnp.asarray(x, jnp.float32)), approximate, 2e-6)
 
 
+@pytest.mark.parametrize("activation", [Activation.GELU, Activation.GELU_TANH])
+def test_the_derivative_of_an_activation_in_bfloat16_is_the_slope_in_float64(activation: Activation) -> None:
+    x = jnp.linspace(-12, 12, 2001).astype(jnp.bfloat16)
+    value, derivative = jax.jit(lambda x: jax.jvp(activation.function, (x,), (jnp.ones_like(x),)))(x)
+    wide, step = np.asarray(x, np.float64), 1e-4
+    activated = functools.partial(oracle.activated, activation.value)
+    slope = (activated(wide + step) - activated(wide - step)) / (2 * step)
+    # Half of the last of eight significant bits.
+    np.testing.assert_allclose(np.asarray(derivative, np.float64), slope, rtol=2**-8 + 1e-6, atol=1e-6)
+    np.testing.assert_array_equal(value, jax.jit(activation.function)(x))
+
+
+@pytest.mark.parametrize("activation", [Activation.GELU, Activation.GELU_TANH])
+def test_no_transcendental_function_is_common_to_an_activation_in_bfloat16_and_its_derivative(
+    activation: Activation,
+) -> None:
+    """Or the compiler for GPUs makes an array of it. In float32 the program is autodiff's."""
+    common = ("tanh", "logistic", "erf", "erfc", "exp")
+
+    def called(dtype: Any) -> list[str]:
+        slope = lambda x: jax.jvp(activation.function, (x,), (jnp.ones_like(x),))  # noqa: E731
+        text = str(jax.make_jaxpr(slope)(jnp.ones(3, dtype)))
+        return [name for name in common for _ in re.findall(rf"= {name}\b", text)]
+
+    assert len(called(jnp.bfloat16)) == len(set(called(jnp.bfloat16))) >= 2
+    of_jax = {"gelu": functools.partial(jax.nn.gelu, approximate=False), "gelu_tanh": jax.nn.gelu}
+    gradients = [
+        str(jax.make_jaxpr(jax.grad(lambda x, function=function: function(x).sum()))(jnp.ones(3)))
+        for function in (activation.function, of_jax[activation.value])
+    ]
+    assert gradients[0] == gradients[1]
+
+
 def test_dropout_without_a_key_or_a_rate_is_the_identity() -> None:
     x = jnp.asarray(random(3, 4))
     assert dropout(x, 0.5, None) is x

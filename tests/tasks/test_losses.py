@@ -1,5 +1,6 @@
 """Losses of token predictions against NumPy in float64."""
 
+import re
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from transformer.layers import linear
 from transformer.layers.linear import logits_product
 from transformer.tasks import losses
-from transformer.tasks.losses import chunked_token_loss
+from transformer.tasks.losses import TokenLoss, chunked_token_loss
 
 token_loss = jax.jit(losses.token_loss, static_argnums=3)
 BATCH, LENGTH, VOCABULARY = 3, 5, 7
@@ -31,7 +32,7 @@ def by_hand(logits: np.ndarray, labels: np.ndarray, counts: np.ndarray, smoothin
     for row, column in zip(*np.nonzero(counts), strict=True):
         z = logits[row, column].astype(np.float64)
         log_probability = z - z.max() - np.log(np.exp(z - z.max()).sum())
-        target = np.full(VOCABULARY, smoothing / VOCABULARY)
+        target = np.full(z.size, smoothing / z.size)
         target[labels[row, column]] += 1 - smoothing
         smoothed -= float(target @ log_probability)
         plain -= float(log_probability[labels[row, column]])
@@ -56,8 +57,20 @@ def test_correct_counts_every_right_token_and_no_padding() -> None:
     assert float(found.correct) == counts.sum() == 7
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float64])
-def test_of_equal_logits_the_first_is_the_prediction(dtype: type) -> None:
+def loss_of_bfloat16_states(logits: Any, labels: Any, counts: Any, label_smoothing: float) -> TokenLoss:
+    """The loss with a gradient of its own, of logits that are the hidden states."""
+    states = jnp.asarray(logits, jnp.bfloat16)
+    return chunked_token_loss(lambda x: x, states, jnp.asarray(labels), jnp.asarray(counts), label_smoothing)
+
+
+@pytest.mark.parametrize(
+    ("token_loss", "dtype"),
+    [
+        *((token_loss, dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float64)),
+        (loss_of_bfloat16_states, np.float32),
+    ],
+)
+def test_of_equal_logits_the_first_is_the_prediction(token_loss: Any, dtype: type) -> None:
     """As NumPy's argmax: a model whose logits are all equal is right where the label is token 0, not everywhere."""
     with jax.enable_x64(dtype == jnp.float64):
         labels = np.arange(8)[None]
@@ -71,9 +84,27 @@ def test_of_equal_logits_the_first_is_the_prediction(dtype: type) -> None:
         assert found == [0, 0, 1, 0, 0, 0, 0, 0]
 
 
-def test_a_token_whose_logits_are_not_numbers_is_not_right() -> None:
-    logits = np.float32([[[np.nan, np.nan, np.nan], [0.0, 1.0, np.nan]]])
-    assert float(token_loss(logits, np.array([[0, 2]]), np.ones((1, 2), bool), 0.0).correct) == 0
+@pytest.mark.parametrize("token_loss", [token_loss, loss_of_bfloat16_states])
+def test_a_token_whose_logits_are_not_numbers_is_not_right(token_loss: Any) -> None:
+    logits = np.float32([[[np.nan, np.nan, np.nan], [0.0, 1.0, np.nan], [np.nan, 2.0, 1.0]]])
+    found = token_loss(logits, np.array([[0, 2, 1]]), np.ones((1, 3), bool), 0.0)
+    assert float(found.correct) == 0
+    assert np.isnan(float(found.cross_entropy))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_bfloat16_states_is_numpys(smoothing: float) -> None:
+    logits, labels, counts = drawn(scale=30)
+    rounded = np.asarray(jnp.asarray(logits, jnp.bfloat16), np.float32)
+    found = loss_of_bfloat16_states(logits, labels, counts, smoothing)
+    smoothed, plain, correct = by_hand(rounded, labels, counts, smoothing)
+    assert [float(x) for x in found] == pytest.approx([smoothed, plain, correct], rel=2e-6)
+
+
+def test_a_token_that_cannot_be_has_no_part_in_the_loss_of_bfloat16_states() -> None:
+    logits = np.float32([[[-np.inf, 0.0, -np.inf, 0.0]]])
+    found = loss_of_bfloat16_states(logits, np.array([[3]]), np.ones((1, 1), bool), 0.0)
+    assert float(found.cross_entropy) == pytest.approx(np.log(2), rel=1e-6)
 
 
 def test_the_gradient_is_numpys_and_zero_on_padding() -> None:
@@ -230,6 +261,25 @@ def test_the_products_of_a_bfloat16_head_have_bfloat16_operands_and_sum_in_float
     # That of the hidden states is rounded anyway.
     assert [each.outvars[0].aval.dtype for each in products].count(jnp.float32) == len(products) - 1
     assert "scatter" not in str(program)
+
+
+def test_a_sharded_vocabulary_is_reduced_where_it_is() -> None:
+    """Between devices go three numbers a token and device, not the logits."""
+    mesh = jax.make_mesh((8,), ("vocabulary",), axis_types=(jax.sharding.AxisType.Auto,))
+    by_vocabulary = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, None, "vocabulary"))
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(2, 4, 64)), random.integers(0, 64, (2, 4))
+    states = jax.device_put(jnp.asarray(logits, jnp.bfloat16), by_vocabulary)
+
+    @jax.jit
+    def loss(states: jax.Array) -> TokenLoss:
+        return loss_of_bfloat16_states(states, labels, np.ones((2, 4), bool), 0.0)
+
+    wanted = by_hand(np.asarray(states, np.float32), labels, np.ones((2, 4), bool), 0.0)
+    assert [float(x) for x in loss(states)] == pytest.approx(list(wanted), rel=2e-6)
+    gathered = re.findall(r"= \(?(\w+\[[\d,]*\])\S* .*all-gather\(", loss.lower(states).compile().as_text() or "")
+    assert gathered
+    assert set(gathered) <= {"f32[2,4,8]", "s32[2,4,8]"}, gathered
 
 
 @pytest.mark.parametrize(("platform", "whole"), [("gpu", True), ("cpu", False), ("tpu", False)])

@@ -2,15 +2,61 @@
 
 import enum
 import functools
+import math
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.layers.functional_module import Module, ParameterBuilder, store_inputs_alone
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
+
+
+def _with_derivative_for_bfloat16(
+    function: Callable[[Array], Array], derivative: Callable[[Array], Array]
+) -> Callable[[Array], Array]:
+    """Return an elementwise function that has a derivative of its own in bfloat16, which is computed in float32.
+
+    `derivative` is written with other transcendental functions than `function`. Of one that the two share, as in
+    autodiff's derivatives of GELU, the compiler for GPUs makes an array that one kernel writes and the next reads. (Of
+    SiLU's it makes none.) In other types the derivative stays autodiff's, to the last bit, so that recorded runs can be
+    reproduced.
+
+    Args:
+        function: The function.
+        derivative: Its derivative.
+    """
+
+    @jax.custom_jvp
+    def in_bfloat16(x: Array) -> Array:
+        return function(x)
+
+    @in_bfloat16.defjvp
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        (x,), (tangent,) = primals, tangents
+        return in_bfloat16(x), tangent * derivative(x.astype(jnp.float32)).astype(x.dtype)
+
+    return lambda x: in_bfloat16(x) if x.dtype == jnp.bfloat16 else function(x)
+
+
+def _derivative_of_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Compute Phi(x) + x phi(x), with Phi by the error function instead of its complement."""
+    density = jnp.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return (1 + jax.lax.erf(x / math.sqrt(2))) / 2 + x * density
+
+
+def _derivative_of_gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Compute s + x s (1 - s) u', where s is the sigmoid of u: it is (1 + tanh(u / 2)) / 2."""
+    slope = 2 * math.sqrt(2 / math.pi)
+    sigmoid = jax.nn.sigmoid(slope * (x + 0.044715 * x**3))
+    return sigmoid + x * sigmoid * (1 - sigmoid) * slope * (1 + 3 * 0.044715 * x**2)
+
+
+_gelu = _with_derivative_for_bfloat16(functools.partial(jax.nn.gelu, approximate=False), _derivative_of_gelu)
+_gelu_tanh = _with_derivative_for_bfloat16(functools.partial(jax.nn.gelu, approximate=True), _derivative_of_gelu_tanh)
 
 
 class Activation(enum.Enum):
@@ -48,9 +94,9 @@ class Activation(enum.Enum):
             case Activation.SILU | Activation.SWIGLU:
                 return jax.nn.silu
             case Activation.GELU | Activation.GEGLU:
-                return functools.partial(jax.nn.gelu, approximate=False)
+                return _gelu
             case Activation.GELU_TANH | Activation.GEGLU_TANH:
-                return functools.partial(jax.nn.gelu, approximate=True)
+                return _gelu_tanh
 
 
 class FeedForward(Module):

@@ -110,14 +110,38 @@ def _token_loss_in_few_passes(
 def _few_passes_forward(
     logits_BxTxV: Array, labels_BxT: Array, counts_BxT: Array, label_smoothing: float
 ) -> tuple[TokenLoss, tuple[Array, ...]]:
-    cross_entropy_BxT, normalizer_BxT, largest_BxT = _cross_entropies(logits_BxTxV, labels_BxT)
+    normalizer_BxT, prediction_BxT = _reduce_in_one_pass(logits_BxTxV)
+    cross_entropy_BxT = normalizer_BxT - jnp.take_along_axis(logits_BxTxV, labels_BxT[..., None], axis=-1)[..., 0]
     smoothed_BxT = cross_entropy_BxT
     if label_smoothing:
         uniform_BxT = normalizer_BxT - jnp.mean(logits_BxTxV, axis=-1)
         smoothed_BxT = (1 - label_smoothing) * cross_entropy_BxT + label_smoothing * uniform_BxT
-    correct_BxT = _are_most_probable(logits_BxTxV, largest_BxT, labels_BxT)
+    correct_BxT = labels_BxT == prediction_BxT
     sums = _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
     return sums, (logits_BxTxV, labels_BxT, counts_BxT, normalizer_BxT)
+
+
+def _reduce_in_one_pass(logits_BxTxV: Array) -> tuple[Array, Array]:
+    """Return the log-sum-exp of each token's logits and the first of the largest, reading the logits once.
+
+    The sums of exponentials are relative to the largest logit so far, as in Milakov and Gimelshein 2018, algorithm 3.
+    Where a logit is no number, no token is the first of the largest.
+    """
+
+    def combine(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:
+        (largest_1, sum_1, first_1), (largest_2, sum_2, first_2) = one, other
+        largest = jnp.maximum(largest_1, largest_2)
+        total = sum_1 * jnp.exp(largest_1 - largest) + sum_2 * jnp.exp(largest_2 - largest)
+        is_first = (largest_1 > largest_2) | ((largest_1 == largest_2) & (first_1 < first_2))
+        return largest, total, jnp.where(is_first, first_1, first_2)
+
+    dtype, axis, vocabulary = logits_BxTxV.dtype, logits_BxTxV.ndim - 1, logits_BxTxV.shape[-1]
+    token_BxTxV = jax.lax.broadcasted_iota(jnp.int32, logits_BxTxV.shape, axis)
+    # Not minus infinity, from which the difference to another one is no number.
+    start = (jnp.asarray(jnp.finfo(dtype).min, dtype), jnp.zeros((), dtype), jnp.int32(vocabulary))
+    operands = (logits_BxTxV, jnp.ones_like(logits_BxTxV), token_BxTxV)
+    largest_BxT, total_BxT, first_BxT = jax.lax.reduce(operands, start, combine, (axis,))
+    return largest_BxT + jnp.log(total_BxT), jnp.where(jnp.isnan(largest_BxT), vocabulary, first_BxT)
 
 
 def _few_passes_backward(
