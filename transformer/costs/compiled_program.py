@@ -2,7 +2,9 @@
 
 import hashlib
 import math
+import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from transformer.command_invocation import PACKAGE_PARENT
 from transformer.costs.hlo_execution import (
     ExecutedCollective,
     ExecutedInstruction,
@@ -208,6 +211,14 @@ def bytes_by_source_line(module: HloModule, executed: Iterable[ExecutedInstructi
         largest[line] = max(moved, largest.get(line, 0))
         sums[line] = SourceLine(line, before.num_bytes + moved, before.num_executions + each.num_executions, source)
     return tuple(sorted(sums.values(), key=lambda each: -each.num_bytes))
+
+
+def short_path(line: str) -> str:
+    """Return a source line with its path as from the checkout or the folder of installed libraries."""
+    for folder in (str(PACKAGE_PARENT), *filter(None, sys.path)):
+        if line.startswith(folder + os.sep):
+            return line[len(folder) + 1 :]
+    return line
 
 
 def _origin(module: HloModule, instruction: HloInstruction) -> tuple[str, str]:

@@ -1,0 +1,55 @@
+"""The training step of nanodo's decoder, to be compiled for a GPU that need not be there.
+
+https://github.com/google-deepmind/nanodo: its model, its loss and its optimizer, in microbatches whose gradients are
+summed. It imports nothing of this project. `lower_step` is called by
+`transformer.benchmarks.programs.peer_step_compilation`.
+"""
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import optax
+from nanodo import model_factory, optimizer
+from nanodo.configs import default
+
+
+def lower_step(settings, device):
+    """Lower the step of a batch in microbatches, whose gradients are summed in float32."""
+    config = default.get_config()
+    config.log_internal_metrics = False
+    config.model.update(
+        {
+            "D": settings["width"],
+            "H": settings["heads"],
+            "L": settings["context"],
+            "N": settings["layers"],
+            "F": settings["feed_forward"],
+            "fsdp_enabled": False,
+            "remat": settings["remat"],
+        }
+    )
+    config.opt.clip_by_global_norm = 1.0
+    config.opt.b2 = 0.95
+    model, get_loss_fn = model_factory.get_model_and_loss(config, settings["vocabulary"])
+    # nanodo calls its step once a microbatch and sums gradients in the state of optax.MultiSteps; here one program sums.
+    update = optimizer.get_optimizer(config.opt).inner_opt
+
+    def step(state, tokens):
+        params, moments = state
+
+        def add(total, part):
+            gradients, _ = jax.grad(get_loss_fn(part, model.apply, config), has_aux=True)(params)
+            return jax.tree.map(jnp.add, total, gradients), None
+
+        parts = tokens.reshape(settings["num_microbatches"], -1, tokens.shape[1])
+        gradients, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
+        gradients = jax.tree.map(lambda leaf: leaf / settings["num_microbatches"], gradients)
+        updates, moments = update.update(gradients, moments, params)
+        return optax.apply_updates(params, updates), moments
+
+    there = jax.sharding.SingleDeviceSharding(device)
+    tokens = jax.ShapeDtypeStruct((settings["rows"], settings["context"]), jnp.int32, sharding=there)
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    state = (params, jax.eval_shape(update.init, params))
+    state = jax.tree.map(lambda leaf: leaf.update(sharding=there), state)
+    return jax.jit(step, donate_argnums=0).lower(state, tokens)

@@ -1,0 +1,87 @@
+"""Compile a training step for a GPU that need not be there, and count its memory and its traffic.
+
+`python -m transformer.benchmarks.programs.step_compilation SETTINGS`: `topology`, one device; `file`, and `changes` to
+the config of a config file, or `sizes` for a peer's file, whose `lower_step(sizes, device)` returns a
+`jax.stages.Lowered`. No step runs.
+"""
+
+import json
+import os
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer.costs.compiled_program import CompiledProgram
+
+NUM_SOURCE_LINES = 10
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds of compilation, and the counts of the compiled program."""
+    defined = runpy.run_path(settings["file"])
+    if "lower_step" in defined:
+        program, seconds = _compile_peer(defined["lower_step"], settings["sizes"], settings["topology"])
+    else:
+        program, seconds = _compile_config(defined["get_config"], settings["changes"], settings["topology"])
+    return {"seconds": [seconds], "compiled": _counts(program)}
+
+
+def _compile_peer(
+    lower_step: Callable[..., Any], sizes: Mapping[str, Any], topology: str
+) -> tuple["CompiledProgram", float]:
+    import jax
+    import numpy as np
+
+    from transformer.costs.compiled_program import analyze_program
+    from transformer.costs.topologies import compile_lowered, topology_devices, use_compute_capability
+
+    (device,) = topology_devices(topology)
+    with use_compute_capability(device):
+        lowered = lower_step(sizes, device)
+    compiled, seconds = compile_lowered(lowered)
+    return analyze_program(compiled, jax.sharding.Mesh(np.array([device]), ("device",))), seconds
+
+
+def _compile_config(
+    get_config: Callable[[], Any], changes: Mapping[str, Any], topology: str
+) -> tuple["CompiledProgram", float]:
+    from transformer.costs.pods.aot_compile import compile_ahead_of_time
+    from transformer.training.config import resolve_config
+
+    config = get_config()
+    config.update(changes)
+    report = compile_ahead_of_time(resolve_config(config.to_dict()), topology)
+    if report.program is None:
+        raise RuntimeError(f"the step does not fit into the memory of {topology}")
+    return report.program, report.compile_seconds
+
+
+def _counts(program: "CompiledProgram") -> dict[str, Any]:
+    from transformer.costs.compiled_program import short_path
+
+    return {
+        "bytes_moved": program.bytes_moved,
+        "peak_bytes": program.peak_bytes,
+        "argument_bytes": program.argument_bytes,
+        "float32_flops": program.float32_flops,
+        "collectives": sum(each.num_executions for each in program.collectives),
+        "loops_without_trip_count": list(program.loops_without_trip_count),
+        "attention_kernels": dict(program.attention_kernels),
+        "fingerprint": program.fingerprint,
+        "source_lines": [
+            {"line": short_path(each.line), "bytes": each.num_bytes, "source": each.source}
+            for each in program.source_lines[:NUM_SOURCE_LINES]
+        ],
+    }
+
+
+if __name__ == "__main__":
+    from transformer.costs.topologies import compile_environment_variables
+
+    # Before jax is imported.
+    os.environ.update(compile_environment_variables(json.loads(sys.argv[1])["topology"]))
+    from transformer.benchmarks.programs.program_main import program_main
+
+    program_main(measure)
