@@ -17,9 +17,7 @@ COMMAND = Command(
     flags=(
         Flag("name", "the benchmark", required=True),
         Flag("rounds", "the number of rounds", default=5, value_type=int),
-        Flag(
-            "peer_python", "the Python of an environment with PyTorch and transformers (default: skip those programs)"
-        ),
+        Flag("peer_python", "the Python of an environment with the peers' libraries (default: skip those programs)"),
         Flag("experiment", "the config file of first_step, loop, capture and maps", default="experiments/demo.py"),
         Flag("data_dir", "the folder of the experiment's data, if it is not generated"),
         Flag(

@@ -58,6 +58,7 @@ RUNNING = {"import_module", "exec_module", "load_module", "run_path", "run_modul
 MAY_RUN = {
     "launch/compilation_cache.py",  # jax
     "launch/config_files.py",  # the file that a person gives by --config
+    "transformer/benchmarks/programs/step_compilation.py",  # the files of the benchmark's own declaration
     "transformer/__init__.py",  # its own parts, once they are asked for
     "transformer/data/datasets/tfds_preparation.py",  # TFDS's own modules
     "transformer/module_registry.py",  # families and tasks, after transformer.trust

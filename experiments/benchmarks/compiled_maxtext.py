@@ -1,7 +1,7 @@
 """The training step of MaxText's GPT-3 decoder, to be compiled for a GPU that need not be there.
 
 https://github.com/AI-Hypercomputer/maxtext: its step as `maxtext.trainers.pre_train.train_compile` compiles it. It
-imports nothing of this project. `lower_step` is called by `transformer.benchmarks.programs.peer_step_compilation`.
+imports nothing of this project. `lower_step` is called by `transformer.benchmarks.programs.step_compilation`.
 """
 
 import os
@@ -29,6 +29,7 @@ GPT3 = {
     "skip_jax_distributed_system": True,
     "enable_checkpointing": False,
     "dataset_type": "synthetic",
+    "jax_cache_dir": "",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class PythonInterpreter(enum.Enum):
-    """The Python that runs a program: this one, or that of an environment with PyTorch and transformers."""
+    """The Python that runs a program: this one, or that of an environment with the peers' libraries."""
 
     OWN = "own"
     PEERS = "peers"

@@ -92,6 +92,47 @@ def _decode(description: str, **sizes: Any) -> Benchmark:
     )
 
 
+def _compiled(description: str, topology: str, **sizes: Any) -> Benchmark:
+    """Training steps of GPT-2 small, compiled for a device that need not be there and never run."""
+    command = ("-m", "transformer.benchmarks.programs.step_compilation")
+
+    def ours(remat: str, unroll: int) -> BenchmarkProgram:
+        changes = {
+            "num_microbatches": sizes["num_microbatches"],
+            "task": {"batching": "windows", "batch_size": sizes["rows"], "context_length": sizes["context"]},
+            "model": {"remat": remat, "scan_unroll": unroll},
+        }
+        file = "experiments/language_modeling/configs/gpt.py"
+        return BenchmarkProgram(command, {"topology": topology, "file": file, "changes": changes})
+
+    def peer(name: str, interpreter: PythonInterpreter, **settings: Any) -> BenchmarkProgram:
+        file = f"experiments/benchmarks/compiled_{name}.py"
+        settings = {"topology": topology, "file": file, "sizes": {**sizes, **settings}}
+        return BenchmarkProgram(command, settings, interpreter)
+
+    def maxtext(remat_policy: str, *, scan_layers: bool) -> BenchmarkProgram:
+        settings = {"attention": "cudnn_flash_jax", "remat_policy": remat_policy, "scan_layers": scan_layers}
+        return peer("maxtext", PythonInterpreter.PEERS, **settings)
+
+    return Benchmark(
+        description,
+        {
+            "headwise, unrolled": ours("none", sizes["layers"]),
+            "headwise, scanned": ours("none", 1),
+            "headwise, scanned, remat dots": ours("dots", 1),
+            "headwise, scanned, remat full": ours("full", 1),
+            "plain JAX, unrolled": peer("plain_jax", PythonInterpreter.OWN, unroll=sizes["layers"]),
+            "plain JAX, scanned": peer("plain_jax", PythonInterpreter.OWN, unroll=1),
+            "nanodo": peer("nanodo", PythonInterpreter.PEERS, remat=False),
+            "MaxText, unrolled, remat minimal": maxtext("minimal", scan_layers=False),
+            "MaxText, scanned, remat minimal": maxtext("minimal", scan_layers=True),
+            "MaxText, scanned, remat full": maxtext("full", scan_layers=True),
+        },
+        units_per_repetition=1,
+        unit_name="steps",
+    )
+
+
 def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Callable[[Mapping[str, Any]], Benchmark]:
     """What a part of a run adds to its bare step, for the values of an experiment."""
 
@@ -166,6 +207,12 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         },
         units_per_repetition=1,
         unit_name="steps",
+    ),
+    "compiled_gpt2": _compiled(
+        "training step of GPT-2 small compiled for one H100, 512 rows of 1,024 tokens in 32 microbatches, per step",
+        topology="h100:1",
+        **{"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 512},
+        **{"vocabulary": 50257, "num_microbatches": 32},
     ),
     "decoder_124m": _decoder(
         "training step of GPT-2 small at context 1,024, batch 16, in bfloat16 on one NVIDIA GPU",

@@ -11,12 +11,16 @@ from typing import Any
 from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow
 from transformer.benchmarks.benchmark import Benchmark
 
+NUM_SOURCE_LINES = 5
 
 def results_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
     """Return a table with a row per program: median time, throughput, and time relative to the first row.
 
-    Rows whose program reports FLOPs and bytes also show their rates.
+    Rows whose program reports FLOPs and bytes also show their rates. Programs that compile and run nothing have a table
+    of memory and traffic instead.
     """
+    if any("compiled" in facts for facts in result.facts.values()):
+        return _compiled_table(benchmark, result)
     first = result.rows[0].name
     width = max(len(row.name) for row in result.rows)
     work = {name: each for facts in result.facts.values() for name, each in facts.get("work", {}).items()}
@@ -29,8 +33,32 @@ def results_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
             f"{row.name:<{width}}  {1e3 * row.seconds:>9.2f}  {benchmark.units_per_repetition / row.seconds:>18,.0f}  "
             f"{row.ratio:.3f} ({row.lowest:.3f} to {row.highest:.3f}){_rates(row, work)}"
         )
-    lines += [f"{name}: not measured, it needs --peer_python=PYTHON" for name in result.left_out]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_left_out(result)])
+
+
+def _left_out(result: BenchmarkResult) -> list[str]:
+    return [f"{name}: not measured, it needs --peer_python=PYTHON" for name in result.left_out]
+
+
+def _compiled_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
+    """Return a table of compiled programs, and the source lines that move the most bytes in each."""
+    width = max(map(len, result.facts))
+    lines = [
+        benchmark.description,
+        f"{'':<{width}}  {'GB moved':>9}  {'peak GB':>8}  {'collectives':>11}  {'compile, s':>10}  attention kernels",
+    ]
+    for row in result.rows:
+        counts = result.facts[row.name]["compiled"]
+        kernels = ", ".join(f"{name} {number:,} x" for name, number in counts["attention_kernels"].items())
+        lines.append(
+            f"{row.name:<{width}}  {counts['bytes_moved'] / 1e9:>9,.1f}  {counts['peak_bytes'] / 1e9:>8.2f}  "
+            f"{counts['collectives']:>11,}  {row.seconds:>10.1f}  {kernels or 'none of a library'}"
+        )
+    for row in result.rows:
+        lines.append(f"{row.name}, most of it from:")
+        for each in result.facts[row.name]["compiled"]["source_lines"][:NUM_SOURCE_LINES]:
+            lines.append(f"  {each['bytes'] / 1e9:>9,.1f} GB  {each['line'] or '(inserted by the compiler)'}")
+    return "\n".join([*lines, *_left_out(result)])
 
 
 def _rates(row: ResultRow, work: Mapping[str, Mapping[str, float]]) -> str:

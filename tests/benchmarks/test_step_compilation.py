@@ -1,0 +1,83 @@
+"""Compiled training steps of peers and configs are counted, and shown as a table."""
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow
+from transformer.benchmarks.benchmark import Benchmark, PythonInterpreter
+from transformer.benchmarks.catalog import BENCHMARKS
+from transformer.benchmarks.programs.step_compilation import measure
+from transformer.benchmarks.report import results_table
+from transformer.costs import compiled_program
+from transformer.costs.pods import aot_compile
+
+PEER = """
+import jax
+
+def lower_step(sizes, device):
+    there = jax.sharding.SingleDeviceSharding(device)
+    x = jax.ShapeDtypeStruct((sizes["rows"], 256), "float32", sharding=there)
+    return jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: jax.numpy.sin(y), x)).lower(x)
+"""
+
+
+def test_the_step_of_a_file_is_compiled_and_its_traffic_counted(tmp_path: Path) -> None:
+    file = tmp_path / "peer.py"
+    file.write_text(PEER)
+    found = measure({"topology": "cpu:1", "file": str(file), "sizes": {"rows": 1024}})
+    size = 4 * 1024 * 256
+    # Three rounds of the loop read and write the array; a copy into the loop may come first.
+    assert 6 * size <= found["compiled"]["bytes_moved"] <= 8.1 * size
+    assert found["compiled"]["argument_bytes"] == size
+    assert found["compiled"]["collectives"] == 0
+    assert found["compiled"]["attention_kernels"] == {}
+    assert found["seconds"][0] > 0
+
+
+def test_a_config_is_compiled_with_its_changes(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    file = root / "experiments/language_modeling/configs/gpt.py"
+    asked: list[Any] = []
+    program = compiled_program.CompiledProgram(8, 4, 4, 2, 1, 100, (), (), (), "same")
+
+    def compile_fake(experiment: Any, topology: str) -> Any:
+        asked.append((experiment.run.num_microbatches, experiment.model.remat.value, topology))
+        return types.SimpleNamespace(program=program, compile_seconds=2.5)
+
+    monkeypatch.setattr(aot_compile, "compile_ahead_of_time", compile_fake)
+    changes = {"num_microbatches": 4, "model": {"remat": "none"}}
+    found = measure({"topology": "h100:1", "file": str(file), "changes": changes})
+    assert asked == [(4, "none", "h100:1")]
+    assert found["seconds"] == [2.5]
+    assert (found["compiled"]["bytes_moved"], found["compiled"]["peak_bytes"]) == (100, 11)
+
+
+def test_compiled_programs_have_a_table_of_their_own() -> None:
+    counts = {
+        "bytes_moved": 2_027_443_776_914,
+        "peak_bytes": 13_288_586_893,
+        "collectives": 0,
+        "attention_kernels": {"cudnn$fmhaSoftmax": 384},
+        "source_lines": [{"line": "layers/linear.py:38", "bytes": 634_740_801_536, "source": "dot_general"}],
+    }
+    row = ResultRow("ours", (62.4,), 62.4, 1.0, 1.0, 1.0)
+    result = BenchmarkResult((row,), {"ours": {"compiled": counts}}, ("nanodo",))
+    shown = results_table(Benchmark("a compiled step", {}, 1, "steps"), result).splitlines()
+    assert shown[2].split() == "ours 2,027.4 13.29 0 62.4 cudnn$fmhaSoftmax 384 x".split()
+    assert shown[4].split() == "634.7 GB layers/linear.py:38".split()
+    assert shown[-1] == "nanodo: not measured, it needs --peer_python=PYTHON"
+
+
+def test_every_program_compiles_the_same_batch(root: Path) -> None:
+    for name, program in BENCHMARKS["compiled_gpt2"].programs.items():
+        settings = program.settings
+        assert (root / settings["file"]).is_file(), name
+        sizes = settings.get("sizes", settings.get("changes", {}).get("task", {}) | settings.get("changes", {}))
+        assert sizes["num_microbatches"] == 32
+        assert sizes.get("rows", sizes.get("batch_size")) == 512
+        assert sizes.get("context", sizes.get("context_length")) == 1024
+    # What needs a library that this package does not need runs in the peers' environment.
+    peers = {n for n, p in BENCHMARKS["compiled_gpt2"].programs.items() if p.interpreter is PythonInterpreter.PEERS}
+    assert peers == {name for name in BENCHMARKS["compiled_gpt2"].programs if name.startswith(("nanodo", "MaxText"))}
