@@ -7,7 +7,6 @@ summed. It imports nothing of this project. `lower_step` is called by
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import optax
 from nanodo import model_factory, optimizer
 from nanodo.configs import default

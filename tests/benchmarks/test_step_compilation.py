@@ -65,8 +65,8 @@ def test_compiled_programs_have_a_table_of_their_own() -> None:
     row = ResultRow("ours", (62.4,), 62.4, 1.0, 1.0, 1.0)
     result = BenchmarkResult((row,), {"ours": {"compiled": counts}}, ("nanodo",))
     shown = results_table(Benchmark("a compiled step", {}, 1, "steps"), result).splitlines()
-    assert shown[2].split() == "ours 2,027.4 13.29 0 62.4 cudnn$fmhaSoftmax 384 x".split()
-    assert shown[4].split() == "634.7 GB layers/linear.py:38".split()
+    assert shown[2].split() == ["ours", "2,027.4", "13.29", "0", "62.4", "cudnn$fmhaSoftmax", "384", "x"]
+    assert shown[4].split() == ["634.7", "GB", "layers/linear.py:38"]
     assert shown[-1] == "nanodo: not measured, it needs --peer_python=PYTHON"
 
 

@@ -13,6 +13,7 @@ from transformer.benchmarks.benchmark import Benchmark
 
 NUM_SOURCE_LINES = 5
 
+
 def results_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
     """Return a table with a row per program: median time, throughput, and time relative to the first row.
 
