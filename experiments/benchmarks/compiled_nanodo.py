@@ -30,7 +30,7 @@ def lower_step(settings, device):
     config.opt.clip_by_global_norm = 1.0
     config.opt.b2 = 0.95
     model, get_loss_fn = model_factory.get_model_and_loss(config, settings["vocabulary"])
-    # nanodo calls its step once a microbatch and sums gradients in the state of optax.MultiSteps; here one program sums.
+    # nanodo sums gradients over calls of its step, in the state of optax.MultiSteps; here one program sums them.
     update = optimizer.get_optimizer(config.opt).inner_opt
 
     def step(state, tokens):
