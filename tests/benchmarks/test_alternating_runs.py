@@ -117,15 +117,26 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import runpy
-runpy.run_module("transformer.benchmarks.programs.decoder_training_step", run_name="__main__")
+runpy.run_module("transformer.benchmarks.programs.decoder_training_step", run_name="{name}")
 """
+
+
+def test_a_step_on_a_bare_machine_finds_all_that_it_imports(root: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", BARE.format(blocked=BLOCKED, name="imported")],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.slow
 def test_a_step_is_measured_on_a_bare_machine(root: Path) -> None:
     tiny = {"layers": 1, "width": 8, "heads": 2, "feed_forward": 16, "context": 8, "rows": 2, "vocabulary": 11}
     settings = {**BENCHMARKS["decoder_1m"].programs["headwise"].settings, **tiny, "warmup_steps": 1, "steps": 2}
-    script = BARE.format(blocked=BLOCKED)
+    script = BARE.format(blocked=BLOCKED, name="__main__")
     words = [sys.executable, "-c", script, json.dumps(settings)]
     ended = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

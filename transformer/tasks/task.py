@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -12,10 +12,12 @@ from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAtt
 from transformer.attention.sites import Site, sites_between
 from transformer.config import UserError
 from transformer.data.batches import BatchSource
-from transformer.data.token_shards import TokenShards
 from transformer.models.model import NO_LOSSES, Aux, AuxiliaryLoss, Model, Variables, replace_with_averaged
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
+
+if TYPE_CHECKING:  # a step of random tokens needs no tokenizer
+    from transformer.data.token_shards import TokenShards
 
 PyTree = Any
 Batch = Mapping[str, np.ndarray | Array]
@@ -373,4 +375,4 @@ class TaskSpec:
     build_synthetic: Callable[[Any, int], Task]
     build: Callable[[Any, Path, int], Task] | None = None
     input_reader: InputReader | None = None
-    make_token_shards: Callable[[Any, Path | None], Mapping[str, TokenShards]] | None = None
+    make_token_shards: Callable[[Any, Path | None], Mapping[str, "TokenShards"]] | None = None
