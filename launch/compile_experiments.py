@@ -84,11 +84,16 @@ WEAK_SCALING_TEXT = """
 ## Weak scaling
 
 The 1.3 billion parameters of GPT-3 XL on TPU v5p, eight rows of 2,048 tokens a chip, every parameter and its moments
-divided over all chips ([weak_scaling.py](../pods/weak_scaling.py)). In collectives: the share of the step in which
-links are busy; waited: in which chips do nothing else. On 8 to 32 chips XLA multiplies shard by shard while they travel
-around, so that chips hardly wait. By our model every turn reads and writes its sums in main memory, which on 32 chips
-takes longer than the products: only a measurement can say whether chips are that slow.
+divided over all chips ([weak_scaling.py](../configs/weak_scaling.py)). Communicating: the share of the step in which
+links are busy; exposed: in which chips do nothing else. On 8 to 32 chips XLA multiplies shard by shard while shards
+travel around, so that chips hardly wait. By our model every turn reads and writes its sums in main memory, which on 32
+chips takes longer than the products: only a measurement can say whether chips are that slow.
 
+"""
+REPRODUCE_TEXT = """
+## Reproduce
+
+The figures are those of programs compiled for TPUs. `make pods` compiles them again.
 """
 COMPARED_KEYS = ("mesh", "fits", "peak_bytes", "collectives", "fingerprint")
 
@@ -106,7 +111,7 @@ def main(arguments: Arguments) -> None:
     if not chosen:
         raise UserError(f"--filter={arguments.filter} matches no config; there are {', '.join(known)}")
     path = Path(arguments.results_file)
-    records = read_pod_records(path)
+    records = {name: record for name, record in read_pod_records(path).items() if name in known}
     failed = []
     for name in chosen:
         report = compile_config(root, name)
@@ -219,32 +224,31 @@ def render_page(records: Mapping[str, Any]) -> str:
     weak = {name: entry for name, entry in records.items() if name.startswith(WEAK)}
     versions = {json.dumps(entry["versions"], sort_keys=True): entry["versions"] for entry in records.values()}
     said = "; ".join(f"jax {each['jax']}, libtpu {each['libtpu'] or 'not used'}" for each in versions.values())
-    commits = ", ".join(
-        f"commit {(each or 'unknown')[:7]}" for each in dict.fromkeys(entry["commit"] for entry in records.values())
-    )
     page = f"""# Experiments on their pods
 
-Written by `make pods` ([launch/compile_experiments.py](../../launch/compile_experiments.py)): every training step,
-compiled for the topology that its config names, without its devices. Bytes are those of one device at their peak, as
-its compiler gives them. Seconds are
-those of our own roofline ([roofline.py](../../transformer/costs/roofline.py)): a bound from counted operations, bytes
-and links at their published rates, and no measurement: no config has run on a TPU. Of a config that observes its heads
-now and then (`head_statistics_every`), the step is one that doesn't.
+Written by `make pods` ([launch/compile_experiments.py](../../../launch/compile_experiments.py)): the training step of
+every experiment, compiled for the topology that its config names, without its devices. GB needed is the peak of one
+device, as the compiler gives it. Seconds are those of our own roofline
+([roofline.py](../../../transformer/costs/roofline.py)): a bound from counted operations, bytes and links at their
+published rates, and no measurement: no config has run on a TPU. Of a config that observes its heads now and then
+(`head_statistics_every`), the step is one that doesn't; in rows of commits before 7f201e1a it is one that does, which
+takes longer.
 
-Compiled with {said}; {commits}.
+Compiled with {said}.
 
 """
     page += _table(
         "config, pod, parameters, mesh, microbatches, remat, GB needed, GB of a device, step, MFU, communication, "
-        "compile time",
+        "compile time, commit",
         ((_short(name), *_cells(entry)) for name, entry in records.items() if name not in weak),
     )
     if weak:
         page += WEAK_SCALING_TEXT + _table(
-            "pod, chips, batch size, GB per device, compute, memory, communication, step, communicating, exposed, MFU",
+            "pod, chips, batch size, GB per device, compute, memory, communication, step, communicating, exposed, MFU, "
+            "commit",
             (_scaled(entry) for entry in weak.values()),
         )
-    return page
+    return page + REPRODUCE_TEXT
 
 
 def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -261,6 +265,7 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
         _percent(entry["mfu"]),
         _percent(entry["communication_share"]),
         "-" if entry["compile_seconds"] is None else f"{entry['compile_seconds']:,.0f} s",
+        _commit(entry),
     )
 
 
@@ -275,7 +280,12 @@ def _scaled(entry: Mapping[str, Any]) -> tuple[str, ...]:
         _percent(entry["communication_share"]),
         _percent(entry["exposed_share"]),
         _percent(entry["mfu"]),
+        _commit(entry),
     )
+
+
+def _commit(entry: Mapping[str, Any]) -> str:
+    return (entry["commit"] or "unknown")[:8]
 
 
 def _short(name: str) -> str:

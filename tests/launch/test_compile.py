@@ -217,14 +217,20 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     ]
     page = results.with_suffix(".md").read_text(encoding="utf-8")
     assert "## Weak scaling" in page
-    assert "| 1.5 s | 25.0 % | 12.5 % | 50.0 % |" in page
+    assert "| 1.5 s | 25.0 % | 12.5 % | 50.0 % | 01234567 |" in page
+    links = re.findall(r"\]\((\.\./[^)]+)\)", page)
+    assert len(links) >= 3
+    assert all((CHECKOUT / "experiments" / "pods" / "results" / link).is_file() for link in links), links
     with pytest.raises(SystemExit) as left:
         cli.run(compile_experiments.COMMAND, compile_experiments.main, [f"--results_file={results}", "--filter=demo"])
     assert left.value.code == 1
     assert "experiments/demo.py: no pod" in capsys.readouterr().out
     found["fingerprint"] = "other"
+    records["experiments/renamed.py"] = found
+    results.write_text(json.dumps(records), encoding="utf-8")
     assert cli.run(compile_experiments.COMMAND, compile_experiments.main, words) == 0
     assert "fingerprint was " in capsys.readouterr().out
+    assert "experiments/renamed.py" not in json.loads(results.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +254,7 @@ def test_a_record_of_pods_that_is_none_is_told_in_a_line(
     results = tmp_path / "pods.json"
     if isinstance(change, dict) and "experiments/demo.py" not in change:
         records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())
-        change = {"experiments/demo.py": records["experiments/demo.py"] | change}
+        change = {"experiments/demo.py": records["experiments/pods/configs/gpt2.py"] | change}
     results.write_text(change if isinstance(change, str) else json.dumps(change))
     assert (
         cli.run(
