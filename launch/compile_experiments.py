@@ -224,6 +224,7 @@ def render_page(records: Mapping[str, Any]) -> str:
     weak = {name: entry for name, entry in records.items() if name.startswith(WEAK)}
     versions = {json.dumps(entry["versions"], sort_keys=True): entry["versions"] for entry in records.values()}
     said = "; ".join(f"jax {each['jax']}, libtpu {each['libtpu'] or 'not used'}" for each in versions.values())
+    commits = ", ".join(f"commit {each}" for each in dict.fromkeys(map(_commit, records.values())))
     page = f"""# Experiments on their pods
 
 Written by `make pods` ([launch/compile_experiments.py](../../../launch/compile_experiments.py)): the training step of
@@ -234,7 +235,7 @@ published rates, and no measurement: no config has run on a TPU. Of a config tha
 (`head_statistics_every`), the step is one that doesn't; in rows of commits before 7f201e1a it is one that does, which
 takes longer.
 
-Compiled with {said}.
+Compiled with {said}; each row at the commit of its last column: {commits}.
 
 """
     page += _table(
