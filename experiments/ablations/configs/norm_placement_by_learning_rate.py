@@ -8,8 +8,9 @@ on two cores. One run alone:
 
     python -m launch.train --config=experiments/ablations/configs/norm_placement_by_learning_rate.py --workdir=runs/one
 
-Expect pre-norm, sandwich and parallel blocks to train over the whole map, post-norm to need warm-up at 1e-2 and to learn
-nothing at 3e-2, and DeepNorm to do no better than post-norm in so few steps: results/norm_placement_by_learning_rate.md.
+Expect pre-norm, sandwich and parallel blocks to train over the whole map, post-norm to need warm-up at 1e-2 and to
+learn nothing at 3e-2, and DeepNorm to do no better than post-norm in so few steps:
+results/norm_placement_by_learning_rate.md.
 """
 
 from ml_collections import ConfigDict
