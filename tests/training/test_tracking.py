@@ -16,6 +16,7 @@ from launch import train
 from launch.cli import run
 from tests.training.small_run import without_clock
 from transformer.config import UserError
+from transformer.maps.report import page
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.studies.sweeps.model_trainer import ModelTrainer
@@ -92,7 +93,7 @@ def tell(trackers: TrackersWriter, steps: Sequence[int], total: int) -> None:
 def test_everything_is_told_in_order_and_a_run_keeps_its_name(
     kept: list[Any], workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "render", lambda path: f"page of {path.name}")
+    monkeypatch.setattr(page, "render", lambda path: f"page of {path.name}")
     assert TrackersWriter(("recorder",), workdir).wait(30) == []
     assert kept == []  # nothing is opened before the first report
     for steps in ((1,), (2,)):
@@ -101,17 +102,17 @@ def test_everything_is_told_in_order_and_a_run_keeps_its_name(
         assert trackers.wait(30) == []
     number = RunDirectory(workdir).facts()["tracked_as"]
     opened = ("open", number, "one", "sweep", {"steps": 2})
-    page = ("page", "page of one")
+    page_of_maps = ("page", "page of one")
     assert kept == [
         (*opened, False),
         (1, "train", {"loss": 0.5}),
         (1, "test", [{"output": "ok"}]),
-        page,
+        page_of_maps,
         ("close", False),
         (*opened, True),
         (2, "train", {"loss": 1.0}),
         (2, "test", [{"output": "ok"}]),
-        page,
+        page_of_maps,
         ("close", True),
     ]
 
