@@ -134,7 +134,7 @@ def report_as_json(report: "AotReport") -> dict[str, Any]:
     """Return a report as plain values: bytes of one device, seconds, FLOPs of all devices."""
     import jax
 
-    from transformer.costs.compiled_program import collective_totals, short_path
+    from transformer.costs.compiled_program import collective_totals
     from transformer.costs.pods.mesh_and_remat_search import suggest_smaller_step
 
     program, expected, experiment = report.program, report.step_estimate, report.experiment
@@ -160,7 +160,7 @@ def report_as_json(report: "AotReport") -> dict[str, Any]:
         "source_lines": []
         if program is None
         else [
-            {"line": short_path(each.line), "bytes": each.num_bytes, "source": each.source}
+            {"line": each.line, "bytes": each.num_bytes, "source": each.source}
             for each in program.source_lines[:SHOWN_LINES]
         ],
         "attention": [
@@ -292,13 +292,11 @@ def _reason(choice: "BackendChoice") -> str | None:
 
 
 def _source_lines(program: "CompiledProgram") -> list[str]:
-    from transformer.costs.compiled_program import short_path
-
     lines = [f"  memory traffic {program.bytes_moved / GB:,.1f} GB per step and device, most of it from:"]
     for each in program.source_lines[:SHOWN_LINES]:
         share = 100 * each.num_bytes / max(program.bytes_moved, 1)
         operation = each.source.rsplit("/", 1)[-1]
-        place = short_path(each.line) or "(inserted by the compiler)"
+        place = each.line or "(inserted by the compiler)"
         lines.append(f"    {each.num_bytes / GB:10.1f} GB {share:5.1f}%  {place}  {operation}".rstrip())
     return lines
 

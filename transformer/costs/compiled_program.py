@@ -74,7 +74,8 @@ class SourceLine(NamedTuple):
     """The traffic of all instructions that come from one line of source code.
 
     Attributes:
-        line: The file and line; empty for instructions that the compiler inserted.
+        line: The file, as from the checkout or the folder of installed libraries, and line; empty for instructions that
+            the compiler inserted.
         num_bytes: Bytes through main memory per execution of the program.
         num_executions: How many instructions run.
         source: The traced operation of the instruction that moves the most.
@@ -210,10 +211,11 @@ def bytes_by_source_line(module: HloModule, executed: Iterable[ExecutedInstructi
         source = source if moved > largest.get(line, 0) else before.source
         largest[line] = max(moved, largest.get(line, 0))
         sums[line] = SourceLine(line, before.num_bytes + moved, before.num_executions + each.num_executions, source)
-    return tuple(sorted(sums.values(), key=lambda each: -each.num_bytes))
+    ordered = sorted(sums.values(), key=lambda each: -each.num_bytes)
+    return tuple(each._replace(line=_short_path(each.line)) for each in ordered)
 
 
-def short_path(line: str) -> str:
+def _short_path(line: str) -> str:
     """Return a source line with its path as from the checkout or the folder of installed libraries."""
     for folder in (str(PACKAGE_PARENT), *filter(None, sys.path)):
         if line.startswith(folder + os.sep):

@@ -59,8 +59,6 @@ def _compile_config(
 
 
 def _counts(program: "CompiledProgram") -> dict[str, Any]:
-    from transformer.costs.compiled_program import short_path
-
     return {
         "bytes_moved": program.bytes_moved,
         "peak_bytes": program.peak_bytes,
@@ -71,7 +69,7 @@ def _counts(program: "CompiledProgram") -> dict[str, Any]:
         "attention_kernels": dict(program.attention_kernels),
         "fingerprint": program.fingerprint,
         "source_lines": [
-            {"line": short_path(each.line), "bytes": each.num_bytes, "source": each.source}
+            {"line": each.line, "bytes": each.num_bytes, "source": each.source}
             for each in program.source_lines[:NUM_SOURCE_LINES]
         ],
     }
