@@ -209,7 +209,7 @@ class GraphTransformer(StatelessModule):
             None,
         )
         target_BxN = (marks_BxN == TARGET).astype(x_BxNxE.dtype)
-        logits_BxC = self.head(self.norm(jnp.einsum("bn,bne->be", target_BxN, x_BxNxE)))
+        logits_BxC = self.head.logits(self.norm(jnp.einsum("bn,bne->be", target_BxN, x_BxNxE)))
         return logits_BxC, Aux({} if captured is None else {SITE: captured}, {}, state)
 
 

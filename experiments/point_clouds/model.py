@@ -135,7 +135,7 @@ class SetTransformer(BlockStacks):
             maps = maps_of_stack(STACK, aux)
         pooled_BxE, captured = self.pool(x_BxNxE, lengths_B, pooling_key, capture_for_site(POOLED, capture))
         maps |= single_layer_maps(POOLED, captured, capture)
-        return self.head(pooled_BxE), Aux(maps, {}, state)
+        return self.head.logits(pooled_BxE), Aux(maps, {}, state)
 
     def pool(
         self,

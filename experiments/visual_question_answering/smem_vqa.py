@@ -115,8 +115,7 @@ class SMemVQA(StatelessModule):
                 known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_for_site(SITE, capture)
             )
         known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
-        logits_BxC = self.output(known_BxN)
-        logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
+        logits_BxC = self.output.logits(known_BxN)
         return logits_BxC, Aux(stack_layer_maps(SITE, looks), {}, state)
 
     def run_hops(

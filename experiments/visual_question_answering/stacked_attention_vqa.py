@@ -169,8 +169,7 @@ class StackedAttention(StatelessModule):
             )
             seen = [glimpsed_BxF, question_BxS]
         read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
-        logits_BxC = self.output(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[3]))
-        logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
+        logits_BxC = self.output.logits(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[3]))
         return logits_BxC, Aux(stack_layer_maps(SITE, looks), {}, state)
 
     def compute_glimpses(

@@ -424,6 +424,17 @@ IN_PLACE = """HloModule jit_f, is_scheduled=true, num_partitions=1
   ROOT %sine = f32[1,64]{1,0} sine(%row)
 }
 
+%widening (f: bf16[10,64], g: s32[], h: bf16[10,64]) -> (f32[1,64], f32[10,64]) {
+  %f = bf16[10,64]{1,0} parameter(0)
+  %g = s32[] parameter(1)
+  %h = bf16[10,64]{1,0} parameter(2)
+  %none = s32[] constant(0)
+  %wide = f32[10,64]{1,0} convert(%f)
+  %taken = f32[1,64]{1,0} dynamic-slice(%wide, %g, %none), dynamic_slice_sizes={1,64}
+  %all = f32[10,64]{1,0} convert(%h)
+  ROOT %two = (f32[1,64]{1,0}, f32[10,64]{1,0}) tuple(%taken, %all)
+}
+
 %updating (c: f32[10,64], d: f32[64], e: s32[]) -> (f32[10,64], f32[64]) {
   %c = f32[10,64]{1,0} parameter(0)
   %d = f32[64]{0} parameter(1)
@@ -435,10 +446,12 @@ IN_PLACE = """HloModule jit_f, is_scheduled=true, num_partitions=1
   ROOT %pair = (f32[10,64]{1,0}, f32[64]{0}) tuple(%placed, %minus)
 }
 
-ENTRY %main (x: f32[10,64], y: f32[64], z: s32[]) -> (f32[10,64], f32[64]) {
+ENTRY %main (x: f32[10,64], y: f32[64], z: s32[], w: bf16[10,64]) -> (f32[10,64], f32[64]) {
   %x = f32[10,64]{1,0} parameter(0)
   %y = f32[64]{0} parameter(1)
   %z = s32[] parameter(2)
+  %w = bf16[10,64]{1,0} parameter(3)
+  %widened = (f32[1,64]{1,0}, f32[10,64]{1,0}) fusion(%w, %z, %w), kind=kLoop, calls=%widening
   %sliced = f32[1,64]{1,0} fusion(%x, %z), kind=kLoop, calls=%slicing
   %seen = f32[1,64]{1,0} dynamic-slice(%x, %z, %z), dynamic_slice_sizes={1,64}
   %aside = (f32[10,64]{1,0:S(1)}, f32[10,64]{1,0}, u32[]{:S(2)}) copy-start(%x)
@@ -454,6 +467,8 @@ def test_of_slices_only_the_slice_is_moved() -> None:
     row, index = 64 * 4, 4
     assert found["sliced"] == row + index + row
     assert found["seen"] == 2 * row + 2 * index
+    # A row is read in its own type and written in the other; the whole array twice.
+    assert found["widened"] == row // 2 + index + 10 * row // 2 + row + 10 * row
     # The row is read for both, written into its place, and written again negated.
     assert found["updated"] == row + index + row + row
     # To the fast memory: read once from the main one.

@@ -234,6 +234,29 @@ def test_the_head_of_a_compute_type_is_numpys(
         assert error < tolerance
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_of_a_head_that_stores_bfloat16_logits_float32_values_go_into_the_loss(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy's float64 of the rounded logits; the compiler may leave the rounding out."""
+    monkeypatch.setattr(linear, "target_platform", lambda: platform)
+    hidden, table, labels, counts = drawn_head()
+
+    def loss(hidden: jax.Array, table: jax.Array) -> jax.Array:
+        score = lambda x: logits_product(x, table.astype(x.dtype).T, jnp.bfloat16)  # noqa: E731
+        return chunked_token_loss(score, hidden, jnp.asarray(labels), jnp.asarray(counts), 0.1).smoothed
+
+    states = jnp.asarray(hidden, jnp.bfloat16)
+    value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(states, jnp.asarray(table))
+    expected, *expected_gradients = head_by_hand(hidden, table, labels, counts, 0.1, (1.0, 0.0))
+    assert value.dtype == gradients[1].dtype == jnp.float32
+    assert float(value) == pytest.approx(expected, rel=1e-3)
+    for found, wanted in zip(gradients, expected_gradients, strict=True):
+        assert np.linalg.norm(np.asarray(found, np.float64) - wanted) < 1e-2 * np.linalg.norm(wanted)
+    logits = next(each for each in products_of(jax.make_jaxpr(loss)(states, jnp.asarray(table)).jaxpr))
+    assert logits.outvars[0].aval.dtype == jnp.bfloat16
+
+
 def products_of(jaxpr: Any) -> list[Any]:
     """Every matrix product of a program."""
     found = []

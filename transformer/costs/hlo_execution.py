@@ -517,6 +517,11 @@ def _written(inner: HloComputation, root: HloInstruction, array: HloArray) -> in
     return array.padded_bytes
 
 
+def _is_only_sliced(inner: HloComputation, name: str) -> bool:
+    users = inner.users[name]
+    return bool(users) and all(user.opcode in _SLICES and name not in user.operand_names[1:] for user in users)
+
+
 def _read(module: HloModule, inner: HloComputation, name: str) -> int:
     """Return the bytes of a value that its users in a fusion read, summed over the users."""
     whole = sum(array.padded_bytes for array in inner.instructions[name].arrays)
@@ -526,6 +531,8 @@ def _read(module: HloModule, inner: HloComputation, name: str) -> int:
         others = user.operand_names[1:]
         if user.opcode in ("bitcast", "get-tuple-element"):
             total += _read(module, inner, user.name)
+        elif user.opcode == "convert" and _is_only_sliced(inner, user.name):
+            total += _read(module, inner, user.name) * whole // sum(array.padded_bytes for array in user.arrays)
         elif user.opcode in _SLICES and name not in others:
             total += sum(array.padded_bytes for array in user.arrays)
         elif user.opcode == "fusion":

@@ -39,6 +39,7 @@ class Embedding(Module):
         self.table = builder.parameter(
             builder.rule(role, vocabulary, width), (vocabulary, width), ("vocabulary", "embed")
         )
+        self.logits_dtype = builder.logits_dtype
 
     def __call__(self, tokens: Int[Array, "*B"], dtype: jax.typing.DTypeLike) -> Float[Array, "*B E"]:
         """Look up the vectors of tokens, in `dtype`."""
@@ -46,7 +47,7 @@ class Embedding(Module):
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logit of every token with the same table, in float32 or wider."""
-        return logits_product(x, self.output_matrix(x.dtype))
+        return logits_product(x, self.output_matrix(x.dtype), self.logits_dtype)
 
     def output_matrix(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
         """The transposed table, the matrix that computes logits, in `dtype`."""

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.positions import PositionCombination, sinusoidal_positions
 from transformer.layers.embedding import Embedding, LearnedPositions
-from transformer.layers.fine_tuning_heads import head_logits, last_state
+from transformer.layers.fine_tuning_heads import last_state
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear, logits_product
@@ -49,7 +49,8 @@ class EmbeddingAndHead(Module):
         offset: int = 0,
         builder: ParameterBuilder,
     ):
-        self.config, self.dtype, self.offset = config, builder.dtype, offset
+        self.config, self.offset = config, offset
+        self.dtype, self.logits_dtype = builder.dtype, builder.logits_dtype
         width, rows = config.width, config.max_length + offset
         self.embedding = Embedding(vocabulary, width, builder=builder)
         learned = config.positions is PositionEncoding.LEARNED
@@ -139,7 +140,7 @@ class EmbeddingAndHead(Module):
         scale = self.config.logit_scale.factor_for(self.config.resolved_base_width) / self.config.width_ratio
         if scale != 1:
             x = x * jnp.asarray(scale, x.dtype)
-        logits = logits_product(x, scoring_ExV.astype(x.dtype))
+        logits = logits_product(x, scoring_ExV.astype(x.dtype), self.logits_dtype)
         logits = logits if self.output_bias is None else self.output_bias(logits)
         return with_logical_constraint(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
 
@@ -166,4 +167,4 @@ class ClassHead(Module):
         key: Key[Array, ""] | None,
     ) -> Float[Array, "B C"]:
         """Compute the logits, in float32 or wider; those of an empty text are meaningless."""
-        return head_logits(self.output, dropout(last_state(x_BxTxE, lengths_B), self.rate, key))
+        return self.output.logits(dropout(last_state(x_BxTxE, lengths_B), self.rate, key))

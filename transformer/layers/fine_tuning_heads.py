@@ -14,12 +14,6 @@ def make_head_layer(config: TransformerConfig, outputs: int, builder: ParameterB
     return Linear((("embed", config.width),), (("features", outputs),), bias=bias, builder=builder)
 
 
-def head_logits(layer: Linear, x: Float[Array, "*B E"]) -> Float[Array, "*B C"]:
-    """Return a layer's outputs, in float32 or wider."""
-    logits = layer(x)
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-
-
 def last_state(x_BxTxE: Float[Array, "B T E"], lengths_B: Int[Array, " B"]) -> Float[Array, "B E"]:
     """Return the state at the last token of each text; that of an empty text is meaningless."""
     last_Bx1x1 = jnp.maximum(lengths_B - 1, 0)[:, None, None]

@@ -35,13 +35,16 @@ class Precision(Config, path="config.precision"):
     Attributes:
         parameters: The type in which parameters are stored.
         compute: The type in which a forward pass computes.
+        logits: The type in which the logits of a head are stored: "float32", which means the type of computation if
+            that is wider, or the type of computation. Losses compute in float32 or wider in either case.
 
     Raises:
-        UserError: If a type is not a floating-point type.
+        UserError: If a type is not a floating-point type, or that of logits is another one.
     """
 
     parameters: str = "float32"
     compute: str = "float32"
+    logits: str = "float32"
 
     def _check(self) -> None:
         for key, name in dataclasses.asdict(self).items():
@@ -51,6 +54,16 @@ class Precision(Config, path="config.precision"):
                 known = False
             if not known:
                 raise UserError(f"config.precision.{key}={name!r} is no floating-point type; say float32 or bfloat16")
+        if self.logits not in ("float32", self.compute):
+            raise UserError(
+                f"config.precision.logits={self.logits!r} must be float32 or config.precision.compute={self.compute!r}"
+            )
+
+    @property
+    def logits_dtype(self) -> jnp.dtype:
+        """The type in which logits are stored."""
+        compute = jnp.dtype(self.compute)
+        return compute if self.logits == self.compute else jnp.promote_types(compute, jnp.float32)
 
 
 Rule = Callable[[ParameterRole, int, int], Initializer]  # from what a matrix is for, its fan-in and its fan-out
@@ -70,7 +83,7 @@ class ParameterBuilder:
 
     def __init__(self, key: Key[jax.Array, ""], precision: Precision = FLOAT32, rule: Rule = XAVIER):
         self.precision, self.rule = precision, rule
-        self.dtype = jnp.dtype(precision.compute)
+        self.dtype, self.logits_dtype = jnp.dtype(precision.compute), precision.logits_dtype
         self._keys = (jax.random.fold_in(key, number) for number in itertools.count(1))
 
     def with_rule(self, rule: Rule) -> "ParameterBuilder":

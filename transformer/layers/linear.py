@@ -1,5 +1,6 @@
 """Linear maps between named axes."""
 
+import functools
 import math
 from typing import Any
 
@@ -39,8 +40,10 @@ def product(
     return y.reshape(*kept, *new)
 
 
-def logits_product(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Float[Array, "*B V"]:
-    """Compute x W over a vocabulary, with a result in float32 or wider.
+def logits_product(
+    x: Float[Array, "*B E"], weights: Float[Array, "E V"], dtype: jax.typing.DTypeLike = jnp.float32
+) -> Float[Array, "*B V"]:
+    """Compute x W over the classes of a head, such as a vocabulary, with a result in float32 or wider.
 
     For bfloat16, the products of the backward pass take the result's gradient in bfloat16 and sum in float32. Those of
     autodiff have float32 operands, which accelerators multiply at half the rate or less. float16 keeps them, because
@@ -49,25 +52,31 @@ def logits_product(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Flo
     Args:
         x: The inputs.
         weights: W, in the type of x.
+        dtype: The type in which the compiler may store the product, `Precision.logits_dtype`.
 
     Returns:
         The product.
     """
     if x.dtype == jnp.bfloat16:
-        return _bfloat16_product(x, weights)
-    return product(x, weights, dtype=jnp.promote_types(x.dtype, jnp.float32))
+        return _bfloat16_product(x, weights, dtype)
+    return product(x, weights, dtype=dtype).astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-@jax.custom_vjp
-def _bfloat16_product(x: Float[Array, "*B E"], weights: Float[Array, "E V"]) -> Float[Array, "*B V"]:
-    return _bfloat16_forward(x, weights)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _bfloat16_product(
+    x: Float[Array, "*B E"], weights: Float[Array, "E V"], dtype: jax.typing.DTypeLike
+) -> Float[Array, "*B V"]:
+    return _bfloat16_forward(x, weights, dtype)[0]
 
 
-def _bfloat16_forward(x: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
-    return product(x, _align(weights), dtype=jnp.float32)[..., : weights.shape[1]], (x, weights)
+def _bfloat16_forward(x: Array, weights: Array, dtype: jax.typing.DTypeLike) -> tuple[Array, tuple[Array, Array]]:
+    stored = product(x, _align(weights), dtype=dtype)[..., : weights.shape[1]]
+    return stored.astype(jnp.float32), (x, weights)
 
 
-def _bfloat16_backward(saved: tuple[Array, Array], gradient: Float[Array, "*B V"]) -> tuple[Array, Array]:
+def _bfloat16_backward(
+    _: jax.typing.DTypeLike, saved: tuple[Array, Array], gradient: Float[Array, "*B V"]
+) -> tuple[Array, Array]:
     x, weights = saved
     aligned_BxW = _align(gradient.astype(x.dtype))
     positions = tuple(range(x.ndim - 1))
@@ -114,6 +123,7 @@ class Linear(Module):
     ):
         names, sizes = zip(*inputs, *outputs, strict=True)
         self.inputs, self.outputs, self.contracted = inputs, outputs, len(inputs)
+        self.logits_dtype = builder.logits_dtype
         output_names, output_sizes = zip(*outputs, strict=True)
         fan_in, fan_out = math.prod(size for _, size in inputs), math.prod(output_sizes)
         self.kernel = builder.parameter(builder.rule(role, fan_in, fan_out), sizes, names)
@@ -124,10 +134,17 @@ class Linear(Module):
     def __call__(self, x: Float[Array, "..."], kernel: Float[Array, "..."] | None = None) -> Float[Array, "..."]:
         """Apply the map; `kernel` replaces the layer's own W, such as a spectrally normalized one."""
         weights = self.kernel[...] if kernel is None else kernel
-        y = product(x, jnp.asarray(weights, x.dtype), self.contracted)
+        return self._add_to_product(product(x, jnp.asarray(weights, x.dtype), self.contracted), x)
+
+    def logits(self, x: Float[Array, "*B E"], kernel: Float[Array, "E V"] | None = None) -> Float[Array, "*B V"]:
+        """Apply the map as the head of a model: as `__call__`, but with a result in float32 or wider."""
+        weights = self.kernel[...] if kernel is None else kernel
+        return self._add_to_product(logits_product(x, jnp.asarray(weights, x.dtype), self.logits_dtype), x)
+
+    def _add_to_product(self, y: Float[Array, "..."], x: Float[Array, "..."]) -> Float[Array, "..."]:
         if self.lora is not None:
-            y = y + self.lora(x)
-        return y if self.bias is None else y + jax.lax.broadcast_to_rank(self.bias[...].astype(x.dtype), y.ndim)
+            y = y + self.lora(x).astype(y.dtype)
+        return y if self.bias is None else y + jax.lax.broadcast_to_rank(self.bias[...].astype(y.dtype), y.ndim)
 
     def full_matrix(self) -> Float[Array, "..."]:
         """The matrix of the map: W plus its low-rank update, if any."""

@@ -253,8 +253,7 @@ class DilatedConvolutionDecoder(StatelessModule):
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
         """Compute the logits of the tokens, in float32 or wider."""
-        logits = self.output(hidden)
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        return self.output.logits(hidden)
 
     def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the logits of every position."""

@@ -80,7 +80,7 @@ class ConvolutionalClassifier(StatelessModule):
     ) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes."""
         mean_BxF, maps = self.features(jnp.asarray(inputs["image"], self.dtype), capture)
-        logits_BxC = self.head(dropout(mean_BxF, self.config.dropout, key if train else None))
+        logits_BxC = self.head.logits(dropout(mean_BxF, self.config.dropout, key if train else None))
         return logits_BxC, Aux(maps, {}, state)
 
     def features(

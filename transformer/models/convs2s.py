@@ -298,8 +298,7 @@ class ConvS2S(StatelessModule):
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logits of the tokens, in float32 or wider."""
-        logits = self.output(hidden)
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        return self.output.layer.logits(hidden, kernel=self.output.kernel)
 
     def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the logits at every position of the target."""

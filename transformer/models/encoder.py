@@ -13,7 +13,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.fine_tuning_heads import head_logits, make_head_layer
+from transformer.layers.fine_tuning_heads import make_head_layer
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.sequence_lengths import real_lengths
@@ -233,9 +233,9 @@ class Encoder(TokenModel):
             extras["next_sentence"] = self.next_sentence(extras["pooled"])
         if self.classes is not None:
             classified = extras["pooled"] if self.kind_of_head is EncoderHead.CLASSES else x_BxTxE
-            extras["classes"] = head_logits(self.classes, dropout(classified, self.config.dropout, classes_key))
+            extras["classes"] = self.classes.logits(dropout(classified, self.config.dropout, classes_key))
         if self.span is not None:
-            extras["span"] = head_logits(self.span, x_BxTxE)
+            extras["span"] = self.span.logits(x_BxTxE)
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:

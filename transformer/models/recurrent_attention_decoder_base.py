@@ -173,8 +173,7 @@ class RecurrentAttentionDecoder(StatelessModule):
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logits from the features of `output_features`, in float32 or wider."""
-        logits = self.output(hidden)
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        return self.output.logits(hidden)
 
     # What all families share.
 

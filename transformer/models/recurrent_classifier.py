@@ -137,8 +137,7 @@ class RecurrentClassifier(StatelessModule):
         x_BxTxE = dropout(x_BxTxE, self.config.dropout, keys[0])
         h_BxTxF, carry = self.encoder(x_BxTxE, lengths_B, key=keys[1])
         pooled_BxF, captured = self.pool(h_BxTxF, carry[-1], lengths_B, capture_for_site(SITE, capture))
-        logits_BxC = self.output(dropout(pooled_BxF, self.config.dropout, keys[2]))
-        logits_BxC = logits_BxC.astype(jnp.promote_types(logits_BxC.dtype, jnp.float32))
+        logits_BxC = self.output.logits(dropout(pooled_BxF, self.config.dropout, keys[2]))
         return logits_BxC, Aux(single_layer_maps(SITE, captured, capture), {}, state)
 
     def pool(

@@ -160,8 +160,7 @@ class RecurrentDecoder(StatelessModule):
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logits of the tokens, in float32 or wider."""
-        logits = self.output(hidden)
-        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        return self.output.logits(hidden)
 
     def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B *T _"], Aux]:
         """Return the logits of every position, or of the classes if the task has any."""

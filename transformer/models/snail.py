@@ -355,9 +355,7 @@ class Snail(Module):
                 maps.append(captured)
             else:
                 x = made(x)
-        outputs = self.head(x)
-        outputs = outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
-        return outputs, Aux(stack_layer_maps(SITE, maps), {}, after)
+        return self.head.logits(x), Aux(stack_layer_maps(SITE, maps), {}, after)
 
 
 def block_output_width(width: int, block: BlockKind, sizes: tuple[int, ...], length: int) -> int:

@@ -197,12 +197,12 @@ class Vit(BlockStacks):
         """Return the logits of the classes from the states after the last block."""
         match self.pooling:
             case ImagePooling.CLASS_TOKEN:
-                return self.head(x_BxNxE[:, 0])
+                return self.head.logits(x_BxNxE[:, 0])
             case ImagePooling.MEAN:
-                return self.head(jnp.mean(x_BxNxE, axis=1))
+                return self.head.logits(jnp.mean(x_BxNxE, axis=1))
             case ImagePooling.DISTILLED:
                 assert self.distilled is not None
-                return (self.head(x_BxNxE[:, 0]) + self.distilled(x_BxNxE[:, 1])) / 2
+                return (self.head.logits(x_BxNxE[:, 0]) + self.distilled.logits(x_BxNxE[:, 1])) / 2
             case _:
                 assert_never(self.pooling)
 

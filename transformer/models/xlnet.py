@@ -14,7 +14,7 @@ from transformer.attention.positions import AttentionPosition
 from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.fine_tuning_heads import head_logits, last_state, make_head_layer
+from transformer.layers.fine_tuning_heads import last_state, make_head_layer
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, ParameterRole, deepnorm
 from transformer.layers.residual import NormPlacement
@@ -242,7 +242,7 @@ class XLNet(TokenModel):
         states_key, summary_key = split_key(head_key)
         states_BxTxE = dropout(content_BxTxE, self.config.dropout, states_key)
         if self.span is not None:
-            return content_BxTxE, aux._replace(extras={"span": head_logits(self.span, states_BxTxE)})
+            return content_BxTxE, aux._replace(extras={"span": self.span.logits(states_BxTxE)})
         assert self.classes is not None
         classified = states_BxTxE
         if self.pooler is not None:
@@ -250,7 +250,7 @@ class XLNet(TokenModel):
             lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(batch, length)))
             summary_BxE = jnp.tanh(self.pooler(last_state(states_BxTxE, lengths_B)))
             classified = dropout(summary_BxE, self.config.dropout, summary_key)
-        return content_BxTxE, aux._replace(extras={"classes": head_logits(self.classes, classified)})
+        return content_BxTxE, aux._replace(extras={"classes": self.classes.logits(classified)})
 
     def content(
         self,
