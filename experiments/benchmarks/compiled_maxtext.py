@@ -1,4 +1,4 @@
-"""The training step of MaxText's GPT-3 decoder, to be compiled for a GPU that need not be there.
+"""The training step of MaxText's GPT-3 decoder, to be compiled for GPUs that need not be there.
 
 https://github.com/AI-Hypercomputer/maxtext: its step as `maxtext.trainers.pre_train.train_compile` compiles it. It
 imports nothing of this project. `lower_step` is called by `transformer.benchmarks.programs.step_compilation`.
@@ -33,8 +33,8 @@ GPT3 = {
 }
 
 
-def lower_step(settings, device):
-    """Lower the step of a batch in microbatches, whose gradients are summed in float32."""
+def lower_step(settings, devices):
+    """Lower the step of a batch in microbatches, with gradients summed in float32, and a state sharded by FSDP."""
     base = os.path.join(os.path.dirname(maxtext.__file__), "configs", "base.yml")
     config = pyconfig.initialize(
         ["", base],
@@ -48,18 +48,22 @@ def lower_step(settings, device):
         max_target_length=settings["context"],
         trainable_position_size=settings["context"],
         vocab_size=settings["vocabulary"],
+        # MaxText counts one device here, the CPU of the process.
         per_device_batch_size=settings["rows"] // settings["num_microbatches"],
+        ici_fsdp_parallelism=len(devices),
         gradient_accumulation_steps=settings["num_microbatches"],
         scan_layers=settings["scan_layers"],
         remat_policy=settings["remat_policy"],
         attention=settings["attention"],
     )
     mesh = jax.sharding.Mesh(
-        maxtext_utils.create_device_mesh(config, [device]),
+        maxtext_utils.create_device_mesh(config, devices),
         config.mesh_axes,
         axis_types=(jax.sharding.AxisType.Auto,) * len(config.mesh_axes),
     )
     arguments, keywords, state_shardings, _, model = train_compile.get_shaped_inputs(mesh, config)
+    _, batch = arguments[:2]
+    assert batch["inputs"].shape == (settings["rows"], settings["context"])
     params_shardings, state_shardings = sharding.maybe_update_params_sharding_with_opt(config, state_shardings)
     step, in_shardings, out_shardings, static, donated = maxtext_utils.get_functional_train_with_signature(
         train.train_step,

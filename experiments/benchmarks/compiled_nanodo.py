@@ -12,7 +12,7 @@ from nanodo import model_factory, optimizer
 from nanodo.configs import default
 
 
-def lower_step(settings, device):
+def lower_step(settings, devices):
     """Lower the step of a batch in microbatches, whose gradients are summed in float32."""
     config = default.get_config()
     config.log_internal_metrics = False
@@ -46,7 +46,7 @@ def lower_step(settings, device):
         updates, moments = update.update(gradients, moments, params)
         return optax.apply_updates(params, updates), moments
 
-    there = jax.sharding.SingleDeviceSharding(device)
+    there = jax.sharding.SingleDeviceSharding(*devices)
     tokens = jax.ShapeDtypeStruct((settings["rows"], settings["context"]), jnp.int32, sharding=there)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
     state = (params, jax.eval_shape(update.init, params))

@@ -32,7 +32,7 @@ def loss_of(params, tokens, unroll):
     return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
 
 
-def lower_step(settings, device):
+def lower_step(settings, devices):
     """Lower the step of a batch in microbatches, whose gradients are summed in float32."""
     width, hidden, heads = settings["width"], settings["feed_forward"], settings["heads"]
     layer = {"qkv": (width, 3, heads, width // heads), "qkv_bias": (3, heads, width // heads)}
@@ -54,7 +54,7 @@ def lower_step(settings, device):
         updates, moments = optimizer.update(gradients, moments, params)
         return optax.apply_updates(params, updates), moments
 
-    there = jax.sharding.SingleDeviceSharding(device)
+    there = jax.sharding.SingleDeviceSharding(*devices)
     is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
     params = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32), shapes, is_leaf=is_shape)
     state = (params, jax.eval_shape(optimizer.init, params))

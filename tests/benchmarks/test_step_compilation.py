@@ -17,8 +17,8 @@ from transformer.costs.pods import aot_compile
 PEER = """
 import jax
 
-def lower_step(sizes, device):
-    there = jax.sharding.SingleDeviceSharding(device)
+def lower_step(sizes, devices):
+    there = jax.sharding.SingleDeviceSharding(*devices)
     x = jax.ShapeDtypeStruct((sizes["rows"], 256), "float32", sharding=there)
     return jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: jax.numpy.sin(y), x)).lower(x)
 """
@@ -70,14 +70,29 @@ def test_compiled_programs_have_a_table_of_their_own() -> None:
     assert shown[-1] == "nanodo: not measured, it needs --peer_python=PYTHON"
 
 
-def test_every_program_compiles_the_same_batch(root: Path) -> None:
-    for name, program in BENCHMARKS["compiled_gpt2"].programs.items():
+@pytest.mark.parametrize(
+    ("benchmark", "num_microbatches", "context"), [("compiled_gpt2", 32, 1024), ("compiled_1_3b", 8, 2048)]
+)
+def test_every_program_compiles_the_same_batch(benchmark: str, num_microbatches: int, context: int, root: Path) -> None:
+    programs = BENCHMARKS[benchmark].programs
+    for name, program in programs.items():
         settings = program.settings
         assert (root / settings["file"]).is_file(), name
         sizes = settings.get("sizes", settings.get("changes", {}).get("task", {}) | settings.get("changes", {}))
-        assert sizes["num_microbatches"] == 32
+        assert sizes["num_microbatches"] == num_microbatches
         assert sizes.get("rows", sizes.get("batch_size")) == 512
-        assert sizes.get("context", sizes.get("context_length")) == 1024
+        assert sizes.get("context", sizes.get("context_length")) == context
     # What needs a library that this package does not need runs in the peers' environment.
-    peers = {n for n, p in BENCHMARKS["compiled_gpt2"].programs.items() if p.interpreter is PythonInterpreter.PEERS}
-    assert peers == {name for name in BENCHMARKS["compiled_gpt2"].programs if name.startswith(("nanodo", "MaxText"))}
+    peers = {name for name, program in programs.items() if program.interpreter is PythonInterpreter.PEERS}
+    assert peers == {name for name in programs if name.startswith(("nanodo", "MaxText"))}
+
+
+def test_the_decoders_of_1_3_billion_parameters_have_as_many_for_every_program(root: Path) -> None:
+    """As many as GPT-3 XL, counted by hand from the sizes that each is given."""
+    for program in BENCHMARKS["compiled_1_3b"].programs.values():
+        settings = program.settings
+        sizes = settings.get("sizes") or {**settings["changes"]["model"], "vocabulary": 50257}
+        width, inner = sizes["width"], sizes["feed_forward"]
+        layer = 4 * width * width + 2 * width * inner + 4 * width + width + inner + 4 * width
+        tables = (sizes["vocabulary"] + 2048) * width + 2 * width
+        assert sizes["layers"] * layer + tables == 1_315_723_264

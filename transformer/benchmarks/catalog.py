@@ -9,8 +9,11 @@ OVERHEAD = ("-m", "transformer.benchmarks.programs.run_overhead")
 DECODER_TRAINING_STEP = ("-m", "transformer.benchmarks.programs.decoder_training_step")
 DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("greedy_decoding", "beam_search"))
 ENCODER_DECODER_TRAINING_STEP = ("-m", "transformer.benchmarks.programs.encoder_decoder_training_step")
+STEP_COMPILATION = ("-m", "transformer.benchmarks.programs.step_compilation")
 HUGGING_FACE = ("experiments/benchmarks/torch_generate.py",)
 LINEN, TORCH = ("experiments/benchmarks/linen_decoder.py",), ("experiments/benchmarks/torch_decoder.py",)
+
+MAXTEXT = {"attention": "cudnn_flash_jax"}
 
 DECODER_10M: Mapping[str, Any] = {
     **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
@@ -92,45 +95,40 @@ def _decode(description: str, **sizes: Any) -> Benchmark:
     )
 
 
-def _compiled(description: str, topology: str, **sizes: Any) -> Benchmark:
-    """Training steps of GPT-2 small, compiled for a device that need not be there and never run."""
-    command = ("-m", "transformer.benchmarks.programs.step_compilation")
+def _compiled(
+    description: str, topology: str, ours: Mapping[str, Any], sizes: Mapping[str, Any], variants: Mapping[str, Any]
+) -> Benchmark:
+    """Training steps compiled for devices that need not be there, and never run.
 
-    def ours(remat: str, unroll: int) -> BenchmarkProgram:
-        changes = {
-            "num_microbatches": sizes["num_microbatches"],
-            "task": {"batching": "windows", "batch_size": sizes["rows"], "context_length": sizes["context"]},
-            "model": {"remat": remat, "scan_unroll": unroll},
-        }
-        file = "experiments/language_modeling/configs/gpt.py"
-        return BenchmarkProgram(command, {"topology": topology, "file": file, "changes": changes})
+    Args:
+        description: What is compiled.
+        topology: The devices.
+        ours: Changes of the config `experiments/language_modeling/configs/gpt.py`.
+        sizes: The same sizes for the peers.
+        variants: By the name of each program: for ours, changes of `ours`; for peers, changes of `sizes`.
+    """
+    peers = {
+        "plain JAX": ("compiled_plain_jax.py", PythonInterpreter.OWN),
+        "nanodo": ("compiled_nanodo.py", PythonInterpreter.PEERS),
+        "MaxText": ("compiled_maxtext.py", PythonInterpreter.PEERS),
+    }
 
-    def peer(name: str, interpreter: PythonInterpreter, **settings: Any) -> BenchmarkProgram:
-        file = f"experiments/benchmarks/compiled_{name}.py"
-        settings = {"topology": topology, "file": file, "sizes": {**sizes, **settings}}
-        return BenchmarkProgram(command, settings, interpreter)
+    def program(name: str, changes: Mapping[str, Any]) -> BenchmarkProgram:
+        who = name.split(",")[0]
+        if who == "headwise":
+            config = {
+                **ours,
+                "model": {**ours.get("model", {}), **changes["model"]},
+                "precision": {"compute": "bfloat16", "logits": changes.get("logits", "float32")},
+            }
+            file = "experiments/language_modeling/configs/gpt.py"
+            return BenchmarkProgram(STEP_COMPILATION, {"topology": topology, "file": file, "changes": config})
+        file, interpreter = peers[who]
+        settings = {"topology": topology, "file": f"experiments/benchmarks/{file}", "sizes": {**sizes, **changes}}
+        return BenchmarkProgram(STEP_COMPILATION, settings, interpreter)
 
-    def maxtext(remat_policy: str, *, scan_layers: bool) -> BenchmarkProgram:
-        settings = {"attention": "cudnn_flash_jax", "remat_policy": remat_policy, "scan_layers": scan_layers}
-        return peer("maxtext", PythonInterpreter.PEERS, **settings)
-
-    return Benchmark(
-        description,
-        {
-            "headwise, unrolled": ours("none", sizes["layers"]),
-            "headwise, scanned": ours("none", 1),
-            "headwise, scanned, remat dots": ours("dots", 1),
-            "headwise, scanned, remat full": ours("full", 1),
-            "plain JAX, unrolled": peer("plain_jax", PythonInterpreter.OWN, unroll=sizes["layers"]),
-            "plain JAX, scanned": peer("plain_jax", PythonInterpreter.OWN, unroll=1),
-            "nanodo": peer("nanodo", PythonInterpreter.PEERS, remat=False),
-            "MaxText, unrolled, remat minimal": maxtext("minimal", scan_layers=False),
-            "MaxText, scanned, remat minimal": maxtext("minimal", scan_layers=True),
-            "MaxText, scanned, remat full": maxtext("full", scan_layers=True),
-        },
-        units_per_repetition=1,
-        unit_name="steps",
-    )
+    programs = {name: program(name, changes) for name, changes in variants.items()}
+    return Benchmark(description, programs, units_per_repetition=1, unit_name="steps")
 
 
 def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Callable[[Mapping[str, Any]], Benchmark]:
@@ -211,8 +209,59 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "compiled_gpt2": _compiled(
         "training step of GPT-2 small compiled for one H100, 512 rows of 1,024 tokens in 32 microbatches, per step",
         topology="h100:1",
-        **{"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 512},
-        **{"vocabulary": 50257, "num_microbatches": 32},
+        ours={
+            "num_microbatches": 32,
+            "task": {"batching": "windows", "batch_size": 512, "context_length": 1024},
+        },
+        sizes={
+            **{"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 512},
+            **{"vocabulary": 50257, "num_microbatches": 32},
+        },
+        variants={
+            "headwise, unrolled": {"model": {"remat": "none", "scan_unroll": 12}},
+            "headwise, scanned": {"model": {"remat": "none"}},
+            "headwise, scanned, remat dots": {"model": {"remat": "dots"}},
+            "headwise, scanned, remat full": {"model": {"remat": "full"}},
+            "headwise, unrolled, bfloat16 logits": {
+                "model": {"remat": "none", "scan_unroll": 12},
+                "logits": "bfloat16",
+            },
+            "headwise, scanned, remat dots, bfloat16 logits": {"model": {"remat": "dots"}, "logits": "bfloat16"},
+            "headwise, scanned, remat full, bfloat16 logits": {"model": {"remat": "full"}, "logits": "bfloat16"},
+            "plain JAX, unrolled": {"unroll": 12},
+            "plain JAX, scanned": {"unroll": 1},
+            "nanodo": {"remat": False},
+            "MaxText, unrolled, remat minimal": {**MAXTEXT, "remat_policy": "minimal", "scan_layers": False},
+            "MaxText, scanned, remat minimal": {**MAXTEXT, "remat_policy": "minimal", "scan_layers": True},
+            "MaxText, scanned, remat full": {**MAXTEXT, "remat_policy": "full", "scan_layers": True},
+        },
+    ),
+    "compiled_1_3b": _compiled(
+        "training step of a decoder of 1.3 billion parameters compiled for eight H100s with FSDP, 512 rows of 2,048 "
+        "tokens in 8 microbatches, per step and GPU",
+        topology="h100:8",
+        ours={
+            "num_microbatches": 8,
+            "task": {"batching": "windows", "batch_size": 512, "context_length": 2048},
+            "sharding": {"data": 1, "fsdp": -1, "rules": "fsdp"},
+            "model": {
+                # GPT-2's architecture, because MaxText's GPT-3 has no local layers.
+                **{"size": None, "family": "decoder", "activation": "gelu_tanh", "norm_placement": "pre"},
+                **{"positions": "learned", "max_length": 2048, "dropout": 0.0, "attention_dropout": 0.0},
+                **{"layers": 24, "width": 2048, "heads": 16, "feed_forward": 8192},
+            },
+        },
+        sizes={
+            **{"layers": 24, "width": 2048, "heads": 16, "feed_forward": 8192, "context": 2048, "rows": 512},
+            **{"vocabulary": 50257, "num_microbatches": 8},
+        },
+        variants={
+            "headwise, remat dots": {"model": {"remat": "dots"}},
+            "headwise, remat dots, bfloat16 logits": {"model": {"remat": "dots"}, "logits": "bfloat16"},
+            "headwise, remat full, bfloat16 logits": {"model": {"remat": "full"}, "logits": "bfloat16"},
+            "MaxText, remat minimal": {**MAXTEXT, "remat_policy": "minimal", "scan_layers": True},
+            "MaxText, remat full": {**MAXTEXT, "remat_policy": "full", "scan_layers": True},
+        },
     ),
     "decoder_124m": _decoder(
         "training step of GPT-2 small at context 1,024, batch 16, in bfloat16 on one NVIDIA GPU",

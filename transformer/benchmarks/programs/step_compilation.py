@@ -1,8 +1,8 @@
 """Compile a training step for a GPU that need not be there, and count its memory and its traffic.
 
-`python -m transformer.benchmarks.programs.step_compilation SETTINGS`: `topology`, one device; `file`, and `changes` to
-the config of a config file, or `sizes` for a peer's file, whose `lower_step(sizes, device)` returns a
-`jax.stages.Lowered`. No step runs.
+`python -m transformer.benchmarks.programs.step_compilation SETTINGS`: `topology`; `file`, and `changes` to the config
+of a config file, or `sizes` for a peer's file, whose `lower_step(sizes, devices)` returns a `jax.stages.Lowered`. No
+step runs.
 """
 
 import json
@@ -37,11 +37,11 @@ def _compile_peer(
     from transformer.costs.compiled_program import analyze_program
     from transformer.costs.topologies import compile_lowered, topology_devices, use_compute_capability
 
-    (device,) = topology_devices(topology)
-    with use_compute_capability(device):
-        lowered = lower_step(sizes, device)
+    devices = topology_devices(topology)
+    with use_compute_capability(devices[0]):
+        lowered = lower_step(sizes, devices)
     compiled, seconds = compile_lowered(lowered)
-    return analyze_program(compiled, jax.sharding.Mesh(np.array([device]), ("device",))), seconds
+    return analyze_program(compiled, jax.sharding.Mesh(np.array(devices), ("device",))), seconds
 
 
 def _compile_config(
