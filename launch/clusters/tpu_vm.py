@@ -82,16 +82,19 @@ STATE_CHECKS = 4
 
 # What a host says of its process; its log and the files that this is read from are in FOLDER of the home directory.
 FOLDER = ".headwise"
-STATUS = r"headwise: (running|gone|ended (\d+))"
+# "running DIRECTORY" is another run of the same name.
+STATUS = r"headwise: (running(?: .+)?|gone|ended \d+)"
 _STATUS_SCRIPT = (
-    'if [ -e "$f/code" ]; then echo "headwise: ended $(cat "$f/code")"; '
-    'elif kill -0 "$(cat "$f/pid" 2>/dev/null)" 2>/dev/null; then echo "headwise: running"; '
-    'else echo "headwise: gone"; fi'
+    'if [ -e "$f/code" ]; then s="ended $(cat "$f/code")"; '
+    'elif kill -0 "$(cat "$f/pid" 2>/dev/null)" 2>/dev/null; then s=running; else s=gone; fi; '
+    'w="$(cat "$f/workdir" 2>/dev/null)"; '
+    'if [ "$w" != {workdir} ]; then if [ "$s" = running ]; then s="running $w"; else s=gone; fi; fi; '
+    'echo "headwise: $s"'
 )
 # A session of its own, which no end of a connection reaches; SIGTERM for all of it leaves the shell to write the code.
 _RUN_SCRIPT = 'trap : TERM; {command}; echo $? >"$0/code.part"; mv "$0/code.part" "$0/code"'
 _START_SCRIPT = (
-    'mkdir -p "$f" && cd -- {directory} || exit; rm -f "$f/code"; '
+    'mkdir -p "$f" && cd -- {directory} || exit; rm -f "$f/code"; echo {workdir} >"$f/workdir"; '
     'setsid nohup bash -c {run} "$f" >"$f/log" 2>&1 </dev/null & echo $! >"$f/pid"'
 )
 
@@ -180,14 +183,14 @@ def build_gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: Tpu
     options = parse_extra_options(arguments.ssh_options, "ssh_options")
     first = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, *options)
     ssh = (*first, "--worker=all")
-    here = f'--command=f="$HOME/{FOLDER}/{name}"; '
+    here, workdir = f'--command=f="$HOME/{FOLDER}/{name}"; ', shlex.quote(training.workdir)
     return GcloudCommands(
         name=name,
         describe=(*queued, "describe", name, *place, "--format=json"),
         create=create,
         setup=(*ssh, f"--command={arguments.setup_command}") if arguments.setup_command else None,
-        start=(*ssh, f"{here}{_START_SCRIPT.format(directory=directory, run=run)}"),
-        status=(*ssh, f"{here}{_STATUS_SCRIPT}"),
+        start=(*ssh, f"{here}{_START_SCRIPT.format(directory=directory, workdir=workdir, run=run)}"),
+        status=(*ssh, f"{here}{_STATUS_SCRIPT.format(workdir=workdir)}"),
         log=(*first, "--worker=0", f'{here}tail -c +{{byte}} "$f/log" 2>/dev/null'),
         stop=(*first, "--worker=0", f'{here}kill -TERM -- "-$(cat "$f/pid")"'),
         forget=(*ssh, f'{here}rm -f "$f/code" "$f/pid"'),
@@ -294,9 +297,18 @@ def _log_from(calls: GcloudCommands, byte: int) -> tuple[str, ...]:
 
 
 def _host_states(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> list[str] | None:
-    """Return the state of the process on each host; None if a host did not answer."""
+    """Return the state of the process on each host; None if a host did not answer.
+
+    Raises:
+        UserError: If the slice trains another run.
+    """
     done = subprocess.run(calls.status, env=training.environment, stdout=subprocess.PIPE, text=True, check=False)
     states = [match[1] for match in re.finditer(STATUS, done.stdout)]
+    for state in states:
+        if state.startswith("running "):
+            raise UserError(
+                f"{calls.name} trains {state.removeprefix('running ')}: pass another --name, or wait until it has ended"
+            )
     return states if len(states) == tpu.num_hosts else None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ path = {path!r}
 answers = json.load(open(path))
 verb = next(word for word in sys.argv if word in ("describe", "create", "ssh", "delete"))
 command = next((word[10:] for word in sys.argv if word.startswith("--command=")), "")
-verb = "status" if "headwise: gone" in command else verb
+verb = "status" if "headwise: $s" in command else verb
 verb = "log" if "tail -c" in command or "rm -f" in command and "setsid" not in command else verb
 answer = answers[verb][0]
 if len(answers[verb]) > 1:
@@ -265,12 +266,12 @@ def test_what_stays_booked_is_told_with_the_call_that_gives_it_back(engines, cap
     assert booked in capsys.readouterr().err
 
 
+def interrupt(*_: object) -> int:
+    raise KeyboardInterrupt
+
+
 def test_an_interruption_leaves_the_slice_and_says_so(engines, capsys, monkeypatch):
     answer(engines, ["ACTIVE"])
-
-    def interrupt(*_: object) -> int:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(tpu_vm, "run_tool", interrupt)
     assert launch(*TRAIN) == 130
     said = capsys.readouterr().err
@@ -355,6 +356,28 @@ def test_hostile_words_reach_the_host_s_python_as_they_are(engines, tmp_path, mo
         assert python.words == ["-m", "launch.train", *words]
     assert not [path for path in tmp_path.rglob("harm")]
     assert not os.path.exists("harm")
+
+
+def test_the_slice_of_a_name_trains_one_run_at_a_time(engines, tmp_path, capsys, monkeypatch):
+    """The host's shell knows whose the running process is; the end of another run is not this one's."""
+    home = tmp_path / "home"
+    python = home / "headwise" / ".venv" / "bin" / "python"
+    engines.add("python", "import time; time.sleep(60 if 'gs://bucket/first' in sys.argv[-1] else 0)", path=python)
+    answer(engines, ["ACTIVE v5litepod-8"], home=home)
+    monkeypatch.setattr(tpu_vm, "POLL_SECONDS", 0.2)
+    first, second = ((*TRAIN[:2], f"--workdir=gs://bucket/{name}") for name in ("first", "second"))
+    with monkeypatch.context() as gone:
+        gone.setattr(tpu_vm, "_follow", interrupt)
+        assert launch("--topology=v5e:2x4", *first) == 130
+    engines.forget()
+    assert launch("--topology=v5e:2x4", *second) == 2
+    assert "demo trains gs://bucket/first: pass another --name, or wait until it has ended" in capsys.readouterr().err
+    assert verbs(engines) == ["describe"]
+    run = home / tpu_vm.FOLDER / "demo"
+    os.killpg(int((run / "pid").read_text()), signal.SIGKILL)
+    (run / "code").write_text("1")
+    assert launch("--topology=v5e:2x4", *second) == 0
+    assert (run / "workdir").read_text() == "gs://bucket/second\n"
 
 
 def test_the_dry_run_is_a_script_of_the_very_calls_and_makes_none(engines, tmp_path, capsys):
