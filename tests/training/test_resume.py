@@ -135,7 +135,7 @@ def test_stopped_and_resumed_equals_uninterrupted(alone: tuple[Path, str], stopp
 
 
 def test_a_run_prints_its_precision(alone: tuple[Path, str]) -> None:
-    assert "\nprecision: parameters are stored in float32, the model computes in float32\n" in alone[1]
+    assert "\nprecision: float32 parameters, float32 computation, float32 logits\n" in alone[1]
 
 
 def assert_one_state(alone: Path, other: Path) -> None:

@@ -205,8 +205,8 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     lines = [
         f"{experiment.run.name}: {parameters:,} parameters on {devices}{processes}, {progress}; run directory "
         f"{run.directory.path}",
-        f"precision: parameters are stored in {stored}, the model computes in {experiment.precision.compute}, and "
-        f"logits are in {experiment.precision.logits_dtype}",
+        f"precision: {stored} parameters, {experiment.precision.compute} computation, "
+        f"{experiment.precision.logits_dtype} logits",
         *task.data_summary,
     ]
     for objective in task.objectives:
