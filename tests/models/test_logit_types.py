@@ -10,6 +10,7 @@ import pytest
 from tests.tasks.test_losses import products_of
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
+from transformer.layers.linear import logits_product
 from transformer.models import registry
 from transformer.models.model import Model
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -57,8 +58,19 @@ def test_a_bfloat16_model_stores_logits_in_the_chosen_type_and_returns_float32(
     assert {each.outvars[0].aval.dtype for each in of_head} == {jnp.dtype(expected)}
 
 
+def test_the_logits_of_next_sentences_are_float32_too() -> None:
+    model = model_of({"family": "encoder", "head": "pretraining", **SIZES}, Precision(compute="bfloat16"))
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    inputs = {**OF_ONE_TEXT, "types": TOKENS}
+    run = lambda variables, inputs: model.apply(variables, inputs, train=False)[1].extras["next_sentence"]  # noqa: E731
+    assert jax.eval_shape(run, variables, inputs).dtype == np.float32
+
+
 def test_logits_are_never_narrower_than_the_computation() -> None:
     assert Precision(compute="float64").logits_dtype == jnp.float64
     assert Precision().logits_dtype == jnp.float32
+    with jax.enable_x64(True):
+        wide = logits_product(jnp.ones((1, 2)), jnp.full((2, 1), 1 + 2.0**-40))
+    assert float(wide[0, 0]) == 2 + 2.0**-39
     with pytest.raises(UserError, match=r"precision\.logits='bfloat16' must be float32 or .*compute='float32'"):
         Precision(logits="bfloat16")

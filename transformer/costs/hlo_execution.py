@@ -532,7 +532,8 @@ def _read(module: HloModule, inner: HloComputation, name: str) -> int:
         if user.opcode in ("bitcast", "get-tuple-element"):
             total += _read(module, inner, user.name)
         elif user.opcode == "convert" and _is_only_sliced(inner, user.name):
-            total += _read(module, inner, user.name) * whole // sum(array.padded_bytes for array in user.arrays)
+            converted = sum(array.padded_bytes for array in user.arrays)
+            total += _read(module, inner, user.name) * whole // max(1, converted)
         elif user.opcode in _SLICES and name not in others:
             total += sum(array.padded_bytes for array in user.arrays)
         elif user.opcode == "fusion":

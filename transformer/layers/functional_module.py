@@ -39,7 +39,7 @@ class Precision(Config, path="config.precision"):
             that is wider, or the type of computation. Losses compute in float32 or wider in either case.
 
     Raises:
-        UserError: If a type is not a floating-point type, or that of logits is another one.
+        UserError: If a type is not a floating-point type, or `logits` is neither float32 nor `compute`.
     """
 
     parameters: str = "float32"

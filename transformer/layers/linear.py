@@ -52,14 +52,15 @@ def logits_product(
     Args:
         x: The inputs.
         weights: W, in the type of x.
-        dtype: The type in which the compiler may store the product, `Precision.logits_dtype`.
+        dtype: The type in which the product is stored, `Precision.logits_dtype`, or that of x if it is wider.
 
     Returns:
         The product.
     """
     if x.dtype == jnp.bfloat16:
         return _bfloat16_product(x, weights, dtype)
-    return product(x, weights, dtype=dtype).astype(jnp.promote_types(x.dtype, jnp.float32))
+    stored = product(x, weights, dtype=jnp.promote_types(x.dtype, dtype))
+    return stored.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -230,7 +230,7 @@ class Encoder(TokenModel):
         )
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
         if self.next_sentence is not None:
-            extras["next_sentence"] = self.next_sentence(extras["pooled"])
+            extras["next_sentence"] = self.next_sentence.logits(extras["pooled"])
         if self.classes is not None:
             classified = extras["pooled"] if self.kind_of_head is EncoderHead.CLASSES else x_BxTxE
             extras["classes"] = self.classes.logits(dropout(classified, self.config.dropout, classes_key))

@@ -64,8 +64,10 @@ def get_config(architecture: Literal["bahdanau", "multi_head", "gnmt", "deep_att
         config.model.update(MULTI_HEAD)
     if architecture == "gnmt":
         config.model.update(GNMT)
+        config.steps = 3000
     if architecture == "deep_att":
         config.model.update(DEEP_ATT)
+        config.steps = 3000
         # At the demo's 3e-3 the loss rises again after 150 steps.
         config.optimizer.learning_rate = 1e-3
     return config
