@@ -7,8 +7,9 @@ r"""XLNet in miniature: permutation language modeling of plain text, fine-tuned 
     python -m launch.maps --workdir=runs/xlnet_cola
 
 The text, GLUE and the tokenizer are those of experiments/glue/configs/bert.py, whose run runs/bert must be there. The
-blocks, steps and batches are as large as BERT's. By its first 100 steps, pre-training takes 45 minutes and fine-tuning
-four on one core. Its scores were not measured.
+blocks, steps and batches are as large as BERT's. By its first 100 steps, pre-training takes 45 minutes on one core;
+fine-tuning takes four. Expect a perplexity of 40 of the predicted tokens, and no gain from it: 78.6 on SST-2 without
+and 78.3 with it, results/xlnet.md.
 """
 
 from typing import Literal
