@@ -1,6 +1,7 @@
 r"""XLNet's rows beside BERT's in miniature: what permutation language modeling does for fine-tuning (Yang et al. 2019).
 
-    python -m launch.ablate --config=experiments/glue/configs/xlnet_ablation.py --workdir=runs/xlnets --data_dir=GLUE
+    python -m launch.ablate --config=experiments/glue/configs/xlnet_ablation.py --workdir=runs/xlnet_rows \
+        --data_dir=GLUE
 
 Needs a pre-trained run, runs/xlnet, and the folder GLUE: see experiments/glue/configs/xlnet.py. The seeds, the data,
 the steps and the verdict are those of experiments/glue/configs/bert_ablation.py. The rates are those that its rows
