@@ -171,6 +171,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "model.heads": 4,
     },
     "translation/recurrent_phrases:gnmt": {
+        "steps": 3000,
         "model.cell": "lstm",
         "model.encoder_layers": 3,
         "model.decoder_layers": 3,
@@ -180,6 +181,7 @@ CHANGED: Mapping[str, Mapping[str, Any]] = {
         "model.output_layer": "state",
     },
     "translation/recurrent_phrases:deep_att": {
+        "steps": 3000,
         "optimizer.learning_rate": 1e-3,
         "model.cell": "lstm_peephole",
         "model.encoder_layers": 3,
