@@ -1,7 +1,7 @@
 """The named benchmarks."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 
@@ -12,8 +12,6 @@ ENCODER_DECODER_TRAINING_STEP = ("-m", "transformer.benchmarks.programs.encoder_
 STEP_COMPILATION = ("-m", "transformer.benchmarks.programs.step_compilation")
 HUGGING_FACE = ("experiments/benchmarks/torch_generate.py",)
 LINEN, TORCH = ("experiments/benchmarks/linen_decoder.py",), ("experiments/benchmarks/torch_decoder.py",)
-
-MAXTEXT = {"attention": "cudnn_flash_jax"}
 
 DECODER_10M: Mapping[str, Any] = {
     **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
@@ -95,40 +93,45 @@ def _decode(description: str, **sizes: Any) -> Benchmark:
     )
 
 
-def _compiled(
-    description: str, topology: str, ours: Mapping[str, Any], sizes: Mapping[str, Any], variants: Mapping[str, Any]
-) -> Benchmark:
-    """Training steps compiled for devices that need not be there, and never run.
+class _CompiledStep(NamedTuple):
+    """A training step to be compiled by several programs, for devices that need not be there, and never run.
 
-    Args:
-        description: What is compiled.
+    Attributes:
         topology: The devices.
-        ours: Changes of the config `experiments/language_modeling/configs/gpt.py`.
-        sizes: The same sizes for the peers.
-        variants: By the name of each program: for ours, changes of `ours`; for peers, changes of `sizes`.
+        sizes: Of the model and its batch.
+        config: What our config says beside `sizes`, which peers have as it is.
     """
-    peers = {
-        "plain JAX": ("compiled_plain_jax.py", PythonInterpreter.OWN),
-        "nanodo": ("compiled_nanodo.py", PythonInterpreter.PEERS),
-        "MaxText": ("compiled_maxtext.py", PythonInterpreter.PEERS),
-    }
 
-    def program(name: str, changes: Mapping[str, Any]) -> BenchmarkProgram:
-        who = name.split(",")[0]
-        if who == "headwise":
-            config = {
-                **ours,
-                "model": {**ours.get("model", {}), **changes["model"]},
-                "precision": {"compute": "bfloat16", "logits": changes.get("logits", "float32")},
-            }
-            file = "experiments/language_modeling/configs/gpt.py"
-            return BenchmarkProgram(STEP_COMPILATION, {"topology": topology, "file": file, "changes": config})
-        file, interpreter = peers[who]
-        settings = {"topology": topology, "file": f"experiments/benchmarks/{file}", "sizes": {**sizes, **changes}}
+    topology: str
+    sizes: Mapping[str, Any]
+    config: Mapping[str, Any] = {}
+
+    def ours(self, *, logits: str = "float32", **model: Any) -> BenchmarkProgram:
+        """Our step, with these keys of `config.model`."""
+        changes = {
+            **self.config,
+            "num_microbatches": self.sizes["num_microbatches"],
+            "task": {
+                "batching": "windows",
+                "batch_size": self.sizes["rows"],
+                "context_length": self.sizes["context"],
+            },
+            "model": {**self.config.get("model", {}), **model},
+            "precision": {"compute": "bfloat16", "logits": logits},
+        }
+        file = "experiments/language_modeling/configs/gpt.py"
+        return BenchmarkProgram(STEP_COMPILATION, {"topology": self.topology, "file": file, "changes": changes})
+
+    def peer(self, name: str, interpreter: PythonInterpreter, **settings: Any) -> BenchmarkProgram:
+        """The step of `experiments/benchmarks/compiled_NAME.py`."""
+        file = f"experiments/benchmarks/compiled_{name}.py"
+        settings = {"topology": self.topology, "file": file, "sizes": {**self.sizes, **settings}}
         return BenchmarkProgram(STEP_COMPILATION, settings, interpreter)
 
-    programs = {name: program(name, changes) for name, changes in variants.items()}
-    return Benchmark(description, programs, units_per_repetition=1, unit_name="steps")
+    def maxtext(self, remat_policy: str, *, scan_layers: bool = True) -> BenchmarkProgram:
+        """MaxText's step."""
+        settings = {"attention": "cudnn_flash_jax", "remat_policy": remat_policy, "scan_layers": scan_layers}
+        return self.peer("maxtext", PythonInterpreter.PEERS, **settings)
 
 
 def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Callable[[Mapping[str, Any]], Benchmark]:
@@ -142,6 +145,23 @@ def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Cal
 
     return of_config
 
+
+COMPILED_GPT2 = _CompiledStep(
+    "h100:1",
+    {"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 512}
+    | {"vocabulary": 50257, "num_microbatches": 32},
+)
+SIZES_1_3B = {"layers": 24, "width": 2048, "heads": 16, "feed_forward": 8192}
+COMPILED_1_3B = _CompiledStep(
+    "h100:8",
+    {**SIZES_1_3B, "context": 2048, "rows": 512, "vocabulary": 50257, "num_microbatches": 8},
+    {
+        "sharding": {"data": 1, "fsdp": -1, "rules": "fsdp"},
+        # GPT-2's architecture, because MaxText's GPT-3 has no local layers.
+        "model": {"size": None, "family": "decoder", "activation": "gelu_tanh", "norm_placement": "pre", **SIZES_1_3B}
+        | {"positions": "learned", "max_length": 2048, "dropout": 0.0, "attention_dropout": 0.0},
+    },
+)
 
 # Those of sizes of their own.
 BENCHMARKS: Mapping[str, Benchmark] = {
@@ -206,62 +226,38 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         units_per_repetition=1,
         unit_name="steps",
     ),
-    "compiled_gpt2": _compiled(
+    "compiled_gpt2": Benchmark(
         "training step of GPT-2 small compiled for one H100, 512 rows of 1,024 tokens in 32 microbatches, per step",
-        topology="h100:1",
-        ours={
-            "num_microbatches": 32,
-            "task": {"batching": "windows", "batch_size": 512, "context_length": 1024},
+        {
+            "headwise, unrolled": COMPILED_GPT2.ours(remat="none", scan_unroll=12),
+            "headwise, scanned": COMPILED_GPT2.ours(remat="none"),
+            "headwise, scanned, remat dots": COMPILED_GPT2.ours(remat="dots"),
+            "headwise, scanned, remat full": COMPILED_GPT2.ours(remat="full"),
+            "headwise, unrolled, bfloat16 logits": COMPILED_GPT2.ours(remat="none", scan_unroll=12, logits="bfloat16"),
+            "headwise, scanned, remat dots, bfloat16 logits": COMPILED_GPT2.ours(remat="dots", logits="bfloat16"),
+            "headwise, scanned, remat full, bfloat16 logits": COMPILED_GPT2.ours(remat="full", logits="bfloat16"),
+            "plain JAX, unrolled": COMPILED_GPT2.peer("plain_jax", PythonInterpreter.OWN, unroll=12),
+            "plain JAX, scanned": COMPILED_GPT2.peer("plain_jax", PythonInterpreter.OWN, unroll=1),
+            "nanodo": COMPILED_GPT2.peer("nanodo", PythonInterpreter.PEERS, remat=False),
+            "MaxText, unrolled, remat minimal": COMPILED_GPT2.maxtext("minimal", scan_layers=False),
+            "MaxText, scanned, remat minimal": COMPILED_GPT2.maxtext("minimal"),
+            "MaxText, scanned, remat full": COMPILED_GPT2.maxtext("full"),
         },
-        sizes={
-            **{"layers": 12, "width": 768, "heads": 12, "feed_forward": 3072, "context": 1024, "rows": 512},
-            **{"vocabulary": 50257, "num_microbatches": 32},
-        },
-        variants={
-            "headwise, unrolled": {"model": {"remat": "none", "scan_unroll": 12}},
-            "headwise, scanned": {"model": {"remat": "none"}},
-            "headwise, scanned, remat dots": {"model": {"remat": "dots"}},
-            "headwise, scanned, remat full": {"model": {"remat": "full"}},
-            "headwise, unrolled, bfloat16 logits": {
-                "model": {"remat": "none", "scan_unroll": 12},
-                "logits": "bfloat16",
-            },
-            "headwise, scanned, remat dots, bfloat16 logits": {"model": {"remat": "dots"}, "logits": "bfloat16"},
-            "headwise, scanned, remat full, bfloat16 logits": {"model": {"remat": "full"}, "logits": "bfloat16"},
-            "plain JAX, unrolled": {"unroll": 12},
-            "plain JAX, scanned": {"unroll": 1},
-            "nanodo": {"remat": False},
-            "MaxText, unrolled, remat minimal": {**MAXTEXT, "remat_policy": "minimal", "scan_layers": False},
-            "MaxText, scanned, remat minimal": {**MAXTEXT, "remat_policy": "minimal", "scan_layers": True},
-            "MaxText, scanned, remat full": {**MAXTEXT, "remat_policy": "full", "scan_layers": True},
-        },
+        units_per_repetition=1,
+        unit_name="steps",
     ),
-    "compiled_1_3b": _compiled(
+    "compiled_1_3b": Benchmark(
         "training step of a decoder of 1.3 billion parameters compiled for eight H100s with FSDP, 512 rows of 2,048 "
         "tokens in 8 microbatches, per step and GPU",
-        topology="h100:8",
-        ours={
-            "num_microbatches": 8,
-            "task": {"batching": "windows", "batch_size": 512, "context_length": 2048},
-            "sharding": {"data": 1, "fsdp": -1, "rules": "fsdp"},
-            "model": {
-                # GPT-2's architecture, because MaxText's GPT-3 has no local layers.
-                **{"size": None, "family": "decoder", "activation": "gelu_tanh", "norm_placement": "pre"},
-                **{"positions": "learned", "max_length": 2048, "dropout": 0.0, "attention_dropout": 0.0},
-                **{"layers": 24, "width": 2048, "heads": 16, "feed_forward": 8192},
-            },
+        {
+            "headwise, remat dots": COMPILED_1_3B.ours(remat="dots"),
+            "headwise, remat dots, bfloat16 logits": COMPILED_1_3B.ours(remat="dots", logits="bfloat16"),
+            "headwise, remat full, bfloat16 logits": COMPILED_1_3B.ours(remat="full", logits="bfloat16"),
+            "MaxText, remat minimal": COMPILED_1_3B.maxtext("minimal"),
+            "MaxText, remat full": COMPILED_1_3B.maxtext("full"),
         },
-        sizes={
-            **{"layers": 24, "width": 2048, "heads": 16, "feed_forward": 8192, "context": 2048, "rows": 512},
-            **{"vocabulary": 50257, "num_microbatches": 8},
-        },
-        variants={
-            "headwise, remat dots": {"model": {"remat": "dots"}},
-            "headwise, remat dots, bfloat16 logits": {"model": {"remat": "dots"}, "logits": "bfloat16"},
-            "headwise, remat full, bfloat16 logits": {"model": {"remat": "full"}, "logits": "bfloat16"},
-            "MaxText, remat minimal": {**MAXTEXT, "remat_policy": "minimal", "scan_layers": True},
-            "MaxText, remat full": {**MAXTEXT, "remat_policy": "full", "scan_layers": True},
-        },
+        units_per_repetition=1,
+        unit_name="steps",
     ),
     "decoder_124m": _decoder(
         "training step of GPT-2 small at context 1,024, batch 16, in bfloat16 on one NVIDIA GPU",
@@ -277,7 +273,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         dtype="bfloat16",
         device="cuda",
         threads=0,
-        **{"layers": 24, "width": 2048, "heads": 16, "feed_forward": 8192, "context": 2048, "rows": 8},
+        **{**SIZES_1_3B, "context": 2048, "rows": 8},
         vocabulary=50304,
         model={"remat": "attention"},
     ),

@@ -49,8 +49,7 @@ class EmbeddingAndHead(Module):
         offset: int = 0,
         builder: ParameterBuilder,
     ):
-        self.config, self.offset = config, offset
-        self.dtype, self.logits_dtype = builder.dtype, builder.logits_dtype
+        self.config, self.dtype, self.offset = config, builder.dtype, offset
         width, rows = config.width, config.max_length + offset
         self.embedding = Embedding(vocabulary, width, builder=builder)
         learned = config.positions is PositionEncoding.LEARNED
@@ -140,7 +139,7 @@ class EmbeddingAndHead(Module):
         scale = self.config.logit_scale.factor_for(self.config.resolved_base_width) / self.config.width_ratio
         if scale != 1:
             x = x * jnp.asarray(scale, x.dtype)
-        logits = logits_product(x, scoring_ExV.astype(x.dtype), self.logits_dtype)
+        logits = logits_product(x, scoring_ExV.astype(x.dtype), self.embedding.logits_dtype)
         logits = logits if self.output_bias is None else self.output_bias(logits)
         return with_logical_constraint(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
 
