@@ -240,11 +240,11 @@ class Config:
     Example:
         ```python
         import dataclasses
-        from transformer.config import Config, Positive
+        from transformer.config import Config, PositiveInt
 
         @dataclasses.dataclass(frozen=True)
         class SortingConfig(Config, path="config.task"):
-            length: Positive = 8
+            length: PositiveInt = 8
 
         SortingConfig(length=0)  # UserError: config.task.length=0 must be at least 1
         ```
@@ -289,11 +289,11 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     Example:
         ```python
         import dataclasses
-        from transformer.config import Config, Positive, from_config
+        from transformer.config import Config, PositiveInt, from_config
 
         @dataclasses.dataclass(frozen=True)
         class SortingConfig(Config, path="config.task"):
-            length: Positive = 8
+            length: PositiveInt = 8
 
         from_config(SortingConfig, {"length": 4}, "config.task")  # SortingConfig(length=4)
         ```

@@ -53,7 +53,7 @@ class Problem(enum.Enum):
 
 
 class _Corner(NamedTuple):
-    """The decoding state of `Triangles`: `place` is the corner that comes next, `last` the number before it."""
+    """The state of `TriangleConstraint`: `place` is the corner that comes next, `last` the number before it."""
 
     place: Int[Array, " R"]
     last: Int[Array, " R"]

@@ -50,7 +50,7 @@ class DecodedSequences(NamedTuple):
     """The result of decoding: N sequences per example, the best hypothesis first, or samples in the order of sampling.
 
     Attributes:
-        tokens: The tokens, without the prompt; after the end `SpecialTokens.fill_token`.
+        tokens: The tokens, without the prompt; after the end `SpecialTokens.fill_id`.
         scores: The score by which the strategy ranks, in nats.
         lengths: The number of tokens, including the one that ended the sequence, if any.
     """

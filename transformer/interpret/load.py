@@ -109,8 +109,12 @@ class LoadedModel:
                 cannot be written or does not fit `budget`.
 
         Example:
-            >>> model = transformer.load("runs/translation")
-            >>> model.show_attention("A dog runs .")
+            ```python
+            import transformer
+
+            model = transformer.load("runs/demo")
+            model.show_attention("half past nine", language="de", page="half_past_nine.html")
+            ```
         """
         reading, titles = self._read(text, target, language)
         labels = dataclasses.replace(reading.labels, titles=titles)
@@ -149,8 +153,12 @@ class LoadedModel:
                 `target` is given for a model that has no output text.
 
         Example:
-            >>> maps = transformer.load("runs/translation").run_with_maps("A dog runs .")
-            >>> maps["decoder/cross"][-1].shape
+            ```python
+            import transformer
+
+            maps = transformer.load("runs/demo").run_with_maps("half past nine", language="de")
+            maps["decoder/cross"][-1].shape  # examples, heads, target tokens and source tokens of the last layer
+            ```
         """
         if not self.sites:
             raise UserError(f"{self.name} is a model without attention: it has no maps")
@@ -211,8 +219,12 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
             model, or the task of the run reads no texts.
 
     Example:
-        >>> import transformer
-        >>> model = transformer.load("runs/translation")
+        ```python
+        import transformer
+
+        model = transformer.load("runs/demo")
+        model.name  # "demo"
+        ```
     """
     folder = parse_path(source)
     run = RunDirectory(folder)

@@ -56,8 +56,13 @@ def show_weights(
             fit `budget`.
 
     Example:
-        >>> import numpy as np
-        >>> show_weights(np.full((1, 2, 3, 3), 1 / 3), ["the", "fox", "sleeps"], page="fox.html")
+        ```python
+        import numpy as np
+        from transformer.interpret.show_weights import show_weights
+
+        weights = np.full((1, 2, 3, 3), 1 / 3)  # one layer, two heads
+        show_weights(weights, ["the", "fox", "sleeps"], page="fox.html")
+        ```
     """
     array = _checked(weights, len(queries), len(queries if keys is None else keys), causal)
     layers, heads = array.shape[:2]

@@ -379,7 +379,7 @@ class RecurrentLayer(Module):
 
     @property
     def cells(self) -> tuple[RecurrentCell, ...]:
-        """The cells, in the order of `Direction.orders`."""
+        """The cells, in the order of `Direction.cell_directions`."""
         return tuple(getattr(self, order) for order in self.orders)
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:

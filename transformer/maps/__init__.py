@@ -20,9 +20,12 @@ def open(run: str | Path) -> "RunMaps":  # read as transformer.maps.open(run)
         UserError: If the run has no maps, or its store has an unknown version.
 
     Example:
-        >>> import transformer.maps
-        >>> maps = transformer.maps.open("runs/translation")
-        >>> maps.weights("decoder/cross").sel(step=400, layer="1", head="2")
+        ```python
+        import transformer.maps
+
+        maps = transformer.maps.open("runs/demo")
+        maps.weights("decoder/cross").isel(step=-1, layer=0, head=1)  # one head's maps of all probe examples
+        ```
     """
     from transformer.maps.run_maps import open_run
 

@@ -364,7 +364,7 @@ def block_output_width(width: int, block: BlockKind, sizes: tuple[int, ...], len
     Args:
         width: Its input features.
         block: Its kind.
-        sizes: Its sizes, as in `SnailConfig.stack`.
+        sizes: Its sizes, as in `SnailConfig.enabled_block_sizes`.
         length: Steps of an episode.
 
     Returns:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-# The longest n-grams that the reward counts (Wu et al. 2016, section 5.2).
+# The longest n-grams that the reward counts (Wu et al. 2016, section 5).
 MAX_NGRAM = 4
 
 
@@ -16,7 +16,7 @@ class SequenceObjective(enum.Enum):
     Attributes:
         NLL: No reward term: only the likelihood of the references.
         REINFORCE: sum_y p(y) r(y), whose gradient is estimated by the mean of (r_n - mean_m r_m) grad log p(y_n) (Wu et
-            al. 2016, equation 8 and section 5.2; Williams 1992).
+            al. 2016, equation 8 and section 5; Williams 1992).
         MRT: Minimum risk training, sum_n Q(y_n) r_n with Q(y_n) = p(y_n)^a / sum_m p(y_m)^a over the distinct
             translations among the samples and the reference, a = `mrt_alpha` (Shen et al. 2016, equations 9 and 10).
     """
@@ -32,7 +32,7 @@ def gleu(
     reference_BxU: Int[Array, "*B U"],
     reference_real_BxU: Bool[Array, "*B U"],
 ) -> Float[Array, "*B"]:
-    """Compute GLEU of each sentence, the smaller of n-gram precision and recall (Wu et al. 2016, section 5.2).
+    """Compute GLEU of each sentence, the smaller of n-gram precision and recall (Wu et al. 2016, section 5).
 
     It is the number of n-grams of 1 to 4 tokens that both sentences have, each counted as often as both have it,
     divided by the number of n-grams of the sentence that has more.

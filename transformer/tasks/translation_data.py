@@ -109,7 +109,7 @@ class TranslationConfig(Config, path="config.task"):
         entropy_weight: The weight of the entropy of sampled attention.
         objective: Whether to train also on the GLEU of the model's own translations, and how. It is for a model that
             translates already (`config.initialize_from`); the defaults of the following fields are those of Wu et al.
-            2016, section 5.2 (transformer.tasks.sequence_level_training).
+            2016, section 5 (transformer.tasks.sequence_level_training).
         num_samples: The number of translations to sample for each source.
         nll_weight: The weight of the likelihood of the references, with such an objective.
         mrt_alpha: The exponent of minimum risk training.

@@ -1,4 +1,4 @@
-r"""Multi30k English-German, fine-tuned on the GLEU of its own translations as Wu et al. 2016 (section 5.2) did.
+r"""Multi30k English-German, fine-tuned on the GLEU of its own translations as Wu et al. 2016 (section 5) did.
 
     python -m launch.train --config=experiments/translation/configs/recurrent_multi30k.py --data_dir=DIR \
         --workdir=runs/attention

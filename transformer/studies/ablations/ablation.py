@@ -163,12 +163,18 @@ def build_ablation(**values: Any) -> Ablation:
         UserError: If a field is unknown, missing or invalid.
 
     Example:
-        >>> def get_ablation(ablation):
-        ...     return ablation(
-        ...         question="Does pre-norm train better than post-norm?",
-        ...         arms={"pre": {"model.norm_placement": "pre"}, "post": {"model.norm_placement": "post"}},
-        ...         reference="post",
-        ...     )
+        ```python
+        from transformer.studies.ablations.ablation import build_ablation
+
+        def get_ablation(ablation):
+            return ablation(
+                question="Does pre-norm train better than post-norm?",
+                arms={"pre": {"model.norm_placement": "pre"}, "post": {"model.norm_placement": "post"}},
+                reference="post",
+            )
+
+        get_ablation(build_ablation).reference  # "post"
+        ```
     """
     plain = {name: _plain(value) for name, value in values.items()}
     for name in ("arms", "tasks"):

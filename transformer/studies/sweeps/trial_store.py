@@ -139,7 +139,7 @@ class TrialAttempt(NamedTuple):
 
 
 class TrialStore:
-    """The files of one sweep; use `TrialStore.open` to create or continue one, `TrialStore.existing` to read one."""
+    """The files of one sweep: `TrialStore.open` creates or continues one, `TrialStore.open_existing` reads one."""
 
     def __init__(self, path: Path):
         self.path = path
