@@ -203,7 +203,7 @@ class GraphTransformer(StatelessModule):
         marks_BxN, edges_BxNxN = (jnp.asarray(inputs[name]) for name in ("marks", "edges"))
         asked = capture_for_site(SITE, capture)
         x_BxNxE, captured = scan_layers(
-            lambda blocks, x, _: blocks[0](x, edges_BxNxN, asked),
+            lambda block, x, _: block(x, edges_BxNxN, asked),
             self.layers,
             jnp.asarray(self.mark_table[...], self.dtype)[marks_BxN],
             None,

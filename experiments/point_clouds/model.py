@@ -23,6 +23,7 @@ from transformer.layers.lora import LoraConfig
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_positions
+from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import Projections, TransformerConfig, block_config_from
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
@@ -97,9 +98,10 @@ class SetTransformer(BlockStacks):
         model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
         coordinates = (("features", interface.inputs["points"].shape[-1]),)
         self.embed = Linear(coordinates, model, bias=True, builder=builder)
-        stacked = functools.partial(self.make_blocks, cross=False, deep=deep, builder=builder)
-        self.layers = stacked(config.layers) if config.layers else None
-        self.norm = self.make_final_norm(builder) if config.layers else None
+        self.layers = None
+        if config.layers:
+            self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
+            self.norm = self.make_final_norm(builder)
         if config.pooling is Pooling.ATTENTION:
             self.seed = builder.parameter(jax.nn.initializers.normal(1.0), (1, config.width), ("positions", "embed"))
             projected = dataclasses.replace(blocks, projections=Projections.LINEAR)
@@ -122,17 +124,19 @@ class SetTransformer(BlockStacks):
         layers_key, pooling_key = split_key(key if train else None)
         maps: dict[str, CapturedAttention] = {}
         if self.layers is not None:
-            x_BxNxE, aux = self.run_self_attention(
+            x_BxNxE, outputs = scan_blocks(
                 self.layers,
+                self.config,
                 self.count,
+                functools.partial(
+                    Block.__call__,
+                    mask=Mask(query_lengths=lengths_B, key_lengths=lengths_B),
+                    capture=capture_for_stack(STACK, capture),
+                ),
                 x_BxNxE,
-                Mask(query_lengths=lengths_B, key_lengths=lengths_B),
-                relative=None,
-                norm=self.norm,
                 key=layers_key,
-                asked=capture_for_stack(STACK, capture),
             )
-            maps = maps_of_stack(STACK, aux)
+            x_BxNxE, maps = self.norm(x_BxNxE), maps_of_stack(STACK, stack_by_layer(outputs))
         pooled_BxE, captured = self.pool(x_BxNxE, lengths_B, pooling_key, capture_for_site(POOLED, capture))
         maps |= single_layer_maps(POOLED, captured, capture)
         return self.head.logits(pooled_BxE), Aux(maps, {}, state)

@@ -1,6 +1,7 @@
 """Speech-Transformer: an encoder-decoder Transformer over two convolutions of log-mel frames (Dong et al. 2018)."""
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -13,7 +14,7 @@ from transformer.layers.convolution import Convolution1D, ConvolutionActivation,
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import InitializationRule
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
-from transformer.layers.transformer_block import BlockAux
+from transformer.layers.transformer_block import Block, BlockAux, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import check_ring_attention
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
 from transformer.models.model import Inputs, Model
@@ -79,17 +80,20 @@ class SpeechTransformer(EncoderDecoder):
         hearing_key, rest = split_key(key)
         x_BxSxE, lengths_B = self.convolved_frames(inputs, hearing_key)
         embedding_key, layers_key = split_key(rest)
-        x_BxSxE, aux = self.run_self_attention(
+        x_BxSxE, outputs = scan_blocks(
             self.encoder,
+            self.config,
             self.encoder_layers,
+            functools.partial(
+                Block.__call__,
+                mask=Mask(query_lengths=lengths_B, key_lengths=lengths_B),
+                relative_positions=self.encoder_relative(),
+                capture=capture_for_stack(ENCODER, capture),
+            ),
             self.add_positions(x_BxSxE, jnp.arange(x_BxSxE.shape[1])[None], embedding_key),
-            Mask(query_lengths=lengths_B, key_lengths=lengths_B),
-            relative=self.encoder_relative,
-            norm=self.encoder_norm,
             key=layers_key,
-            asked=capture_for_stack(ENCODER, capture),
         )
-        return x_BxSxE, lengths_B, aux
+        return self.encoder_norm(x_BxSxE), lengths_B, stack_by_layer(outputs)
 
     def convolved_frames(
         self, inputs: Inputs, key: Key[Array, ""] | None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from transformer.layers.functional_module import FunctionalModule, ParameterBuil
 from transformer.layers.initialization import InitializationRule, deepnorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_lengths, real_positions
+from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
@@ -94,11 +96,11 @@ class DualEncoder(TokenModel):
         super().__init__(config, config.padded_vocab_size(interface.vocabularies["joint"]), builder=builder)
         assert interface.pad_id is not None
         self.count, self.pad, self.pooling = config.layers, interface.pad_id, config.pooling
-        self.layers = (
-            self.make_blocks(config.layers, cross=False, deep=deep, builder=builder) if config.layers else None
-        )
-        self.relative = self.make_relative_positions(bidirectional=True, builder=builder) if config.layers else None
-        self.norm = self.make_final_norm(builder) if config.layers else None
+        self.layers = None
+        if config.layers:
+            self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
+            self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
+            self.norm = self.make_final_norm(builder)
 
     def forward(
         self,
@@ -132,17 +134,20 @@ class DualEncoder(TokenModel):
         x_BxTxE = self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key)
         maps: dict[str, CapturedAttention] = {}
         if self.layers is not None:
-            x_BxTxE, aux = self.run_self_attention(
+            x_BxTxE, outputs = scan_blocks(
                 self.layers,
+                self.config,
                 self.count,
+                functools.partial(
+                    Block.__call__,
+                    mask=Mask(query_lengths=lengths_B, key_lengths=lengths_B),
+                    relative_positions=self.relative(),
+                    capture=capture_for_stack(stack, capture),
+                ),
                 x_BxTxE,
-                Mask(query_lengths=lengths_B, key_lengths=lengths_B),
-                relative=self.relative,
-                norm=self.norm,
                 key=layers_key,
-                asked=capture_for_stack(stack, capture),
             )
-            maps = maps_of_stack(stack, aux)
+            x_BxTxE, maps = self.norm(x_BxTxE), maps_of_stack(stack, stack_by_layer(outputs))
         match self.pooling:
             case Pooling.FIRST:
                 return x_BxTxE[:, 0], maps

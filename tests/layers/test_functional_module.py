@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision, scan_layers
+from transformer.layers.functional_module import (
+    FunctionalModule,
+    Module,
+    ParameterBuilder,
+    Precision,
+    group_layers,
+    scan_layers,
+)
 from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
@@ -23,23 +30,15 @@ def feed_forward(builder: ParameterBuilder) -> FeedForward:
 class Tower(Module):
     """A stack of feed-forward layers, scanned, behind one linear map."""
 
-    def __init__(self, builder: ParameterBuilder, period: int = 1, **scanned: Any):
+    def __init__(self, builder: ParameterBuilder):
         self.first = Linear((("embed", WIDTH),), (("embed", WIDTH),), bias=True, builder=builder)
         self.layers = builder.stack(feed_forward, LAYERS)
-        self.period, self.scanned = period, scanned
 
     def __call__(self, x: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def layers(blocks: Any, x: jax.Array, ones: jax.Array) -> tuple[jax.Array, jax.Array]:
-            assert len(blocks) == self.period
-            sums = []
-            for block, one in zip(blocks, ones, strict=True):
-                sums.append(jnp.sum(x))
-                x = x + block(x) * one
-            return x, jnp.stack(sums)
+        def layer(block: Any, x: jax.Array, one: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return x + block(x) * one, jnp.sum(x)
 
-        grouped = inputs.reshape(-1, self.period)
-        x, sums = scan_layers(layers, self.layers, self.first(x), grouped, period=self.period, **self.scanned)
-        return x, sums.reshape(-1)
+        return scan_layers(layer, self.layers, self.first(x), inputs)
 
 
 @pytest.fixture(scope="module")
@@ -71,30 +70,15 @@ def test_a_scanned_stack_is_a_loop_over_its_layers(tower: FunctionalModule, para
     np.testing.assert_allclose(sums, expected_sums, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"unroll": 2},
-        {"unroll": 4, "checkpoint": jax.checkpoint_policies.nothing_saveable},
-        {"period": 2},
-        {"period": 4, "checkpoint": jax.checkpoint_policies.nothing_saveable},
-    ],
-    ids=["unrolled", "unrolled_recomputed", "in_pairs", "as_one_recomputed"],
-)
-def test_how_layers_are_compiled_changes_neither_values_nor_gradients(
-    params: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    other, plain = FunctionalModule(lambda builder: Tower(builder, **changes)), FunctionalModule(Tower)
-    assert jax.tree.structure(other.shapes()) == jax.tree.structure(params)
-
-    def run(one: FunctionalModule) -> Any:
-        def loss(params: Any) -> Any:
-            x, sums = one.bind(params)(X, INPUTS)
-            return jnp.sum(jnp.square(x)), (x, sums)
-
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-
-    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-5), run(other), run(plain))
+@pytest.mark.parametrize("period", [1, 2, 4])
+def test_groups_hold_the_layers_in_their_order(tower: FunctionalModule, params: dict[str, Any], period: int) -> None:
+    bind, grouped = group_layers(tower.bind(params).layers, period)
+    assert grouped["expand"]["bias"].shape[:2] == (LAYERS // period, period)
+    groups = [
+        bind(jax.tree.map(lambda leaf, number=number: leaf[number], grouped)) for number in range(LAYERS // period)
+    ]
+    for number, layer in enumerate(layer for group in groups for layer in group):
+        np.testing.assert_array_equal(layer.expand.kernel[...], params["layers"]["expand"]["kernel"][number])
 
 
 def test_stacked_layers_start_differently(params: dict[str, Any]) -> None:

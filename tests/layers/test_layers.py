@@ -27,7 +27,6 @@ from transformer.layers.residual import (
     DropRates,
     NormPlacement,
     Residual,
-    apply_sublayers,
     dropout_and_stochastic_depth,
 )
 from transformer.layers.transformer_config import Biases, PositionEncoding, Projections, TransformerConfig
@@ -393,6 +392,11 @@ def residual(placement: NormPlacement, kind: type[Residual] = Residual) -> Funct
     return FunctionalModule(lambda builder: kind(placement, lambda: LayerNorm(16, builder=builder), alpha))
 
 
+def apply_residual(residual: Residual, sublayer: Callable[[Any], Any], x: Any, rates: DropRates, key: Any) -> Any:
+    """A sub-layer with its residual connection, as a block has it."""
+    return residual.write(jnp.asarray(x), sublayer(residual.read(jnp.asarray(x))), rates, key)
+
+
 def follows_its_equation(placement: NormPlacement, kind: type[Residual] = Residual) -> None:
     """Hold a residual connection against the equation of its placement in NumPy."""
     functional = residual(placement, kind)
@@ -401,11 +405,9 @@ def follows_its_equation(placement: NormPlacement, kind: type[Residual] = Residu
     assert set(weights) == {"norm"} | ({"output_norm"} if sandwich else set())
     x = random(2, 3, 16)
     # A rate without a key: evaluation drops nothing.
-    function = lambda y, key: (sub_layer(y), "extra")  # noqa: E731
-    ours, extras = apply_sublayers(jnp.asarray(x), [(functional.bind(weights), function)], DropRates(0.5, 0.5), None)
+    ours = apply_residual(functional.bind(weights), sub_layer, x, DropRates(0.5, 0.5), None)
     norms = {name: lambda y, name=name: oracle.layer_norm(weights[name], y) for name in weights}
     close(ours, EQUATIONS[placement](norms, sub_layer, x.astype(np.float64)))
-    assert extras == ("extra",)
 
 
 @EVERY_PLACEMENT
@@ -416,12 +418,14 @@ def test_each_norm_placement_is_its_equation(placement: NormPlacement) -> None:
 class NormBeforeTheAdd(Residual):
     """The fault that a peer calls post-norm: x + norm(F(x))."""
 
-    def __call__(self, x: Any, sublayer: Any, drop_rates: Any, key: Any) -> Any:
-        y, extra = sublayer(x, key)
-        return x + self.norm(y), extra
+    def read(self, x: Any, first_read: Any = None) -> Any:
+        return x
+
+    def write(self, x: Any, y: Any, drop_rates: Any, key: Any) -> Any:
+        return x + self.norm(y)
 
 
-@pytest.mark.parametrize("placement", [each for each in NormPlacement if each is not NormPlacement.PARALLEL])
+@EVERY_PLACEMENT
 def test_the_norm_before_the_add_is_no_placement(placement: NormPlacement) -> None:
     with pytest.raises(AssertionError, match="Not equal"):
         follows_its_equation(placement, NormBeforeTheAdd)
@@ -434,17 +438,11 @@ def test_residual_dropout_acts_on_the_sub_layer_alone(placement: NormPlacement) 
     weights, x = random_weights(functional), random(2, 3, 16)
     norms = {name: lambda y, name=name: oracle.layer_norm(weights[name], y) for name in weights}
 
-    def ours(y: Any, key: Any) -> Any:
-        assert key is not None
-        return sub_layer(y), None
-
     bound = functional.bind(weights)
-    answer, _ = apply_sublayers(jnp.asarray(x), [(bound, ours)], DropRates(0.5, 0.0), jax.random.key(5))
+    answer = apply_residual(bound, sub_layer, x, DropRates(0.5, 0.0), jax.random.key(5))
     # What was dropped is found from a sub-layer of ones, with the same key.
     if placement in (NormPlacement.PRE, NormPlacement.PARALLEL):
-        ones, _ = apply_sublayers(
-            jnp.asarray(x), [(bound, lambda y, key: (jnp.ones_like(y), None))], DropRates(0.5, 0.0), jax.random.key(5)
-        )
+        ones = apply_residual(bound, jnp.ones_like, x, DropRates(0.5, 0.0), jax.random.key(5))
         factor = np.round(np.asarray(ones) - x)
         assert set(np.unique(factor)) == {0, 2}
         close(answer, EQUATIONS[placement](norms, lambda y: sub_layer(y) * factor, x.astype(np.float64)))

@@ -135,42 +135,48 @@ class ParameterBuilder:
         return build(jax.random.split(next(self._keys), count))
 
 
-def scan_layers(
-    function: Callable[[tuple[Any, ...], Any, Any], tuple[Any, Any]],
-    stacked: Module,
-    carry: Any,
-    inputs: Any,
-    *,
-    period: int = 1,
-    unroll: int = 1,
-    checkpoint: Callable[..., Any] | None = None,
-) -> tuple[Any, Any]:
-    """Scan over the layers of a stacked module, `period` at a time.
+def group_layers(stacked: Module, period: int) -> tuple[Callable[[Params], tuple[Any, ...]], Params]:
+    """Split a stacked module into groups of successive layers.
 
     Args:
-        function: `function(blocks, carry, input) -> (carry, output)`, where `blocks` are `period` layers.
         stacked: The module from `ParameterBuilder.stack`.
-        carry: The initial carry.
-        inputs: A tree with a leading axis of periods.
-        period: Layers per call.
-        unroll: How many periods are compiled inline.
-        checkpoint: The `jax.checkpoint` policy for each call's forward pass; None stores everything.
+        period: Layers of a group.
 
     Returns:
-        The final carry, and the outputs with a leading axis of periods.
+        A function from the parameters of one group to its layers, and the parameters with a leading axis of groups and
+        an axis of the layers within a group.
     """
     definition, state = nnx.split(stacked)
     grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), nnx.to_pure_dict(state))
 
-    def body(carry: Any, group: Any) -> tuple[Any, Any]:
-        states, group_input = group
-        blocks = tuple(nnx.merge(definition, index_leading_axis(states, number)) for number in range(period))
-        return function(blocks, carry, group_input)
+    def bind(params: Params) -> tuple[Any, ...]:
+        return tuple(nnx.merge(definition, index_leading_axis(params, number)) for number in range(period))
 
-    if checkpoint is not None:
-        # Within a loop nothing could merge the two passes again; layers that are compiled in line could.
-        body = jax.checkpoint(body, policy=checkpoint, prevent_cse=unroll > 1)
-    return jax.lax.scan(body, carry, (grouped, inputs), unroll=unroll)
+    return bind, grouped
+
+
+def scan_layers(
+    function: Callable[[Any, Any, Any], tuple[Any, Any]], stacked: Module, carry: Any, inputs: Any
+) -> tuple[Any, Any]:
+    """Scan over the layers of a stacked module.
+
+    Args:
+        function: `function(layer, carry, input) -> (carry, output)`.
+        stacked: The module from `ParameterBuilder.stack`.
+        carry: The initial carry.
+        inputs: A tree with a leading axis of layers.
+
+    Returns:
+        The final carry, and the outputs with a leading axis of layers.
+    """
+    bind, params = group_layers(stacked, 1)
+
+    def body(carry: Any, layer: tuple[Params, Any]) -> tuple[Any, Any]:
+        layer_params, layer_input = layer
+        (block,) = bind(layer_params)
+        return function(block, carry, layer_input)
+
+    return jax.lax.scan(body, carry, (params, inputs))
 
 
 def store_inputs_alone(function: Callable[..., Array], *inputs: Array) -> Array:

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,6 @@ from jaxtyping import Array, Float, Key
 from transformer.attention.inverted_dropout import dropout
 from transformer.layers.functional_module import Module
 from transformer.layers.norm import LayerNorm, RmsNorm
-
-Sublayer = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 
 
 class NormPlacement(enum.Enum):
@@ -46,92 +44,85 @@ class DropRates(NamedTuple):
     stochastic_depth: Float[Array, ""] | float
 
 
+class SublayerKeys(NamedTuple):
+    """The random keys of one sub-layer; None in evaluation.
+
+    Attributes:
+        inside: For what is random in the sub-layer itself, such as dropout of attention weights.
+        output: For dropout of its output.
+    """
+
+    inside: Key[Array, ""] | None
+    output: Key[Array, ""] | None
+
+
+def split_sublayer_keys(key: Key[Array, ""] | None, count: int) -> tuple[SublayerKeys, ...]:
+    """Split the key of a block into those of its sub-layers."""
+    if key is None:
+        return (SublayerKeys(None, None),) * count
+    return tuple(SublayerKeys(*jax.random.split(sublayer_key)) for sublayer_key in jax.random.split(key, count))
+
+
 class Residual(Module):
-    """The residual connection and norms around one sub-layer.
+    """The residual connection and norms around one sub-layer F: x = write(x, F(read(x))).
 
     Args:
         placement: The placement of the norm.
-        make_norm: Makes a norm; None for a sub-layer that reads another's norm (parallel).
+        make_norm: Makes a norm; None for a parallel sub-layer after the first, which reads the first one's norm.
         alpha: DeepNorm's factor of x.
     """
+
+    norm: LayerNorm | RmsNorm
+    output_norm: LayerNorm | RmsNorm
 
     def __init__(
         self, placement: NormPlacement, make_norm: Callable[[], LayerNorm | RmsNorm] | None, alpha: float = 1.0
     ):
-        self.norm = _absent if make_norm is None else make_norm()
-        sandwich = placement is NormPlacement.SANDWICH and make_norm is not None
-        self.output_norm = make_norm() if make_norm is not None and sandwich else _absent
         self.placement, self.alpha = placement, alpha
+        if make_norm is not None:
+            self.norm = make_norm()
+            if placement is NormPlacement.SANDWICH:
+                self.output_norm = make_norm()
 
-    def __call__(
-        self, x: Float[Array, "B *N E"], sublayer: Sublayer, drop_rates: DropRates, key: Key[Array, ""] | None
-    ) -> tuple[Float[Array, "B *N E"], Any]:
-        """Apply a sub-layer with its residual connection.
+    def read(
+        self, x: Float[Array, "B *N E"], first_read: Float[Array, "B *N E"] | None = None
+    ) -> Float[Array, "B *N E"]:
+        """Return what the sub-layer reads of the residual stream.
 
         Args:
             x: The residual stream.
-            sublayer: The sub-layer F: takes x and a key, and returns its output and anything else.
-            drop_rates: Dropout rates.
-            key: Random key; None means evaluation.
-
-        Returns:
-            The new residual stream, and what else `sublayer` returned.
-
-        Raises:
-            ValueError: If the placement is parallel (use `apply_sublayers`).
+            first_read: What the first sub-layer of the block has read; None for the first one.
         """
-        inner, outer = (None, None) if key is None else jax.random.split(key)
         match self.placement:
             case NormPlacement.POST | NormPlacement.DEEPNORM:
-                y, extra = sublayer(x, inner)
-                return self.norm(self.alpha * x + dropout_and_stochastic_depth(y, drop_rates, outer)), extra
-            case NormPlacement.PRE:
-                y, extra = sublayer(self.norm(x), inner)
-                return x + dropout_and_stochastic_depth(y, drop_rates, outer), extra
-            case NormPlacement.SANDWICH:
-                y, extra = sublayer(self.norm(x), inner)
-                return x + dropout_and_stochastic_depth(self.output_norm(y), drop_rates, outer), extra
+                return x
+            case NormPlacement.PRE | NormPlacement.SANDWICH:
+                return self.norm(x)
             case NormPlacement.PARALLEL:
-                raise ValueError("parallel sub-layers are added together: use apply_sublayers")
+                return self.norm(x) if first_read is None else first_read
 
+    def write(
+        self,
+        x: Float[Array, "B *N E"],
+        y: Float[Array, "B *N E"],
+        drop_rates: DropRates,
+        key: Key[Array, ""] | None,
+    ) -> Float[Array, "B *N E"]:
+        """Return the residual stream after the sub-layer.
 
-def _absent(x: jax.Array) -> jax.Array:
-    raise ValueError("this sub-layer has no such norm")
-
-
-def apply_sublayers(
-    x: Float[Array, "B *N E"],
-    sublayers: list[tuple[Residual, Sublayer]],
-    drop_rates: DropRates,
-    key: Key[Array, ""] | None,
-) -> tuple[Float[Array, "B *N E"], tuple[Any, ...]]:
-    """Apply the sub-layers of a block in sequence, or in parallel if that is the norm placement.
-
-    Parallel sub-layers all read the first one's norm.
-
-    Args:
-        x: The residual stream.
-        sublayers: Each sub-layer's residual connection and function.
-        drop_rates: Dropout rates.
-        key: Random key; None means evaluation.
-
-    Returns:
-        The new residual stream, and what else each function returned.
-    """
-    keys = [None] * len(sublayers) if key is None else list(jax.random.split(key, len(sublayers)))
-    extras = []
-    if sublayers[0][0].placement is NormPlacement.PARALLEL:
-        normed, total = sublayers[0][0].norm(x), x
-        for (_, function), of_sublayer in zip(sublayers, keys, strict=True):
-            inner, outer = (None, None) if of_sublayer is None else jax.random.split(of_sublayer)
-            y, extra = function(normed, inner)
-            total = total + dropout_and_stochastic_depth(y, drop_rates, outer)
-            extras.append(extra)
-        return total, tuple(extras)
-    for (residual, function), of_sublayer in zip(sublayers, keys, strict=True):
-        x, extra = residual(x, function, drop_rates, of_sublayer)
-        extras.append(extra)
-    return x, tuple(extras)
+        Args:
+            x: The residual stream before it.
+            y: The sub-layer's output.
+            drop_rates: Dropout rates of the output.
+            key: Random key for them; None means evaluation.
+        """
+        match self.placement:
+            case NormPlacement.POST | NormPlacement.DEEPNORM:
+                return self.norm(self.alpha * x + dropout_and_stochastic_depth(y, drop_rates, key))
+            case NormPlacement.PRE | NormPlacement.PARALLEL:
+                return x + dropout_and_stochastic_depth(y, drop_rates, key)
+            case NormPlacement.SANDWICH:
+                return x + dropout_and_stochastic_depth(self.output_norm(y), drop_rates, key)
 
 
 def dropout_and_stochastic_depth(

@@ -11,17 +11,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.capture import CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
 from transformer.layers.transformer_block import (
+    BLOCK_AXES,
     Block,
     BlockAux,
     BlockCapture,
     PerLayerInputs,
+    add_window,
     merge_periods_into_layers,
 )
+from transformer.logical_axes import with_logical_constraint
 
 TOKENS = Axis("tokens")
 # The keys of a model that has a memory: its positions first, then those of the segment.
@@ -103,39 +105,51 @@ def apply_block_with_memory(
     block: Block,
     x_BxTxE: Float[Array, "B T E"],
     layer: PerLayerInputs,
-    memory_BxMxE: Float[Array, "B M E"] | None,
     *,
+    memory_length: int,
     mask: Mask,
     relative_positions: PositionScheme | None = None,
     capture: BlockCapture,
-) -> tuple[Float[Array, "B T E"], BlockAux, Float[Array, "B K E"]]:
-    """Run one layer over a segment with its memory.
+) -> tuple[Float[Array, "B T E"], tuple[BlockAux, Float[Array, "B M E"]]]:
+    """Run one layer over a segment with its memory: `Block.__call__` with more keys.
 
     Args:
         block: The layer's block.
         x_BxTxE: The segment.
-        layer: The layer's window, dropout and key.
-        memory_BxMxE: The stored states of earlier segments; None for none.
-        mask: Which keys, those of the memory first, each query may see.
+        layer: The layer's window, dropout, key and memory.
+        memory_length: M, the number of positions to store for the next segment.
+        mask: Which keys, those of the memory first, each query may see, before the layer's window.
         relative_positions: The position scheme's parameters that layers share, if any.
         capture: Which maps to capture.
 
     Returns:
-        The layer's output, what its sub-layers captured, and the states that attention read.
+        The layer's output, what its sub-layers captured, and its memory for the next segment.
     """
+    keys, rates = block.split_key(layer.key), layer.drop_rates
+    x = with_logical_constraint(x_BxTxE, *BLOCK_AXES)
 
-    def attend(x: Array, key: Any) -> tuple[Array, tuple[CapturedAttention | None, Array]]:
-        keys = concatenate_memory(memory_BxMxE, x)
-        y, captured = block.attention(x, keys, mask=mask, table=relative_positions, key=key, capture=capture.attention)
-        return y, (captured, keys)
+    read = block.attention_residual.read(x)
+    attended_BxKxE = concatenate_memory(layer.segment_memory, read)
+    y, attention = block.attention(
+        read,
+        attended_BxKxE,
+        mask=add_window(mask, layer.window_size),
+        table=relative_positions,
+        key=keys.attention.inside,
+        capture=capture.attention,
+    )
+    x = block.attention_residual.write(x, y, rates, keys.attention.output)
 
-    x_BxTxE, aux = block.apply(x_BxTxE, layer, attend, None, mask.query_lengths, capture.expert_gates)
-    captured, keys_BxKxE = aux.attention
-    return x_BxTxE, aux._replace(attention=captured), keys_BxKxE
+    y, gates, balance = block.feed_forward_or_experts(
+        block.feed_forward_residual.read(x, read), mask.query_lengths, keys.feed_forward.inside, capture.expert_gates
+    )
+    x = block.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
+    aux = BlockAux(attention, None, gates, balance)
+    return with_logical_constraint(x, *BLOCK_AXES), (aux, next_memory(attended_BxKxE, memory_length))
 
 
 def split_memory_by_layer(memory_BxLxMxE: Any | None, period: int) -> tuple[Any, ...] | None:
-    """Reshape a memory for `run_layers`.
+    """Reshape a memory for `scan_blocks`.
 
     Args:
         memory_BxLxMxE: The memory of each example; None returns None.
@@ -150,6 +164,6 @@ def split_memory_by_layer(memory_BxLxMxE: Any | None, period: int) -> tuple[Any,
     return tuple(memory_LxBxMxE[number::period] for number in range(period))
 
 
-def stack_memory_of_layers(kept: tuple[Float[Array, "P B M E"], ...]) -> Float[Array, "B L M E"]:
+def stack_memory_of_layers(memories: tuple[Float[Array, "P B M E"], ...]) -> Float[Array, "B L M E"]:
     """Reshape what the layers of a period stored to the memory of each example."""
-    return jnp.moveaxis(merge_periods_into_layers(*kept), 0, 1)
+    return jnp.moveaxis(merge_periods_into_layers(*memories), 0, 1)

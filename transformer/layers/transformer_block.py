@@ -1,7 +1,8 @@
 """The Transformer block, and stacks of blocks: over whole sequences, to prefill caches, and one position at a time."""
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,14 +19,14 @@ from transformer.layers.functional_module import (
     ParameterBuilder,
     Params,
     bind_layer,
+    group_layers,
     index_leading_axis,
-    scan_layers,
     unstack_layers,
 )
 from transformer.layers.kv_cache import KeysAndValues, fill_cache
 from transformer.layers.mixture_of_experts import ExpertBalance, MixtureOfExperts
 from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
-from transformer.layers.residual import DropRates, NormPlacement, Residual, apply_sublayers
+from transformer.layers.residual import DropRates, NormPlacement, Residual, SublayerKeys, split_sublayer_keys
 from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
 from transformer.logical_axes import with_logical_constraint
 
@@ -73,11 +74,21 @@ class PerLayerInputs(NamedTuple):
         window_size: How many positions back attention sees; 0 means all.
         drop_rates: Dropout rates.
         key: Random key; None means evaluation.
+        segment_memory: The states that the layer stored of earlier segments; None for none.
     """
 
     window_size: int
     drop_rates: DropRates
     key: Key[Array, ""] | None
+    segment_memory: Float[Array, "B M E"] | None = None
+
+
+class BlockKeys(NamedTuple):
+    """The random keys of a block's sub-layers."""
+
+    attention: SublayerKeys
+    cross: SublayerKeys
+    feed_forward: SublayerKeys
 
 
 class EncoderMemory(NamedTuple):
@@ -94,6 +105,8 @@ class EncoderMemory(NamedTuple):
 
 class Block(Module):
     """A Transformer block: self-attention, optional cross-attention, and a feed-forward network or experts.
+
+    Each sub-layer F with its residual connection is x = write(x, F(read(x))), as transformer.layers.residual says.
 
     Args:
         config: The configuration of the Transformer.
@@ -155,7 +168,7 @@ class Block(Module):
         Args:
             x_BxTxE: The residual stream.
             layer: The layer's window, dropout and key.
-            mask: Which keys each query may see.
+            mask: Which keys each query may see, before the layer's window.
             relative_positions: The position scheme's parameters that layers share, if any.
             memory: The memory of cross-attention; None if there is none.
             capture: Which maps to capture.
@@ -163,16 +176,37 @@ class Block(Module):
         Returns:
             The new residual stream, and what the sub-layers captured.
         """
+        keys, rates = self.split_key(layer.key), layer.drop_rates
+        x = with_logical_constraint(x_BxTxE, *BLOCK_AXES)
 
-        def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
-            return self.attention(x, x, mask=mask, table=relative_positions, key=key, capture=capture.attention)
+        read = self.attention_residual.read(x)
+        y, attention = self.attention(
+            read,
+            read,
+            mask=add_window(mask, layer.window_size),
+            table=relative_positions,
+            key=keys.attention.inside,
+            capture=capture.attention,
+        )
+        x = self.attention_residual.write(x, y, rates, keys.attention.output)
 
-        def attend_to_memory(x: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
-            assert self.cross is not None
+        cross = None
+        if self.cross is not None and self.cross_residual is not None:
             assert memory is not None
-            return self.cross(x, memory.content, mask=memory.mask, key=key, capture=capture.cross)
+            y, cross = self.cross(
+                self.cross_residual.read(x, read),
+                memory.content,
+                mask=memory.mask,
+                key=keys.cross.inside,
+                capture=capture.cross,
+            )
+            x = self.cross_residual.write(x, y, rates, keys.cross.output)
 
-        return self.apply(x_BxTxE, layer, attend, attend_to_memory, mask.query_lengths, capture.expert_gates)
+        y, gates, balance = self.feed_forward_or_experts(
+            self.feed_forward_residual.read(x, read), mask.query_lengths, keys.feed_forward.inside, capture.expert_gates
+        )
+        x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
+        return with_logical_constraint(x, *BLOCK_AXES), BlockAux(attention, cross, gates, balance)
 
     def prefill(
         self,
@@ -189,7 +223,7 @@ class Block(Module):
         Args:
             x_BxPxE: The residual stream of the prompts.
             layer: The layer's window, dropout and key.
-            mask: Which keys each query may see.
+            mask: Which keys each query may see, before the layer's window.
             last_B: The last real position of each prompt.
             length: The greatest number of positions that will be decoded, the prompt included.
             relative_positions: The position scheme's parameters that layers share, if any.
@@ -197,16 +231,20 @@ class Block(Module):
         Returns:
             The new residual stream, and the caches of keys and values up to each prompt's last position.
         """
+        keys, rates = self.split_key(layer.key), layer.drop_rates
+        x = with_logical_constraint(x_BxPxE, *BLOCK_AXES)
 
-        def attend(x: Array, key: None) -> tuple[Array, KeysAndValues]:
-            projected = self.attention.keys_and_values(x)
-            slots = self.attention.cache_length(length, layer.window_size)
-            cached = self.attention.cacheable(projected, jnp.arange(x.shape[1])[None])
-            cache = jax.tree.map(lambda values: fill_cache(values, last_B, slots), cached)
-            return self.attention.read(x, *projected, mask=mask, table=relative_positions)[0], cache
+        read = self.attention_residual.read(x)
+        projected = self.attention.keys_and_values(read)
+        slots = self.attention.cache_length(length, layer.window_size)
+        cached = self.attention.cacheable(projected, jnp.arange(read.shape[1])[None])
+        cache = jax.tree.map(lambda values: fill_cache(values, last_B, slots), cached)
+        y, _ = self.attention.read(read, *projected, mask=add_window(mask, layer.window_size), table=relative_positions)
+        x = self.attention_residual.write(x, y, rates, keys.attention.output)
 
-        x_BxPxE, aux = self.apply(x_BxPxE, layer, attend, None, mask.query_lengths)
-        return x_BxPxE, aux.attention
+        y, _, _ = self.feed_forward_or_experts(self.feed_forward_residual.read(x, read), mask.query_lengths)
+        x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
+        return with_logical_constraint(x, *BLOCK_AXES), cache
 
     def step(
         self,
@@ -235,71 +273,67 @@ class Block(Module):
         Returns:
             The new residual stream, the updated caches, and what the sub-layers captured.
         """
+        keys, rates = self.split_key(layer.key), layer.drop_rates
+        x = with_logical_constraint(x_RxE[:, None], *BLOCK_AXES)
 
-        def attend(x_Rx1xE: Array, key: None) -> tuple[Array, tuple[KeysAndValues, CapturedAttention | None]]:
-            output, grown, captured = self.attention.step(
-                x_Rx1xE,
-                cache,
-                position_R,
-                window=layer.window_size,
-                ancestors_RxT=ancestors_RxT,
-                table=relative_positions,
-                capture=capture.attention,
-            )
-            return output, (grown, captured)
+        read = self.attention_residual.read(x)
+        y, cache, attention = self.attention.step(
+            read,
+            cache,
+            position_R,
+            window=layer.window_size,
+            ancestors_RxT=ancestors_RxT,
+            table=relative_positions,
+            capture=capture.attention,
+        )
+        x = self.attention_residual.write(x, y, rates, keys.attention.output)
 
-        def attend_to_memory(x_Rx1xE: Array, key: None) -> tuple[Array, CapturedAttention | None]:
-            assert self.cross is not None
+        cross = None
+        if self.cross is not None and self.cross_residual is not None:
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.
-            x_BxQxE = unflatten_beam_axis(x_Rx1xE[:, 0], memory.content[0].shape[0])
-            y_BxQxE, captured = self.cross.read(x_BxQxE, *memory.content, mask=memory.mask, capture=capture.cross)
-            if captured is not None:
-                captured = captured.with_maps(lambda leaf: beam_queries_to_rows(leaf)[:, :, None])
-            return flatten_beam_axis(y_BxQxE)[:, None], captured
+            read_BxQxE = unflatten_beam_axis(self.cross_residual.read(x, read)[:, 0], memory.content[0].shape[0])
+            y_BxQxE, cross = self.cross.read(read_BxQxE, *memory.content, mask=memory.mask, capture=capture.cross)
+            if cross is not None:
+                cross = cross.with_maps(lambda leaf: beam_queries_to_rows(leaf)[:, :, None])
+            x = self.cross_residual.write(x, flatten_beam_axis(y_BxQxE)[:, None], rates, keys.cross.output)
 
-        x_Rx1xE, aux = self.apply(x_RxE[:, None], layer, attend, attend_to_memory, capture=capture.expert_gates)
-        grown_caches, captured = aux.attention
-        return x_Rx1xE[:, 0], grown_caches, aux._replace(attention=captured)
+        y, gates, balance = self.feed_forward_or_experts(
+            self.feed_forward_residual.read(x, read), capture=capture.expert_gates
+        )
+        x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
+        x = with_logical_constraint(x, *BLOCK_AXES)
+        return x[:, 0], cache, BlockAux(attention, cross, gates, balance)
 
-    def apply(
+    def split_key(self, key: Key[Array, ""] | None) -> BlockKeys:
+        """Split the block's key into those of its sub-layers; None means evaluation."""
+        if self.cross is not None:
+            return BlockKeys(*split_sublayer_keys(key, 3))
+        attention, feed_forward = split_sublayer_keys(key, 2)
+        return BlockKeys(attention, SublayerKeys(None, None), feed_forward)
+
+    def feed_forward_or_experts(
         self,
-        x: Array,
-        layer: PerLayerInputs,
-        attend: Callable[..., Any],
-        attend_to_memory: Callable[..., Any] | None,
-        lengths_B: Array | None = None,
+        x: Float[Array, "B T E"],
+        lengths_B: Int[Array, " B"] | None = None,
+        key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Array, Any]:
-        """Apply the sub-layers with their residual connections.
+    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance | None]:
+        """Apply the feed-forward network, or the experts in its place.
 
         Args:
-            x: The residual stream.
-            layer: The layer's window, dropout and key.
-            attend: The self-attention sub-layer, a function of x and a key.
-            attend_to_memory: The cross-attention sub-layer; None if there is none.
+            x: What the sub-layer reads.
             lengths_B: Real positions of each example, for experts; None means all.
-            capture: Which maps of experts to capture.
+            key: Random key for the experts' noise; None means evaluation.
+            capture: Which maps of the experts' gates to capture.
 
         Returns:
-            The new residual stream, and a `BlockAux` of what each sub-layer returned besides its output.
+            The output, what was captured of the experts' gates, and how evenly the experts are used.
         """
-
-        def feed_forward(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Any]:
-            if self.experts is None:
-                assert self.feed_forward is not None
-                return self.feed_forward(x), (None, None)
-            y, captured, balance = self.experts(x, lengths_B=lengths_B, key=key, capture=capture)
-            return y, (captured, balance)
-
-        sublayers: list[tuple[Residual, Any]] = [(self.attention_residual, attend)]
-        if self.cross_residual is not None:
-            sublayers.append((self.cross_residual, attend_to_memory))
-        sublayers.append((self.feed_forward_residual, feed_forward))
-        x, outputs = apply_sublayers(with_logical_constraint(x, *BLOCK_AXES), sublayers, layer.drop_rates, layer.key)
-        self_attention, *cross_attention, (experts, balance) = outputs
-        aux = BlockAux(self_attention, cross_attention[0] if cross_attention else None, experts, balance)
-        return with_logical_constraint(x, *BLOCK_AXES), aux
+        if self.experts is not None:
+            return self.experts(x, lengths_B=lengths_B, key=key, capture=capture)
+        assert self.feed_forward is not None
+        return self.feed_forward(x), None, None
 
 
 class BlockGroup(Module):
@@ -322,61 +356,58 @@ class BlockGroup(Module):
         return (*dense, self.last)
 
 
-def run_layers(
+def scan_blocks(
     stacked: Module,
     config: TransformerConfig,
     count: int,
-    function: Callable[[Any, Any, PerLayerInputs, Any], tuple[Any, Any]],
+    apply: Callable[[Any, Any, PerLayerInputs], tuple[Any, Any]],
     x: Any,
     *,
     key: Key[Array, ""] | None = None,
-    inputs: tuple[Any, ...] | None = None,
+    segment_memories: tuple[Float[Array, "P B M E"], ...] | None = None,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Scan over the layers of a stacked block, by periods of attention windows.
+    """Scan over the blocks of a stack, by periods of attention windows.
 
     Args:
         stacked: The stack of blocks.
         config: The configuration of the Transformer.
         count: Number of layers.
-        function: `function(block, x, layer, input) -> (x, output)`, run for each layer.
+        apply: Runs one block, as `Block.__call__` does: (block, x, layer) to (x, output).
         x: The residual stream.
         key: Random key for dropout; None means evaluation.
-        inputs: A tuple with a tree for each layer of a period, with a leading axis of periods, so that layers with
-            different windows may have caches of different lengths; None for no inputs.
+        segment_memories: For each layer of a period, its memories in all P periods; None for none.
 
     Returns:
-        The final residual stream, and the outputs, in the same layout as `inputs`; `stack_by_layer` restores the order
-        of the layers.
+        The final residual stream, and for each layer of a period its outputs with a leading axis of periods;
+        `stack_by_layer` restores the order of the layers. Layers with different windows may have outputs of different
+        shapes, such as caches.
     """
     period = config.window_pattern
     periods = count // len(period)
     rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
     keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
 
-    def run_period(
-        entries: tuple[Any, ...], x: Any, period_inputs: tuple[Any, Any, Any]
-    ) -> tuple[Any, tuple[Any, ...]]:
-        rates_P, keys_P, inputs_P = period_inputs
-        blocks = [block for entry in entries for block in entry.blocks]
+    bind, params = group_layers(stacked, len(period) // config.experts.layer_period)
+
+    def run_period(x: Any, group: tuple[Params, Any, Any, Any]) -> tuple[Any, tuple[Any, ...]]:
+        group_params, rates_P, keys_P, memories_P = group
+        blocks = [block for entry in bind(group_params) for block in entry.blocks]
         outputs = []
         for number, (block, window) in enumerate(zip(blocks, period, strict=True)):
             depth_rate = rates_P[number] if config.stochastic_depth else 0.0
             layer_key = None if keys_P is None else keys_P[number]
-            layer = PerLayerInputs(window, DropRates(config.dropout, depth_rate), layer_key)
-            layer_input = None if inputs_P is None else inputs_P[number]
-            x, output = function(block, x, layer, layer_input)
+            memory = None if memories_P is None else memories_P[number]
+            layer = PerLayerInputs(window, DropRates(config.dropout, depth_rate), layer_key, memory)
+            x, output = apply(block, x, layer)
             outputs.append(output)
         return x, tuple(outputs)
 
-    return scan_layers(
-        run_period,
-        stacked,
-        x,
-        (rates.reshape(periods, len(period)), keys, inputs),
-        period=len(period) // config.experts.layer_period,
-        unroll=config.scan_unroll,
-        checkpoint=_checkpoint_policy(config.remat),
-    )
+    body = run_period
+    if (policy := _checkpoint_policy(config.remat)) is not None:
+        # Within a loop nothing could merge the two passes again; layers that are compiled in line could.
+        body = jax.checkpoint(run_period, policy=policy, prevent_cse=config.scan_unroll > 1)
+    groups = (params, rates.reshape(periods, len(period)), keys, segment_memories)
+    return jax.lax.scan(body, x, groups, unroll=config.scan_unroll)
 
 
 def add_window(mask: Mask, window: int) -> Mask:
@@ -388,15 +419,10 @@ def add_window(mask: Mask, window: int) -> Mask:
     )
 
 
-def run_layers_unrolled(
-    stacked: Module,
-    config: TransformerConfig,
-    params: tuple[Params, ...],
-    function: Callable[[Any, Array, PerLayerInputs, Any], tuple[Array, Any]],
-    x: Array,
-    inputs: Sequence[Any],
-) -> tuple[Array, tuple[Any, ...]]:
-    """Run the function of `run_layers` over unrolled layers, each with its own input.
+def unroll_blocks(
+    stacked: Module, config: TransformerConfig, params: tuple[Params, ...]
+) -> Iterator[tuple[Block, PerLayerInputs]]:
+    """Yield the blocks of a stack, to run them in line in evaluation.
 
     A scan would copy each layer's parameters and caches out of their stacks and back, more than a decoding step reads.
 
@@ -404,31 +430,20 @@ def run_layers_unrolled(
         stacked: The stack of blocks.
         config: The configuration of the Transformer.
         params: The parameters of each entry of the stack (`unstack_layers`).
-        function: `function(block, x, layer, input) -> (x, output)`, run for each layer.
-        x: The residual stream.
-        inputs: The input of each layer.
-
-    Returns:
-        The final residual stream, and the output of each layer.
     """
-    outputs = []
-    blocks = [block for entry_params in params for block in bind_layer(stacked, entry_params).blocks]
-    for number, (block, layer_input) in enumerate(zip(blocks, inputs, strict=True)):
-        window = config.window_pattern[number % len(config.window_pattern)]
-        layer = PerLayerInputs(window, DropRates(config.dropout, 0.0), None)
-        x, output = function(block, x, layer, layer_input)
-        outputs.append(output)
-    return x, tuple(outputs)
+    blocks = (block for entry_params in params for block in bind_layer(stacked, entry_params).blocks)
+    for block, window in zip(blocks, itertools.cycle(config.window_pattern)):
+        yield block, PerLayerInputs(window, DropRates(config.dropout, 0.0), None)
 
 
 def outputs_of_each_layer(outputs: tuple[Any, ...]) -> list[Any]:
-    """Convert the outputs of `run_layers` to a list with one tree per layer."""
+    """Convert the outputs of `scan_blocks` to a list with one tree per layer."""
     periods = len(jax.tree.leaves(outputs)[0])
     return [index_leading_axis(output, number) for number in range(periods) for output in outputs]
 
 
 def stack_by_layer(outputs: tuple[BlockAux, ...]) -> BlockAux:
-    """Stack what `run_layers` returned along one leading axis of the layers that have it."""
+    """Stack what `scan_blocks` returned along one leading axis of the layers that have it."""
     return stack_aux(outputs, merge_periods_into_layers)
 
 

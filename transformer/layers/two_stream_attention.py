@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.component import AttentionSizes, normal, zeros
@@ -15,9 +15,11 @@ from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 from transformer.layers.attention_parameters import TrainedPositions
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.lora import add_lora
-from transformer.layers.segment_memory import concatenate_memory
-from transformer.layers.transformer_block import Block, PerLayerInputs
+from transformer.layers.residual import DropRates
+from transformer.layers.segment_memory import concatenate_memory, next_memory
+from transformer.layers.transformer_block import BLOCK_AXES, Block, BlockKeys, PerLayerInputs, add_window
 from transformer.layers.transformer_config import TransformerConfig
+from transformer.logical_axes import with_logical_constraint
 
 # The order of keys that nobody sees, and of queries that see nothing.
 NEVER, NOTHING = jnp.iinfo(jnp.int32).max, -1
@@ -101,15 +103,17 @@ class StreamMasks(NamedTuple):
 
 
 class StreamCaptures(NamedTuple):
-    """Which maps of each stream to capture, or those that were captured.
+    """Which maps of each stream to capture."""
 
-    Attributes:
-        content: Of the content stream.
-        query: Of the query stream.
-    """
+    content: Capture | None
+    query: Capture | None
 
-    content: Capture | None = None
-    query: Capture | None = None
+
+class StreamMaps(NamedTuple):
+    """What was captured of each stream."""
+
+    content: CapturedAttention | None
+    query: CapturedAttention | None
 
 
 def two_stream_masks(
@@ -148,13 +152,13 @@ def apply_two_stream_block(
     block: Block,
     streams: StreamStates,
     layer: PerLayerInputs,
-    memory_BxMxE: Float[Array, "B M E"] | None,
     *,
+    memory_length: int,
     masks: StreamMasks,
     predicted_BxP: Int[Array, "B P"],
     relative_positions: PositionScheme | None,
     capture: StreamCaptures,
-) -> tuple[StreamStates, StreamCaptures, Float[Array, "B K E"]]:
+) -> tuple[StreamStates, tuple[StreamMaps, Float[Array, "B M E"]]]:
     """Run one layer of both streams (Yang et al. 2019, section 2.3).
 
     g_z = Attention(Q = g_z, KV = h_<z) and h_z = Attention(Q = h_z, KV = h_<=z), with the same parameters.
@@ -162,42 +166,63 @@ def apply_two_stream_block(
     Args:
         block: The layer's block.
         streams: The streams before.
-        layer: The layer's window, dropout and key.
-        memory_BxMxE: The stored states of earlier segments; None for none.
-        masks: The mask of each stream.
+        layer: The layer's window, dropout, key and memory.
+        memory_length: M, the number of positions to store for the next segment.
+        masks: The mask of each stream, before the layer's window.
         predicted_BxP: The predicted positions.
         relative_positions: The relative positions' kinds, if any.
         capture: Which maps of each stream to capture.
 
     Returns:
-        The streams after, what was captured of each, and the states that attention read.
+        The streams after, what was captured of each, and the layer's memory for the next segment.
     """
-    keys = None if layer.key is None else jax.random.split(layer.key)
+    content_key, query_key = (None, None) if layer.key is None else jax.random.split(layer.key)
 
-    def attend(x: Array, key: Key[Array, ""] | None) -> tuple[Array, Any]:
-        attended = concatenate_memory(memory_BxMxE, x)
-        projected = block.attention.keys_and_values(attended)
-        y, captured = block.attention.read(
-            x, *projected, mask=masks.content, table=relative_positions, key=key, capture=capture.content
-        )
-        return y, (captured, projected, attended)
-
-    of_content = layer._replace(key=None if keys is None else keys[0])
-    content, aux = block.apply(streams.content, of_content, attend, None)
-    captured, projected, attended_BxKxE = aux.attention
+    keys, x_BxTxE = block.split_key(content_key), with_logical_constraint(streams.content, *BLOCK_AXES)
+    read_BxTxE = block.attention_residual.read(x_BxTxE)
+    attended_BxKxE = concatenate_memory(layer.segment_memory, read_BxTxE)
+    projected = block.attention.keys_and_values(attended_BxKxE)
+    y_BxTxE, content_maps = block.attention.read(
+        read_BxTxE,
+        *projected,
+        mask=add_window(masks.content, layer.window_size),
+        table=relative_positions,
+        key=keys.attention.inside,
+        capture=capture.content,
+    )
+    content = _finish_block(block, x_BxTxE, read_BxTxE, y_BxTxE, layer.drop_rates, keys)
+    memory_BxMxE = next_memory(attended_BxKxE, memory_length)
     if streams.query is None:
-        return StreamStates(content, None), StreamCaptures(captured, None), attended_BxKxE
-    length = streams.content.shape[1]
+        return StreamStates(content, None), (StreamMaps(content_maps, None), memory_BxMxE)
 
-    def attend_from_query(x_BxPxE: Array, key: Key[Array, ""] | None) -> tuple[Array, CapturedAttention | None]:
-        # Queries stand at their places, where distances to the keys are the same in every row.
-        empty = jnp.zeros((length, x_BxPxE.shape[-1]), x_BxPxE.dtype)
-        x_BxTxE = jax.vmap(lambda x, at: empty.at[at].set(x))(x_BxPxE, predicted_BxP)
-        y_BxTxE, captured = block.attention.read(
-            x_BxTxE, *projected, mask=masks.query, table=relative_positions, key=key, capture=capture.query
-        )
-        return jnp.take_along_axis(y_BxTxE, predicted_BxP[..., None], axis=1), captured
+    keys, x_BxPxE = block.split_key(query_key), with_logical_constraint(streams.query, *BLOCK_AXES)
+    read_BxPxE = block.attention_residual.read(x_BxPxE)
+    # Queries stand at their places, where distances to the keys are the same in every row.
+    empty = jnp.zeros(content.shape[1:], read_BxPxE.dtype)
+    placed_BxTxE = jax.vmap(lambda x, at: empty.at[at].set(x))(read_BxPxE, predicted_BxP)
+    y_BxTxE, query_maps = block.attention.read(
+        placed_BxTxE,
+        *projected,
+        mask=add_window(masks.query, layer.window_size),
+        table=relative_positions,
+        key=keys.attention.inside,
+        capture=capture.query,
+    )
+    y_BxPxE = jnp.take_along_axis(y_BxTxE, predicted_BxP[..., None], axis=1)
+    query = _finish_block(block, x_BxPxE, read_BxPxE, y_BxPxE, layer.drop_rates, keys)
+    return StreamStates(content, query), (StreamMaps(content_maps, query_maps), memory_BxMxE)
 
-    of_query = layer._replace(key=None if keys is None else keys[1])
-    query, aux = block.apply(streams.query, of_query, attend_from_query, None)
-    return StreamStates(content, query), StreamCaptures(captured, aux.attention), attended_BxKxE
+
+def _finish_block(
+    block: Block,
+    x: Float[Array, "B N E"],
+    read: Float[Array, "B N E"],
+    y: Float[Array, "B N E"],
+    rates: DropRates,
+    keys: BlockKeys,
+) -> Float[Array, "B N E"]:
+    """Write the output y of attention into the residual stream x, and apply the feed-forward network."""
+    x = block.attention_residual.write(x, y, rates, keys.attention.output)
+    y, _, _ = block.feed_forward_or_experts(block.feed_forward_residual.read(x, read))
+    x = block.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
+    return with_logical_constraint(x, *BLOCK_AXES)

@@ -189,7 +189,7 @@ def run_residual_sets(
     sets: Module, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]
 ) -> Float[Array, "B T F"]:
     """Run whole sequences through all sets in order."""
-    return scan_layers(lambda layer, x, _: (layer[0](x, lengths_B), None), sets, x_BxTxF, None)[0]
+    return scan_layers(lambda layer, x, _: (layer(x, lengths_B), None), sets, x_BxTxF, None)[0]
 
 
 class DilatedConvolutionDecoder(StatelessModule):

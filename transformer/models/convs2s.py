@@ -263,7 +263,7 @@ class ConvS2S(StatelessModule):
         embedding_key, layers_key = _split_key(key, 2)
         e_BxSxE = self._embedded(source_BxS, self.source_positions, lengths_B, embedding_key)
         h_BxSxF, _ = scan_layers(
-            lambda blocks, h, key: (blocks[0](h, lengths_B, key), None),
+            lambda block, h, key: (block(h, lengths_B, key), None),
             self.encoder,
             self.enter_encoder(e_BxSxE),
             _layer_keys(layers_key, self.config.encoder_layers),
@@ -288,7 +288,7 @@ class ConvS2S(StatelessModule):
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
         g_BxTxE = self._embedded(target_BxT, self.target_positions, lengths_B, embedding_key)
         h_BxTxF, captured = scan_layers(
-            lambda blocks, h, key: blocks[0](h, g_BxTxE, source, mask, key, asked),
+            lambda block, h, key: block(h, g_BxTxE, source, mask, key, asked),
             self.decoder,
             self.enter_decoder(g_BxTxE),
             _layer_keys(layers_key, self.config.decoder_layers),

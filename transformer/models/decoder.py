@@ -1,6 +1,7 @@
 """The decoder-only Transformer: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its successors."""
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -16,7 +17,7 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_block import add_window, outputs_of_each_layer, run_layers
+from transformer.layers.transformer_block import Block, outputs_of_each_layer, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
 from transformer.models.model import Aux, Cache, Inputs, Model
 from transformer.models.model_family import ModelFamily
@@ -123,10 +124,8 @@ class Decoder(TokenDecoder):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B *T _"], Aux]:
         """Return the logits of every position, or of the classes if the task has any."""
-        if self.classes is None:
-            return super().forward(state, inputs, train=train, key=key, capture=capture)
-        _, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
-        return aux.extras["classes"], aux
+        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        return self.logits(hidden_BxTxE) if self.classes is None else aux.extras["classes"], aux
 
     def hidden(
         self,
@@ -144,16 +143,20 @@ class Decoder(TokenDecoder):
         if "segments" in inputs and "positions" not in inputs:
             raise ValueError("inputs has segments without positions: packed rows need both, positions from 0 in each")
         positions = inputs.get("positions", jnp.arange(tokens_BxT.shape[1])[None])
-        x_BxTxE, aux = self.run_self_attention(
+        x_BxTxE, outputs = scan_blocks(
             self.layers,
+            self.config,
             self.count,
+            functools.partial(
+                Block.__call__,
+                mask=causal_mask(inputs),
+                relative_positions=self.relative(),
+                capture=capture_for_stack(STACK, capture),
+            ),
             self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
-            causal_mask(inputs),
-            relative=self.relative,
-            norm=self.norm,
             key=layers_key,
-            asked=capture_for_stack(STACK, capture),
         )
+        x_BxTxE, aux = self.norm(x_BxTxE), stack_by_layer(outputs)
         extras: dict[str, Array] = {}
         if self.classes is not None:
             ratio = self.config.width_ratio
@@ -168,18 +171,12 @@ class Decoder(TokenDecoder):
         lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32)))
         last_B = lengths_B - 1
         mask = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
-        table = None if self.relative is None else self.relative()
-        _, outputs = run_layers(
+        _, outputs = scan_blocks(
             self.layers,
             self.config,
             self.count,
-            lambda block, x, layer, _: block.prefill(
-                x,
-                layer,
-                mask=add_window(mask, layer.window_size),
-                last_B=last_B,
-                length=width + length,
-                relative_positions=table,
+            functools.partial(
+                Block.prefill, mask=mask, last_B=last_B, length=width + length, relative_positions=self.relative()
             ),
             self.embed(tokens_BxP, jnp.arange(width)[None], None),
         )
@@ -205,7 +202,7 @@ class Decoder(TokenDecoder):
             relative=self.relative,
             norm=self.norm,
             memories=[None] * self.count,
-            asked=capture_for_stack(STACK, capture),
+            capture=capture_for_stack(STACK, capture),
         )
         return logits_RxV, cache, Aux(maps_of_stack(STACK, aux), {}, state)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from transformer.layers.fine_tuning_heads import make_head_layer
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.sequence_lengths import real_lengths
+from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
 from transformer.models.model import Aux, Inputs, Model
 from transformer.models.model_family import ModelFamily
@@ -218,16 +220,20 @@ class Encoder(TokenModel):
         embedding_key, layers_key = split_key(key if train else None)
         layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)
         types_BxT = jnp.asarray(inputs["types"]) if "types" in inputs else None
-        x_BxTxE, aux = self.run_self_attention(
+        x_BxTxE, outputs = scan_blocks(
             self.layers,
+            self.config,
             self.count,
+            functools.partial(
+                Block.__call__,
+                mask=mask,
+                relative_positions=self.relative(),
+                capture=capture_for_stack(STACK, capture),
+            ),
             self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key, types_BxT),
-            mask,
-            relative=self.relative,
-            norm=self.norm,
             key=layers_key,
-            asked=capture_for_stack(STACK, capture),
         )
+        x_BxTxE, aux = self.norm(x_BxTxE), stack_by_layer(outputs)
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence.logits(extras["pooled"])

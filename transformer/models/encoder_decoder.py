@@ -1,6 +1,8 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), and the variants of Marian and T5."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
@@ -12,14 +14,15 @@ from transformer.attention.sites import Axis
 from transformer.config import NumLayers, UserError
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import InitializationRule, deepnorm_encoder_decoder
-from transformer.layers.multi_head_attention import MultiHeadAttention
+from transformer.layers.kv_cache import KeysAndValues
 from transformer.layers.sequence_lengths import real_lengths, target_lengths
 from transformer.layers.transformer_block import (
+    Block,
     BlockAux,
     EncoderMemory,
-    add_window,
+    PerLayerInputs,
     outputs_of_each_layer,
-    run_layers,
+    scan_blocks,
     stack_by_layer,
 )
 from transformer.layers.transformer_config import (
@@ -121,25 +124,22 @@ class EncoderDecoder(TokenDecoder):
         # Padded queries see nothing: their rows stay out of maps and statistics.
         mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
         memory = EncoderMemory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
-        table = None if self.decoder_relative is None else self.decoder_relative()
-        asked = capture_for_stack(DECODER, capture)
         embedding_key, layers_key = split_key(decoder_key)
-        x_BxTxE, outputs = run_layers(
+        x_BxTxE, outputs = scan_blocks(
             self.decoder,
             self.config,
             self.decoder_layers,
-            lambda block, x, layer, _: block(
-                x,
-                layer,
-                mask=add_window(mask, layer.window_size),
-                relative_positions=table,
+            functools.partial(
+                Block.__call__,
+                mask=mask,
+                relative_positions=self.decoder_relative(),
                 memory=memory,
-                capture=asked,
+                capture=capture_for_stack(DECODER, capture),
             ),
             self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
             key=layers_key,
         )
-        x_BxTxE = x_BxTxE if self.decoder_norm is None else self.decoder_norm(x_BxTxE)
+        x_BxTxE = self.decoder_norm(x_BxTxE)
         maps: dict[str, CapturedAttention] = {}
         losses: dict[str, AuxiliaryLoss] = {}
         for stack, of_stack in ((ENCODER, of_encoder), (DECODER, stack_by_layer(outputs))):
@@ -164,37 +164,34 @@ class EncoderDecoder(TokenDecoder):
         lengths = real_lengths(source_BxS, self.pad)
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
         embedding_key, layers_key = split_key(key)
-        x_BxSxE, aux = self.run_self_attention(
+        x_BxSxE, outputs = scan_blocks(
             self.encoder,
+            self.config,
             self.encoder_layers,
+            functools.partial(
+                Block.__call__,
+                mask=mask,
+                relative_positions=self.encoder_relative(),
+                capture=capture_for_stack(ENCODER, capture),
+            ),
             self.embed(source_BxS, jnp.arange(source_BxS.shape[1])[None], embedding_key),
-            mask,
-            relative=self.encoder_relative,
-            norm=self.encoder_norm,
             key=layers_key,
-            asked=capture_for_stack(ENCODER, capture),
         )
-        return x_BxSxE, lengths, aux
+        return self.encoder_norm(x_BxSxE), lengths, stack_by_layer(outputs)
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token."""
         memory_BxSxE, lengths, _ = self.encode(inputs, None, None)
         examples, groups, depth = len(memory_BxSxE), self.config.resolved_kv_heads, self.config.resolved_head_dim
 
-        def empty(attention: MultiHeadAttention, window: int) -> tuple[Array, Array]:
-            zeros = jnp.zeros((examples, attention.cache_length(length, window), groups, depth), self.dtype)
-            return zeros, zeros
+        def prefill(block: Block, carry: Array, layer: PerLayerInputs) -> tuple[Array, tuple[Any, KeysAndValues]]:
+            assert block.cross is not None
+            memory = block.cross.keys_and_values(memory_BxSxE)
+            slots = block.attention.cache_length(length, layer.window_size)
+            empty = jnp.zeros((examples, slots, groups, depth), self.dtype)
+            return carry, (memory, (empty, empty))
 
-        _, outputs = run_layers(
-            self.decoder,
-            self.config,
-            self.decoder_layers,
-            lambda block, carry, layer, _: (
-                carry,
-                (block.cross.keys_and_values(memory_BxSxE), empty(block.attention, layer.window_size)),
-            ),
-            jnp.zeros(()),
-        )
+        _, outputs = scan_blocks(self.decoder, self.config, self.decoder_layers, prefill, jnp.zeros(()))
         memories, filled = zip(*outputs_of_each_layer(outputs), strict=True)
         cache = self.make_cache(
             self.decoder,
@@ -224,7 +221,7 @@ class EncoderDecoder(TokenDecoder):
             relative=self.decoder_relative,
             norm=self.decoder_norm,
             memories=[EncoderMemory(content, mask) for content in cache.examples["memory"]],
-            asked=capture_for_stack(DECODER, capture),
+            capture=capture_for_stack(DECODER, capture),
         )
         return logits_RxV, cache, Aux(maps_of_stack(DECODER, aux), {}, state)
 

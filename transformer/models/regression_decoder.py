@@ -19,6 +19,7 @@ from transformer.layers.functional_module import FunctionalModule, ParameterBuil
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import TransformerConfig, block_config_from, check_ring_attention
 from transformer.logical_axes import Placement
 from transformer.models.model import Aux, Inputs, Model
@@ -96,17 +97,16 @@ class RegressionDecoder(BlockStacks):
         vectors_BxTxI = jnp.asarray(inputs["vectors"], self.dtype)
         embedding_key, layers_key = split_key(key if train else None)
         positions_TxE = self.positions(jnp.arange(vectors_BxTxI.shape[1])).astype(self.dtype)
-        x_BxTxE, aux = self.run_self_attention(
+        x_BxTxE, outputs = scan_blocks(
             self.layers,
+            self.config,
             self.count,
+            functools.partial(Block.__call__, mask=Mask(causal=True), capture=capture_for_stack(STACK, capture)),
             dropout(self.embed(vectors_BxTxI) + positions_TxE[None], self.config.dropout, embedding_key),
-            Mask(causal=True),
-            relative=None,
-            norm=self.norm,
             key=layers_key,
-            asked=capture_for_stack(STACK, capture),
         )
-        return self.head(x_BxTxE), Aux(maps_of_stack(STACK, aux), {}, state)
+        aux = stack_by_layer(outputs)
+        return self.head(self.norm(x_BxTxE)), Aux(maps_of_stack(STACK, aux), {}, state)
 
 
 def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:

@@ -1,7 +1,7 @@
 """Base classes of the Transformer families: stacks of blocks, models over tokens, and decoding with a cache."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
+from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.beam_rows import repeat_per_beam
@@ -19,7 +20,6 @@ from transformer.layers.initialization import DeepNorm
 from transformer.layers.kv_cache import KeysAndValues, initial_ancestors, repeat_cache, rows_per_cache, update_ancestors
 from transformer.layers.lora import add_lora
 from transformer.layers.mixture_of_experts import MixtureOfExpertsConfig
-from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_block import (
     Block,
@@ -27,17 +27,12 @@ from transformer.layers.transformer_block import (
     BlockCapture,
     BlockGroup,
     EncoderMemory,
-    PerLayerInputs,
-    add_window,
-    run_layers,
-    run_layers_unrolled,
     stack_aux,
-    stack_by_layer,
+    unroll_blocks,
 )
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, StatelessModule
 
-FinalNorm = LayerNorm | RmsNorm | None
 OptionalKey = Key[Array, ""] | None
 
 
@@ -74,55 +69,26 @@ class BlockStacks(StatelessModule):
             return builder.stack(functools.partial(block, bool(config.experts.count)), count)
         return builder.stack(lambda builder: BlockGroup(block, group, builder), count // group)
 
-    def make_relative_positions(self, *, bidirectional: bool, builder: ParameterBuilder) -> SharedPositions | None:
-        """Build the relative position parameters that all layers of a stack share; None if the scheme has none."""
+    def make_relative_positions(
+        self, *, bidirectional: bool, builder: ParameterBuilder
+    ) -> Callable[[], PositionScheme | None]:
+        """Build the relative position parameters that all layers of a stack share; without any, a call returns None."""
         if not self.config.positions.scheme.shared_by_layers:
-            return None
+            return no_shared_positions
         return SharedPositions(self.config, bidirectional=bidirectional, builder=builder)
 
-    def make_final_norm(self, builder: ParameterBuilder) -> FinalNorm:
-        """Build the norm after the last block; None if the norm placement has none."""
-        return self.config.make_norm(builder) if self.config.norm_placement.final_norm else None
+    def make_final_norm(self, builder: ParameterBuilder) -> Callable[[Array], Array]:
+        """Build the norm after the last block; the identity if the norm placement has none."""
+        return self.config.make_norm(builder) if self.config.norm_placement.final_norm else identity
 
-    def run_self_attention(
-        self,
-        stacked: Module,
-        count: int,
-        x_BxTxE: Float[Array, "B T E"],
-        mask: Mask,
-        *,
-        relative: SharedPositions | None,
-        norm: FinalNorm,
-        key: OptionalKey,
-        asked: BlockCapture,
-    ) -> tuple[Float[Array, "B T E"], BlockAux]:
-        """Run a stack of self-attention blocks over whole sequences, and its final norm.
 
-        Args:
-            stacked: The stack.
-            count: Number of layers.
-            x_BxTxE: The embeddings.
-            mask: Which keys each query may see.
-            relative: The shared relative positions, if any.
-            norm: The final norm, if any.
-            key: Random key for dropout; None means evaluation.
-            asked: Which maps to capture.
+def no_shared_positions() -> None:
+    """Stand for the shared relative positions of a stack that has none."""
 
-        Returns:
-            The outputs, and the auxiliary results of the layers, stacked.
-        """
-        table = None if relative is None else relative()
-        x_BxTxE, outputs = run_layers(
-            stacked,
-            self.config,
-            count,
-            lambda block, x, layer, _: block(
-                x, layer, mask=add_window(mask, layer.window_size), relative_positions=table, capture=asked
-            ),
-            x_BxTxE,
-            key=key,
-        )
-        return (x_BxTxE if norm is None else norm(x_BxTxE)), stack_by_layer(outputs)
+
+def identity(x: Array) -> Array:
+    """Stand for the final norm of a stack that has none."""
+    return x
 
 
 class TokenModel(BlockStacks, EmbeddingAndHead):
@@ -279,10 +245,10 @@ class TokenDecoder(TokenModel):
         cache: Cache,
         tokens_R: Int[Array, " R"],
         *,
-        relative: SharedPositions | None,
-        norm: FinalNorm,
+        relative: Callable[[], PositionScheme | None],
+        norm: Callable[[Array], Array],
         memories: Sequence[EncoderMemory | None],
-        asked: BlockCapture,
+        capture: BlockCapture,
     ) -> tuple[Float[Array, "R V"], Cache, BlockAux]:
         """Run one new position of every row through a stack.
 
@@ -290,10 +256,10 @@ class TokenDecoder(TokenModel):
             stacked: The stack.
             cache: The cache.
             tokens_R: The token that each row reads.
-            relative: The shared relative positions, if any.
-            norm: The final norm, if any.
+            relative: The relative positions that layers share.
+            norm: The final norm.
             memories: What the cross-attention of each layer reads; None without cross-attention.
-            asked: Which maps to capture.
+            capture: Which maps to capture.
 
         Returns:
             The logits, the next cache, and the auxiliary results of the layers.
@@ -306,30 +272,23 @@ class TokenDecoder(TokenModel):
         rows_sharing = caches[0][0].shape[2]
         ancestors_RxT = update_ancestors(cache.rows["ancestors"], position_R, rows_sharing)
 
-        table = None if relative is None else relative()
-
-        def step_layer(
-            block: Any, x_RxE: Array, layer: PerLayerInputs, cache_and_memory: Any
-        ) -> tuple[Array, tuple[KeysAndValues, BlockAux]]:
-            cache, memory = cache_and_memory
-            x_RxE, grown_ring, aux = block.step(
+        table = relative()
+        x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
+        blocks = unroll_blocks(stacked, self.config, cache.weights["layers"])
+        grown_caches: tuple[KeysAndValues, ...] = ()
+        aux: tuple[BlockAux, ...] = ()
+        for (block, layer), layer_cache, memory in zip(blocks, caches, memories, strict=True):
+            x_RxE, grown_cache, layer_aux = block.step(
                 x_RxE,
                 layer,
-                cache,
+                layer_cache,
                 position_R,
                 ancestors_RxT=ancestors_RxT,
                 relative_positions=table,
                 memory=memory,
-                capture=asked,
+                capture=capture,
             )
-            return x_RxE, (grown_ring, aux)
-
-        x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
-        caches_and_memories = list(zip(caches, memories, strict=True))
-        x_RxE, outputs = run_layers_unrolled(
-            stacked, self.config, cache.weights["layers"], step_layer, x_RxE, caches_and_memories
-        )
-        grown_caches, aux = zip(*outputs, strict=True)
+            grown_caches, aux = (*grown_caches, grown_cache), (*aux, layer_aux)
         self_attention = [layer_aux.attention for layer_aux in aux if layer_aux.attention is not None]
         widths = {captured.weights.shape[-1] for captured in self_attention if captured.weights is not None}
         if len(widths) > 1:
@@ -337,7 +296,7 @@ class TokenDecoder(TokenModel):
                 f"layers of unlike windows keep {sorted(widths)} keys, whose maps at one decoding step have no common "
                 "shape: capture the maps of whole sequences instead"
             )
-        logits_RxV = self.logits_from_matrix(cache.weights["output_matrix"], x_RxE if norm is None else norm(x_RxE))
+        logits_RxV = self.logits_from_matrix(cache.weights["output_matrix"], norm(x_RxE))
         rows = {**cache.rows, "position": position_R + 1, "ancestors": ancestors_RxT}
         if rows_sharing > 1:
             cache = cache._replace(rows=rows, examples={**cache.examples, "kv_caches": grown_caches})

@@ -1,7 +1,7 @@
 """Transformer-XL: a decoder that reads a long text in segments, with a memory of earlier ones (Dai et al. 2019)."""
 
 import dataclasses
-from typing import Any
+import functools
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -14,11 +14,10 @@ from transformer.layers.segment_memory import (
     TOKENS,
     apply_block_with_memory,
     mask_after_memory,
-    next_memory,
     split_memory_by_layer,
     stack_memory_of_layers,
 )
-from transformer.layers.transformer_block import BlockAux, PerLayerInputs, add_window, run_layers, stack_by_layer
+from transformer.layers.transformer_block import scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import SEGMENT_MODEL_POSITIONS, PositionEncoding, check_ring_attention
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
 from transformer.models.model import Aux, Inputs, Model
@@ -86,31 +85,29 @@ class TransformerXLDecoder(Decoder):
             if "segments" in inputs:
                 raise ValueError("inputs has segments and a memory: packed texts do not follow one another")
             mask = mask_after_memory(mask, memory.shape[2], jnp.asarray(inputs["past"]), tokens_BxT.shape[1])
-        table, asked = None if self.relative is None else self.relative(), capture_for_stack(STACK, capture)
-
-        def function(block: Any, x: Array, layer: PerLayerInputs, held: Any) -> tuple[Array, tuple[BlockAux, Array]]:
-            seen = add_window(mask, layer.window_size)
-            x, aux, attended = apply_block_with_memory(
-                block, x, layer, held, mask=seen, relative_positions=table, capture=asked
-            )
-            return x, (aux, next_memory(attended, config.memory_length))
-
         embedding_key, layers_key = split_key(key if train else None)
         positions_1xT = jnp.arange(tokens_BxT.shape[1])[None]
-        x_BxTxE, outputs = run_layers(
+        x_BxTxE, outputs = scan_blocks(
             self.layers,
             config,
             self.count,
-            function,
+            functools.partial(
+                apply_block_with_memory,
+                memory_length=config.memory_length,
+                mask=mask,
+                relative_positions=self.relative(),
+                capture=capture_for_stack(STACK, capture),
+            ),
             self.embed(tokens_BxT, positions_1xT, embedding_key),
             key=layers_key,
-            inputs=split_memory_by_layer(memory, len(config.window_pattern)),
+            segment_memories=split_memory_by_layer(memory, len(config.window_pattern)),
         )
-        of_each, kept = zip(*outputs, strict=True)
-        aux = stack_by_layer(of_each)
-        extras = {"memory": stack_memory_of_layers(kept)} if config.memory_length else {}
-        x_BxTxE = x_BxTxE if self.norm is None else self.norm(x_BxTxE)
-        return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts))
+        layers_aux, memories = zip(*outputs, strict=True)
+        aux = stack_by_layer(layers_aux)
+        extras = {"memory": stack_memory_of_layers(memories)} if config.memory_length else {}
+        return self.norm(x_BxTxE), Aux(
+            maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts)
+        )
 
 
 def build(config: TransformerXLConfig, interface: TaskInterface, precision: Precision) -> Model:

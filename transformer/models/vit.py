@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from typing import Any, assert_never
 
 import jax
@@ -23,6 +24,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
 from transformer.layers.norm import NormKind
 from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import (
     Biases,
     Remat,
@@ -187,11 +189,16 @@ class Vit(BlockStacks):
                 first = jnp.asarray(token[...], self.dtype)
                 x_BxNxE = jnp.concatenate([jnp.broadcast_to(first, (len(x_BxNxE), *first.shape)), x_BxNxE], axis=1)
         x_BxNxE = dropout(self.positions(x_BxNxE), self.config.dropout, embedding_key)
-        asked = capture_for_stack(STACK, capture)
-        x_BxNxE, aux = self.run_self_attention(
-            self.layers, self.count, x_BxNxE, Mask(), relative=None, norm=self.norm, key=layers_key, asked=asked
+        x_BxNxE, outputs = scan_blocks(
+            self.layers,
+            self.config,
+            self.count,
+            functools.partial(Block.__call__, mask=Mask(), capture=capture_for_stack(STACK, capture)),
+            x_BxNxE,
+            key=layers_key,
         )
-        return self.logits(x_BxNxE), Aux(maps_of_stack(STACK, aux), {}, state)
+        aux = stack_by_layer(outputs)
+        return self.logits(self.norm(x_BxNxE)), Aux(maps_of_stack(STACK, aux), {}, state)
 
     def logits(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B C"]:
         """Return the logits of the classes from the states after the last block."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,12 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import (
     TOKENS,
     memory_key_axis,
-    next_memory,
     split_memory_by_layer,
     stack_memory_of_layers,
     valid_keys,
 )
 from transformer.layers.sequence_lengths import real_positions
-from transformer.layers.transformer_block import PerLayerInputs, add_window, merge_periods_into_layers, run_layers
+from transformer.layers.transformer_block import merge_periods_into_layers, scan_blocks
 from transformer.layers.transformer_config import (
     SEGMENT_MODEL_POSITIONS,
     Biases,
@@ -38,6 +37,7 @@ from transformer.layers.transformer_config import (
 from transformer.layers.two_stream_attention import (
     SegmentDifferences,
     StreamCaptures,
+    StreamMaps,
     StreamMasks,
     StreamStates,
     apply_two_stream_block,
@@ -274,25 +274,6 @@ class XLNet(TokenModel):
         all_BxT = jnp.broadcast_to(jnp.arange(length), (batch, length))
         predicted_BxP = jnp.asarray(inputs.get("predicted", all_BxT))
         masks = self._masks(inputs, predicted_BxP if "predicted" in inputs else None)
-        table = self._kinds(inputs)
-        asked = StreamCaptures(capture_for_site(CONTENT, capture), capture_for_site(QUERY, capture))
-
-        def function(
-            block: Any, streams: StreamStates, layer: PerLayerInputs, held: Any
-        ) -> tuple[StreamStates, tuple[StreamCaptures, Array]]:
-            seen = StreamMasks(*(add_window(mask, layer.window_size) for mask in masks))
-            streams, maps, attended = apply_two_stream_block(
-                block,
-                streams,
-                layer,
-                held,
-                masks=seen,
-                predicted_BxP=predicted_BxP,
-                relative_positions=table,
-                capture=asked,
-            )
-            return streams, (maps, next_memory(attended, config.memory_length))
-
         keys = dict(zip(("content", "query"), split_key(key if train else None), strict=True))
         ends, layers_key = split_key(keys["content"])
         query_BxPxE = None
@@ -301,18 +282,26 @@ class XLNet(TokenModel):
             blank_BxPxE = jnp.broadcast_to(self.blank[...].astype(self.dtype), (*predicted_BxP.shape, config.width))
             query_BxPxE = dropout(blank_BxPxE, config.dropout, keys["query"])
         first = StreamStates(self.embed(tokens_BxT, all_BxT[:1], ends), query_BxPxE)
-        streams, outputs = run_layers(
+        streams, outputs = scan_blocks(
             self.layers,
             config,
             config.layers,
-            function,
+            functools.partial(
+                apply_two_stream_block,
+                memory_length=config.memory_length,
+                masks=masks,
+                predicted_BxP=predicted_BxP,
+                relative_positions=self._kinds(inputs),
+                capture=StreamCaptures(capture_for_site(CONTENT, capture), capture_for_site(QUERY, capture)),
+            ),
             first,
             key=layers_key,
-            inputs=split_memory_by_layer(memory, len(config.window_pattern)),
+            segment_memories=split_memory_by_layer(memory, len(config.window_pattern)),
         )
-        maps, kept = zip(*outputs, strict=True)
-        extras = {"memory": stack_memory_of_layers(kept)} if config.memory_length else {}
-        return self._closed(streams), Aux(_maps_of(maps), extras, None)
+        maps, memories = zip(*outputs, strict=True)
+        extras = {"memory": stack_memory_of_layers(memories)} if config.memory_length else {}
+        query = None if streams.query is None else self.norm(streams.query)
+        return StreamStates(self.norm(streams.content), query), Aux(_maps_of(maps), extras, None)
 
     def _masks(self, inputs: Inputs, predicted_BxP: Array | None) -> StreamMasks:
         tokens_BxT = jnp.asarray(inputs["tokens"])
@@ -334,19 +323,13 @@ class XLNet(TokenModel):
         of_keys = jnp.pad(types_BxT, ((0, 0), (_slots(inputs), 0)))
         return SegmentDifferences(types_BxT[:, :, None] != of_keys[:, None])
 
-    def _closed(self, streams: StreamStates) -> StreamStates:
-        """Apply the final norm, if there is one, to both streams."""
-        if self.norm is None:
-            return streams
-        return StreamStates(self.norm(streams.content), None if streams.query is None else self.norm(streams.query))
-
 
 def _slots(inputs: Inputs) -> int:
     """Return the number of positions of the memory; 0 without one."""
     return inputs["memory"].shape[2] if "memory" in inputs else 0
 
 
-def _maps_of(maps: tuple[StreamCaptures, ...]) -> dict[str, CapturedAttention]:
+def _maps_of(maps: tuple[StreamMaps, ...]) -> dict[str, CapturedAttention]:
     """Return the captured maps by site, in the order of the layers."""
     of_sites = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
     return {site: jax.tree.map(merge_periods_into_layers, *each) for site, each in of_sites if each[0] is not None}
