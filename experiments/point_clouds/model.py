@@ -98,9 +98,9 @@ class SetTransformer(BlockStacks):
         model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
         coordinates = (("features", interface.inputs["points"].shape[-1]),)
         self.embed = Linear(coordinates, model, bias=True, builder=builder)
-        self.layers = None
+        make_blocks = functools.partial(self.make_blocks, cross=False, deep=deep, builder=builder)
+        self.layers = make_blocks(config.layers) if config.layers else None
         if config.layers:
-            self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
             self.norm = self.make_final_norm(builder)
         if config.pooling is Pooling.ATTENTION:
             self.seed = builder.parameter(jax.nn.initializers.normal(1.0), (1, config.width), ("positions", "embed"))

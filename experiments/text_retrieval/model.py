@@ -96,9 +96,9 @@ class DualEncoder(TokenModel):
         super().__init__(config, config.padded_vocab_size(interface.vocabularies["joint"]), builder=builder)
         assert interface.pad_id is not None
         self.count, self.pad, self.pooling = config.layers, interface.pad_id, config.pooling
-        self.layers = None
+        make_blocks = functools.partial(self.make_blocks, cross=False, deep=deep, builder=builder)
+        self.layers = make_blocks(config.layers) if config.layers else None
         if config.layers:
-            self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
             self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
             self.norm = self.make_final_norm(builder)
 
