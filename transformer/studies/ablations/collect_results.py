@@ -1,5 +1,7 @@
 """Read the results of an ablation's runs from their run directories."""
 
+import contextlib
+import datetime
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,7 @@ from transformer.attention.statistics import ENTROPY, FIRST_TOKEN
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_reading import read_records
-from transformer.runs.run_directory import RunDirectory, RunStart
+from transformer.runs.run_directory import RunDirectory, RunStart, parse_time
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_plan import PlannedRun
 from transformer.studies.ablations.run_result import Point, RunResult
@@ -34,6 +36,7 @@ class EndedRun(NamedTuple):
         path: The run directory.
         directory: The run directory, as shown.
         command: The command that trains it again.
+        began: When its first attempt began, in seconds since 1970, by the trial store; None if that has none.
     """
 
     planned: PlannedRun
@@ -41,6 +44,7 @@ class EndedRun(NamedTuple):
     path: Path
     directory: str
     command: str
+    began: float | None = None
 
 
 def collect_results(spec: Ablation, ended: Sequence[EndedRun]) -> list[RunResult]:
@@ -119,6 +123,23 @@ def head_statistics_over_training(maps: Path) -> dict[str, dict[str, tuple[Point
     return curves
 
 
+def first_start_of_run(path: Path, began: float | None) -> datetime.datetime | None:
+    """Return when a run first began, by its own starts and by the trial store, in UTC.
+
+    Args:
+        path: The run directory.
+        began: When its first attempt began, in seconds since 1970, by the trial store; None if that has none.
+
+    Returns:
+        The earliest time that any of them records; None if none does.
+    """
+    times = [parse_time(start.started) for start in RunDirectory(path).starts()]
+    if began is not None:
+        with contextlib.suppress(ValueError, OverflowError):  # beyond the year 9999
+            times.append(datetime.datetime.fromtimestamp(began, datetime.UTC))
+    return min((time for time in times if time is not None), default=None)
+
+
 def collect_provenance(directories: Sequence[Path]) -> dict[str, Any]:
     """Collect the hardware, commit and package versions of some runs; if they differ, all of them are listed."""
     starts = [start for directory in directories for start in RunDirectory(directory).starts()]
@@ -137,6 +158,7 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
     if ended.state == "done":
         _check_reported(spec, records, planned)
     of_choice = metric_curve(records, spec.selection_metric)
+    provenance, started = collect_provenance([ended.path]), first_start_of_run(ended.path, ended.began)
     flops = [value for _, value in metric_curve(records, "train/flops_per_step")]
     return RunResult(
         arm_name=planned.arm_name,
@@ -153,6 +175,9 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
         directory=ended.directory,
         command=ended.command,
         trust_flags=shlex.join(trust_flags(planned.trial.config)),
+        started=None if started is None else started.isoformat(timespec="seconds"),
+        commit=provenance["commit"],
+        hardware=provenance["hardware"],
     )
 
 

@@ -279,6 +279,23 @@ class TrialStore:
         ended = _outcome(file)
         return ended.began, ended.ended
 
+    def has_begun(self, trial: Trial) -> bool:
+        """Return whether a trial has an attempt, an outcome or a run directory."""
+        return self._folder(trial).exists() or self.directory(trial).exists()
+
+    def first_attempt_time(self, trial: Trial) -> float | None:
+        """Return when the first attempt of a trial began, in seconds since 1970, also of a forgotten one.
+
+        Returns:
+            The time; None if no attempt is recorded.
+        """
+        ended = self.start_and_end_times(trial)
+        began = [] if ended is None else [ended[0]]
+        began += [
+            entry.began for entry in _attempts(self._folder(trial)) if entry is not None and entry.began is not None
+        ]
+        return min(began, default=None)
+
     def directory(self, trial: Trial) -> Path:
         """Return the run directory of a trial."""
         return self.path / "trials" / trial.name
@@ -359,13 +376,8 @@ class TrialLease:
 
     def attempts(self) -> list[TrialAttempt]:
         """Return the starts so far that are not forgotten."""
-        try:
-            content = read_regular_file(self.folder / "attempts.jsonl")
-        except FileNotFoundError:
-            return []
         attempts: list[TrialAttempt] = []
-        for number, line in enumerate(_whole_lines(content).splitlines(), 1):
-            entry = _attempt(line)
+        for number, entry in enumerate(_attempts(self.folder), 1):
             if entry is None:  # a start is counted too few
                 print(f"{self.folder}/attempts.jsonl:{number} is not what was written: left out", file=sys.stderr)
             elif entry.step is not None:
@@ -426,6 +438,15 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     except UserError:
         return None
     return strip_checksum(entry) if has_valid_checksum(entry) else None
+
+
+def _attempts(folder: Path) -> list[AttemptRecord | None]:
+    """Return the lines of a trial's attempts.jsonl, None for one that is not what was written."""
+    try:
+        content = read_regular_file(folder / "attempts.jsonl")
+    except FileNotFoundError:
+        return []
+    return [_attempt(line) for line in _whole_lines(content).splitlines()]
 
 
 def _attempt(line: bytes) -> AttemptRecord | None:
