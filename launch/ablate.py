@@ -292,7 +292,7 @@ def _registration(
         trial_store.path,
         about,
         registration_contents(spec, arguments.config, planned),
-        [first_start_of_run(trial_store.directory(trial), trial_store.first_attempt_time(trial)) for trial in begun],
+        [first_start_of_run(trial_store.directory(trial), trial_store.attempt_times(trial)) for trial in begun],
         lambda sha256, since: find_hash_commit(sha256, since, folders),
     )
 
@@ -488,8 +488,8 @@ def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", trial_store: "
             workdir=f"{Path(str(trial_store.path)).name}-again/{each.trial.name}",
             data_dir=arguments.data_dir,
         )
-        began = trial_store.first_attempt_time(each.trial)
-        ended.append(EndedRun(each, outcome.state.value, path, f"trials/{each.trial.name}", command, began))
+        times = trial_store.attempt_times(each.trial)
+        ended.append(EndedRun(each, outcome.state.value, path, f"trials/{each.trial.name}", command, times))
     return ended
 
 

@@ -65,7 +65,7 @@ def sentences(path: Path, contents: Mapping[str, Any] = CONTENTS) -> list[str]:
     """What the report says first of the study in a folder."""
     trial_store = TrialStore.open_existing(path)
     starts = [
-        first_start_of_run(trial_store.directory(trial), trial_store.first_attempt_time(trial))
+        first_start_of_run(trial_store.directory(trial), trial_store.attempt_times(trial))
         for trial in trial_store.trials()
         if trial_store.has_begun(trial)
     ]
@@ -294,14 +294,42 @@ def test_what_is_no_registration_is_refused_in_one_line(sound: Path, tmp_path: P
     assert "\n" not in str(refusal.value)
 
 
-def test_runs_without_a_start_time_show_nothing(sound: Path, tmp_path: Path) -> None:
+ATTEMPTS = Path("trial_status", PLANNED[0].trial.name, "attempts.jsonl")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: begin(path, 9e11),  # beyond every calendar
+        lambda path: environment(path, [{"started": "some day"}]),
+        lambda path: environment(path, [{}, {"started": "2099-01-01T00:00+00:00"}]),
+        lambda path: environment(path, [{"started": "2020-01-01T00:00:00"}]),
+        lambda path: (path / ATTEMPTS).write_text('garbage\n{"step": 0, "began": 1e9, "worker": "x"}\n{}\n'),
+        lambda path: (
+            [
+                (path / "trial_status" / PLANNED[0].trial.name / name).unlink()
+                for name in ("attempts.jsonl", "outcome.json")
+            ]
+            + [environment(path, [])]
+        ),
+    ],
+)
+def test_runs_whose_first_start_is_not_readable_show_nothing(
+    sound: Path, tmp_path: Path, change: Callable[[Path], object]
+) -> None:
     path = Path(shutil.copytree(sound, tmp_path / "study"))
-    begin(path, 9e11)  # beyond every calendar
-    begin(path, 9e11, attempts=False)
-    environment(path, [{"started": "some day"}, {}])
+    change(path)
     first, *_ = sentences(path)
     assert "but 1 of 12 runs have no start time, so that nothing shows that it came before the runs" in first
     assert "before its first run" not in first
+
+
+def test_attempts_that_cannot_be_read_are_named(sound: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(sound, tmp_path / "study"))
+    (path / ATTEMPTS).unlink()
+    (path / ATTEMPTS).mkdir()
+    with pytest.raises(UserError, match=r"attempts\.jsonl cannot be read: Is a directory"):
+        sentences(path)
 
 
 def test_a_start_that_was_forgotten_for_a_new_try_is_the_first(sound: Path, tmp_path: Path) -> None:
@@ -396,7 +424,7 @@ def test_a_commit_shows_only_what_is_older_than_the_runs(sound: Path, date: str,
     from transformer.studies.ablations.hash_commits import HashCommit
 
     trial_store = TrialStore.open_existing(sound)
-    starts = [first_start_of_run(trial_store.directory(trial), None) for trial in trial_store.trials()]
+    starts = [first_start_of_run(trial_store.directory(trial), ()) for trial in trial_store.trials()]
     commit = HashCommit("ab" * 20, date, False, pushed)
     checked = check_registration(sound, read_metadata(sound) or {}, CONTENTS, starts, lambda sha256, since: commit)
     assert checked is not None

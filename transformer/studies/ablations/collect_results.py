@@ -1,6 +1,5 @@
 """Read the results of an ablation's runs from their run directories."""
 
-import contextlib
 import datetime
 import shlex
 import warnings
@@ -36,7 +35,7 @@ class EndedRun(NamedTuple):
         path: The run directory.
         directory: The run directory, as shown.
         command: The command that trains it again.
-        began: When its first attempt began, in seconds since 1970, by the trial store; None if that has none.
+        attempt_times: When its attempts began, in seconds since 1970; None for an unreadable one.
     """
 
     planned: PlannedRun
@@ -44,7 +43,7 @@ class EndedRun(NamedTuple):
     path: Path
     directory: str
     command: str
-    began: float | None = None
+    attempt_times: Sequence[float | None] = ()
 
 
 def collect_results(spec: Ablation, ended: Sequence[EndedRun]) -> list[RunResult]:
@@ -123,21 +122,28 @@ def head_statistics_over_training(maps: Path) -> dict[str, dict[str, tuple[Point
     return curves
 
 
-def first_start_of_run(path: Path, began: float | None) -> datetime.datetime | None:
+def first_start_of_run(path: Path, attempt_times: Sequence[float | None]) -> datetime.datetime | None:
     """Return when a run first began, by its own starts and by the trial store, in UTC.
 
     Args:
         path: The run directory.
-        began: When its first attempt began, in seconds since 1970, by the trial store; None if that has none.
+        attempt_times: When its attempts began, in seconds since 1970, by the trial store; None for an unreadable one.
 
     Returns:
-        The earliest time that any of them records; None if none does.
+        The earliest time; None if there is none, or one of them is not readable and might be earlier.
     """
     times = [parse_time(start.started) for start in RunDirectory(path).starts()]
-    if began is not None:
-        with contextlib.suppress(ValueError, OverflowError):  # beyond the year 9999
-            times.append(datetime.datetime.fromtimestamp(began, datetime.UTC))
-    return min((time for time in times if time is not None), default=None)
+    times += [None if seconds is None else _utc_time(seconds) for seconds in attempt_times]
+    known = [time for time in times if time is not None]
+    return min(known) if known and len(known) == len(times) else None
+
+
+def _utc_time(seconds: float) -> datetime.datetime | None:
+    """Return the time of some seconds since 1970; None beyond the year 9999."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def collect_provenance(directories: Sequence[Path]) -> dict[str, Any]:
@@ -158,7 +164,7 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
     if ended.state == "done":
         _check_reported(spec, records, planned)
     of_choice = metric_curve(records, spec.selection_metric)
-    provenance, started = collect_provenance([ended.path]), first_start_of_run(ended.path, ended.began)
+    provenance, started = collect_provenance([ended.path]), first_start_of_run(ended.path, ended.attempt_times)
     flops = [value for _, value in metric_curve(records, "train/flops_per_step")]
     return RunResult(
         arm_name=planned.arm_name,

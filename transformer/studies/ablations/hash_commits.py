@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer.runs.run_directory import parse_time
+
 _TIMEOUT = 120  # seconds of one search in a history
 _CLOCK_DIFFERENCE = 86_400  # seconds by which two machines may disagree
 _OLDEST = 1_000_000_000  # smaller numbers git takes for something else
+_LOG = ("log", "--no-show-signature")  # a user's setting would print more lines
 _GOOD_SIGNATURES = ("G", "U")  # git's %G?: valid, and valid by a key of unknown trust
 
 
@@ -40,42 +43,45 @@ def find_hash_commit(sha256: str, since: datetime.datetime, folders: Sequence[Pa
     Returns:
         The commit; None if there is none, no folder is in a repository, or there is no git.
     """
-    found = []
+    commits: list[tuple[datetime.datetime, str, str]] = []
     oldest = f"--since={max(_OLDEST, int(since.timestamp()) - _CLOCK_DIFFERENCE)}"
     roots = dict.fromkeys(root for folder in folders if (root := _run_git(folder, "rev-parse", "--show-toplevel")))
     for root in roots:
         for search in (("--fixed-strings", f"--grep={sha256}"), (f"-S{sha256}", "--no-textconv", "--no-ext-diff")):
-            lines = _run_git(Path(root), "log", "--all", oldest, "--format=%ct %H", *search).split("\n")
-            found += [(int(line.split()[0]), line.split()[1], root) for line in lines if line]
-    if not found:
+            lines = _run_git(Path(root), *_LOG, "--all", oldest, "--format=%H %cI", *search)
+            for commit, _, date in (line.partition(" ") for line in lines.split("\n")):
+                time = parse_time(date)
+                if time is not None:
+                    commits.append((time, commit, root))
+    if not commits:
         return None
-    seconds, commit, root = min(found)
+    time, commit, root = min(commits)
     branches = _run_git(Path(root), "branch", "--remotes", "--contains", commit, "--format=%(refname:short)")
     return HashCommit(
         commit,
-        datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds"),
-        _run_git(Path(root), "log", "-1", "--format=%G?", commit) in _GOOD_SIGNATURES,
+        time.isoformat(timespec="seconds"),
+        _run_git(Path(root), *_LOG, "-1", "--format=%G?", commit) in _GOOD_SIGNATURES,
         branches.partition("\n")[0],
     )
 
 
-def describe_hash_commit(found: Any, num_runs_before: int) -> str:
+def describe_hash_commit(commit: Any, num_runs_before: int) -> str:
     """Say which commit holds the hash of a registration.
 
     Args:
-        found: The fields of the `HashCommit`; None if no commit has the hash.
+        commit: The fields of the `HashCommit`; None if no commit has the hash.
         num_runs_before: The number of runs that began before the date of the commit.
     """
-    if found is None:
+    if commit is None:
         return "Not timestamped: no commit holds the hash, so that registration.json alone says when it was made."
-    signed = "signed" if found["is_signed"] else "not signed"
-    pushed = f"pushed to {found['pushed_to']}" if found["pushed_to"] else "not pushed"
-    told = f"The hash is in commit {found['commit'][:12]} of {format_time(found['date'])} ({signed}, {pushed})"
+    signed = "signed" if commit["is_signed"] else "not signed"
+    pushed = f"pushed to {commit['pushed_to']}" if commit["pushed_to"] else "not pushed"
+    sentence = f"The hash is in commit {commit['commit'][:12]} of {format_time(commit['date'])} ({signed}, {pushed})"
     if num_runs_before:
-        return f"{told}, after {num_runs_before} runs had begun: it does not show that the registration is older."
-    if not found["is_signed"] and not found["pushed_to"]:
-        return f"{told}: this clone alone says so until it is pushed."
-    return f"{told}."
+        return f"{sentence}, after {num_runs_before} runs had begun: it does not show that the registration is older."
+    if not commit["is_signed"] and not commit["pushed_to"]:
+        return f"{sentence}: this clone alone says so until it is pushed."
+    return f"{sentence}."
 
 
 def format_time(time: str) -> str:

@@ -81,17 +81,17 @@ def describe_prediction(spec: Ablation, judged: PredictionOutcome) -> str:
             return f"{words}runs are missing or diverged, so that there is no difference."
         return f"{words}runs diverged, so that only their order counts ({agreeing})."
     difference, interval = judged.difference, judged.interval
-    told = "the difference is"
+    subject = "the difference is"
     if judged.prediction.more_than_on is not None:
-        told = "the excess is"
+        subject = "the excess is"
     elif judged.prediction.direction is not PredictedDirection.SIMILAR:
-        told = f"{judged.prediction.arm} is {_observed_direction(judged.prediction, difference)} by"
+        subject = f"{judged.prediction.arm} is {_observed_direction(judged.prediction, difference)} by"
         if difference < 0:
             difference, interval = -difference, interval and _oriented(interval, -1.0)
     size = round_to_error(difference, (interval.high - interval.low) / 2 if interval else None)
     several = f", adjusted for {judged.num_adjusted} comparisons" if judged.num_adjusted > 1 else ""
     with_interval = f"{format_interval(interval)}{several}" if interval else "no interval"
-    return f"{words}{told} {size} in {spec.reported_metric} ({with_interval}; {agreeing})."
+    return f"{words}{subject} {size} in {spec.reported_metric} ({with_interval}; {agreeing})."
 
 
 def prediction_as_json(spec: Ablation, judged: PredictionOutcome) -> dict[str, Any]:
@@ -182,13 +182,13 @@ def _tuning_error(study: StudyResults, prediction: Prediction, seeds: Sequence[i
     """Return the jackknife's standard error of the excess, with tuned values selected anew without each seed."""
     means = []
     for without in seeds:
-        kept = [seed for seed in seeds if seed != without]
+        other_seeds = [seed for seed in seeds if seed != without]
         excess = 0.0
         for task, weight in ((prediction.task, 1.0), (prediction.more_than_on, -1.0)):
             own, reference = (
                 study.compared_values_by_seed(arm, task, without) for arm in (prediction.arm, study.spec.reference)
             )
-            excess += weight * math.fsum(own[seed] - reference[seed] for seed in kept) / len(kept)
+            excess += weight * math.fsum(own[seed] - reference[seed] for seed in other_seeds) / len(other_seeds)
         means.append(excess)
     return jackknife_error(means)
 

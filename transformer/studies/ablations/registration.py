@@ -163,12 +163,12 @@ def register(trial_store: TrialStore, about: Mapping[str, Any], contents: Mappin
             f"--workdir={path} has a study that has begun, and a study is registered before its first run: choose "
             "another --workdir"
         )
-    written: dict[str, Any] = {
+    contents_with_time: dict[str, Any] = {
         "registered": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": current_commit(),
         "study": contents,
     }
-    return Registration(sha256=hash_registration(written), **written)
+    return Registration(sha256=hash_registration(contents_with_time), **contents_with_time)
 
 
 def write_registration(path: Path, registration: Registration) -> None:
@@ -210,18 +210,19 @@ def check_registration(
     """
     registration = read_registration(path)
     if registration is None:
-        lost = about.get("registration")
-        if lost is None:
+        removed_hash = about.get("registration")
+        if removed_hash is None:
             return None
-        return {"sha256": lost, "problems": [f"{FILE} is gone, and with it what it fixed"], "changes": []}
-    known = [start for start in starts if start is not None]
+        return {"sha256": removed_hash, "problems": [f"{FILE} is gone, and with it what it fixed"], "changes": []}
+    known_starts = [start for start in starts if start is not None]
     registered = parse_time(registration.registered)
     assert registered is not None
-    early = [start for start in known if _seconds(start) < _seconds(registered)]
+    early_starts = [start for start in known_starts if _seconds(start) < _seconds(registered)]
     problems = [*_file_problems(registration, about)]
-    if early:
+    if early_starts:
         problems.append(
-            f"{len(early)} of {len(starts)} runs began before it, the first on {format_time(min(early).isoformat())}"
+            f"{len(early_starts)} of {len(starts)} runs began before it, the first on "
+            f"{format_time(min(early_starts).isoformat())}"
         )
     commit = find_commit(registration.sha256, registered)
     date = None if commit is None else parse_time(commit.date)
@@ -234,10 +235,10 @@ def check_registration(
         "known_before": str(registration.study.get("known_before", "")),
         "has_predictions": bool(registration.study.get("predictions")),
         "num_runs": len(starts),
-        "num_runs_without_start": len(starts) - len(known),
-        "first_start": min(known).isoformat(timespec="seconds") if known else None,
+        "num_runs_without_start": len(starts) - len(known_starts),
+        "first_start": min(known_starts).isoformat(timespec="seconds") if known_starts else None,
         "commit": None if commit is None else commit._asdict(),
-        "num_runs_before_commit": sum(_seconds(start) < _seconds(date) for start in known) if date else 0,
+        "num_runs_before_commit": sum(_seconds(start) < _seconds(date) for start in known_starts) if date else 0,
     }
 
 
@@ -266,8 +267,8 @@ def describe_changes(registration: Registration, contents: Mapping[str, Any]) ->
         if _is_same(before, contents, field):
             continue
         if field == "code":
-            written = f", which is of commit {registration.commit[:12]}" if registration.commit else ""
-            changes.append(f"the code that judges is not the registered one{written}")
+            of_commit = f", which is of commit {_shorten(registration.commit[:12])}" if registration.commit else ""
+            changes.append(f"the code that judges is not the registered one{of_commit}")
         elif field == "runs":
             changes.append("the resolved configs of the runs are others")
         elif field not in contents:
@@ -301,10 +302,10 @@ def describe_registration(registration: Mapping[str, Any]) -> list[str]:
     )
     unknown, num_runs = registration["num_runs_without_start"], registration["num_runs"]
     if is_contradicted(registration):
-        told = list(registration["problems"])
+        reasons = list(registration["problems"])
         if registration["changes"]:
-            told.append(f"changed since: {'; '.join(registration['changes'])}")
-        status = f"Exploratory: r{when}, but {'; '.join(told)}. {_NOTHING_CONFIRMED}"
+            reasons.append(f"changed since: {'; '.join(registration['changes'])}")
+        status = f"Exploratory: r{when}, but {'; '.join(reasons)}. {_NOTHING_CONFIRMED}"
     elif unknown:
         status = (
             f"R{when}, but {unknown} of {num_runs} runs have no start time, so that nothing shows that it came before "
@@ -312,10 +313,12 @@ def describe_registration(registration: Mapping[str, Any]) -> list[str]:
         )
     else:
         status = f"R{when}, before its first run on {format_time(registration['first_start'])}: {fixed}."
-    known = " ".join(registration["known_before"].split())
+    known_before = " ".join(registration["known_before"].split())
     return [
         status,
-        f"Known before the registration: {known}" if known else "The registration does not say what was known before.",
+        f"Known before the registration: {known_before}"
+        if known_before
+        else "The registration does not say what was known before.",
         describe_hash_commit(registration["commit"], registration["num_runs_before_commit"]),
         *([] if registration["has_predictions"] else ["The registration makes no predictions."]),
     ]

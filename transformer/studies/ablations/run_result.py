@@ -84,17 +84,17 @@ class RunSelection(NamedTuple):
         Raises:
             UserError: If no run has one of the named values, or none has all.
         """
-        known = list(runs)
+        candidates = list(runs)
         for key, text in self.values.items():
-            every = dict.fromkeys(str(values[key]) for _, values in known if key in values)
+            every = dict.fromkeys(str(values[key]) for _, values in candidates if key in values)
             if not every:
-                names = dict.fromkeys(name for _, values in known for name in values)
+                names = dict.fromkeys(name for _, values in candidates for name in values)
                 raise UserError(f"--only: {key!r} is nothing that runs differ in: {suggest_nearest(key, names)}")
-            if not any(_is_written_as(values.get(key), text) for _, values in known):
+            if not any(_is_written_as(values.get(key), text) for _, values in candidates):
                 raise UserError(f"--only: no run has {key}={text}: {suggest_nearest(text, every)}")
         selected = [
             run
-            for run, values in known
+            for run, values in candidates
             if all(_is_written_as(values.get(key), text) for key, text in self.values.items())
         ]
         if not selected:

@@ -283,18 +283,18 @@ class TrialStore:
         """Return whether a trial has an attempt, an outcome or a run directory."""
         return self._folder(trial).exists() or self.directory(trial).exists()
 
-    def first_attempt_time(self, trial: Trial) -> float | None:
-        """Return when the first attempt of a trial began, in seconds since 1970, also of a forgotten one.
+    def attempt_times(self, trial: Trial) -> list[float | None]:
+        """Return when each attempt of a trial began, in seconds since 1970, also of forgotten ones.
 
         Returns:
-            The time; None if no attempt is recorded.
+            The times; None stands for an attempt without one, and for a line that is not what was written.
         """
         ended = self.start_and_end_times(trial)
-        began = [] if ended is None else [ended[0]]
-        began += [
-            entry.began for entry in _attempts(self._folder(trial)) if entry is not None and entry.began is not None
+        recorded = _attempts(self._folder(trial))
+        times = [
+            None if entry is None else entry.began for entry in recorded if entry is None or entry.step is not None
         ]
-        return min(began, default=None)
+        return times if ended is None else [*times, ended[0]]
 
     def directory(self, trial: Trial) -> Path:
         """Return the run directory of a trial."""
@@ -442,10 +442,13 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 
 def _attempts(folder: Path) -> list[AttemptRecord | None]:
     """Return the lines of a trial's attempts.jsonl, None for one that is not what was written."""
+    file = folder / "attempts.jsonl"
     try:
-        content = read_regular_file(folder / "attempts.jsonl")
+        content = read_regular_file(file)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
     return [_attempt(line) for line in _whole_lines(content).splitlines()]
 
 
