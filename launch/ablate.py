@@ -267,8 +267,7 @@ def _register(
         print("it makes no predictions: give get_ablation predictions, and the report says of each if it came out")
     if not spec.known_before.strip():
         print("it does not say what was known before: give get_ablation known_before, such as earlier runs and seeds")
-    print("commit the file and push it, so that others can check the hash; then train with the same command without")
-    print("--register")
+    print("commit the file and push it, so that others see its date; then train by the same command without --register")
 
 
 def _registration(

@@ -187,7 +187,8 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only:
         The finding.
     """
     of_all, after = study_values(recorded), study_values(found)
-    before = of_all if only is None else {each: of_all[each] for each in select_study_runs(recorded, only)}
+    selected = None if only is None else select_study_runs(recorded, only)
+    before = {each: value for each, value in of_all.items() if selected is None or each[:4] in selected}
     missing = [each for each in before if each not in after]
     if missing:
         arms = [", ".join(sorted({each.arm for each in values})) for values in (before, after)]
@@ -215,8 +216,8 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only:
     return _judge_spread(cells, dict.fromkeys(cells, precision), (counted, told))
 
 
-def select_study_runs(study: Mapping[str, Any], only: str) -> list[Setting]:
-    """Return the runs of a study that the flag --only names.
+def select_study_runs(study: Mapping[str, Any], only: str) -> list[tuple[Any, ...]]:
+    """Return arm, task, seed and tuned values, as in `Setting`, of the runs of a study that the flag --only names.
 
     Args:
         study: The study, as ablation.json has it.
@@ -228,7 +229,7 @@ def select_study_runs(study: Mapping[str, Any], only: str) -> list[Setting]:
     runs = [*study.get("runs", ()), *study.get("cells", ())]
     return parse_run_selection(only).select(
         (
-            _setting(run),
+            tuple(_setting(run))[:4],
             {"arm": run["arm"], "task": run["task"], "seed": run["seed"], **_hyperparameters(run)},
         )
         for run in runs
