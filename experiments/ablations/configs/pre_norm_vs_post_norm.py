@@ -7,9 +7,11 @@ r"""Pre-norm against post-norm at 2+2 and 6+6 layers, with and without warm-up, 
 
 576 runs (two arms x six tasks x six learning rates x eight seeds), 192 of them of 1,600 steps. Their time on CPU cores
 was not measured: 161 of them took two hours of one core. On a GPU `--vmap` trains sixteen runs as one program, and
-`--num_workers` as many programs at once: 320 runs took six minutes of an H200. One cell with one seed:
+`--num_workers` as many programs at once: 320 runs took six minutes of an H200. One run alone, and one cell of the study
+with one seed:
 
-    python -m launch.ablate --config=experiments/ablations/configs/pre_norm_vs_post_norm.py --workdir=runs/one \
+    python -m launch.train --config=experiments/ablations/configs/pre_norm_vs_post_norm.py --workdir=runs/one
+    python -m launch.ablate --config=experiments/ablations/configs/pre_norm_vs_post_norm.py --workdir=runs/cell \
         --only="arm=pre; task=2+2 layers; seed=1; optimizer.learning_rate=0.01"
 
 Before the runs (commit 705e8698) this file said: "Expect pre-norm to be better in every task of 400 steps, and more so
@@ -17,7 +19,7 @@ at 6+6 layers and without warm-up, where post-norm needs a small learning rate (
 and warm-up show whether post-norm catches up." What came out: pre-norm is better in every task of 400 steps, and more
 so at 6+6 layers, where post-norm takes a third of its rate (a test loss of 1.57 against 3.56; 1.32 against 1.66 at 2+2
 layers). Without warm-up the difference is not larger: at 2+2 layers it shrinks from 0.340 to 0.103, with each of the
-eight seeds and at equal rates; at 6+6 layers it is as large as with it (1.97 and 1.98). With four times the steps and
+eight seeds, and both take 3e-3; at 6+6 layers no change is seen (1.97 and 1.98). With four times the steps and
 warm-up post-norm is within 0.05 at 2+2 layers (1.057 against 1.052, of which label smoothing is 0.992) and not at 6+6
 layers (1.67 against 1.04): results/pre_norm_vs_post_norm.md.
 """
