@@ -21,6 +21,7 @@ PACKAGES = ("python", "jax", "jaxlib", "flax", "optax")
 _SECTION = re.compile(r"^## Reproduce\n+(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^python -m launch\.(\w+) (.*?)  # (\S+)(.*)$", re.MULTILINE)
 _FACT = re.compile(r"^(?:- )?{}: (.*?)(?=\n\n|\n- |\Z)", re.MULTILINE | re.DOTALL)
+_FAMILY = re.compile(r"\bfamily \d+")
 _JAX = re.compile(r"\bjax (\d+(?:\.\d+)+)")
 
 
@@ -129,6 +130,11 @@ def read_record(name: str, page: Path) -> Record:
     jax = _JAX.search(text)
     versions = {"jax": jax[1]} if jax else {}
     return Record(name, tuple(runs), note, Provenance(_fact(text, "Commit"), _fact(text, "Hardware"), versions))
+
+
+def names_processor_family(record: Record) -> bool:
+    """Return whether a record names the family of its processor, on which the last bits depend."""
+    return bool(_FAMILY.search(record.provenance.hardware))
 
 
 def provenance_of_study(study: Mapping[str, Any], otherwise: Provenance) -> Provenance:

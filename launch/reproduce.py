@@ -40,6 +40,10 @@ COMMAND = Command(
     flags=(
         Flag("name", "the record, such as glue/words, or the path of its page (default: list all records)"),
         Flag("runs", "the runs of the record to train, by number, such as 1,3 (default: all)"),
+        Flag(
+            "only",
+            "of a study, only these of its runs, such as 'arm=pre; task=words; seed=1; optimizer.learning_rate=0.01'",
+        ),
         Flag("workdir", "the directory of the new runs (default: runs/reproduce/NAME)"),
         Flag("data_dir", "the folder of the data, for records whose data is not generated"),
         Flag("trained", "compare this finished run or study with the run of --runs, without training"),
@@ -53,7 +57,7 @@ def main(arguments: Arguments) -> None:
     if root is None:
         raise UserError("the records are in the checkout, and this is an installed package: run it in the checkout")
     if arguments.name is None:
-        for name in ("runs", "workdir", "data_dir", "trained"):
+        for name in ("runs", "only", "workdir", "data_dir", "trained"):
             if getattr(arguments, name) is not None:
                 raise UserError(f"--{name} has no effect without --name, which lists the records: add --name")
         print(format_records([read_record(name, page) for name, page in list_records(root).items()]))
@@ -62,6 +66,8 @@ def main(arguments: Arguments) -> None:
     if not record.runs:
         raise UserError(f"--name={record.name} has no command that gives its numbers: {record.note}")
     selected = select_runs(record, arguments.runs)
+    if arguments.only is not None:
+        _check_only(arguments, record, selected)
     if arguments.trained is None:
         for each in selected:
             _check_needs(arguments, root, record, each)
@@ -77,7 +83,9 @@ def main(arguments: Arguments) -> None:
                 raise UserError(f"--{name} has no effect on --trained, which trains nothing: omit one of them")
         directories = [Path(arguments.trained)]
     failed = [
-        each for each, path in zip(selected, directories, strict=True) if not _print_comparison(record, each, path)
+        each
+        for each, path in zip(selected, directories, strict=True)
+        if not _print_comparison(record, each, path, arguments.only)
     ]
     if failed:
         raise RunFailed(f"{len(failed)} of {len(selected)} runs are neither equal to the record nor within its spread")
@@ -116,6 +124,20 @@ def select_runs(record: Record, numbers: str | None) -> list[RecordedRun]:
     return [by_number[word] for word in words]
 
 
+def _check_only(arguments: Arguments, record: Record, selected: Sequence[RecordedRun]) -> None:
+    """Check that --only names recorded runs of each selected study."""
+    from transformer.json_reading import read_json_object
+    from transformer.studies.reproduction import select_study_runs
+
+    for each in selected:
+        if each.command != "ablate":
+            raise UserError(
+                f"--only selects runs of a study, and run {each.number} of {record.name} is a single run: omit it, or "
+                "name a study by --runs"
+            )
+        select_study_runs(read_json_object(each.file), arguments.only)
+
+
 def _needs_data(each: RecordedRun) -> bool:
     return any(word.startswith("--data_dir=") for word in each.words)
 
@@ -143,6 +165,8 @@ def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) 
     base = parse_path(arguments.workdir or f"runs/reproduce/{record.name}").absolute()
     path = base / each.label
     words.append(f"--workdir={path}")
+    if arguments.only is not None:
+        words.append(f"--only={arguments.only}")
     print(f"$ {shlex.join([*shell_command(each.command), *words])}", flush=True)
     code = subprocess.run([*subprocess_command(each.command), *words], cwd=root, check=False).returncode
     if code == 2:
@@ -152,12 +176,12 @@ def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) 
     return path
 
 
-def _print_comparison(record: Record, each: RecordedRun, path: Path) -> bool:
+def _print_comparison(record: Record, each: RecordedRun, path: Path, only: str | None) -> bool:
     """Compare a run with its record, print what was found, and return whether it is reproduced."""
     from transformer.studies.reproduction import Verdict
 
-    compare = _compare_study if each.command == "ablate" else _compare_run
-    finding, before, here = compare(record, each, path)
+    is_study = each.command == "ablate"
+    finding, before, here = _compare_study(record, each, path, only) if is_study else _compare_run(record, each, path)
     print(f"run {each.number} ({each.label}): {finding.verdict.value}")
     for line in (*finding.reasons, *compare_provenance(before, here)):
         print(f"  {line}")
@@ -182,7 +206,9 @@ def _compare_run(record: Record, each: RecordedRun, path: Path) -> "tuple[Findin
     return finding, record.provenance, _provenance(collect_provenance([path]))
 
 
-def _compare_study(record: Record, each: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":
+def _compare_study(
+    record: Record, each: RecordedRun, path: Path, only: str | None
+) -> "tuple[Finding, Provenance, Provenance]":
     from transformer.json_reading import read_json_object
     from transformer.studies.reproduction import compare_studies
 
@@ -192,7 +218,7 @@ def _compare_study(record: Record, each: RecordedRun, path: Path) -> "tuple[Find
     recorded, found = read_json_object(each.file), read_json_object(file)
     before = provenance_of_study(recorded, record.provenance)
     try:
-        return compare_studies(recorded, found), before, provenance_of_study(found, Provenance("", "", {}))
+        return compare_studies(recorded, found, only), before, provenance_of_study(found, Provenance("", "", {}))
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{file} is no report of a study ({error}): write it anew with --report_only") from error
 

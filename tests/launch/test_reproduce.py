@@ -216,3 +216,37 @@ def test_every_file_of_a_record_has_a_command_that_gives_it():
     curves = set(ROOT.glob("experiments/*/results/*.jsonl"))
     assert curves - files == {ROOT / "experiments/pointer_networks/results/pointer_hull_one_layer.jsonl"}
     assert find_checkout() == ROOT
+
+
+def test_one_cell_and_one_seed_of_a_study_is_trained_and_compared(capsys, checkout, trained):
+    file = checkout / "experiments/letters/results/study.json"
+    values = {("a", 1): 0.50, ("a", 2): 0.51, ("a", 3): 0.52, ("b", 1): 0.70, ("b", 2): 0.72, ("b", 3): 0.71}
+    runs = [
+        {"arm": arm, "task": "x, y", "seed": seed, "hyperparameters": {"rate": 0.01}, "reported_value": value}
+        for (arm, seed), value in values.items()
+    ]
+    file.write_text(json.dumps({"runs": runs}))
+    words = ("--name=letters/letters", "--runs=6", "--workdir=again")
+    only = "arm=a; task=x, y; seed=2; rate=1e-2"
+    assert call(*words, f"--only={only}") == 0
+    assert trained[0][-1] == f"--only={only}"
+    assert "1 of 1 runs have the value of the record" in capsys.readouterr().out
+    again = checkout.parent / "again" / "study" / "ablation.json"
+    trained_again = ("--name=letters/letters", "--runs=6", f"--trained={again.parent}")
+    # By the spread of all seeds of the cell, of which one was trained; another arm's value is not within it.
+    for value, code, verdict in ((0.53, 0, "within its spread"), (0.72, 1, "not reproduced")):
+        again.write_text(json.dumps({"runs": [{**runs[1], "reported_value": value}]}))
+        assert call(*trained_again, f"--only={only}") == code
+        assert f"run 6 (study): {verdict}" in capsys.readouterr().out
+        assert call(*trained_again) == 1
+        assert "5 of 6 runs of the record have no counterpart" in capsys.readouterr().out
+    for wrong, said in (
+        ("--only=arm=c", "--only: no run has arm=c"),
+        ("--only=rat=1", "'rat' is nothing that runs differ in"),
+        ("--only=seed", "must be written as"),
+    ):
+        assert call(*words, wrong) == 2
+        assert said in capsys.readouterr().err
+    assert call("--name=letters/letters", "--runs=1", "--only=seed=1") == 2
+    assert "--only selects runs of a study, and run 1 of letters/letters is a single run" in capsys.readouterr().err
+    assert call("--only=seed=1") == 2

@@ -491,6 +491,15 @@ def write_json(path: Path, value: Any) -> None:
     storage_of(path).replace(path, f"{text}\n".encode())
 
 
+def parse_time(text: str | None) -> datetime.datetime | None:
+    """Return the time of an ISO 8601 text with a time zone, in UTC; None if it is no such text."""
+    try:
+        time = datetime.datetime.fromisoformat(text or "")
+        return None if time.tzinfo is None else time.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 def describe_environment() -> dict[str, Any]:
     """Return the environment of this process: versions, devices, command and commit; unknown values are None."""
     import jax  # processes that only read runs do not need jax

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from scipy import special
 
+from transformer.studies.ablations.run_result import parse_run_selection
 from transformer.studies.ablations.statistics import CONFIDENCE, Interval
 
 MIN_RUNS_FOR_SPREAD = 3
@@ -173,17 +174,21 @@ def compare_curves(recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = ()
     return _judge_spread(cells, precisions, (counted, first))
 
 
-def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Finding:
+def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only: str | None = None) -> Finding:
     """Compare a study with its record, both as ablation.json has them.
 
     Args:
         recorded: The record.
         found: The study that was trained again.
+        only: The runs that are compared, as the flag --only names them; None for all. The spread is always that of all
+            seeds of the record.
 
     Returns:
         The finding.
     """
-    before, after = study_values(recorded), study_values(found)
+    of_all, after = study_values(recorded), study_values(found)
+    selected = None if only is None else select_study_runs(recorded, only)
+    before = {each: value for each, value in of_all.items() if selected is None or each[:4] in selected}
     missing = [each for each in before if each not in after]
     if missing:
         arms = [", ".join(sorted({each.arm for each in values})) for values in (before, after)]
@@ -192,7 +197,7 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Fi
             f"tuned values; its arms are {arms[0]}, here they are {arms[1]}"
         )
         return Finding(Verdict.NOT_REPRODUCED, (why,))
-    precision = recorded_precision(before.values())
+    precision = recorded_precision(of_all.values())
     apart = [each for each in before if not precision.holds_equal(before[each], after[each])]
     counted = f"{len(before) - len(apart)} of {len(before)} runs have the value of the record"
     if not apart:
@@ -201,23 +206,55 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Fi
     told = f"arm {first.arm!r}, seed {first.seed}: {_show(before[first])} in the record, {_show(after[first])} here"
     cells: dict[str, tuple[list[float | None], list[float | None]]] = {}
     for each in before:
-        name = " ".join(filter(None, (each.arm, each.task, *each.hyperparameters)))
-        of_record, of_run = cells.setdefault(name, ([], []))
-        of_record.append(before[each])
-        of_run.append(after[each])
+        cells.setdefault(_cell_name(each), ([], []))[1].append(after[each])
+    for each in of_all:
+        if _cell_name(each) in cells:
+            cells[_cell_name(each)][0].append(of_all[each])
     fewest = min(len(values) for values, _ in cells.values())
     if fewest < MIN_RUNS_FOR_SPREAD:
         return Finding(Verdict.NO_SPREAD, (counted, told, f"the record has {fewest} seeds"))
     return _judge_spread(cells, dict.fromkeys(cells, precision), (counted, told))
 
 
+def select_study_runs(study: Mapping[str, Any], only: str) -> list[tuple[Any, ...]]:
+    """Return arm, task, seed and tuned values, as in `Setting`, of the runs of a study that the flag --only names.
+
+    Args:
+        study: The study, as ablation.json has it.
+        only: The flag, such as "arm=pre; seed=1; optimizer.learning_rate=0.01".
+
+    Raises:
+        UserError: If it names none.
+    """
+    runs = [*study.get("runs", ()), *study.get("cells", ())]
+    return parse_run_selection(only).select(
+        (
+            tuple(_setting(run))[:4],
+            {"arm": run["arm"], "task": run["task"], "seed": run["seed"], **_hyperparameters(run)},
+        )
+        for run in runs
+    )
+
+
+def _cell_name(setting: Setting) -> str:
+    """Return the name of all runs that differ from one only by seed."""
+    return " ".join(filter(None, (setting.arm, setting.task, *setting.hyperparameters)))
+
+
+def _setting(run: Mapping[str, Any]) -> Setting:
+    values = tuple(sorted(map(json.dumps, _hyperparameters(run).values())))
+    return Setting(run["arm"], run["task"], run["seed"], values)
+
+
+def _hyperparameters(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    return run["hyperparameters"] if "hyperparameters" in run else run["tuned"]
+
+
 def study_values(study: Mapping[str, Any]) -> dict[Setting, float | None]:
     """Return the reported values of the runs of a study, as ablation.json has them now or had them at first."""
     values: dict[Setting, float | None] = {}
     for run in [*study.get("runs", ()), *study.get("cells", ())]:
-        tuned = run["hyperparameters"] if "hyperparameters" in run else run["tuned"]
-        value = run["reported_value"] if "reported_value" in run else run["reported"]
-        values[Setting(run["arm"], run["task"], run["seed"], tuple(sorted(map(json.dumps, tuned.values()))))] = value
+        values[_setting(run)] = run["reported_value"] if "reported_value" in run else run["reported"]
     return values
 
 

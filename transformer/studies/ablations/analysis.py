@@ -32,7 +32,8 @@ from transformer.studies.ablations.hyperparameter_selection import (
     tuning_seeds,
     worst_value,
 )
-from transformer.studies.ablations.registration import describe_registration
+from transformer.studies.ablations.predictions import describe_prediction, judge_predictions, prediction_as_json
+from transformer.studies.ablations.registration import describe_registration, is_contradicted
 from transformer.studies.ablations.run_distributions import (
     Scores,
     arm_scores,
@@ -41,7 +42,7 @@ from transformer.studies.ablations.run_distributions import (
     probability_of_improvement,
     profile_thresholds,
 )
-from transformer.studies.ablations.run_result import Point, RunResult
+from transformer.studies.ablations.run_result import UNKNOWN, Point, RunResult
 from transformer.studies.ablations.statistics import (
     MIN_RUNS_FOR_BOOTSTRAP,
     clip_to_metric_range,
@@ -83,8 +84,9 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         for name in spec.arms
     ]
     registration, added = about.get("registration"), _added_seeds(spec, about)
+    predictions = judge_predictions(study, pairs)
     if registration:
-        exploratory, provenance = bool(registration["changes"]), [describe_registration(registration)]
+        exploratory, provenance = is_contradicted(registration), describe_registration(registration)
     else:
         exploratory, provenance = bool(added), [describe_added_seeds(added)] if added else []
     result = {
@@ -97,8 +99,10 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         "warnings": study_warnings(study),
         "arms": arms,
         "comparisons": [{**_comparison(study, pair), "improvement": _improvement(pair, scores)} for pair in pairs],
+        "predictions": [prediction_as_json(spec, each) for each in predictions],
         "summary": [
             *provenance,
+            *(describe_prediction(spec, each) for each in predictions),
             *summary_sentences(study, pairs, arms, compare_best_two(study)),
             *(describe_calibration(spec, about["calibration"]) if about.get("calibration") else ()),
         ],
@@ -480,6 +484,9 @@ def _flat(cell: RunResult) -> dict[str, Any]:
         "selection_value": cell.selection_value,
         "reported_value": cell.reported_value,
         "steps": cell.num_steps,
+        "started": cell.started or UNKNOWN,
+        "commit": cell.commit or UNKNOWN,
+        "hardware": cell.hardware or UNKNOWN,
         "directory": cell.directory,
         "command": cell.command,
         "trust": cell.trust_flags,

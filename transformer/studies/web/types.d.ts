@@ -109,6 +109,9 @@ export interface Run {
   selection_value: MaybeNumber;
   reported_value: MaybeNumber;
   steps: MaybeNumber;
+  started: string;
+  commit: string;
+  hardware: string;
   directory: string | null;
   command: string | null;
   trust: string;
