@@ -113,3 +113,14 @@ def test_what_cannot_be_read_is_refused_in_one_line(
         open_examples(name, data_dir=folder, classes=classes, problem=FineTuningProblem(problem))
     assert says in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("classes", [(), ("no", "yes")], ids=("scores", "classes"))
+def test_a_pair_in_no_order_is_in_the_split_of_its_swapped_pair(classes: tuple[str, ...], tmp_path: Path) -> None:
+    pairs = [(f"one {n}", f"other {n * 7 % 400}") for n in range(400)]
+    both = [*pairs, *(pair[::-1] for pair in pairs)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{'yes' if classes else 1}\n" for a, b in both))
+    splits = open_examples("pairs.tsv", data_dir=str(tmp_path), classes=classes, problem=FineTuningProblem.SIMILARITY)
+    found = {name: {each.texts for each in split} for name, split in splits.items()}
+    for name, of_split in found.items():
+        assert of_split == {texts[::-1] for texts in of_split}, name

@@ -224,7 +224,9 @@ class QuestionAnswering(LabeledTextTask):
     def data_summary(self) -> tuple[str, ...]:
         """How many windows each split has, and of how many questions."""
         counts = [f"{split[-1].number + 1:,} {name}" for name, split in self._windows.items()]
-        return (*self.summarize_data(self.config, "windows"), f"of {', '.join(counts)} questions")
+        # A question is the same however many answers its annotators gave.
+        summary = self.summarize_data(self.config, "windows", lambda texts: tuple(texts[:2]))
+        return (*summary, f"of {', '.join(counts)} questions")
 
     def _loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]

@@ -14,6 +14,7 @@ from transformer.data.datasets.local_files import (
     locate_file,
     read_fields,
 )
+from transformer.data.datasets.split_overlap import normalize_text
 from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, find_problem, generate_grammar_examples
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
@@ -167,7 +168,13 @@ def open_examples(
                 LabeledExample(tuple(map(str.strip, texts)), _label(label.strip(), classes, str(path)))
                 for *texts, label in read_fields(path, columns)
             ]
-        return divide_into_splits(name, read.pop("train"), lambda each: each.texts[0], read)
+        # A pair in no order belongs where its swapped pair does: by the text that comes first in the alphabet.
+        return divide_into_splits(
+            name,
+            read.pop("train"),
+            lambda each: shape.layout.canonical_texts(list(map(normalize_text, each.texts)))[0],
+            read,
+        )
     if kind == "grammar":
         held_out.refuse(name)
         return generate_grammar_examples(rest)

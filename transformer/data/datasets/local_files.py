@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer.config import UserError
+from transformer.data.datasets.split_overlap import normalize_text
 from transformer.json_reading import parse_json, read_regular_file, require_object
 from transformer.line_splitting import split_lines
 from transformer.terminal import escape_control_characters
@@ -23,7 +24,7 @@ _SPLIT_OF_PART = {18: "validation", 19: "test"}
 _FIELDS_SHOWN = 8  # fields that a message lists
 FIELD_FILES = (".tsv", ".jsonl")
 """The endings of files whose lines have fields."""
-BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5% of them"
+BY_CONTENT = "the SHA-256 of each example's text (in NFC, with single spaces, case kept), 90, 5 and 5% of them"
 BY_PLACE = "position, 90, 5 and 5% of the characters"
 _LARGEST_TEXT = 1 << 38  # the largest text in bytes
 
@@ -238,8 +239,9 @@ def divide_into_splits[T](
 ) -> dict[str, list[T]]:
     """Divide examples into splits by a hash of their text.
 
-    An example's split depends only on the SHA-256 of its text: the same text is never in two splits, and adding
-    examples to a file moves no other. About one in twenty is for validation and one for test.
+    An example's split depends only on the SHA-256 of its text as `normalize_text` returns it: the same text is never in
+    two splits, however its accents and spaces are written, and adding examples to a file moves no other. About one in
+    twenty is for validation and one for test.
 
     Args:
         name: The name of the data set, for the message.
@@ -252,7 +254,7 @@ def divide_into_splits[T](
     """
     splits: dict[str, list[T]] = {split: [] for split in SPLITS}
     for example in examples:
-        part = int.from_bytes(hashlib.sha256(text(example).encode()).digest()[:8], "big") % _PARTS
+        part = int.from_bytes(hashlib.sha256(normalize_text(text(example)).encode()).digest()[:8], "big") % _PARTS
         split = _SPLIT_OF_PART.get(part, "train")
         splits["train" if split in held_out else split].append(example)
     for split in SPLITS:
