@@ -293,3 +293,12 @@ def test_an_overlap_is_counted_in_every_spelling(respell: Callable[[str], str]) 
     assert describe_overlap(in_tuples, "texts") == "5 of 15 validation texts are in train as well"
     # Case is kept: "US" and "us" are two texts.
     assert not describe_overlap({"train": ["US"], "validation": ["us"]}, "texts")
+
+
+@pytest.mark.parametrize("name", ["old.tsv", "old.jsonl", "old.en,old.de"])
+def test_lines_that_end_with_carriage_returns_alone_are_refused(name: str, tmp_path: Path) -> None:
+    for file in ("old.tsv", "old.jsonl", "old.en", "old.de"):
+        line = '{"source": "a", "target": "b"}' if file.endswith("l") else "one\tother"
+        (tmp_path / file).write_bytes(f"{line}\r{line}\r".encode())
+    told = said(lambda: pairs(name, tmp_path))
+    assert "ends its lines with carriage returns alone: end them with line feeds" in told

@@ -126,13 +126,25 @@ def read_text(path: pathlib.Path) -> str:
         raise UserError(f"cannot read {path} as UTF-8 text: {error}") from error
 
 
+def read_raw_lines(path: pathlib.Path) -> list[str]:
+    """Read the lines of a UTF-8 file as they are; a carriage return within one belongs to it.
+
+    Raises:
+        UserError: If the file is missing or unreadable, or carriage returns alone end its lines.
+    """
+    text = read_text(path)
+    if "\r" in text and "\n" not in text:
+        raise UserError(f"{path} ends its lines with carriage returns alone: end them with line feeds")
+    return split_lines(text)
+
+
 def read_lines(path: pathlib.Path) -> list[str]:
     """Read the lines of a UTF-8 file, without white space at their ends.
 
     Raises:
         UserError: If the file is missing or unreadable, has no lines, or has an empty line.
     """
-    lines = [line.strip() for line in split_lines(read_text(path))]
+    lines = [line.strip() for line in read_raw_lines(path)]
     if not any(lines):
         raise UserError(f"{path} is empty: it needs a line for each example")
     refuse_empty_lines([number for number, line in enumerate(lines, 1) if not line], path)
@@ -187,7 +199,7 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
 
 def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
     # Empty cells at either end of a line are reported by column name.
-    lines = split_lines(read_text(path))
+    lines = read_raw_lines(path)
     if not any(map(str.strip, lines)):
         raise UserError(f"{path} is empty: it needs a line for each example")
     header = lines[0].split("\t")
