@@ -61,7 +61,7 @@ def test_a_word_with_a_no_break_space_has_one_label(tmp_path: Path) -> None:
     batch = task.batches("validation", None)[0]
     assert batch["counts"][0].sum() == 2
     assert batch["labels"][0][batch["counts"][0]].tolist() == [1, 0]
-    assert list(task.axis_labels([]).titles)[0] == "[LOC New\u00a0York] sleeps"
+    assert task.axis_labels([]).titles[0] == "[LOC New\u00a0York] sleeps"
 
 
 def test_xlnet_tells_the_begin_token_apart_at_the_end(task_of_xlnet: TokenClassification) -> None:
