@@ -194,6 +194,40 @@ def write(root: Path, split: str, count: int, first: int = 0) -> None:
             (root / split / label / f"{number:03}.png").write_bytes(png_of(pixels))
 
 
+@pytest.mark.parametrize(
+    ("counts", "held", "note"),
+    [
+        ({"cat": 5, "dog": 5}, {"cat": [4], "dog": [4]}, "the last training image of a class validates"),
+        (
+            {"cat": 100, "dog": 19, "cow": 2},
+            {"cat": [19, 39, 59, 79, 99], "cow": [1], "dog": [18]},
+            "every 20th training image of a class validates, and the last of a class that has fewer",
+        ),
+        ({"cat": 20, "dog": 39}, {"cat": [19], "dog": [19]}, "every 20th training image of a class validates"),
+    ],
+)
+def test_every_class_validates(counts: dict[str, int], held: dict[str, list[int]], note: str, tmp_path: Path) -> None:
+    for label, count in counts.items():
+        (tmp_path / "pets" / "train" / label).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((2, 2, 3), (number, label.encode()[0], label.encode()[2]), np.uint8)
+            (tmp_path / "pets" / "train" / label / f"{number:03}.png").write_bytes(png_of(pixels))
+    opened = open_image_dataset("pets", data_dir=str(tmp_path))
+    validation = opened.split("validation")
+    found = {label: [] for label in opened.classes}
+    for pixels, number in zip(validation.pixels, validation.labels, strict=True):
+        found[opened.classes[number]].append(int(pixels[0, 0, 0]))
+    assert found == held
+    assert opened.split_note == note
+    assert len(opened.split("train").labels) == sum(counts.values()) - sum(map(len, held.values()))
+
+
+def test_a_class_of_one_image_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 1)
+    with pytest.raises(UserError, match=r"pets has one training image of 'cat', which cannot train and validate"):
+        open_image_dataset("pets", data_dir=str(tmp_path))
+
+
 def test_folders_and_archives_hold_the_same_images(tmp_path: Path) -> None:
     write(tmp_path / "pets", "train", 40)
     write(tmp_path / "pets", "test", 2, first=50)

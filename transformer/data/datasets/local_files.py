@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -21,6 +22,7 @@ SPLITS = ("train", "validation", "test")
 # Of twenty parts of the examples, one is for validation and one for test.
 _PARTS = 20
 _SPLIT_OF_PART = {18: "validation", 19: "test"}
+_LABEL = "label"
 _FIELDS_SHOWN = 8  # fields that a message lists
 FIELD_FILES = (".tsv", ".jsonl")
 """The endings of files whose lines have fields."""
@@ -173,7 +175,7 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
 
     If the first line of a .tsv has all `names`, these are its columns; if it has none, the first columns are the
     fields, in order. A .jsonl has an object per line, or one under "translation", as Hugging Face writes pairs; a
-    number is read as its digits.
+    number is read as its digits, and true and false in "label" as these words.
 
     Args:
         path: The file.
@@ -239,7 +241,9 @@ def _field(fields: Mapping[str, object], name: str, where: str) -> str:
         has = ", ".join(map(str, list(fields)[:_FIELDS_SHOWN])) or "none"
         raise UserError(f"{where} has no field {name!r}; its fields are {has}")
     value = fields[name]
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, bool) and name == _LABEL:
+        return json.dumps(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
         raise UserError(f"{where} has no text in {name!r} but a {type(value).__name__}")
