@@ -163,12 +163,22 @@ def _describe(path: Path) -> CorpusFile:
         unsampled = CorpusFile(str(path), size, "")
         if not size:
             raise UserError(f"{path} is empty: give it text, or remove it")
-        samples = hashlib.sha256()
-        for start in sorted({0, max(size - _SAMPLED_BYTES, 0) // 2, max(size - _SAMPLED_BYTES, 0)}):
-            samples.update(unsampled.read(start, start + _SAMPLED_BYTES))
+        return dataclasses.replace(unsampled, samples_sha256=hash_samples(unsampled.read, size))
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}: name .txt, .jsonl or .parquet files that exist") from error
-    return dataclasses.replace(unsampled, samples_sha256=samples.hexdigest())
+
+
+def hash_samples(read: Callable[[int, int], bytes], size: int) -> str:
+    """Return the SHA-256 of the first, middle and last 64 KiB of a file, by which it is known.
+
+    Args:
+        read: A function (start, stop) that returns the bytes `start` to `stop` - 1, fewer at the end.
+        size: The size of the file.
+    """
+    samples = hashlib.sha256()
+    for start in sorted({0, max(size - _SAMPLED_BYTES, 0) // 2, max(size - _SAMPLED_BYTES, 0)}):
+        samples.update(read(start, start + _SAMPLED_BYTES))
+    return samples.hexdigest()
 
 
 def corpus_fingerprint(files: Sequence[CorpusFile]) -> str:
