@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 import tarfile
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.data.datasets import image_files
 from transformer.data.datasets.image_datasets import open_image_dataset, placeholder_image_dataset
 from transformer.data.datasets.image_files import ResampleFilter, Resizing, decode_image
 from transformer.data.images import (
@@ -339,3 +341,50 @@ def test_the_middle_of_a_resized_image_is_kept() -> None:
     for values in ({"image_size": 0}, {"resize_side": 8}, {"image_size": 8, "resize_side": 7}):
         with pytest.raises(UserError, match="must be at least"):
             Resizing(**values)
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG file whose header says a size, and which has no pixels."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    return b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+
+
+def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 2)
+    with (tmp_path / "pets" / "train" / "cat" / "large.jpg").open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"cat/large\.jpg has 67108865 bytes; at most 67108864 are read"):
+            open_image_dataset("pets", data_dir=str(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_image_of_many_pixels_is_refused_by_its_header() -> None:
+    with pytest.raises(UserError, match=r"^x has 8,193 x 8,192 pixels, more than 67,108,864: make it smaller$"):
+        decode_image(png_header(8193, 8192), "x")
+    with pytest.raises(UserError, match="x is no JPEG or PNG image that can be read"):
+        decode_image(png_header(4, 4), "x")
+
+
+def test_images_that_would_fill_memory_are_refused_at_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "pets", "train", 2)
+    monkeypatch.setattr(image_files, "_MAX_SPLIT_BYTES", 400)
+    with pytest.raises(UserError, match=r"has 4 images of 6 x 6 pixels, 432 bytes in memory: give a smaller config"):
+        open_image_dataset("pets", data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_name_that_would_fill_memory_is_refused(kind: int, tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 2)
+    with tarfile.open(tmp_path / "pets" / "test.tgz", "w:gz", format=kind) as archive:
+        archive.addfile(tarfile.TarInfo("cat/" + "x" * (2 << 20) + ".png"))
+    with pytest.raises(
+        UserError, match=r"test\.tgz cannot be read as an archive: .*it has a header of 2,097,\d+ bytes"
+    ):
+        open_image_dataset("pets", data_dir=str(tmp_path))
