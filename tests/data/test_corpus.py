@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -21,7 +22,7 @@ from transformer.data.corpus import (
     read_pieces,
     sample_texts,
 )
-from transformer.data.parquet_pages import page_sizes
+from transformer.data.parquet_metadata import ColumnChunk, page_sizes, read_column_chunks
 from transformer.data.tokenizers.train_tokenizer import train_byte_bpe
 
 # Line ends beside white space of every kind, lines that are long, and letters of one to four bytes.
@@ -225,25 +226,25 @@ def test_a_parquet_that_is_no_utf_8_or_ambiguous_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("dictionary", [True, False])
 def test_the_sizes_of_pages_are_those_of_the_file(version: str, dictionary: bool, tmp_path: Path) -> None:
-    table = pyarrow.table({"id": range(2000), "text": [f"{n % 900} document {'x' * (n % 90)}" for n in range(2000)]})
-    options = {
-        "data_page_version": version,
-        "use_dictionary": dictionary,
-        "data_page_size": 3000,
-        "write_batch_size": 50,
-    }
+    table = pyarrow.table({"id": range(3000), "text": [f"{n % 900} document {'x' * (n % 90)}" for n in range(3000)]})
+    options = {"data_page_version": version, "use_dictionary": dictionary, "row_group_size": 1500}
+    options |= {"data_page_size": 3000, "write_batch_size": 50}
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", **options, write_statistics=True, compression="zstd")
-    chunk = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0).column(1)
+    metadata = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet").metadata
+    content = (tmp_path / "a.parquet").read_bytes()
+    chunks = read_column_chunks(io.BytesIO(content), len(content), "text")
+    assert len(chunks) == metadata.num_row_groups == 2
+    chunk = metadata.row_group(1).column(1)
     start = chunk.dictionary_page_offset if dictionary else chunk.data_page_offset
-    stop, ends = start + chunk.total_compressed_size, []
+    assert chunks[1] == (start, start + chunk.total_compressed_size, metadata.row_group(1).num_rows)
+    ends, sizes = [], []
     with (tmp_path / "a.parquet").open("rb") as file:
-        sizes = []
-        for size in page_sizes(file, start, stop):
+        for size in page_sizes(file, chunks[1]):
             sizes.append(size)
             ends.append(file.tell() + size.compressed)
     # Page behind page the headers lead to the column's end, and their sizes add up to what its metadata says.
-    assert ends[-1] == stop
-    assert len(sizes) > (2 if dictionary else 10)
+    assert ends[-1] == chunks[1].stop
+    assert len(sizes) > (1 if dictionary else 10)
     headers = chunk.total_compressed_size - sum(size.compressed for size in sizes)
     assert sum(size.uncompressed for size in sizes) + headers == chunk.total_uncompressed_size
 
@@ -285,16 +286,43 @@ def test_rows_are_decoded_together_as_far_as_their_pages_allow(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the file ends in a page header"),
+        (b"", "its metadata end too early"),
         (b"\x00", "the page at byte 0 has no size"),
         (bytes([0x15, 0, 0x15, 1, 0x15, 2, 0]), "the page at byte 0 has no size"),
         (bytes([0x15, *[0xFF] * 11]), "a number of more than 64 bits"),
         (bytes([0x1C] * 40), "nested too deep"),
         (bytes([0x19, 0xFC, *[0xFF] * 8, 0x01]), "too many fields"),
-        (bytes([0x18, *[0xFF] * 9, 0x01]), "the file ends in a page header"),
+        (bytes([0x18, *[0xFF] * 9, 0x01]), "have a text of [0-9,]+ bytes"),
         (bytes([0x1D]), "a field of kind 13"),
     ],
 )
 def test_malformed_page_headers_are_errors(content: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(page_sizes(io.BytesIO(content), 0, 10))
+        list(page_sizes(io.BytesIO(content), ColumnChunk(0, 10, 1)))
+
+
+def test_a_damaged_footer_does_not_end_the_process(tmp_path: Path) -> None:
+    table = pyarrow.table({"id": range(200), "text": [f"document {n} é" for n in range(200)]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", compression="gzip", row_group_size=50)
+    content = (tmp_path / "a.parquet").read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    whole, random, refused = parquet_texts(tmp_path / "a.parquet"), np.random.default_rng(0), 0
+    for place in random.integers(len(content) - footer, len(content), 300):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << random.integers(8)
+        (tmp_path / "a.parquet").write_bytes(damaged)
+        try:
+            # What is no number of a text, such as a name or a statistic, may differ.
+            assert parquet_texts(tmp_path / "a.parquet") == whole
+        except UserError:
+            refused += 1
+    assert refused > 50
+
+
+def test_a_page_whose_checksum_differs_is_refused(tmp_path: Path) -> None:
+    table = pyarrow.table({"text": ["a text that is changed"] * 3})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", compression="none", write_page_checksum=True)
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(content.replace(b"a text that is changed", b"a text that is damaged", 1))
+    with pytest.raises(UserError, match=r"a\.parquet cannot be read as a \.parquet file: .*CRC"):
+        parquet_texts(tmp_path / "a.parquet")

@@ -388,3 +388,33 @@ def test_a_name_that_would_fill_memory_is_refused(kind: int, tmp_path: Path) -> 
         UserError, match=r"test\.tgz cannot be read as an archive: .*it has a header of 2,097,\d+ bytes"
     ):
         open_image_dataset("pets", data_dir=str(tmp_path))
+
+
+def test_an_archive_that_is_cut_off_or_damaged_between_files_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 3)
+    with tarfile.open(tmp_path / "train.tar", "w") as archive:
+        archive.add(tmp_path / "pets" / "train", "train")
+        # Of the last file, by which time every class has its images.
+        last = archive.getmembers()[-1].offset
+    shutil.rmtree(tmp_path / "pets" / "train")
+    content = (tmp_path / "train.tar").read_bytes()
+    assert open_with(tmp_path, content) == 6
+    damaged = bytearray(content)
+    damaged[last] ^= 1
+    headers = b"".join([content[:last], *[_long_name_header()] * 3000, content[last:]])
+    for broken in (content[:last], content[: last + 100], bytes(damaged), headers):
+        with pytest.raises(UserError, match=r"train\.tar cannot be read as an archive") as caught:
+            open_with(tmp_path, broken)
+        assert "\n" not in str(caught.value)
+
+
+def open_with(root: Path, archive: bytes) -> int:
+    """The number of images of a data set whose training images are in an archive."""
+    (root / "pets" / "train.tar").write_bytes(archive)
+    return sum(len(split.labels) for split in open_image_dataset("pets", data_dir=str(root)).splits.values())
+
+
+def _long_name_header() -> bytes:
+    member = tarfile.TarInfo("././@LongLink")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1
+    return member.tobuf(tarfile.GNU_FORMAT)[:512] + b"a".ljust(512, b"\0")

@@ -295,6 +295,17 @@ def test_an_overlap_is_counted_in_every_spelling(respell: Callable[[str], str]) 
     assert not describe_overlap({"train": ["US"], "validation": ["us"]}, "texts")
 
 
+def test_a_column_or_field_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "twice.tsv").write_text("text\tlabel\tlabel\n" + "one\ta\tb\n" * 100)
+    (tmp_path / "twice.jsonl").write_text('{"text": "one", "label": "a", "label": "b"}\n' * 100)
+    for name, says in (
+        ("twice.tsv", "its first line names the column label twice: rename one of them"),
+        ("twice.jsonl", "line 1 is not usable: an object has the key 'label' twice"),
+    ):
+        told = said(lambda name=name: open_labeled_texts(name, data_dir=str(tmp_path), classes=("a", "b")))
+        assert says in told
+
+
 @pytest.mark.parametrize("name", ["old.tsv", "old.jsonl", "old.en,old.de"])
 def test_lines_that_end_with_carriage_returns_alone_are_refused(name: str, tmp_path: Path) -> None:
     for file in ("old.tsv", "old.jsonl", "old.en", "old.de"):

@@ -13,7 +13,7 @@ from transformer.config import UserError
 from transformer.data.batches import fingerprint
 from transformer.data.datasets.local_files import check_inside_folder, is_hidden, list_files, locate_file
 from transformer.data.datasets.text_files import files_by_split
-from transformer.data.parquet_pages import page_sizes
+from transformer.data.parquet_metadata import ColumnChunk, page_sizes, read_column_chunks
 from transformer.json_reading import open_regular_file, parse_json, require_object
 from transformer.storage.paths import parse_path, storage_of
 
@@ -261,7 +261,7 @@ def _sampled_ranges(file: CorpusFile, places: Sequence[int]) -> Iterator[tuple[F
             yield FileRange(file, place, min(place + PIECE_BYTES, file.size)), PIECE_BYTES
         return
     with _opened_parquet(file) as opened:
-        offsets = opened.row_group_offsets()
+        offsets = [chunk.start for chunk in opened.chunks]
     for number, of_group in itertools.groupby(places, lambda place: max(sum(at <= place for at in offsets) - 1, 0)):
         yield FileRange(file, offsets[number], offsets[number] + 1), PIECE_BYTES * len(list(of_group))
 
@@ -340,11 +340,11 @@ def _text_of_line(line: bytes, where: str) -> str:
 
 def _parquet_texts(part: FileRange) -> Iterator[str]:
     with _opened_parquet(part.file) as opened:
-        parquet, offsets = opened.parquet, opened.row_group_offsets()
-        groups = [number for number, offset in enumerate(offsets) if part.start <= offset < part.stop]
+        groups = [number for number, chunk in enumerate(opened.chunks) if part.start <= chunk.start < part.stop]
         for group in groups:
             rows = min(_PARQUET_ROWS, max(_MAX_PAGE_BYTES // max(opened.largest_page(group), 1), 1))
-            for batch in parquet.iter_batches(rows, row_groups=[group], columns=[_TEXT], use_threads=False):
+            num_rows = 0
+            for batch in opened.parquet.iter_batches(rows, row_groups=[group], columns=[_TEXT], use_threads=False):
                 try:
                     yield from (text for text in batch.column(0).to_pylist() if text)
                 except UnicodeDecodeError as error:
@@ -352,28 +352,21 @@ def _parquet_texts(part: FileRange) -> Iterator[str]:
                         f"{part.file.name}, row group {group}: its column {_TEXT!r} has a text that is not UTF-8 "
                         f"({error.reason})"
                     ) from error
+                num_rows += len(batch)
+            if num_rows != opened.chunks[group].num_rows:
+                raise UserError(
+                    f"{part.file.name} is damaged: its row group {group} has {num_rows:,} rows where its footer says "
+                    f"{opened.chunks[group].num_rows:,}"
+                )
 
 
 class _OpenedParquet(NamedTuple):
-    """A .parquet file, its bytes and the number of its column of texts."""
+    """A .parquet file, its bytes, and where the texts of each row group lie."""
 
     file: CorpusFile
     parquet: Any
     source: BinaryIO
-    column: int
-
-    def row_group_offsets(self) -> list[int]:
-        """Return where each row group begins in the file.
-
-        Raises:
-            UserError: If one begins outside, so that it would be in no part of the file.
-        """
-        groups = [self.parquet.metadata.row_group(n).column(0) for n in range(self.parquet.metadata.num_row_groups)]
-        offsets = [group.dictionary_page_offset or group.data_page_offset for group in groups]
-        for number, offset in enumerate(offsets):
-            if not 0 < offset < self.file.size:
-                raise UserError(f"{self.file.name} is damaged: its row group {number} begins at byte {offset:,}")
-        return offsets
+    chunks: list[ColumnChunk]
 
     def largest_page(self, group: int) -> int:
         """Return the bytes that the largest page of the texts of a row group has in memory.
@@ -382,10 +375,8 @@ class _OpenedParquet(NamedTuple):
             UserError: If these are more than `_MAX_PAGE_BYTES`: pyarrow would allocate them, whatever a page has.
             ValueError: If a header is malformed.
         """
-        chunk = self.parquet.metadata.row_group(group).column(self.column)
-        start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
         largest = 0
-        for size in page_sizes(self.source, start, start + chunk.total_compressed_size):
+        for size in page_sizes(self.source, self.chunks[group]):
             largest = max(largest, *size)
             if largest > _MAX_PAGE_BYTES:
                 raise UserError(
@@ -403,7 +394,7 @@ def _opened_parquet(file: CorpusFile) -> Iterator[_OpenedParquet]:
     source: BinaryIO = open_regular_file(file.path) if isinstance(file.path, Path) else file.path.open("rb")
     with source:
         try:
-            parquet = pyarrow.parquet.ParquetFile(source, buffer_size=_BLOCK_BYTES)
+            parquet = pyarrow.parquet.ParquetFile(source, buffer_size=_BLOCK_BYTES, page_checksum_verification=True)
             schema = parquet.schema_arrow
             columns = [number for number, name in enumerate(schema.names) if name == _TEXT]
             kind = schema.field(columns[0]).type if columns else None
@@ -415,8 +406,7 @@ def _opened_parquet(file: CorpusFile) -> Iterator[_OpenedParquet]:
                 )
             if len(columns) > 1:
                 raise UserError(f"{file.name} has {len(columns)} columns {_TEXT!r}: give the others other names")
-            leaves = [parquet.schema.column(number).path for number in range(len(parquet.schema))]
-            yield _OpenedParquet(file, parquet, source, leaves.index(_TEXT))
+            yield _OpenedParquet(file, parquet, source, read_column_chunks(source, file.size, _TEXT))
         except UserError:
             raise
         except (pyarrow.ArrowException, OSError, EOFError, ValueError) as error:

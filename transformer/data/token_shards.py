@@ -133,8 +133,8 @@ class TokenShards:
                 raise UserError(f"{path} {has}: {_AGAIN}")
         with concurrent.futures.ThreadPoolExecutor(_SAMPLING_THREADS) as pool:
             samples = pool.map(self._hash_samples, range(len(counts)))
-            for path, found, wanted in zip(self._paths, samples, self.index.samples_sha256, strict=True):
-                if found != wanted:
+            for path, digest, expected in zip(self._paths, samples, self.index.samples_sha256, strict=True):
+                if digest != expected:
                     raise UserError(f"{path} is not what its index says, for samples of it differ: {_AGAIN}")
 
     def _hash_samples(self, number: int) -> str:

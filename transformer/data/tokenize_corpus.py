@@ -149,9 +149,17 @@ def tokenize_corpus(
             raise UserError(f"{changed} has changed while it was tokenized: start again")
         copy_tokenizer(tokenizer_dir, folder)
         written = [shard for shard in shards if shard is not None]
-        columns = map(tuple, zip(*written, strict=True))
         index = ShardIndex(
-            FORMAT_VERSION, corpus_fingerprint(files), digest, tokenizer.vocab_size, end_id, *columns, index_sha256=""
+            version=FORMAT_VERSION,
+            corpus_sha256=corpus_fingerprint(files),
+            tokenizer_sha256=digest,
+            vocab_size=tokenizer.vocab_size,
+            end_id=end_id,
+            num_tokens=tuple(shard.num_tokens for shard in written),
+            num_documents=tuple(shard.num_documents for shard in written),
+            shard_sha256=tuple(shard.sha256 for shard in written),
+            samples_sha256=tuple(shard.samples_sha256 for shard in written),
+            index_sha256="",
         )
         index = dataclasses.replace(index, index_sha256=index.compute_digest())
         storage_of(folder).replace(folder / INDEX_FILE, f"{json.dumps(to_config(index))}\n".encode())

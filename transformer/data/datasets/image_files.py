@@ -12,7 +12,7 @@ import pathlib
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import UInt8
@@ -39,6 +39,8 @@ MAX_IMAGE_PIXELS = 2**26  # of the image as it is stored
 _MAX_SPLIT_BYTES = 2**36
 _MAX_MEMBERS = 2**21  # of an archive
 _MAX_HEADER_BYTES = 2**20  # of a long name in an archive
+# Of headers with absurd numbers, and of thousands that announce one another.
+_OTHER_ERRORS_OF_TARFILE = (ValueError, ArithmeticError, RecursionError)
 _THREADS = 4
 _CHUNK_BYTES, _CHUNK_FILES = 2**22, 128  # about what a thread decodes at once
 
@@ -375,7 +377,15 @@ def _read_folder(folder: pathlib.Path, files: Sequence[_File]) -> Iterator[tuple
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A member of an archive whose name is no longer than a name can be."""
+    """A member of an archive that is whole and whose name is no longer than a name can be."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        # At a damaged header, and where an archive is cut off, the library ends as if nothing followed.
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"it is cut off or damaged: {error}") from error
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         # These are read whole before they are parsed.
@@ -400,7 +410,7 @@ def _open_archive(path: pathlib.Path) -> Iterator[tarfile.TarFile]:
             yield archive
     except UserError:
         raise
-    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, ValueError, ArithmeticError) as error:
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, *_OTHER_ERRORS_OF_TARFILE) as error:
         raise UserError(f"{path} cannot be read as an archive: {' '.join(str(error).split())}") from error
 
 

@@ -212,6 +212,8 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
             f"{path}: its first line names {', '.join(present)} but not {', '.join(missing)}: let it name all of "
             f"{', '.join(names)}"
         )
+    if twice := [name for name in present if header.count(name) > 1]:
+        raise UserError(f"{path}: its first line names the column {twice[0]} twice: rename one of them")
     named = not missing
     columns = [header.index(name) for name in names] if named else list(range(len(names)))
     rows = []
