@@ -135,7 +135,7 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
         surrogates: Whether texts may hold halves of surrogate pairs, which no file or terminal takes as text.
 
     Raises:
-        UserError: If it is not JSON in UTF-8, is nested more than `MAX_NESTING` deep, or has an object with a key twice,
+        UserError: If it is not JSON in UTF-8, is nested more than `MAX_NESTING` deep, or has a key twice in an object,
             an integer of more than 40 digits or, unless allowed, half a surrogate pair.
     """
 

@@ -106,11 +106,11 @@ def page_sizes(file: BinaryIO, chunk: ColumnChunk) -> Iterator[PageSize]:
     while start < chunk.stop:
         file.seek(start)
         header = _read_struct(file, _MAX_HEADER_FIELDS)
-        size = PageSize(*(header.get(field) for field in (_COMPRESSED_SIZE, _UNCOMPRESSED_SIZE)))
-        if not all(isinstance(each, int) and each >= 0 for each in size):
+        compressed, uncompressed = header.get(_COMPRESSED_SIZE), header.get(_UNCOMPRESSED_SIZE)
+        if not isinstance(compressed, int) or not isinstance(uncompressed, int) or min(compressed, uncompressed) < 0:
             raise ValueError(f"the page at byte {start:,} has no size")
-        yield size
-        start = file.tell() + size.compressed
+        start = file.tell() + compressed
+        yield PageSize(compressed, uncompressed)
 
 
 def _list(struct: dict[int, Any], field: int) -> list[dict[int, Any]]:
