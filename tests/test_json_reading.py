@@ -32,6 +32,7 @@ from transformer.json_reading import (
         (b"1" * 5000, "is not JSON: Exceeds the limit"),
         (b'{"a": [%s]}' % (b"1" * 41), "an integer of more than 40 digits"),
         (b'{"a": "\\ud800"}', "half a surrogate pair"),
+        (b'{"a": [{"seed": 1, "b": 2, "seed": 3}]}', "an object has the key 'seed' twice"),
     ],
 )
 def test_what_is_no_object_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:

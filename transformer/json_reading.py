@@ -4,6 +4,7 @@ The content of one of our own files is a frozen dataclass next to the code that 
 `parse_dataclass` compare a file with it, field by field, by the rules of configs (transformer.config.convert_value).
 """
 
+import collections
 import json
 import os
 import stat
@@ -134,12 +135,22 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
         surrogates: Whether texts may hold halves of surrogate pairs, which no file or terminal takes as text.
 
     Raises:
-        UserError: If it is not JSON in UTF-8, is nested more than `MAX_NESTING` deep, or has an integer of more than 40
-            digits or, unless allowed, half a surrogate pair.
+        UserError: If it is not JSON in UTF-8, is nested more than `MAX_NESTING` deep, or has a key twice in an object,
+            an integer of more than 40 digits or, unless allowed, half a surrogate pair.
     """
+
+    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            twice = collections.Counter(name for name, _ in pairs).most_common(1)[0][0]
+            raise UserError(f"{what} is not usable: an object has the key {twice[:_SHOWN]!r} twice")
+        return fields
+
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=make_object)
+    except UserError:
+        raise
     except RecursionError:
         raise UserError(f"{what} is not usable: its lists and objects stand too deep in one another") from None
     except ValueError as error:

@@ -53,6 +53,31 @@ def test_a_conll_file_has_a_word_a_line(tmp_path: Path) -> None:
     ]
 
 
+def test_columns_are_parted_by_tabs_and_spaces_alone(tmp_path: Path) -> None:
+    words = ["New\u00a0York", "a\u2003b", "x\u3000y", "c\u2028d", "e\x0cf", "\u0085g", "h\x1ci"]
+    (tmp_path / "train.conll").write_bytes("".join(f" {word} \t B-LOC \r\n" for word in words).encode())
+    assert read_conll(tmp_path / "train.conll") == [(tuple(words), ("B-LOC",) * len(words))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("EU B-ORG\rin O\r\rBonn B-LOC\r", r"line 1 has a carriage return within it: end lines with a line feed"),
+        ("EU B-ORG\nin\rO\n", r"line 2 has a carriage return within it"),
+        ("EU B-ORG\nNew York B-LOC\n", r"line 2 has 3 columns and line 1 has 2: every word has as many"),
+        ("EU NNP B-ORG\n\nin\t\tO\n", r"line 3 has 2 columns and line 1 has 3"),
+        ("EU B-ORG\n\u00a0\n", r"line 2 has one column"),
+        ("EU B-ORG\n\u00a0 O\n", r"line 2 has no visible character in its word"),
+    ],
+    ids=["old ends", "one old end", "a space in a word", "an empty cell", "no label", "white space"],
+)
+def test_lines_that_would_lose_words_are_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_bytes(content.encode())
+    with pytest.raises(UserError, match=message) as caught:
+        read_conll(tmp_path / "train.conll")
+    assert "\n" not in str(caught.value)
+
+
 def test_files_are_refused_in_one_line(tmp_path: Path) -> None:
     for name, content in {"word": "EU\n", "empty": "\n\n", "good": CONLL}.items():
         (tmp_path / f"{name}.conll").write_text(content)

@@ -64,6 +64,17 @@ class SequenceLayout(enum.Enum):
         """Return how many sequences an example of so many texts makes."""
         return {SequenceLayout.UNORDERED: 2, SequenceLayout.CHOICE: texts - 1}.get(self, 1)
 
+    def canonical_texts(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """Return an example's texts, sorted where their order means nothing: both of a pair, or the answers."""
+        match self:
+            case SequenceLayout.SINGLE | SequenceLayout.PAIR:
+                return tuple(texts)
+            case SequenceLayout.UNORDERED:
+                return tuple(sorted(texts))
+            case SequenceLayout.CHOICE:
+                context, *answers = texts
+                return (context, *sorted(answers))
+
     def arrange_texts[T](self, texts: Sequence[T]) -> list[tuple[T, ...]]:
         """Return the texts of each sequence, in order."""
         match self:

@@ -145,7 +145,9 @@ class FineTuning(LabeledTextTask):
     def data_summary(self) -> tuple[str, ...]:
         """How many examples each split has, and how many are cut."""
         what = f"examples ({self.shape.layout.value})"
-        return self.summarize_data(self.config, what)
+        # The layout of the data set: some formats read a pair in no order once, as one in order.
+        layout = example_shape(self.config.dataset, self.config.classes, self.config.problem).layout
+        return self.summarize_data(self.config, what, layout.canonical_texts)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of examples and of predicted tokens, without rows that only fill up a batch."""

@@ -170,7 +170,9 @@ class TokenClassification(LabeledTextTask):
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe's texts, and the texts with their true labels as titles."""
         titles = [
-            bracket_labels(each.texts[0].split(), [self.classes[label] for label in each.label]) for each in self._shown
+            bracket_labels(each.words, [self.classes[label] for label in each.label])
+            for each in self._shown
+            if isinstance(each, LabeledWords)
         ]
         return token_axis_labels(self.tokenizer, self._rows, titles)
 

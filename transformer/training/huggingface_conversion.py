@@ -328,8 +328,10 @@ def _labeled_text_task(
         case "token_classification":
             return {"classes": classes} if is_conll_file(dataset) else {}
         case "question_answering":
-            # As of SQuAD, where windows of 384 tokens begin every 128.
-            return {"max_question_length": min(64, context // 2), "window_stride": max(context // 3, 1)}
+            # As of SQuAD, where windows of 384 tokens begin every 128; short ones overlap by a token at least.
+            question = min(64, context // 2)
+            room = context - question - 4  # special tokens at most
+            return {"max_question_length": question, "window_stride": max(min(context // 3, room - 1), 1)}
         case _ if is_tsv_or_jsonl(dataset):
             scored = count == 1 and not fine_tuning.classes
             problem = fine_tuning.problem or ("similarity" if scored else "classification")
