@@ -207,7 +207,11 @@ def config_schema(values: Mapping[str, Any]) -> SchemaSection:
     """
     sections = typing.get_type_hints(ExperimentConfig)
     keys = dict(section_schema(RunConfig).keys)
-    keys |= {name: field_schema(hint) for name, hint in sections.items() if name not in ("run", "task", "model")}
+    keys |= {
+        name: field_schema(hint, value=values.get(name))
+        for name, hint in sections.items()
+        if name not in ("run", "task", "model")
+    }
     return SchemaSection({**keys, "task": _task(_section(values, "task")), "model": _model(_section(values, "model"))})
 
 
@@ -333,13 +337,13 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _task(values: Mapping[str, Any]) -> SchemaSection:
-    group = section_schema(tasks.task_schema(values))
+    group = section_schema(tasks.task_schema(values), values=values)
     return group._replace(keys={"name": SchemaValue(str), **group.keys}, chosen_by=f"task {values['name']}")
 
 
 def _model(values: Mapping[str, Any]) -> SchemaSection:
     """Return the keys of the model's family; a named size gives the defaults of those that it fixes."""
-    group = section_schema(models.model_config_class(values))
+    group = section_schema(models.model_config_class(values), values=values)
     keys = {"family": SchemaValue(str), **group.keys}
     named = {key: values.get(key) for key in ("family", "size")}
     # Without a size these keys have no default: the family has none.
