@@ -162,6 +162,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
     base = arguments.config
     space = _space(arguments)
+    arguments.refuse_keys_of_study([("get_sweep()", space.keys)])
     engine = choose_algorithm(arguments.search_algorithm, space)
     total = resolve_num_trials(arguments.num_trials, space)
     _check_flags(arguments, engine)

@@ -108,6 +108,11 @@ def value_keys(tree: SchemaSection, prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
+def config_keys_overlap(key: str, other: str) -> bool:
+    """Return whether two dotted keys are equal or one is a group that contains the other."""
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
+
+
 def find_key(tree: SchemaSection, key: str, given: Any = None) -> SchemaValue | SchemaSection:
     """Return the node of a dotted key.
 

@@ -27,6 +27,7 @@ from transformer.overrides import (
     ReadValue,
     SchemaSection,
     SchemaValue,
+    config_keys_overlap,
     field_schema,
     find_key,
     override_flag,
@@ -238,12 +239,20 @@ def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str
 
     Args:
         base: The nested config.
-        words: Pairs of a dotted key and its value; the last of one key counts.
+        words: Pairs of a dotted key and its value.
 
     Raises:
-        UserError: If a key does not exist, or its text does not parse as the type of the field.
+        UserError: If a key does not exist or is given twice, also as a key of a group that is given, or if its text
+            does not parse as the type of the field.
     """
-    return _override(base, dict(words), parse_value)
+    overrides: dict[str, str] = {}
+    for key, value in words:
+        for other in overrides:
+            if config_keys_overlap(key, other):
+                both = f"--config.{other}={overrides[other]} and --config.{key}={value}"
+                raise UserError(f"{both} set the same key: leave one of them out")
+        overrides[key] = value
+    return _override(base, overrides, parse_value)
 
 
 def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:

@@ -22,6 +22,7 @@ from transformer.config import (
     from_config,
     suggest_nearest,
 )
+from transformer.overrides import config_keys_overlap
 
 Overrides = Mapping[str, Any]  # dotted key without "config." -> value; a mapping replaces a whole group
 
@@ -125,6 +126,11 @@ class Ablation(Config, path="ablation"):
         for values in itertools.product(*self.tuning_grid.values()):
             yield dict(zip(self.tuning_grid, values, strict=True))
 
+    def keys_by_owner(self) -> list[tuple[str, Collection[str]]]:
+        """Return the config keys that the study sets, each group with a name of who sets it: an arm, a task ..."""
+        owners = (*_named("arm", self.arms), *_named("task", self.tasks))
+        return [("ablation.seeds", ("seed",)), ("tuning_grid", self.tuning_grid), *owners]
+
     def _check_tuning_grid(self) -> None:
         for key, values in self.tuning_grid.items():
             if not values:
@@ -199,11 +205,6 @@ def replace_seeds(spec: Ablation, text: str) -> Ablation:
     except ValueError:
         raise UserError(f"--seeds={text!r} is no list of whole numbers: write them as --seeds=1,2,3") from None
     return dataclasses.replace(spec, seeds=seeds)
-
-
-def config_keys_overlap(key: str, other: str) -> bool:
-    """Return whether two dotted keys are equal or one is a group that contains the other."""
-    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 
 def _overlaps(keys: Iterable[str], others: Collection[str]) -> Iterator[tuple[str, str]]:
