@@ -142,7 +142,7 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         (
             "sweep.choice('optimizer.learning_rate', [1e-3, 1e-2])",
             ["--config.optimizer.learning_rate=0.5"],
-            "--config.optimizer.learning_rate would not reach every run: get_sweep() sets optimizer.learning_rate; omit",
+            "--config.optimizer.learning_rate would not reach every run: get_sweep() sets optimizer.learning_rate",
         ),
         (
             "sweep.chain(sweep.choice('steps', [4]), sweep.choice('seed', [1, 2]))",

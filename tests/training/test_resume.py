@@ -398,6 +398,35 @@ def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) 
     assert "steps" not in experiment.changeable_keys(ending)  # the schedule's end moves with it
 
 
+@pytest.mark.parametrize(
+    ("shared", "own", "free"),
+    [
+        ("constant", {"language_modeling": {"schedule": "cosine"}}, False),
+        ("constant", {"language_modeling": {"schedule": "inverse_square_root"}}, True),
+        ("cosine", {"language_modeling": {"schedule": "constant"}}, True),  # no objective has the shared one
+        ("cosine", {"language_modeling": {"learning_rate": 0.1}}, False),  # the rest is that of the shared one
+        ("cosine", {}, False),
+    ],
+)
+def test_every_objective_s_own_schedule_says_whether_a_run_can_be_longer(
+    shared: str, own: dict[str, Any], free: bool
+) -> None:
+    changed = config(optimizer={"schedule": shared}, optimizers=own)
+    assert ("steps" in experiment.changeable_keys(experiment.resolve_config(changed))) is free
+
+
+def test_a_longer_run_is_refused_if_an_objective_s_own_schedule_ends(half: Path, workdirs: Path) -> None:
+    folder = workdirs / "ending"
+    shutil.copytree(half, folder)
+    ending = {"language_modeling": {"schedule": "cosine"}}
+    recorded = experiment.resolve_config(config(optimizers=ending)).to_config()
+    (folder / "config.json").write_text(json.dumps(recorded))
+    before = contents(folder, ".")
+    with pytest.raises(UserError, match=rf"config\.steps={STEPS}, not {STEPS + 4}"):
+        train.train(experiment.resolve_config(config(optimizers=ending, steps=STEPS + 4)), folder)
+    assert contents(folder, ".") == before
+
+
 def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,8 +193,19 @@ def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
         "topology",
         "update_guard.max_consecutive_skips",
     )
-    lasting = experiment.optimizer.schedule in (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
-    return (*keys, "steps") if lasting else keys
+    return keys if _schedules_end(experiment) else (*keys, "steps")
+
+
+def _schedules_end(experiment: ExperimentConfig) -> bool:
+    """Return whether the learning rate of any objective depends on the number of steps."""
+    lasting = (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
+    if any(own.schedule not in lasting for own in experiment.optimizers.values()):
+        return True
+    if experiment.optimizer.schedule in lasting or not experiment.optimizers:
+        return experiment.optimizer.schedule not in lasting
+    # The shared schedule ends: it counts unless every objective has an optimizer of its own.
+    objectives = tasks.build_synthetic_task(experiment.task).objectives
+    return any(objective.name not in experiment.optimizers for objective in objectives)
 
 
 def config_schema(values: Mapping[str, Any]) -> SchemaSection:

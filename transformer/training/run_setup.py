@@ -221,12 +221,13 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
 
 def _warmup_notes(experiment: ExperimentConfig, components: TrainingComponents) -> list[str]:
     """Warn of a learning-rate warmup that is longer than the run."""
-    steps = experiment.run.steps
-    warmups = {experiment.optimizer_of(each.name).warmup_steps for each in components.task.objectives}
+    steps, names = experiment.run.steps, [objective.name for objective in components.task.objectives]
+    keys = {f"optimizers.{name}" if name in experiment.optimizers else "optimizer": name for name in names}
+    warmups = {key: experiment.optimizer_of(name).warmup_steps for key, name in keys.items()}
     return [
-        f"warning: config.optimizer.warmup_steps={warmup} is beyond config.steps={steps}: the learning rate never "
+        f"warning: config.{key}.warmup_steps={warmup} is beyond config.steps={steps}: the learning rate never "
         "reaches its peak"
-        for warmup in sorted(warmups)
+        for key, warmup in warmups.items()
         if warmup > steps
     ]
 
