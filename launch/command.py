@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from transformer.command_invocation import shell_command
-from transformer.config import UserError
+from transformer.config import Range, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Flag:
         required: Whether the flag must be given.
         choices: The allowed values; any if empty.
         makes_optional: The required flags that are not needed if this one is given.
+        range: The least and the greatest number; by default numbers of 32 bits.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Flag:
     required: bool = False
     choices: tuple[str, ...] = ()
     makes_optional: tuple[str, ...] = ()
+    range: Range | None = None
 
 
 @dataclasses.dataclass(frozen=True)

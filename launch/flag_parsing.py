@@ -36,7 +36,8 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
         if flag.value_type in (int, float) and given[flag.name] is not None:
-            convert_value(flag.value_type, given[flag.name], f"--{flag.name}")
+            limits = () if flag.range is None else (flag.range,)
+            convert_value(flag.value_type, given[flag.name], f"--{flag.name}", limits)
     config_file = given.pop("config", None) or ""
     arguments = Arguments(**given, argv=_joined(command, words), config_overrides=tuple(config_overrides))
     arguments.config_file = config_file

@@ -189,7 +189,8 @@ PositiveInt = Annotated[int, Range(1, _GREATEST)]
 """A number of at least 1."""
 NonNegativeInt = Annotated[int, Range(0, _GREATEST)]
 """A number of at least 0."""
-Seed = Annotated[int, Range(0, 2**32 - 1)]
+SEEDS = Range(0, 2**32 - 1)
+Seed = Annotated[int, SEEDS]
 """The seed of random numbers."""
 VocabSize = Annotated[int, Range(1, 2**24)]
 """A number of tokens, limited because training a tokenizer allocates memory for each in advance."""

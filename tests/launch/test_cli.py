@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli, flag_parsing
+from launch import cli, flag_parsing, generate
 from launch.command import Arguments, Command, Flag
 from launch.platform import ACCELERATORS, choose_platform, has_device, without_chosen_platform
 from transformer.config import UserError, flatten_config
@@ -273,6 +273,13 @@ def test_a_flag_and_an_override_of_its_key_are_refused(capsys, config_file):
     command = dataclasses.replace(COMMAND, flags=(*COMMAND.flags, Flag("data_dir", "the data")))
     said = refusal(capsys, *words, command=command)
     assert said == "error: --data_dir=b sets config.task.data_dir too: leave one of them out\n"
+
+
+def test_a_seed_has_the_range_of_a_config_s(capsys, config_file):
+    assert flag_parsing.parse_arguments(generate.COMMAND, ["--workdir=runs/x", f"--seed={2**32 - 1}"]).seed == 2**32 - 1
+    for seed in (2**32, -1):
+        with pytest.raises(UserError, match=rf"--seed={seed} must be at (most 4294967295|least 0)"):
+            flag_parsing.parse_arguments(generate.COMMAND, ["--workdir=runs/x", f"--seed={seed}"])
 
 
 def test_missing_flags_name_an_example(capsys, config_file):

@@ -14,7 +14,7 @@ from transformer.config import RunConfig, UserError
 from transformer.data.batches import BatchSource
 from transformer.maps.store import MapStore
 from transformer.models.model import count_parameters, leaves_by_path
-from transformer.runs.checkpoint import Checkpoints, last_saved_step
+from transformer.runs.checkpoint import UNKNOWN_STEP, Checkpoints, last_saved_step, last_saved_step_file
 from transformer.runs.distributed import claim_run_directory, is_primary, run_on_primary, run_on_primary_first
 from transformer.runs.jsonl_reading import last_step, read_records
 from transformer.runs.preemption import ProgressMonitor
@@ -160,7 +160,9 @@ def refuse_missing_checkpoints(directory: RunDirectory) -> None:
         return
     last_saved = last_saved_step(path)
     evidence = None
-    if last_saved is not None:
+    if last_saved == UNKNOWN_STEP:
+        evidence = f"it has saved one, by {last_saved_step_file(path)}, which is damaged"
+    elif last_saved is not None:
         evidence = f"it has saved the checkpoint of step {last_saved}"
     elif "converted" in directory.facts():
         evidence = "it was converted, and its parameters were in its checkpoint"

@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 
 from transformer.config import (
     Config,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Seed,
     TupleLimits,
     UserError,
     from_config,
@@ -48,7 +48,7 @@ class DepthSweep(Config, path="stack"):
     depths: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1, distinct=True)]
     depth_keys: Annotated[tuple[str, ...], TupleLimits(min_length=1)]
     overrides: Overrides = dataclasses.field(default_factory=dict)
-    seeds: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3)
+    seeds: Annotated[tuple[Seed, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Ablation(Config, path="ablation"):
     selection_metric: str = "validation/loss"
     reported_metric: str = "test/loss"
     direction: Direction = Direction.MINIMIZE
-    seeds: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3, 4, 5)
+    seeds: Annotated[tuple[Seed, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None
     learned_threshold: float | None = None
