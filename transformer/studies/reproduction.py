@@ -190,8 +190,8 @@ def compare_curves(
             why = f"it begins otherwise: {name} at step {step} is {_show(value)} in the record, {_show(other)} here"
             return Finding(Verdict.NOT_REPRODUCED, (counted, why))
     for label, curve in (others or {}).items():
-        if (why := _nearer_to_other(recorded, found, curve, precisions)) is not None:
-            return Finding(Verdict.NOT_REPRODUCED, (counted, f"{why} the record's {label} than to its own record"))
+        if (nearer := _nearer_to_other(recorded, found, curve, precisions)) is not None:
+            return Finding(Verdict.NOT_REPRODUCED, (counted, f"{nearer} the record's {label} than to its own record"))
     seeds = [last_values(each) for each in of_seeds]
     return _judge_end(finals, ours_at_end, seeds, precisions, (counted, first))
 
@@ -226,8 +226,8 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Fi
         return Finding(Verdict.EQUAL, (counted,))
     first = apart[0]
     told = f"arm {first.arm!r}, seed {first.seed}: {_show(before[first])} in the record, {_show(after[first])} here"
-    if (why := _nearer_to_other_arm(before, after)) is not None:
-        return Finding(Verdict.NOT_REPRODUCED, (counted, told, why))
+    if (nearer := _nearer_to_other_arm(before, after)) is not None:
+        return Finding(Verdict.NOT_REPRODUCED, (counted, told, nearer))
     cells: dict[str, tuple[list[float | None], list[float | None]]] = {}
     for each in before:
         name = " ".join(filter(None, (each.arm, each.task, *each.hyperparameters, each.metric)))

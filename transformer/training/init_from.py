@@ -566,10 +566,10 @@ def _read_values(
         low = source.read_arrays({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
         merge = jax.jit(add_low_rank_product, static_argnames="scale", out_shardings=values[path].sharding)
         values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
-    if (path := find_non_finite(values)) is not None:
+    if (spoilt := find_non_finite(values)) is not None:
         raise UserError(
-            f"config.initialize_from.run={report.source_name} holds NaN or infinity in what {path} takes: name another "
-            "run, or an earlier config.initialize_from.step"
+            f"config.initialize_from.run={report.source_name} holds NaN or infinity in what {spoilt} takes: name "
+            "another run, or an earlier config.initialize_from.step"
         )
     return values
 
