@@ -190,6 +190,7 @@ def _spec(arguments: Arguments) -> "Ablation":
         raise UserError(
             f"config file {file!r}: get_ablation returned a {type(spec).__name__}; return ablation(question=..., ...)"
         )
+    arguments.refuse_keys_of_study(spec.keys_by_owner())
     return spec if arguments.seeds is None else replace_seeds(spec, arguments.seeds)
 
 

@@ -25,7 +25,7 @@ from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunFailed, RunSto
 from transformer.terminal import escape_control_characters, escape_terminal_output, raw_terminal_stream
 
 _SHOWN = 1000
-_NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
+_UNUSABLE_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 
 def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str] | None = None) -> int:
@@ -82,8 +82,9 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _unread():
             return 141
-        if error.errno in _NO_NAMES:
-            print(f"error: {to_one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+        if error.errno in _UNUSABLE_PATHS:
+            # Of a renaming, the second name is that of the file.
+            print(f"error: {to_one_line(f'{error.filename2 or error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
         return _failed(error, words)
     except KeyboardInterrupt:

@@ -67,9 +67,10 @@ class RecordedRun(NamedTuple):
         return tuple(word for word in self.words if not word.startswith("--config.seed="))
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return its lines of a file of curves."""
+        """Return its lines of a file of curves, without the values that select them."""
         lines = [json.loads(line) for line in self.file.read_text(encoding="utf-8").split("\n") if line]
-        return [line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())]
+        own = [line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())]
+        return [{name: value for name, value in line.items() if name not in self.selected} for line in own]
 
 
 class Record(NamedTuple):

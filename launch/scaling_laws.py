@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from transformer.config import UserError
+from transformer.config import SEEDS, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ COMMAND = Command(
         Flag("runs", "run directories instead, separated by commas", makes_optional=("workdir",)),
         Flag("metric", "the loss to fit, as SPLIT/NAME", default="validation/loss"),
         Flag("bootstrap_samples", "the number of bootstrap samples", default=200, value_type=int),
-        Flag("seed", "the random seed of the bootstrap", default=0, value_type=int),
+        Flag("seed", "the random seed of the bootstrap", default=0, value_type=int, range=SEEDS),
         Flag("output", f"the JSON file to write (default: WORKDIR/{FILE}; with --runs none)"),
     ),
 )

@@ -11,7 +11,7 @@ from launch.platform import exit_process
 from launch.retrain_command import retrain_command
 from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
 from transformer.command_invocation import shell_command, subprocess_command
-from transformer.config import UserError
+from transformer.config import SEEDS, UserError
 
 if TYPE_CHECKING:
     from transformer.runs.jsonl_reading import MetricName
@@ -46,7 +46,7 @@ COMMAND = Command(
         Flag("search_algorithm", "grid, random, tpe, gp or hyperband (default: grid if the space is finite)"),
         Flag("metric", "the objective, as SPLIT/NAME", default="validation/loss"),
         Flag("direction", "the direction of the objective", choices=("minimize", "maximize"), default="minimize"),
-        Flag("seed", "the random seed of the search algorithm (default: 0)", value_type=int),
+        Flag("seed", "the random seed of the search algorithm (default: 0)", value_type=int, range=SEEDS),
         Flag("storage", "Optuna's storage, such as postgresql://HOST/NAME (default: a file in WORKDIR)"),
         TRACKERS,
         TRUST,
@@ -162,6 +162,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
     base = arguments.config
     space = _space(arguments)
+    arguments.refuse_keys_of_study([("get_sweep()", space.keys)])
     engine = choose_algorithm(arguments.search_algorithm, space)
     total = resolve_num_trials(arguments.num_trials, space)
     _check_flags(arguments, engine)

@@ -114,11 +114,12 @@ def open_regular_file(path: Path) -> BinaryIO:
         OSError: If it is missing or cannot be opened.
     """
     # Opening a pipe would wait for its writer.
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise UserError(f"{path} is no regular file: it is not read")
-    return file
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise UserError(f"{path} is no regular file{', but a folder' if stat.S_ISDIR(mode) else ''}: it is not read")
+    return open(descriptor, "rb")
 
 
 def _check_size(path: Path, size: int, most: int) -> None:
@@ -135,24 +136,16 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
         surrogates: Whether texts may hold halves of surrogate pairs, which no file or terminal takes as text.
 
     Raises:
-        UserError: If it is not JSON in UTF-8, is nested more than `MAX_NESTING` deep, or has a key twice in an object,
-            an integer of more than 40 digits or, unless allowed, half a surrogate pair.
+        UserError: If it is not JSON in UTF-8, is nested more than `MAX_NESTING` deep, has a key twice in one object or
+            an integer of more than 40 digits, or, unless allowed, half a surrogate pair.
     """
-
-    def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        fields = dict(pairs)
-        if len(fields) < len(pairs):
-            twice = collections.Counter(name for name, _ in pairs).most_common(1)[0][0]
-            raise UserError(f"{what} is not usable: an object has the key {twice[:_SHOWN]!r} twice")
-        return fields
-
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=make_object)
-    except UserError:
-        raise
+        value = json.loads(text, object_pairs_hook=refuse_repeated_keys)
     except RecursionError:
         raise UserError(f"{what} is not usable: its lists and objects stand too deep in one another") from None
+    except RepeatedKeyError as error:
+        raise UserError(f"{what} is not usable: it has the key {str(error)[:_SHOWN]} twice in one object") from None
     except ValueError as error:
         raise UserError(f"{what} is not JSON: {str(error)[:_SHOWN]}") from error
     level, held = 0, [value]
@@ -166,6 +159,23 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
     if not surrogates and ("\\ud" in text or "\\uD" in text):
         _check_text(value, what)
     return value
+
+
+class RepeatedKeyError(ValueError):
+    """An object of a JSON text has a key twice, of which a parser would keep one without a word."""
+
+
+def refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object from its keys and values, as the `object_pairs_hook` of a JSON parser.
+
+    Raises:
+        RepeatedKeyError: If a key stands twice; the message is its repr.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = collections.Counter(name for name, _ in pairs)
+        raise RepeatedKeyError(next(repr(name) for name, count in counts.items() if count > 1))
+    return found
 
 
 def _check_integers(values: Iterable[Any], what: str) -> None:

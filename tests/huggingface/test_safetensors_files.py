@@ -187,3 +187,16 @@ def test_a_folder_without_tensors_is_refused(tmp_path: Path) -> None:
         safetensors_files.read_folder_headers(tmp_path)
     with pytest.raises(UserError, match="is no folder"):
         safetensors_files.read_folder_headers(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_tensor_that_is_not_finite_is_refused(tmp_path: Path, dtype: str, value: float) -> None:
+    spoilt = np.ones((3, 4), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    spoilt[2, 1] = value
+    file = tmp_path / safetensors_files.WEIGHTS
+    safetensors_files.write_tensors(file, {"a": np.ones(2, np.float32), "b": spoilt, "c": np.arange(3)})
+    headers = safetensors_files.read_folder_headers(tmp_path)
+    assert len(list(safetensors_files.read_tensors(headers, ["a", "c"]))) == 2
+    with pytest.raises(UserError, match=r"model\.safetensors: tensor 'b' holds NaN or infinity"):
+        list(safetensors_files.read_tensors(headers, ["a", "b"]))

@@ -428,6 +428,28 @@ WRONG = {
         "unknown key config.model.norms",
     ),
     "equal arms": ({"arms": {"post": {}, "pre": {}}}, (), "'post' and 'pre' resolve to the same config"),
+    "an arm's key": (
+        {},
+        ("--config.model.norm_placement=sandwich",),
+        "--config.model.norm_placement would not reach every run: arm 'post' sets model.norm_placement; omit it",
+    ),
+    "an arm's key, registered": ({}, ("--register", "--config.model.norm_placement=pre"), "would not reach every run"),
+    "a key in an arm's group": (
+        {"arms": {"post": {}, "pre": {"model.lora": {"rank": 2}}}},
+        ("--plan_effect=1", "--config.model.lora.rank=3"),
+        "--config.model.lora.rank would not reach every run: arm 'pre' sets model.lora",
+    ),
+    "the grid's key": (
+        {"tuning_grid": {"optimizer.warmup_steps": (0, 2)}},
+        ("--config.optimizer.warmup_steps=1",),
+        "--config.optimizer.warmup_steps would not reach every run: tuning_grid sets optimizer.warmup_steps",
+    ),
+    "a task's key": (
+        {"tasks": {"short": {}, "long": {"steps": 8}}},
+        ("--config.steps=2",),
+        "--config.steps would not reach every run: task 'long' sets steps",
+    ),
+    "the seed": ({}, ("--config.seed=7",), "--config.seed would not reach every run: ablation.seeds sets seed"),
     "nothing to report": ({}, ("--report_only",), "holds no sweep"),
     "no workers": ({}, ("--num_workers=0",), "--num_workers=0 must be at least 1"),
     "a flag": ({}, ("--seed=1",), "unknown flag --seed"),

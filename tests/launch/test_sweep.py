@@ -139,6 +139,26 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("sweep.log_uniform('model.widht', 1, 2)", ["--num_trials=2"], "unknown key config.model.widht"),
         ("sweep.uniform('model.width', 8, 16)", ["--num_trials=2"], "is a float; it must be a int (in the trial"),
         ("sweep.choice('model.heads', [2, 3])", [], "(in the trial model.heads=3)"),
+        (
+            "sweep.choice('optimizer.learning_rate', [1e-3, 1e-2])",
+            ["--config.optimizer.learning_rate=0.5"],
+            "--config.optimizer.learning_rate would not reach every run: get_sweep() sets optimizer.learning_rate",
+        ),
+        (
+            "sweep.chain(sweep.choice('steps', [4]), sweep.choice('seed', [1, 2]))",
+            ["--config.seed=3"],
+            "--config.seed would not reach every run: get_sweep() sets seed",
+        ),
+        (
+            "sweep.choice('model.lora', [{'rank': 1}])",
+            ["--config.model.lora.rank=2"],
+            "--config.model.lora.rank would not reach every run: get_sweep() sets model.lora",
+        ),
+        (
+            "sweep.choice('task.data_dir', ['a', 'b'])",
+            ["--data_dir=c"],
+            "--data_dir would replace config.task.data_dir, which get_sweep() sets",
+        ),
         ("sweep.choice('seed', [1, 2])", ["--num_trials=0"], "--num_trials=0 must be at least 1"),
         ("sweep.choice('seed', [1, 2])", ["--num_workers=0"], "--num_workers=0 must be at least 1"),
         ("sweep.choice('seed', [1, 2])", ["--search_algorithm=annealing"], "--search_algorithm=annealing is unknown"),

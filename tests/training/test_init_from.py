@@ -17,7 +17,9 @@ import tokenizers
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests.interpret.conftest import write_gpt2
+from tests.training import written_run
 from tests.training.small_run import Killed
+from tests.training.written_run import write_run
 from transformer.config import UserError
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
@@ -29,7 +31,7 @@ from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations import comparability
 from transformer.tasks.task import EvaluationReport
-from transformer.training import build, init_from, run_setup, train, vmapped
+from transformer.training import build, init_from, run_loading, run_setup, train, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
 from transformer.training.init_from import InitializeFromConfig, build_initial_state
@@ -579,3 +581,18 @@ def test_without_a_run_to_begin_from_nothing_is_read(tmp_path: Path) -> None:
     assert state.variables.params["w"].tolist() == [-1, -1, -1]
     with pytest.raises(ValueError, match="'state/w' has the path of a leaf of the state"):
         init_from.flatten_variables(Variables({"state": {"w": 1}}, {"w": 2}))
+
+
+def test_parameters_that_are_not_finite_are_refused_wherever_a_run_is_read(tmp_path: Path) -> None:
+    def spoil(state: TrainState) -> TrainState:
+        leaves, structure = jax.tree.flatten(state.variables.params)
+        leaves[-1] = leaves[-1].at[0].set(jnp.nan)
+        return state._replace(variables=state.variables._replace(params=jax.tree.unflatten(structure, leaves)))
+
+    run = write_run(tmp_path / "run", written_run.CONFIG, spoil)
+    says = r"checkpoint 0 of .*run holds NaN or infinity in .*params/.*: its training diverged; name an earlier step"
+    with pytest.raises(UserError, match=says):
+        run_loading.load_run(run)
+    fine_tuned = experiment.resolve_config({**written_run.CONFIG, "name": "new", "initialize_from": {"run": str(run)}})
+    with pytest.raises(UserError, match=r"config\.initialize_from\.run=.*run holds NaN or infinity in what \S+ takes"):
+        train.train(fine_tuned, tmp_path / "new")

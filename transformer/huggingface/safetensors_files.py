@@ -4,7 +4,6 @@ The format: 8 bytes, the length N of the header, little-endian; N bytes of JSON 
 byte range of each tensor; then the bytes, without gaps (safetensors' specification).
 """
 
-import collections
 import dataclasses
 import json
 import math
@@ -17,7 +16,8 @@ import safetensors
 import safetensors.numpy
 
 from transformer.config import UserError, convert_value
-from transformer.json_reading import open_regular_file, read_json_object
+from transformer.json_reading import RepeatedKeyError, open_regular_file, read_json_object, refuse_repeated_keys
+from transformer.models.model import find_non_finite
 from transformer.storage.disk_errors import find_disk_error
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -75,14 +75,20 @@ def read_tensors(headers: Mapping[str, TensorHeader], names: Sequence[str]) -> I
         The name and value of each.
 
     Raises:
-        UserError: If a file cannot be read; gives the file.
+        UserError: If a file cannot be read, or a value is not finite; gives the file.
     """
     for file in sorted({headers[name].file for name in names}):
         try:
             with safetensors.safe_open(file, "np") as opened:
                 for name in names:
                     if headers[name].file == file:
-                        yield name, opened.get_tensor(name)
+                        value = opened.get_tensor(name)
+                        if find_non_finite({name: value}) is not None:
+                            raise UserError(
+                                f"{file}: tensor {name!r} holds NaN or infinity: the model's training diverged, or the "
+                                "file is damaged"
+                            )
+                        yield name, value
         except (safetensors.SafetensorError, OSError) as error:
             raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
 
@@ -132,18 +138,10 @@ def read_header(file: Path) -> dict[str, TensorHeader]:
 
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        entries = dict(pairs)
-        if len(entries) != len(pairs):
-            counted = collections.Counter(name for name, _ in pairs)
-            twice = next(name for name, count in counted.items() if count > 1)
-            raise UserError(f"{file} is damaged: its header names {twice!r} twice")
-        return entries
-
     try:
-        header = json.loads(text, object_pairs_hook=once)
-    except UserError:
-        raise
+        header = json.loads(text, object_pairs_hook=refuse_repeated_keys)
+    except RepeatedKeyError as error:
+        raise UserError(f"{file} is damaged: its header names {error} twice") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is damaged: its header is not JSON ({str(error)[:100]})") from error
     if not isinstance(header, dict):

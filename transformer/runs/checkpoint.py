@@ -49,6 +49,7 @@ from transformer.storage.paths import parse_path, storage_of
 
 PyTree = Any
 DAMAGED_PREFIX = "damaged-"  # begins the name of a checkpoint that was set aside
+UNKNOWN_STEP = -1  # the step that was saved last, if its record is unreadable
 _MOST_VANISHED = 100  # checkpoints that a running run may remove under a reader before it gives up
 _logger = logging.getLogger(__name__)
 
@@ -549,7 +550,7 @@ def last_saved_step(directory: str | Path) -> int | None:
     """Return the step that was saved last, whether its checkpoint still exists or not.
 
     Returns:
-        The step; None if none was saved, 0 if the record is unreadable.
+        The step; None if none was saved, `UNKNOWN_STEP` if the record is unreadable.
     """
     path = last_saved_step_file(parse_path(directory))
     if not path.exists():
@@ -557,4 +558,4 @@ def last_saved_step(directory: str | Path) -> int | None:
     try:
         return read_dataclass(LastSavedStep, path).newest
     except UserError:
-        return 0
+        return UNKNOWN_STEP

@@ -21,7 +21,7 @@ from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
 from transformer.json_reading import read_json_object
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
-from transformer.models.model import Model, Variables, leaves_by_path
+from transformer.models.model import Model, Variables, find_non_finite, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, LeafShape
 from transformer.runs.distributed import is_primary
 from transformer.runs.run_directory import RunDirectory, check_regular_files
@@ -566,6 +566,11 @@ def _read_values(
         low = source.read_arrays({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
         merge = jax.jit(add_low_rank_product, static_argnames="scale", out_shardings=values[path].sharding)
         values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
+    if (spoilt := find_non_finite(values)) is not None:
+        raise UserError(
+            f"config.initialize_from.run={report.source_name} holds NaN or infinity in what {spoilt} takes: name "
+            "another run, or an earlier config.initialize_from.step"
+        )
     return values
 
 

@@ -7,9 +7,16 @@ from typing import Any, NamedTuple
 from transformer.config import UserError
 from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
-from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, RestoredCheckpoint, last_saved_step
+from transformer.runs.checkpoint import (
+    DAMAGED_PREFIX,
+    UNKNOWN_STEP,
+    DamagedCheckpoint,
+    RestoredCheckpoint,
+    last_saved_step,
+    last_saved_step_file,
+)
 from transformer.runs.distributed import first_message_across_processes, is_primary, print_and_log, run_on_primary
-from transformer.runs.jsonl_reading import FileExtent, describe_change
+from transformer.runs.jsonl_reading import FileExtent, describe_change, last_step, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.training.build import TrainingComponents
@@ -165,7 +172,14 @@ def _check_unchanged(run: TrainingRun, metadata: Mapping[str, Any], step: int) -
 
 def _announce_missing_checkpoint(directory: RunDirectory, sound: RestoredCheckpoint[Any]) -> None:
     last = run_on_primary(lambda: last_saved_step(directory.checkpoints_dir))
-    if is_primary() and last is not None and last > max([sound.step, *sound.damaged]):
+    if is_primary() and last == UNKNOWN_STEP:
+        reached = last_step(read_records(directory.metrics_file)) if directory.metrics_file.is_file() else None
+        ends = "" if reached is None else f", and its metrics reach step {reached}"
+        print_and_log(
+            f"{last_saved_step_file(directory.checkpoints_dir)} is damaged, which says what step was saved last{ends}; "
+            f"step {sound.step} is used, the last one there is"
+        )
+    elif is_primary() and last is not None and last > max([sound.step, *sound.damaged]):
         print_and_log(
             f"{directory.checkpoints_dir}: the checkpoint of step {last} is missing; step {sound.step} is used instead"
         )

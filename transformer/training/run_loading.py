@@ -17,7 +17,7 @@ from transformer.data.datasets.tfds_preparation import restrict_downloads
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.models import registry as models
-from transformer.models.model import PyTree, replace_with_averaged
+from transformer.models.model import PyTree, find_non_finite, leaves_by_path, replace_with_averaged
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
@@ -42,6 +42,9 @@ from transformer.trust import check_trusted, trust_flags
 LoadedRun = tuple[ExperimentConfig, TrainingComponents, TrainState]
 
 
+_TASK_STATE = "task_state/"  # what a task keeps may be infinite, such as the best score so far
+
+
 class RecordedRun(NamedTuple):
     """A run directory, and the experiment that its config.json describes."""
 
@@ -61,7 +64,8 @@ class RecordedRun(NamedTuple):
             The step, and the result of `read`.
 
         Raises:
-            UserError: If the run has no checkpoint, or its config or tokenizer is no longer that of the checkpoint.
+            UserError: If the run has no checkpoint, its config or tokenizer is no longer that of the checkpoint, or a
+                parameter is not finite.
             DamagedCheckpoint: If the checkpoint of the step is damaged, or all are.
         """
         path = self.directory.path
@@ -76,7 +80,16 @@ class RecordedRun(NamedTuple):
                 refuse_change(
                     path, describe_config_change(metadata, config, at) or describe_tokenizer_change(metadata, path, at)
                 )
-                return read(checkpoints, at)
+                value = read(checkpoints, at)
+                arrays = {
+                    name: leaf for name, leaf in leaves_by_path(value).items() if not name.startswith(_TASK_STATE)
+                }
+                if (name := find_non_finite(arrays)) is not None:
+                    raise UserError(
+                        f"checkpoint {at} of {path} holds NaN or infinity in {name}: its training diverged; name an "
+                        "earlier step"
+                    )
+                return value
 
             if step is not None:
                 return step, read_one(step)

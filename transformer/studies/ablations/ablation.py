@@ -14,14 +14,15 @@ from ml_collections import ConfigDict
 
 from transformer.config import (
     Config,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Seed,
     TupleLimits,
     UserError,
     from_config,
     suggest_nearest,
 )
+from transformer.overrides import config_keys_overlap
 
 Overrides = Mapping[str, Any]  # dotted key without "config." -> value; a mapping replaces a whole group
 
@@ -91,7 +92,7 @@ class DepthSweep(Config, path="stack"):
     depths: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1, distinct=True)]
     depth_keys: Annotated[tuple[str, ...], TupleLimits(min_length=1)]
     overrides: Overrides = dataclasses.field(default_factory=dict)
-    seeds: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3)
+    seeds: Annotated[tuple[Seed, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Ablation(Config, path="ablation"):
     selection_metric: str = "validation/loss"
     reported_metric: str = "test/loss"
     direction: Direction = Direction.MINIMIZE
-    seeds: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3, 4, 5)
+    seeds: Annotated[tuple[Seed, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None
     learned_threshold: float | None = None
@@ -173,6 +174,11 @@ class Ablation(Config, path="ablation"):
         """Yield every combination of the tuned values, the last key fastest; one empty one if nothing is tuned."""
         for values in itertools.product(*self.tuning_grid.values()):
             yield dict(zip(self.tuning_grid, values, strict=True))
+
+    def keys_by_owner(self) -> list[tuple[str, Collection[str]]]:
+        """Return the config keys that the study sets, each group with a name of who sets it: an arm, a task ..."""
+        owners = (*_named("arm", self.arms), *_named("task", self.tasks))
+        return [("ablation.seeds", ("seed",)), ("tuning_grid", self.tuning_grid), *owners]
 
     def _check_tuning_grid(self) -> None:
         for key, values in self.tuning_grid.items():
@@ -283,11 +289,6 @@ def replace_seeds(spec: Ablation, text: str) -> Ablation:
     except ValueError:
         raise UserError(f"--seeds={text!r} is no list of whole numbers: write them as --seeds=1,2,3") from None
     return dataclasses.replace(spec, seeds=seeds)
-
-
-def config_keys_overlap(key: str, other: str) -> bool:
-    """Return whether two dotted keys are equal or one is a group that contains the other."""
-    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 
 def _overlaps(keys: Iterable[str], others: Collection[str]) -> Iterator[tuple[str, str]]:

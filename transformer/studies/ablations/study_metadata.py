@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from transformer.config import MatchesPattern, NonNegativeInt, Range, RunConfig, UserError, from_config, to_config
+from transformer.config import MatchesPattern, NonNegativeInt, Range, RunConfig, Seed, UserError, from_config, to_config
 from transformer.json_reading import parse_dataclass, read_json_object
 from transformer.runs.run_directory import write_json
 from transformer.storage.paths import storage_of
@@ -128,7 +128,7 @@ class StudyMetadata:
     arms: Mapping[str, ArmMetadata]
     initial_gradients: InitialGradients | None = None
     stacks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    first_judged_seeds: tuple[NonNegativeInt, ...] | None = None
+    first_judged_seeds: tuple[Seed, ...] | None = None
     registration: Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")] | None = None
 
     def __post_init__(self) -> None:
