@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, convert_value, shorten_value
+from transformer.config import convert_value, shorten_value
 
 FILE = "generation_config.json"
 
@@ -92,22 +92,20 @@ def convert_generation_config(
     def read(kind: Any, key: str, default: Any) -> Any:
         return convert_value(kind, stated.get(key, default), f"{file}: {key}")
 
-    def known_tokens(key: str, ids: tuple[int, ...]) -> tuple[int, ...]:
-        if foreign := [number for number in ids if not 0 <= number < vocab_size]:
-            raise UserError(f"{file}: {key} has {foreign[0]}, which is none of the model's {vocab_size} tokens")
-        return tuple(dict.fromkeys(ids))
+    def known_tokens(ids: tuple[int, ...]) -> tuple[int, ...]:
+        # Small models often keep the numbers of a greater one's tokens; these never come.
+        return tuple(dict.fromkeys(number for number in ids if 0 <= number < vocab_size))
 
     ends = read(_TOKEN_IDS, "eos_token_id", ())
-    ends = known_tokens("eos_token_id", (ends,) if isinstance(ends, int) else ends)
+    ends = known_tokens((ends,) if isinstance(ends, int) else ends)
     forced_end = read(_TOKEN_IDS, "forced_eos_token_id", ())
     words = read(tuple[tuple[int, ...], ...], "bad_words_ids", ())
     single = tuple(word[0] for word in words if len(word) == 1 and word[0] not in ends)
-    suppressed = known_tokens("suppress_tokens", read(tuple[int, ...], "suppress_tokens", ()))
-    forbidden = (*known_tokens("bad_words_ids", single), *suppressed)
+    forbidden = known_tokens((*single, *read(tuple[int, ...], "suppress_tokens", ())))
     num_beams = read(int, "num_beams", 1)
     decoding: dict[str, Any] = {
         "end_ids": ends,
-        "forbidden_ids": tuple(dict.fromkeys(forbidden)),
+        "forbidden_ids": forbidden,
         "repetition_penalty": read(float, "repetition_penalty", 1.0),
         "max_new_tokens": read(int | None, "max_new_tokens", None),
     }
