@@ -374,7 +374,7 @@ def test_the_head_of_roberta_has_gelu_whatever_its_blocks_have(tmp_path: Path) -
     shapes = parameter_shapes(build(model, foreign.interface, Precision()).functional.shapes())
     with pytest.raises(UserError, match=r"roberta: config\.model\.activation=relu is not gelu, which its head has"):
         CONVERSIONS["roberta"].write_config(model, shapes)
-    bare = dataclasses.replace(model, head="none", output_bias=False)
+    bare = model_config(foreign.model | {"activation": "relu", "head": "none", "output_bias": False})
     shapes = parameter_shapes(build(bare, foreign.interface, Precision()).functional.shapes())
     assert CONVERSIONS["roberta"].write_config(bare, shapes)["hidden_act"] == "relu"
 
