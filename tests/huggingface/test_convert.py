@@ -137,16 +137,20 @@ def test_both_heads_of_pretraining_are_read_under_the_name_of_either_class(tmp_p
             {"rotary_share": 0.5, "query_norm": False, "empty": None, "torch_dtype": "float16"},
             "keys of config.json that are not read: query_norm, rotary_share",
         ),
-        ("gpt2", {"embd_pdrop": 0.5}, "config.json has embd_pdrop=0.5: the rate of training is resid_pdrop 0.1 here"),
+        (
+            "gpt2",
+            {"embd_pdrop": 0.5},
+            "config.json has embd_pdrop=0.5; further training has the rate of resid_pdrop there, 0.1",
+        ),
         (
             "bert",
             {"classifier_dropout": 0.5},
-            "config.json has classifier_dropout=0.5: the rate of training is hidden_dropout_prob 0.1 here",
+            "config.json has classifier_dropout=0.5; further training has the rate of hidden_dropout_prob there, 0.1",
         ),
         (
             "marian",
             {"activation_dropout": 0.2},
-            "config.json has activation_dropout=0.2: the rate of training is none, 0 here",
+            "config.json has activation_dropout=0.2; further training has no such dropout",
         ),
     ],
 )

@@ -142,7 +142,7 @@ class FixedConfigKey:
         value = config.get(self.their_key, self.value)
         values = value if isinstance(value, list) else [value]
         if any(each != self.value and not (each is None and self.null) for each in values):
-            raise UserError(_only(self.their_key, value, self.value))
+            raise UserError(_unsupported_value(self.their_key, value, self.value))
 
 
 # Keys of no config class that the library, or an earlier version of it, reads all the same.
@@ -162,7 +162,7 @@ CAUSAL_KEYS = (CAUSAL, FixedConfigKey("sliding_window", None))
 """The same for models that generate: masks and caches are made as these say."""
 
 # What a class has that the others of its `model_type` have not, by the end of its name.
-_OF_CLASSES = {
+_CLASS_DIFFERENCES = {
     "DoubleHeadsModel": "which has a second head, of multiple choice",
     "ForSequenceClassification": "which has a head of classes of texts",
     "ForTokenClassification": "which has a head of classes of tokens",
@@ -177,7 +177,7 @@ _OF_CLASSES = {
     "Model": "which has no head",
 }
 # The limits of what is a part of the interface of our models.
-_LIMITS_OF_INTERFACE = {
+_INTERFACE_LIMITS = {
     "vocab_size": VocabSize,
     "side": PositiveInt,
     "channels": PositiveInt,
@@ -185,7 +185,7 @@ _LIMITS_OF_INTERFACE = {
 }
 
 
-def _only(key: str, value: Any, supported: Any) -> str:
+def _unsupported_value(key: str, value: Any, supported: Any) -> str:
     return f"config.json has {key}={shorten_value(value)}; only {supported!r} can be read"
 
 
@@ -323,7 +323,14 @@ class ConversionSpec:
         for name, usual in self.training_keys.items():
             rate, ours = complete[name], complete[usual] if usual else 0
             if rate not in (None, ours):
-                notes.append(f"config.json has {name}={rate}: the rate of training is {usual or 'none,'} {ours} here")
+                applied = f"has the rate of {usual} there, {ours}" if usual else "has no such dropout"
+                notes.append(f"config.json has {name}={rate}; further training {applied}")
+        architecture = (complete["architectures"] or (self.architecture,))[0]
+        if complete["problem_type"] == "multi_label_classification" and architecture.endswith("Classification"):
+            notes.append(
+                "config.json has problem_type='multi_label_classification': a text may have several of its classes; "
+                "here it has one"
+            )
         read = self._read_keys | self.class_keys.keys() | WITHOUT_EFFECT | GENERATION_KEYS
         read |= {only.their_key for only in _READ_BEYOND_CLASSES}
         empty: tuple[Any, ...] = (None, {}, [], "")
@@ -376,7 +383,7 @@ class ConversionSpec:
         ignored = self._read_keys | WITHOUT_EFFECT
         for name, (_, default) in self.class_keys.items():
             if name not in ignored and plain[name] != default:
-                raise UserError(_only(name, plain[name], default))
+                raise UserError(_unsupported_value(name, plain[name], default))
         for only in (*self.fixed_keys, *_READ_BEYOND_CLASSES):
             only.check(plain)
         plain = self.simplify_config(plain, names)
@@ -384,7 +391,7 @@ class ConversionSpec:
         hints = typing.get_type_hints(FAMILIES[self.model_family].config_class, include_extras=True)
         for key in self.config_keys:
             value = key.read(plain)
-            kind = _LIMITS_OF_INTERFACE.get(key.our_key, hints.get(key.our_key, Any))
+            kind = _INTERFACE_LIMITS.get(key.our_key, hints.get(key.our_key, Any))
             if key.values is None:
                 convert_value(kind, value, f"config.json: {key.their_key}")
             section[key.our_key] = value
@@ -402,7 +409,9 @@ class ConversionSpec:
         readable = (self.architecture, *self.other_architectures)
         if architecture in readable:
             return
-        reason = next((text for end, text in _OF_CLASSES.items() if architecture.endswith(end)), "which is unknown")
+        reason = next(
+            (text for end, text in _CLASS_DIFFERENCES.items() if architecture.endswith(end)), "which is unknown"
+        )
         if architecture == self.bare_architecture:
             if "lm_head.weight" in names or config.get("tie_word_embeddings", True):
                 return

@@ -75,7 +75,7 @@ def _rotary(config: Config) -> Config:
     kind = stated.get("rope_type", stated.get("type", "default"))
     if not _is_plain(stated, kind) or stated.get("partial_rotary_factor", 1.0) != 1.0:
         raise UserError(f"config.json has {name}={shorten_value(stated)}; only plain rotary positions can be read")
-    read = {"rope_type", "type", "partial_rotary_factor", "rope_theta", "factor", *_LENGTHS_OF_ROTATIONS.get(kind, ())}
+    read = {"rope_type", "type", "partial_rotary_factor", "rope_theta", "factor", *_ROTARY_SCALING_KEYS.get(kind, ())}
     if unread := stated.keys() - read:
         raise UserError(
             f"config.json has {name}={shorten_value(stated)}, whose {', '.join(sorted(unread))} cannot be read"
@@ -91,7 +91,7 @@ def _rotary(config: Config) -> Config:
 
 
 # Further keys of a kind of scaled rotary positions; none of them has an effect where the factor is 1.
-_LENGTHS_OF_ROTATIONS = {
+_ROTARY_SCALING_KEYS = {
     "yarn": ("original_max_position_embeddings", "beta_fast", "beta_slow"),
     "llama3": ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
 }
@@ -105,7 +105,7 @@ def _is_plain(stated: Mapping[str, Any], kind: Any) -> bool:
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         return False
     # A dynamic scale begins behind the last position.
-    return factor >= 1 if kind == "dynamic" else factor == 1 and kind in ("linear", *_LENGTHS_OF_ROTATIONS)
+    return factor >= 1 if kind == "dynamic" else factor == 1 and kind in ("linear", *_ROTARY_SCALING_KEYS)
 
 
 _BIASES = {(True, True): "all", (False, True): "feed_forward", (False, False): "none"}
