@@ -131,6 +131,32 @@ def test_a_language_model_comes_in_speaks_and_goes_out(
 
 
 @pytest.mark.slow
+def test_a_text_ends_with_each_end_token_of_the_folder_which_go_out_again(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (f"--dataset={data}", "--context_length=12")
+    asked = ("--text=the fox", "--max_new_tokens=8", "--no_maps")
+
+    def text_of(run: Path, source: Path) -> str:
+        assert call(convert, f"--from_pretrained={source}", f"--workdir={run}", *words) == 0
+        capsys.readouterr()
+        assert call(generate, f"--workdir={run}", *asked) == 0
+        return capsys.readouterr().out.removesuffix("\n").removeprefix("the fox")
+
+    source = publish("gpt2", tmp_path / "in")
+    whole = text_of(tmp_path / "before", source)
+    # The last letter that has not stood before: everything in front of it remains.
+    place = max(number for number, letter in enumerate(whole) if letter not in whole[:number])
+    tokenizer = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    ends = [tokenizer.token_to_id(SPECIAL["gpt2"]["eos_token"]), tokenizer.token_to_id(whole[place])]
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    assert place > 0
+    assert text_of(tmp_path / "after", source) == whole[:place]
+    assert call(convert, f"--workdir={tmp_path / 'after'}", f"--save_pretrained={tmp_path / 'out'}") == 0
+    assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == ends
+
+
+@pytest.mark.slow
 def test_a_run_that_was_converted_trains_further(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

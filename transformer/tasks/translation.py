@@ -371,13 +371,16 @@ def translate_request(
         dictionary = given.pop("unknown_dictionary", own)
         config = dataclasses.replace(config, replace_unknown=how, unknown_dictionary=dictionary)
     replacer = make_unknown_word_replacer(config, tokenizer)
-    decoding = DecodingConfig.with_request(
-        given,
-        max_new_tokens=max(config.bucket_lengths) if max_length is None else max_length,
-        num_beams=config.num_beams,
-        length_penalty=config.length_penalty,
-        coverage_penalty=config.coverage_penalty,
-    )
+    settings: dict[str, Any] = {
+        "max_new_tokens": max(config.bucket_lengths) if max_length is None else max_length,
+        "num_beams": config.num_beams,
+        "length_penalty": config.length_penalty,
+        "coverage_penalty": config.coverage_penalty,
+        **config.decoding.own_settings(),
+    }
+    if max_length is not None:
+        settings["max_new_tokens"] = min(settings["max_new_tokens"], max_length)
+    decoding = DecodingConfig.with_request(given, **settings)
     return translate(
         view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length, replacer=replacer
     )

@@ -30,6 +30,7 @@ from transformer.data.tokenizers.tokenizer import has_tokenizer, special_token_i
 from transformer.data.tokenizers.train_tokenizer import train_bpe, train_words
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
+from transformer.tasks.decoding_config import DecodingDefaults
 from transformer.tasks.sequence_level_training import SequenceObjective
 
 # The axes of the maps that show which source token a target token comes from.
@@ -113,6 +114,8 @@ class TranslationConfig(Config, path="config.task"):
         num_samples: The number of translations to sample for each source.
         nll_weight: The weight of the likelihood of the references, with such an objective.
         mrt_alpha: The exponent of minimum risk training.
+        decoding: How sentences are translated unless a request says otherwise. Evaluations end and forbid the same
+            tokens and have the same repetition penalty, but do not sample.
 
     Raises:
         UserError: If a value is out of range, or values do not go together.
@@ -147,6 +150,7 @@ class TranslationConfig(Config, path="config.task"):
     num_samples: PositiveInt = 15
     nll_weight: NonNegativeFloat = 0.017
     mrt_alpha: NonNegativeFloat = 0.005
+    decoding: DecodingDefaults = dataclasses.field(default_factory=DecodingDefaults)
 
     def _check(self) -> None:
         if len(self.languages) not in (0, 2):

@@ -16,7 +16,7 @@ from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import TOKENIZER_FILES, AnyTokenizer
 from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer, special_token_ids_by_role
-from transformer.huggingface import preprocessor
+from transformer.huggingface import generation_config, preprocessor
 from transformer.huggingface.convert import ImportedModel, atomic_output_folder, read_model_folder, write_model_folder
 from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
@@ -312,10 +312,20 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
             "bucket_lengths": (context,),
             "batch_size": fine_tuning.batch_size,
         }
+    generation = imported.generation
+    decoding = {"decoding": generation.decoding} if generation.decoding else {}
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
-        return {**task, "bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
-    return {**task, "tokenizer": "existing", "context_length": context, "batch_size": fine_tuning.batch_size}
+        beams = {} if generation.num_beams is None else {"num_beams": generation.num_beams}
+        batches = {"bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
+        return {**task, **batches, **beams, **decoding}
+    return {
+        **task,
+        **decoding,
+        "tokenizer": "existing",
+        "context_length": context,
+        "batch_size": fine_tuning.batch_size,
+    }
 
 
 def _labeled_text_task(
@@ -397,8 +407,14 @@ def export_to_huggingface(
     else:
         keys = class_name_keys(interface.class_names) if interface.class_names else {}
         with atomic_output_folder(target, "--save_pretrained"):
-            family = write_model_folder(target, model, params, _token_keys(experiment, kept), keys)
+            tokens = _token_keys(experiment, kept)
+            family = write_model_folder(target, model, params, tokens, keys)
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length, family.model_type)
+            task = experiment.task
+            if decoding := getattr(task, "decoding", None):
+                said = generation_config.generation_config(decoding, getattr(task, "num_beams", None), tokens)
+                if said:
+                    write_json(target / generation_config.FILE, said)
     return ConversionResult(family.model_type, count_parameters(params), tuple(notes))
 
 
