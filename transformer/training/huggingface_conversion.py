@@ -1,7 +1,7 @@
 """Conversion between run directories and Hugging Face model folders."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from transformer.data.tokenizers.load import TOKENIZER_FILES, AnyTokenizer
 from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer, special_token_ids_by_role
 from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import ImportedModel, atomic_output_folder, read_model_folder, write_model_folder
+from transformer.huggingface.fine_tuned_heads import class_name_keys, class_names_of_config, output_names
 from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
-from transformer.models.model import PyTree, Variables, count_parameters
+from transformer.models.model import Model, PyTree, Variables, count_parameters, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.paths import storage_of
@@ -28,7 +29,9 @@ from transformer.tasks import registry as tasks
 from transformer.training.build import build_components, jit_for_one_call
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
-from transformer.training.partitioning import single_device_placement
+from transformer.training.entry_names import match_classes
+from transformer.training.init_from import select_entries
+from transformer.training.partitioning import is_axis_names, single_device_placement
 from transformer.training.run_loading import open_run
 from transformer.training.state import derive_key
 
@@ -156,7 +159,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
             directory.record(converted={"model_type": imported.config["model_type"], "notes": imported.notes})
             if not isinstance(kept, ImageSpec):
                 kept.save(directory.path)
-            parameters, begun = _save_start(experiment, directory, imported.params, fine_tuning.seed, kept)
+            parameters, notes = _save_start(experiment, directory, imported, fine_tuning.seed, kept)
         except BaseException:
             if last_saved_step(directory.checkpoints_dir) is None:
                 # Otherwise the same command would be refused once the disk has space again.
@@ -164,7 +167,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
                     storage_of(directory.checkpoints_dir).remove_tree(directory.checkpoints_dir)
                 directory.abandon()
             raise
-    return ConversionResult(task_name, parameters, (*imported.notes, *begun))
+    return ConversionResult(task_name, parameters, (*imported.notes, *notes))
 
 
 def task_of_model(model: Mapping[str, Any]) -> str:
@@ -209,27 +212,45 @@ def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | 
 
 
 def _save_start(
-    experiment: ExperimentConfig, directory: RunDirectory, params: PyTree, seed: int, kept: Any
+    experiment: ExperimentConfig, directory: RunDirectory, imported: ImportedModel, seed: int, kept: Any
 ) -> tuple[int, tuple[str, ...]]:
-    """Save the initial state with these parameters; return their number, and notes on parts that are reinitialized."""
+    """Save the initial state with the imported parameters; return their number, and notes on the head."""
     components = build_components(experiment, directory.path, single_device_placement())
     key, abstract = jax.random.key(seed), components.abstract_state.variables
-    begun: tuple[str, ...] = ()
-    if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
-        params = {name: leaf for name, leaf in params.items() if name not in IMAGE_HEADS}
-        begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
+    params, notes = dict(imported.params), []
     heads = IMAGE_HEADS if isinstance(kept, ImageSpec) else FINE_TUNED
     begins = [name for name in heads if name in abstract.params]
     fresh = [name for name in begins if _shapes(params.get(name)) != _shapes(abstract.params[name])]
-    if fresh and heads is FINE_TUNED:
-        begun = (*begun, f"initialized randomly: {', '.join(fresh)}")
+    scoring = [name for name in begins if name not in fresh and _class_axes(components.model, name)]
+    count = imported.interface.vocabularies.get("classes", 0)
+    theirs, ours = output_names(imported.config, count), components.class_names
+    match = match_classes(theirs, ours) if scoring else None
+    if match is not None and match.num_matched == 0:
+        fresh += scoring
+        notes.append(f"the head begins anew: the {match.describe_names()}")
+    elif match is not None:
+        notes.append(match.describe())
+    elif scoring and not theirs:
+        if isinstance(kept, ImageSpec):  # whose classes are the names of folders, in the order of the alphabet
+            fresh += scoring
+            notes.append(f"the head begins anew: config.json names no class, and the data's are {', '.join(ours)}")
+        else:
+            notes.append(f"config.json names no class: its outputs are taken to be {', '.join(ours)}, in this order")
+    if fresh:
+        notes.append(f"initialized randomly: {', '.join(fresh)}")
+    partial = scoring if match is not None and match.num_matched else []
 
     def draw(key: Key[Array, ""]) -> Variables:
         # The others are read from the folder: to draw them as well takes longer than to train a step.
         drawn = components.model.init(derive_key(key, 0, "init"))
-        return drawn._replace(params={name: drawn.params[name] for name in fresh})
+        return drawn._replace(params={name: drawn.params[name] for name in (*fresh, *partial)})
 
     drawn = jit_for_one_call(draw, components.placement)(key)
+    for name in partial:
+        assert match is not None
+        for leaf, axis in _class_axes(components.model, name).items():
+            chosen = select_entries(params[name][leaf], drawn.params[name][leaf], axis, match.entries)
+            params[name] = {**params[name], leaf: chosen}
     params = {name: drawn.params[name] if name in fresh else params[name] for name in abstract.params}
     placed = jax.tree.map(lambda leaf, given: jax.device_put(given, leaf.sharding), abstract.params, params)
     state = components.init_state(key, drawn._replace(params=placed))
@@ -237,7 +258,13 @@ def _save_start(
         checkpoints.save(0, state, collect_metadata(experiment, components, directory))
     count = count_parameters(placed)
     directory.record(parameters=count)
-    return count, begun
+    return count, tuple(notes)
+
+
+def _class_axes(model: Model, part: str) -> dict[str, int]:
+    """Return the axis of the classes of every parameter of a part of the model that has one, by its name there."""
+    axes = leaves_by_path(model.axes().params.get(part, {}), is_axis_names)
+    return {path: names.index("classes") for path, names in axes.items() if "classes" in names}
 
 
 def _shapes(params: PyTree) -> PyTree:
@@ -338,18 +365,6 @@ def _labeled_text_task(
             return {"auxiliary": 0.0}
 
 
-def class_names_of_config(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Return the names of a published model's classes by number; those that it does not name are LABEL_0, and so on."""
-    named = config.get("id2label") or {}
-    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
-
-
-def class_name_keys(names: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of config.json that name classes."""
-    named = {str(number): name for number, name in enumerate(names)}
-    return {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
-
-
 def export_to_huggingface(
     workdir: Path, target: Path, step: int | None = None, trusted: Collection[str] = ()
 ) -> ConversionResult:
@@ -393,7 +408,7 @@ def export_to_huggingface(
             said = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, said)
     else:
-        keys = class_name_keys(interface.class_names) if interface.class_names else {}
+        keys = class_name_keys(interface.class_names) if len(interface.class_names) > 1 else {}
         with atomic_output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, _token_keys(experiment, kept), keys)
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length, family.model_type)
