@@ -302,5 +302,5 @@ def _notes(names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype
     held = sorted({FLOAT_TYPES[headers[name].dtype] for name in names.tensors.values()} - {dtype})
     notes = [f"the file holds {', '.join(held)}; the run's parameters are {dtype}"] if held else []
     if names.dropped:
-        notes.append(f"left out, as no model of ours has them: {', '.join(sorted(names.dropped))}")
+        notes.append(f"left out, as its class does not read them: {', '.join(sorted(names.dropped))}")
     return notes

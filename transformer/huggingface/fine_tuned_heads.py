@@ -41,9 +41,24 @@ def fine_tuned_head(architectures: Sequence[str], by_tensors: str | None, classe
 
 
 def num_classes(config: Config, head: str) -> int:
-    """Return the number of classes that config.json names or counts; 0 if the head has none."""
+    """Return the number of classes that config.json names or counts; 0 if the head has none.
+
+    Raises:
+        UserError: If its outputs are no logits of classes of which one is true, and no single score.
+    """
     named, count = config.get("id2label"), config.get("num_labels", 2)
-    return (len(named) if isinstance(named, dict) else count) if head in HEADS_WITH_CLASSES else 0
+    count = (len(named) if isinstance(named, dict) else count) if head in HEADS_WITH_CLASSES else 0
+    problem = config.get("problem_type")
+    if head == "classes" and (
+        problem == "multi_label_classification"
+        or (problem == "regression" and count != 1)
+        or (problem == "single_label_classification" and count == 1)
+    ):
+        raise UserError(
+            f"config.json has problem_type={problem!r} with {count} outputs: only classes of which one is true "
+            "(single_label_classification), or a single score (regression), can be read"
+        )
+    return count
 
 
 def class_names_of_config(config: Mapping[str, Any], count: int) -> tuple[str, ...]:

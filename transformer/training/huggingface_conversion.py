@@ -1,20 +1,25 @@
 """Conversion between run directories and Hugging Face model folders."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import tokenizers
 from jaxtyping import Array, Key
+from tokenizers import processors
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.datasets.word_labels import is_conll_file
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import TOKENIZER_FILES, AnyTokenizer
+from transformer.data.tokenizers.tokenizer import FILE as TOKENIZER_FILE
 from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer, special_token_ids_by_role
 from transformer.huggingface import preprocessor
 from transformer.huggingface.convert import ImportedModel, atomic_output_folder, read_model_folder, write_model_folder
@@ -64,6 +69,9 @@ _FILES = {
     "token_classification": "FILE.conll",
     "question_answering": "FILE.json",
 }
+_SEQUENCE_FORMATS = ("bert", "roberta", "xlnet")
+_ENCODER_DECODERS = ("marian", "t5")
+_WITH_TOKEN_TYPES = ("bert", "xlnet")
 _SPECIAL = {
     "pad": ("pad_token",),
     "begin": ("bos_token", "cls_token"),
@@ -445,7 +453,55 @@ def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_lengt
         if name != ROLES_FILE and (run / name).is_file():
             storage_of(target).replace(target / name, (run / name).read_bytes())
     if isinstance(tokenizer, Tokenizer):
+        framed = add_sequence_template(tokenizer, model_type)
+        if framed is not None:
+            storage_of(target).replace(target / TOKENIZER_FILE, framed.to_str(pretty=True).encode())
         write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length, model_type))
+
+
+def add_sequence_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer | None:
+    """Return the tokenizer with the special tokens that our tasks put around and between texts for such a model.
+
+    Args:
+        tokenizer: The tokenizer.
+        model_type: The `model_type` of the model.
+
+    Returns:
+        The tokenizer; None if it puts special tokens around texts already, or there is nothing to put.
+    """
+    begin, end = tokenizer.bos_id, tokenizer.eos_id
+    if tokenizer.backend.encode("", add_special_tokens=True).ids:
+        return None
+    types = 2
+    if model_type in _SEQUENCE_FORMATS and begin is not None and end is not None:
+        sequence_format = SequenceFormat(model_type)
+        delimiters = DelimiterTokens.of_format(sequence_format, tokenizer.vocab_size, begin, end)
+        types = sequence_format.num_token_types if sequence_format.has_token_types(2) else 1
+    elif model_type in _SEQUENCE_FORMATS:
+        delimiters = DelimiterTokens(*(() if number is None else (number,) for number in (begin, None, end)))
+    elif model_type in _ENCODER_DECODERS and end is not None:
+        delimiters, types = DelimiterTokens((), (), (end,)), 1
+    else:
+        return None
+    names = {number: tokenizer.backend.id_to_token(number) for number in {*itertools.chain.from_iterable(delimiters)}}
+    if not names or None in names.values():
+        return None
+
+    def piece(ids: Iterable[int], type_id: int) -> list[str]:
+        return [f"{names[number]}:{type_id}" for number in ids]
+
+    second = min(1, types - 1)
+    # XLNet's last token has a type of its own.
+    cut = len(delimiters.end_ids) - delimiters.begin_is_last * (types > 2)
+    start, between = piece(delimiters.start_ids, 0), piece(delimiters.between_ids, 0)
+    closing, behind = delimiters.end_ids[:cut], piece(delimiters.end_ids[cut:], types - 1)
+    framed = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    framed.post_processor = processors.TemplateProcessing(
+        single=[*start, "$A:0", *piece(closing, 0), *behind],
+        pair=[*start, "$A:0", *between, f"$B:{second}", *piece(closing, second), *behind],
+        special_tokens=[(name, number) for number, name in names.items()],
+    )
+    return framed
 
 
 def tokenizer_config(tokenizer: Tokenizer, max_length: int, model_type: str) -> Mapping[str, Any]:
@@ -462,4 +518,11 @@ def tokenizer_config(tokenizer: Tokenizer, max_length: int, model_type: str) -> 
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}
     # The library's XLNet classifies the state at the last place of a batch, which must not be padding.
     padding = {"padding_side": "left"} if model_type == "xlnet" else {}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length, **padding, **roles}
+    typed = ["token_type_ids"] if model_type in _WITH_TOKEN_TYPES else []
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", *typed, "attention_mask"],
+        "model_max_length": max_length,
+        **padding,
+        **roles,
+    }
