@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tokenizers
 from jaxtyping import Array, Key
@@ -22,7 +23,7 @@ from transformer.data.tokenizers.load import TOKENIZER_FILES, AnyTokenizer
 from transformer.data.tokenizers.tokenizer import FILE as TOKENIZER_FILE
 from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer, special_token_ids_by_role
 from transformer.huggingface import preprocessor
-from transformer.huggingface.convert import ImportedModel, atomic_output_folder, read_model_folder, write_model_folder
+from transformer.huggingface.convert import OpenedModel, atomic_output_folder, open_model_folder, write_model_folder
 from transformer.huggingface.fine_tuned_heads import class_name_keys, class_names_of_config, output_names
 from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
@@ -31,14 +32,16 @@ from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.paths import storage_of
 from transformer.tasks import registry as tasks
-from transformer.training.build import build_components, jit_for_one_call
+from transformer.tasks.task import StateView
+from transformer.training.build import TrainingComponents, build_components, jit_for_one_call
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
 from transformer.training.entry_names import match_classes
 from transformer.training.init_from import select_entries
+from transformer.training.parameter_averages import init_average
 from transformer.training.partitioning import is_axis_names, single_device_placement
 from transformer.training.run_loading import open_run
-from transformer.training.state import derive_key
+from transformer.training.state import TrainState, derive_key
 
 TASK_OF_FAMILY = {
     "decoder": "language_modeling",
@@ -151,7 +154,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
-    imported = read_model_folder(source)
+    imported = open_model_folder(source)
     kept = load_preprocessing(source, imported)
     if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
@@ -183,7 +186,7 @@ def task_of_model(model: Mapping[str, Any]) -> str:
     return TASK_OF_HEAD.get(model.get("head", ""), TASK_OF_FAMILY[model["family"]])
 
 
-def _with_head_of(imported: ImportedModel, problem: str | None) -> ImportedModel:
+def _with_head_of(imported: OpenedModel, problem: str | None) -> OpenedModel:
     """Return a model with the head of a problem: its own, or one that is still to be initialized.
 
     Raises:
@@ -202,7 +205,7 @@ def _with_head_of(imported: ImportedModel, problem: str | None) -> ImportedModel
     return imported._replace(model={**imported.model, "head": head, **pooler})
 
 
-def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
+def load_preprocessing(source: Path, imported: OpenedModel) -> AnyTokenizer | ImageSpec:
     """Load what a published model reads its inputs with.
 
     Args:
@@ -220,12 +223,15 @@ def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | 
 
 
 def _save_start(
-    experiment: ExperimentConfig, directory: RunDirectory, imported: ImportedModel, seed: int, kept: Any
+    experiment: ExperimentConfig, directory: RunDirectory, imported: OpenedModel, seed: int, kept: Any
 ) -> tuple[int, tuple[str, ...]]:
-    """Save the initial state with the imported parameters; return their number, and notes on the head."""
+    """Save the imported parameters as the checkpoint of step 0; return their number, and notes on the head.
+
+    The optimizers are not made: `transformer.training.restore` makes them if the run is trained.
+    """
     components = build_components(experiment, directory.path, single_device_placement())
     key, abstract = jax.random.key(seed), components.abstract_state.variables
-    params, notes = dict(imported.params), []
+    params, notes = imported.read_params(), []
     heads = IMAGE_HEADS if isinstance(kept, ImageSpec) else FINE_TUNED
     begins = [name for name in heads if name in abstract.params]
     fresh = [name for name in begins if _shapes(params.get(name)) != _shapes(abstract.params[name])]
@@ -260,13 +266,31 @@ def _save_start(
             chosen = select_entries(params[name][leaf], drawn.params[name][leaf], axis, match.entries)
             params[name] = {**params[name], leaf: chosen}
     params = {name: drawn.params[name] if name in fresh else params[name] for name in abstract.params}
-    placed = jax.tree.map(lambda leaf, given: jax.device_put(given, leaf.sharding), abstract.params, params)
-    state = components.init_state(key, drawn._replace(params=placed))
+    count = count_parameters(params)
+    params = jax.tree.map(lambda leaf, given: jax.device_put(given, leaf.sharding), abstract.params, params)
+    state = _starting_state(experiment, components, key, drawn._replace(params=params))
+    metadata = collect_metadata(experiment, components, directory)
     with Checkpoints(directory.checkpoints_dir, experiment.run.keep_checkpoints) as checkpoints:
-        checkpoints.save(0, state, collect_metadata(experiment, components, directory))
-    count = count_parameters(placed)
+        checkpoints.save(0, state, metadata)
+        del params, state, drawn  # before the checkpoint is read back
     directory.record(parameters=count)
     return count, tuple(notes)
+
+
+def _starting_state(
+    experiment: ExperimentConfig, components: TrainingComponents, key: Key[Array, ""], variables: Variables
+) -> TrainState:
+    """Return the state before the first step, without the optimizers, which take twice the memory of the parameters."""
+
+    def begin(key: Key[Array, ""]) -> PyTree:
+        # What a task begins with depends on the shapes of the model alone, so that nothing is drawn here.
+        drawn = components.model.init(key)
+        view = StateView(components.model, drawn, {}, {}, jnp.int32(0), train=True)
+        return components.task.init_task_state(view, derive_key(key, 0, "extra"))
+
+    averages = {name: init_average(kind, variables.params) for name, kind in experiment.parameter_averages.items()}
+    task_state = jit_for_one_call(begin, components.placement)(key)
+    return TrainState(jnp.int32(0), key, variables, {}, averages, task_state, {})
 
 
 def _class_axes(model: Model, part: str) -> dict[str, int]:
@@ -280,7 +304,7 @@ def _shapes(params: PyTree) -> PyTree:
 
 
 def fine_tuning_config(
-    imported: ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuningOptions, *, name: str
+    imported: OpenedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuningOptions, *, name: str
 ) -> dict[str, Any]:
     """Return the config of a run that trains an imported model further.
 
@@ -317,12 +341,12 @@ def fine_tuning_config(
     }
 
 
-def _given(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _given(imported: OpenedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
     return {"name": task_of_model(imported.model)} | {key: value for key, value in given.items() if value is not None}
 
 
-def _image_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _image_task(imported: OpenedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     """Return the config of a task over images, which are resized and normalized as preprocessor_config.json says."""
     return {
         "dataset": "images",
@@ -332,7 +356,7 @@ def _image_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict
     }
 
 
-def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _text_task(imported: OpenedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     model, task = imported.model, _given(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
     if tokenizer.vocab_size > rows:
@@ -354,7 +378,7 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
 
 
 def _labeled_text_task(
-    imported: ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int
+    imported: OpenedModel, fine_tuning: FineTuningOptions, name: str, context: int
 ) -> dict[str, Any]:
     """Return what is particular to a task: its problem and its classes, with the names of config.json."""
     count, dataset = imported.interface.vocabularies.get("classes", 0), fine_tuning.dataset or ""
@@ -398,6 +422,8 @@ def export_to_huggingface(
     kept = reader.load_preprocessor(directory.path)
     interface = dataclasses.replace(reader.make_task_interface(experiment.task, kept), output=None)
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
+    # Arrays of these shapes that take no memory: NumPy's are read without a second copy.
+    shapes = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), shapes)
     step, params = run.read_checkpoint(
         step, lambda checkpoints, at: run.restore_eval_parameters(checkpoints, at, shapes)
     )

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import json
-import logging
+import re
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -28,7 +30,6 @@ from transformer.data.tokenizers.token_text import (
 )
 from transformer.storage.paths import storage_of
 
-_logger = logging.getLogger(__name__)
 _MOST_BYTE_TOKENS = 2**9  # of a tokenizer of bytes, special ones included; a greater one is not looked at
 _TRIAL_TEXTS = (
     " Hello, World! It's 3.50 $ for 12 \u201cr\u00e9sum\u00e9s\u201d\t(a-b_c@d.e)\r\n",
@@ -93,7 +94,8 @@ class Tokenizer:
         # With dropout a text has other tokens whenever it is read.
         if rate := getattr(self.backend.model, "dropout", None):
             self.backend.model.dropout = None
-            _logger.warning("the tokenizer leaves out merges at random, dropout=%g: this is off, for all texts", rate)
+            said = f"the tokenizer leaves out merges at random, dropout={rate:g}: this is off, for all texts"
+            print(said, file=sys.stderr, flush=True)
 
     @staticmethod
     def from_roles(backend: tokenizers.Tokenizer, ids: Mapping[str, int | None]) -> "Tokenizer":
@@ -459,6 +461,19 @@ def special_token_ids_by_role(tokenizer: Any) -> dict[str, int | None]:
 def save_special_token_roles(directory: Path, roles: dict) -> None:
     """Write the roles, the last of a tokenizer's files: if this file exists, all do."""
     storage_of(directory).replace(directory / ROLES_FILE, f"{json.dumps(roles, indent=1)}\n".encode())
+
+
+def count_special_tokens(tokenizer: Any, texts: Iterable[str]) -> dict[str, int]:
+    """Count how often texts have the characters of each special token, which are not read as that token."""
+    numbers = sorted(tokenizer.special_ids)
+    names = [name for name in dict.fromkeys(tokenizer.pieces(numbers)) if name]
+    if not names:
+        return {}
+    expression = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(expression.findall(text))
+    return dict(counts.most_common())
 
 
 def has_tokenizer(directory: Path) -> bool:
