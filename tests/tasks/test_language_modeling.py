@@ -15,7 +15,12 @@ from transformer.config import UserError
 from transformer.data.datasets.text import open_text_dataset
 from transformer.tasks.registry import task_config
 from transformer.tasks.task import StateView
-from transformer.tasks.text_data import evenly_spaced_excerpts, make_repeated_sequences
+from transformer.tasks.text_data import (
+    TokenizerKind,
+    evenly_spaced_excerpts,
+    load_or_train_tokenizer,
+    make_repeated_sequences,
+)
 from transformer.training.compiled_evaluation import compile_evaluations
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState

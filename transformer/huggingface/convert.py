@@ -24,6 +24,7 @@ from transformer.huggingface.parameter_conversion import (
     tensors_to_params,
 )
 from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader, TensorSpec
+from transformer.huggingface.tensor_layouts import Shape
 from transformer.json_reading import read_json_object
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
@@ -163,14 +164,14 @@ def write_model_folder(
     make_empty_folder(folder, "--save_pretrained")
     leaves = leaves_by_path(params)
     kinds = {planned.tensor_name: np.dtype(leaves[planned.leaf_paths[0]].dtype) for planned in plan}
-    shapes = {planned.tensor_name: planned.shape for planned in plan}
+    shapes: dict[str, Shape] = {planned.tensor_name: planned.shape for planned in plan}
     unread = family.unread_tensors(config)
     zeros = ((name, np.zeros(shape, config["dtype"])) for name, shape in unread.items())
     safetensors_files.write_tensors(
         folder,
         {
             name: TensorSpec.of_type(kinds.get(name, np.dtype(config["dtype"])), shape)
-            for name, shape in (shapes | unread).items()
+            for name, shape in {**shapes, **unread}.items()
         },
         itertools.chain(params_to_tensors(plan, params), zeros),
     )

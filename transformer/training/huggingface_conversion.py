@@ -23,7 +23,13 @@ from transformer.data.tokenizers.load import TOKENIZER_FILES, AnyTokenizer
 from transformer.data.tokenizers.tokenizer import FILE as TOKENIZER_FILE
 from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer, special_token_ids_by_role
 from transformer.huggingface import preprocessor
-from transformer.huggingface.convert import OpenedModel, atomic_output_folder, open_model_folder, write_model_folder
+from transformer.huggingface.convert import (
+    ImportedModel,
+    OpenedModel,
+    atomic_output_folder,
+    open_model_folder,
+    write_model_folder,
+)
 from transformer.huggingface.fine_tuned_heads import class_name_keys, class_names_of_config, output_names
 from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
@@ -205,7 +211,7 @@ def _with_head_of(imported: OpenedModel, problem: str | None) -> OpenedModel:
     return imported._replace(model={**imported.model, "head": head, **pooler})
 
 
-def load_preprocessing(source: Path, imported: OpenedModel) -> AnyTokenizer | ImageSpec:
+def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> AnyTokenizer | ImageSpec:
     """Load what a published model reads its inputs with.
 
     Args:
@@ -304,7 +310,7 @@ def _shapes(params: PyTree) -> PyTree:
 
 
 def fine_tuning_config(
-    imported: OpenedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuningOptions, *, name: str
+    imported: OpenedModel | ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuningOptions, *, name: str
 ) -> dict[str, Any]:
     """Return the config of a run that trains an imported model further.
 
@@ -341,12 +347,12 @@ def fine_tuning_config(
     }
 
 
-def _given(imported: OpenedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _given(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
     return {"name": task_of_model(imported.model)} | {key: value for key, value in given.items() if value is not None}
 
 
-def _image_task(imported: OpenedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     """Return the config of a task over images, which are resized and normalized as preprocessor_config.json says."""
     return {
         "dataset": "images",
@@ -356,7 +362,9 @@ def _image_task(imported: OpenedModel, fine_tuning: FineTuningOptions) -> dict[s
     }
 
 
-def _text_task(imported: OpenedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _text_task(
+    imported: OpenedModel | ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions
+) -> dict[str, Any]:
     model, task = imported.model, _given(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
     if tokenizer.vocab_size > rows:
@@ -378,7 +386,7 @@ def _text_task(imported: OpenedModel, tokenizer: AnyTokenizer, fine_tuning: Fine
 
 
 def _labeled_text_task(
-    imported: OpenedModel, fine_tuning: FineTuningOptions, name: str, context: int
+    imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int
 ) -> dict[str, Any]:
     """Return what is particular to a task: its problem and its classes, with the names of config.json."""
     count, dataset = imported.interface.vocabularies.get("classes", 0), fine_tuning.dataset or ""
