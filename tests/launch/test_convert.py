@@ -448,6 +448,9 @@ def test_a_published_model_of_words_keeps_its_head(
     (tmp_path / file).write_text(content)
     source, run = publish(name.split("_")[0], tmp_path / "in", CLASSIFIERS), tmp_path / "run"
     recording(name, CLASSIFIERS).write(source)
+    if flags:
+        config = json.loads((source / "config.json").read_text()) | {"id2label": {"0": "O", "1": "B-X", "2": "I-X"}}
+        (source / "config.json").write_text(json.dumps(config))
     words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={tmp_path / file}", *flags)
     assert call(convert, *words, "--context_length=24", "--batch_size=8", "--steps=1") == 0
     said = capsys.readouterr().out
