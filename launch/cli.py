@@ -18,7 +18,13 @@ from typing import Any
 
 from launch.command import TRACKERS, Arguments, Command
 from launch.flag_parsing import help_text, parse_arguments
-from launch.platform import add_compiler_flags, choose_platform, quiet_libraries, reuse_freed_memory
+from launch.platform import (
+    add_compiler_flags,
+    choose_platform,
+    quiet_libraries,
+    return_freed_memory,
+    reuse_freed_memory,
+)
 from launch.standard_output import StandardOutput, redirect_to_devnull
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunFailed, RunStopped
@@ -53,7 +59,10 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
             return 0
         arguments = parse_arguments(command, words)
         choose_platform()
-        reuse_freed_memory()
+        if command.repeats_steps:
+            reuse_freed_memory()
+        else:
+            return_freed_memory()
         quiet_libraries()
         if command.takes_config:
             add_compiler_flags({**arguments.base, **arguments.overrides})

@@ -49,6 +49,7 @@ class Command:
         takes_config: Whether it takes --config and --config.KEY=VALUE.
         resumes: Whether --config may be omitted if --workdir holds a run, which recorded its config.
         before_jax: What must be done to this process before jax is imported, such as setting environment variables.
+        repeats_steps: Whether it computes step after step, for which freed memory is kept.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Command:
     """Whether --config may be omitted if --workdir holds a run, which recorded its config."""
     before_jax: "Callable[[Arguments], None] | None" = None
     """What must be done to this process before jax is imported, such as setting environment variables."""
+    repeats_steps: bool = True
 
     @property
     def call(self) -> str:

@@ -109,13 +109,13 @@ def arrange_answers_by_line(texts: Sequence[str], answers: Sequence[str]) -> lis
         answers: The same number of answers for each line that has text, in the order of the lines.
 
     Returns:
-        The same number of lines for each input line: its answers, in which a line end is written as "\n", or empty
-        lines.
+        The same number of lines for each input line: its answers, in which a line end is written as "\n" and a carriage
+        return as "\r", or empty lines.
     """
     asked = sum(bool(text.strip()) for text in texts)
     several, following = len(answers) // asked, iter(answers)
     lines = [next(following) if text.strip() else "" for text in texts for _ in range(several)]
-    return [line.replace("\n", r"\n") for line in lines]
+    return [line.replace("\n", r"\n").replace("\r", r"\r") for line in lines]
 
 
 def print_as_utf8() -> None:

@@ -59,7 +59,9 @@ class PointClouds(BaseTask):
             "points": InputSpec((config.batch_size, config.max_points, 2), jnp.float32, Modality.POINTS),
             "lengths": InputSpec((config.batch_size,)),
         }
-        self.interface = TaskInterface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
+        self.interface = TaskInterface(
+            inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output, class_names=CLASSES
+        )
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         first = self.training_batches(VALIDATION_SEED + 1)[0]

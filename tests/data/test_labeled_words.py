@@ -130,3 +130,37 @@ def test_a_cut_text_loses_the_words_behind_the_cut() -> None:
     assert words.cut(5, [2]) == ([1, 5, 6, 7, 2], [1, 3, -1])
     assert words.cut(4, [2]) == ([1, 5, 6, 2], [1, -1, -1])
     assert words.cut(5, [2, 1]) == ([1, 5, 6, 2, 1], [1, -1, -1])
+
+
+@pytest.mark.parametrize("scheme", [{}, {"E": "L", "S": "U"}, {"I": "M"}])
+def test_schemes_with_ends_and_single_words_mark_the_same_entities(scheme: dict[str, str]) -> None:
+    random = np.random.default_rng(3)
+    for _ in range(200):
+        plain: list[str] = []
+        longer: list[str] = []
+        expected = []
+        while len(plain) < 12:
+            kind, length = random.choice(["PER", "LOC", ""]), int(random.integers(1, 4))
+            if not kind:
+                plain.append("O")
+                longer.append("O")
+                continue
+            expected.append(EntitySpan(kind, len(plain), len(plain) + length))
+            plain += [f"{'I' if number else 'B'}-{kind}" for number in range(length)]
+            marks = ["S"] if length == 1 else ["B", *["I"] * (length - 2), "E"]
+            longer += [f"{scheme.get(mark, mark)}-{kind}" for mark in marks]
+        assert entity_spans(plain) == entity_spans(longer) == expected
+        assert marks_entities(["O", *longer])
+
+
+def test_marks_out_of_place_are_read_as_conlleval_reads_them() -> None:
+    # An end that nothing began, one behind an end, and one of another type are entities of their own.
+    assert entity_spans(["E-X", "E-X", "B-X", "E-Y", "S-X", "I-X"]) == [
+        EntitySpan("X", 0, 1),
+        EntitySpan("X", 1, 2),
+        EntitySpan("X", 2, 3),
+        EntitySpan("Y", 3, 4),
+        EntitySpan("X", 4, 5),
+        EntitySpan("X", 5, 6),
+    ]
+    assert not marks_entities(["O", "NN", "B-X"])

@@ -119,6 +119,17 @@ def test_an_unknown_model_type_is_refused_with_those_that_can_be_read(
     assert ("did you mean" in str(caught.value)) == said.startswith("did")
 
 
+def test_what_has_no_place_is_said(tmp_path: Path) -> None:
+    recorded = recording("bert_pretraining")
+    alone = {name: value for name, value in recorded.weights.items() if not name.startswith("cls.predictions")}
+    foreign = read(recorded._replace(weights=alone), tmp_path, architectures=["BertModel"])
+    assert foreign.notes == [
+        "left out, as its class does not read them: cls.seq_relationship.bias, cls.seq_relationship.weight"
+    ]
+    assert foreign.model["add_pooling_layer"]
+    assert foreign.model["head"] == "none"
+
+
 def test_both_heads_of_pretraining_are_read_under_the_name_of_either_class(tmp_path: Path) -> None:
     recorded = recording("bert_pretraining")
     both, published = read(recorded, tmp_path / "a"), read(recorded, tmp_path / "b", architectures=["BertForMaskedLM"])

@@ -1,6 +1,7 @@
 """Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with heads of pre-training or fine-tuning."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from transformer.config import UserError
@@ -109,6 +110,12 @@ def _heads(config: Config, names: TensorNames, body: str, transform: str, classi
     architectures = config["architectures"] or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
+    if f"{_FOLLOWS}.weight" in names and not scored and _reads_next_sentence(architectures):
+        raise UserError(
+            f"config.json has architectures={list(architectures)}: the head of next sentences, {_FOLLOWS}, is read "
+            "beside that of masked language modeling alone, as a BertForPreTraining has both; this folder has no "
+            f"{transform}"
+        )
     by_tensors = None if scored else _head_of_tensors(names, classifier, pooled)
     fine_tuned = fine_tuned_head(architectures, by_tensors, FINE_TUNED_CLASSES)
     # Published files may hold the second head of pre-training under the name of a class that passes over it.
@@ -117,6 +124,11 @@ def _heads(config: Config, names: TensorNames, body: str, transform: str, classi
     # Old files of models that score every token hold a pooler that nothing reads.
     pooled &= head not in ("token_classes", "span")
     return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": num_classes(config, head)}
+
+
+def _reads_next_sentence(architectures: Sequence[str]) -> bool:
+    """Whether a model may read the head of next sentences: its class does, or no class is named."""
+    return not architectures or architectures[0].endswith("NextSentencePrediction")
 
 
 def _head_of_tensors(names: TensorNames, classifier: str, pooled: bool) -> str | None:

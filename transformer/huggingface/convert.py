@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +36,8 @@ from transformer.huggingface.parameter_conversion import (
     plan_file_tensors,
     tensors_to_params,
 )
-from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader
+from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader, TensorSpec
+from transformer.huggingface.tensor_layouts import Shape
 from transformer.json_reading import read_json_object
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
@@ -176,8 +178,19 @@ def write_model_folder(
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
         config[name] = number
     make_empty_folder(folder, "--save_pretrained")
-    unread = {name: np.zeros(shape, config["dtype"]) for name, shape in family.unread_tensors(config).items()}
-    safetensors_files.write_tensors(folder / safetensors_files.WEIGHTS, params_to_tensors(plan, params) | unread)
+    leaves = leaves_by_path(params)
+    kinds = {planned.tensor_name: np.dtype(leaves[planned.leaf_paths[0]].dtype) for planned in plan}
+    shapes: dict[str, Shape] = {planned.tensor_name: planned.shape for planned in plan}
+    unread = family.unread_tensors(config)
+    zeros = ((name, np.zeros(shape, config["dtype"])) for name, shape in unread.items())
+    safetensors_files.write_tensors(
+        folder,
+        {
+            name: TensorSpec.of_type(kinds.get(name, np.dtype(config["dtype"])), shape)
+            for name, shape in {**shapes, **unread}.items()
+        },
+        itertools.chain(params_to_tensors(plan, params), zeros),
+    )
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     return family
@@ -357,5 +370,5 @@ def _notes(names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype
     held = sorted({FLOAT_TYPES[headers[name].dtype] for name in names.tensors.values()} - {dtype})
     notes = [f"the file holds {', '.join(held)}; the run's parameters are {dtype}"] if held else []
     if names.dropped:
-        notes.append(f"left out, as no model of ours has them: {', '.join(sorted(names.dropped))}")
+        notes.append(f"left out, as its class does not read them: {', '.join(sorted(names.dropped))}")
     return notes

@@ -156,7 +156,7 @@ class ClassHead(Module):
 
     def __init__(self, width: int, classes: int, *, rate: float, builder: ParameterBuilder):
         self.rate = rate
-        axes = (("embed", width),), (("features", classes),)
+        axes = (("embed", width),), (("classes", classes),)
         self.output = Linear(*axes, bias=False, role=ParameterRole.LOGITS, builder=builder)
 
     def __call__(

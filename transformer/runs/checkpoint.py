@@ -51,6 +51,7 @@ PyTree = Any
 DAMAGED_PREFIX = "damaged-"  # begins the name of a checkpoint that was set aside
 UNKNOWN_STEP = -1  # the step that was saved last, if its record is unreadable
 _MOST_VANISHED = 100  # checkpoints that a running run may remove under a reader before it gives up
+_CHUNK_BYTES, _FILE_BYTES = 1 << 20, 1 << 24  # of an array that is compressed at once, and of a file that is written
 _logger = logging.getLogger(__name__)
 
 
@@ -167,7 +168,15 @@ class Checkpoints:
         try:
             self._manager.save(
                 step,
-                args=ocp.args.Composite(state=ocp.args.PyTreeSave(filled), manifest=ocp.args.JsonSave(manifest)),
+                args=ocp.args.Composite(
+                    state=ocp.args.PyTreeSave(
+                        filled,
+                        # What is compressed, and not yet written, is in memory too.
+                        save_args=dict.fromkeys(filled, ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES)),
+                        ocdbt_target_data_file_size=_FILE_BYTES,
+                    ),
+                    manifest=ocp.args.JsonSave(manifest),
+                ),
                 force=True,
             )
         except BaseException:

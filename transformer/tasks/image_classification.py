@@ -242,6 +242,7 @@ def make_task_interface(config: ImageClassificationConfig, facts: ImageSpec) -> 
         {"image": InputSpec((config.batch_size, *facts.shape), jnp.float32, Modality.IMAGE)},
         {"classes": len(facts.classes)},
         output=IMAGE_CLASSIFICATION.output,
+        class_names=facts.classes,
     )
 
 

@@ -16,6 +16,7 @@ from transformer.data.labeled_words import (
     LabeledWords,
     TokenLabelBatches,
     entity_spans,
+    is_entity_label,
     marks_entities,
 )
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -237,7 +238,7 @@ def bracket_labels(words: Sequence[str], labels: Sequence[str]) -> str:
         words: The words.
         labels: The label of each word.
     """
-    if not all(label == "O" or label.startswith(("B-", "I-")) for label in labels):
+    if not all(map(is_entity_label, labels)):
         return " ".join(f"{word}/{label}" for word, label in zip(words, labels, strict=True))
     parts, place = [], 0
     for span in entity_spans(labels):

@@ -32,6 +32,7 @@ from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.decoding_config import DecodingDefaults
 from transformer.tasks.sequence_level_training import SequenceObjective
+from transformer.tasks.text_data import note_special_tokens
 
 # The axes of the maps that show which source token a target token comes from.
 TARGET_OVER_SOURCE = ("target", "source")
@@ -247,6 +248,8 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
                     "config.initialize_from.copy_tokenizer=True bring one along, or say bpe or words"
                 )
         tokenizer.save(directory)
+    if not (directory / "checkpoints").exists():
+        note_special_tokens(tokenizer, (text for pair in pairs["train"] for text in (pair.source, pair.target)))
     return tokenizer, {
         name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()
     }

@@ -68,6 +68,11 @@ class TrainingComponents(NamedTuple):
     abstract_state: TrainState
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the task's classes; empty if it has none."""
+        return self.task.interface.class_names
+
+    @property
     def evaluations(self) -> list[Evaluation]:
         """The task's evaluations that apply to the model."""
         return [each for each in self.task.evaluations if each.applies(self.model.sites)]

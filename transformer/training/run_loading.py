@@ -14,6 +14,7 @@ from transformer.command_invocation import shell_command
 from transformer.config import UserError
 from transformer.costs.model_sizes import count_active_parameters
 from transformer.data.datasets.tfds_preparation import restrict_downloads
+from transformer.data.tokenizers.load import tokenizer_digests
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.models import registry as models
@@ -224,16 +225,22 @@ def load_ensemble(
     (experiment, components, state), *others = runs
     if not others:
         return experiment, components, state
+    first_tokenizer = tokenizer_digests(RunDirectory.open(workdirs[0]).path)
     for workdir, (_, other, _) in zip(workdirs[1:], others, strict=True):
         if _model_interface(other) != _model_interface(components):
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an "
                 "ensemble is of runs of one task and one tokenizer"
             )
-        if _tokenizer_file(workdir) != _tokenizer_file(workdirs[0]):
+        if other.class_names != components.class_names:
+            raise UserError(
+                f"{workdir} cannot join an ensemble with {workdirs[0]}: its classes are "
+                f"{', '.join(other.class_names)}, and not {', '.join(components.class_names)} in this order"
+            )
+        if tokenizer_digests(RunDirectory.open(workdir).path) != first_tokenizer:
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its tokenizer is another; train both with one, "
-                "by config.initialize_from or a copy of tokenizer.json"
+                "by config.initialize_from or a copy of its files"
             )
     chosen = [
         evaluation_view(one.model, of_run, of_experiment.eval_parameters).variables
@@ -314,11 +321,6 @@ def _model_interface(components: TrainingComponents) -> tuple[Any, ...]:
     """Return what the models of one ensemble must have in common."""
     interface = components.task.interface
     return interface.signature, dict(interface.vocabularies), _special_tokens(components)
-
-
-def _tokenizer_file(workdir: str | Path) -> bytes | None:
-    path = RunDirectory.open(workdir).path / "tokenizer.json"
-    return path.read_bytes() if path.is_file() else None
 
 
 class TrainedModelSize(NamedTuple):

@@ -107,7 +107,11 @@ def set_up_runs(
                 if directory.is_new and experiment.initialize_from.run:
                     variables = components.abstract_state.variables
                     prepared = plan_initialization(
-                        experiment.initialize_from, components.model, variables, directory.path
+                        experiment.initialize_from,
+                        components.model,
+                        variables,
+                        directory.path,
+                        components.class_names,
                     )
                     check_lora_scale(prepared, getattr(experiment.model, "lora", None))
         except UserError:
