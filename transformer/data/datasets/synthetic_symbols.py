@@ -5,6 +5,7 @@ Every target word has one known source word, so that the true alignment is known
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
 from transformer.data.datasets.dataset_name_options import parse_int_options
+from transformer.data.datasets.example_splits import ENOUGH_EXAMPLES, split_of, take_examples
 
 # Letters and digits of Latin scripts, so that every symbol is one visible character.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())
@@ -25,8 +27,8 @@ class SymbolPairsDatasetConfig(Config):
     """Pairs of random symbols, all equally likely.
 
     A symbol is a word of one character, which BPE makes one token if its vocabulary holds 2 x symbols + 5. Without the
-    source the best loss is log(symbols) nats per word. If there are few symbols and short lengths, splits have pairs in
-    common.
+    source the best loss is log(symbols) nats per word. A hash of the source says which split a pair belongs to, where
+    its length has so few sources that random ones recur.
 
     Attributes:
         num_symbols: The number of symbols.
@@ -58,23 +60,27 @@ class SymbolPairsDatasetConfig(Config):
         """The smallest number of words."""
         return self.length if self.min_length is None else self.min_length
 
-    def draw(self, split: str, step: int) -> list[AlignedPair]:
-        """Sample the pairs of a split.
+    def draw(self, split: str, name: str) -> list[AlignedPair]:
+        """Sample the pairs of a split of "copy" or "reversal"."""
+        step = 1 if name == "copy" else -1
+        sources = take_examples(
+            self._sources(split),
+            getattr(self, split),
+            lambda words: self.num_symbols ** len(words) >= ENOUGH_EXAMPLES or split_of(" ".join(words)) == split,
+            name,
+            split,
+        )
+        return [AlignedPair(" ".join(words), " ".join(words[::step]), _links(len(words), step)) for words in sources]
 
-        Args:
-            split: The split.
-            step: 1 to copy, -1 to reverse.
-        """
-        random = np.random.default_rng((self.seed, SPLITS.index(split)))
-        count = getattr(self, split)
-        words_N = random.integers(self.resolved_min_length, self.length + 1, count)
-        if split == "test" and self.test_length is not None:
-            words_N[:] = self.test_length
-        symbols_NxT = np.array(list(ALPHABET))[random.integers(0, self.num_symbols, (count, self.length))]
-        return [
-            AlignedPair(" ".join(row[:words]), " ".join(row[:words][::step]), _links(words, step))
-            for row, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True)
-        ]
+    def _sources(self, split: str) -> Iterator[list[str]]:
+        random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
+        while True:
+            words_N = random.integers(self.resolved_min_length, self.length + 1, count)
+            if split == "test" and self.test_length is not None:
+                words_N[:] = self.test_length
+            symbols_NxT = np.array(list(ALPHABET))[random.integers(0, self.num_symbols, (count, self.length))]
+            for row, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True):
+                yield row[:words]
 
 
 def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair]]:
@@ -88,7 +94,7 @@ def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair
         UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     config = from_config(SymbolPairsDatasetConfig, parse_int_options(name, options, "length=12,num_symbols=16"), name)
-    return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
+    return {split: config.draw(split, name) for split in SPLITS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +104,8 @@ class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
     A document is a segment of `min_segment_length` to `max_segment_length` symbols, all lengths and symbols equally
     likely, repeated until it is full. A position alone says nothing: a head must find what followed the same symbol
     before. With n lengths of mean m and S symbols no model can have a loss below (m - 1) log S + log n nats per
-    document, given its first symbol; a model that does not use the repetition has (length - 1) log S.
+    document, given its first symbol; a model that does not use the repetition has (length - 1) log S. A hash of the
+    document says which split it belongs to, where its segment is so short that random ones recur.
 
     Attributes:
         num_symbols: The number of symbols S.
@@ -130,12 +137,24 @@ class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
 
     def draw(self, split: str) -> list[str]:
         """Sample the documents of a split."""
-        random = np.random.default_rng((self.seed, SPLITS.index(split)))
-        count = getattr(self, split)
-        period_Nx1 = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))
-        segment_NxP = random.integers(0, self.num_symbols, (count, self.max_segment_length))
-        document_NxT = np.take_along_axis(segment_NxP, np.arange(self.length) % period_Nx1, axis=1)
-        return ["".join(row) for row in np.array(list(ALPHABET))[document_NxT]]
+        documents = take_examples(
+            self._documents(split),
+            getattr(self, split),
+            lambda one: self.num_symbols ** one[0] >= ENOUGH_EXAMPLES or split_of(one[1]) == split,
+            "repeated",
+            split,
+        )
+        return [text for _, text in documents]
+
+    def _documents(self, split: str) -> Iterator[tuple[int, str]]:
+        """Yield the length of the segment and the text of random documents."""
+        random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
+        while True:
+            period_Nx1 = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))
+            segment_NxP = random.integers(0, self.num_symbols, (count, self.max_segment_length))
+            document_NxT = np.take_along_axis(segment_NxP, np.arange(self.length) % period_Nx1, axis=1)
+            for period, row in zip(period_Nx1[:, 0].tolist(), np.array(list(ALPHABET))[document_NxT], strict=True):
+                yield period, "".join(row)
 
 
 def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]:

@@ -1,0 +1,56 @@
+"""Splits of generated examples: a hash of an example says which split it belongs to, so that no two splits share one."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+from transformer.config import UserError
+
+NUM_BUCKETS = 20
+# So many draws in a row that belong to other splits: the wanted one has no example, or hardly any.
+_MOST_MISSES = 10_000
+# Of so many equally likely examples, two draws of a hundred thousand have none in common: less than one in ten thousand
+# such pairs of draws do.
+ENOUGH_EXAMPLES = 2**48
+
+
+def hash_bucket(text: str) -> int:
+    """Return the bucket of a text, from 0 to `NUM_BUCKETS` - 1, all equally likely: a pure function."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % NUM_BUCKETS
+
+
+def split_of(text: str) -> str:
+    """Return the split of a text: one in ten is for test, one in twenty for validation, the others for training."""
+    bucket = hash_bucket(text)
+    return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
+
+
+def take_examples[T](
+    candidates: Iterable[T], count: int, belongs: Callable[[T], bool], name: str, split: str
+) -> list[T]:
+    """Return the first `count` of endless random examples that belong to a split.
+
+    Args:
+        candidates: The examples.
+        count: The number of examples.
+        belongs: Whether an example belongs to the split.
+        name: The name of the data set, for the message.
+        split: The split, for the message.
+
+    Raises:
+        UserError: If the data set has too few different examples: no candidate belongs to the split for so long that
+            hardly any can.
+    """
+    taken: list[T] = []
+    misses = 0
+    for candidate in candidates:
+        if belongs(candidate):
+            taken.append(candidate)
+            misses = 0
+            if len(taken) == count:
+                break
+        elif (misses := misses + 1) == _MOST_MISSES:
+            raise UserError(
+                f"{name} has too few different examples to hold some out: of {misses:,} drawn in a row none is left "
+                f"for {split}; give it longer or more varied examples"
+            )
+    return taken
