@@ -30,7 +30,7 @@ from transformer.tasks.task import (
     TaskSpec,
 )
 
-# Of seeds that no run trains on.
+# Held-out sequences are those of seeds that runs could have: they are refused there.
 SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 
 
@@ -155,6 +155,13 @@ class Algorithms(BaseTask):
         return [self.problem.sample(random, 1, int(size), hardest=True) for size in sizes]
 
     def training_batches(self, seed: int) -> GeneratedBatches:
+        """Return an endless source of sequences that are sampled anew at every step.
+
+        Raises:
+            UserError: If the seed is one of those that held-out sequences are drawn from.
+        """
+        if seed in SEEDS.values():
+            raise UserError(f"config.seed={seed} is a seed of held-out sequences: give another")
         return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:

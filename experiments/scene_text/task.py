@@ -18,7 +18,14 @@ from transformer.config import (
     NumExamples,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    random_generator,
+)
 from transformer.data.images import scale_pixels
 from transformer.tasks.attention_mass import TARGET_OVER_GRID
 from transformer.tasks.axis_labels import GoldAlignment
@@ -83,7 +90,7 @@ class SceneText(ImageToSequenceTask):
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.
         bent = -(-config.num_probe_examples // 2)
-        self.set_probe_batch(self._sample(np.random.default_rng(VALIDATION_SEED + 2), config.num_probe_examples, bent))
+        self.set_probe_batch(self._sample(random_generator(PROBE_SEED), config.num_probe_examples, bent))
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -131,7 +138,7 @@ class SceneText(ImageToSequenceTask):
         rows, at_end, evaluations = self.config.batch_size, split == "test", []
         count = -(-self.config.num_eval_examples // rows)
         for offset, line in enumerate((TextLine.CURVED, TextLine.STRAIGHT)):
-            batches = self._held(seed + offset, count, rows if line is TextLine.CURVED else 0)
+            batches = self._held((seed, offset), count, rows if line is TextLine.CURVED else 0)
             references = [text for batch in batches for text in self.format_lines(np.asarray(batch["labels"]))]
 
             def finish(
@@ -155,10 +162,10 @@ class SceneText(ImageToSequenceTask):
             ]
         return tuple(evaluations)
 
-    def _held(self, seed: int, count: int, curved: int) -> list[dict[str, np.ndarray]]:
+    def _held(self, seed: tuple[int, int], count: int, curved: int) -> list[dict[str, np.ndarray]]:
         """Sample batches whose first `curved` strings are along curved lines."""
-        rows = self.config.batch_size
-        return [self._sample(np.random.default_rng((seed, number)), rows, curved) for number in range(count)]
+        rows, (split, line) = self.config.batch_size, seed
+        return [self._sample(random_generator(split, number, line), rows, curved) for number in range(count)]
 
     def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:
         """Return gold alignments: every grid position of each step's glyph is possible, none is required."""

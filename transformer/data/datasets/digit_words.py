@@ -17,17 +17,13 @@ def generate_digit_lines() -> tuple[dict[str, list[str]], str]:
 
     A hash of a line says which split it belongs to.
     """
-    splits = {}
-    for number, (split, count) in enumerate(_LINES.items()):
-        lines = take_examples(
-            _lines(np.random.default_rng(number)),
-            count,
-            lambda line, split=split: split_of(line) == split,
-            "digit_words",
-            split,
-        )
-        splits[split] = ["".join(f"{line}\n" for line in lines)]
+    splits = {split: ["".join(f"{line}\n" for line in _split_lines(split))] for split in _LINES}
     return splits, "numbers drawn here"
+
+
+def _split_lines(split: str) -> list[str]:
+    candidates = _lines(np.random.default_rng(list(_LINES).index(split)))
+    return take_examples(candidates, _LINES[split], lambda line: split_of(line) == split, "digit_words", split)
 
 
 def _lines(random: np.random.Generator) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Splits of generated examples: a hash of an example says which split it belongs to, so that no two splits share one."""
+"""Splits of generated examples: a hash says which split an example belongs to, so that no two splits share one."""
 
 import hashlib
 from collections.abc import Callable, Iterable

@@ -225,15 +225,16 @@ def sample_splits[T](
         UserError: If an option is unknown, a value is not a whole number, or a size is below 1.
     """
     sizes = from_config(GrammarDatasetConfig, parse_int_options(name, options, "train=512,test=64"), name)
-    splits = {}
-    for number, split in enumerate(SPLITS):
+
+    def sample_split(number: int, split: str) -> list[T]:
         random = np.random.default_rng((sizes.seed, number))
         sampled = take_examples(
             (sample_examples(random) for _ in itertools.count()),
             getattr(sizes, split),
-            lambda examples, split=split: split_of(identify(examples)) == split,
+            lambda examples: split_of(identify(examples)) == split,
             name,
             split,
         )
-        splits[split] = [example for examples in sampled for example in examples]
-    return splits
+        return [example for examples in sampled for example in examples]
+
+    return {split: sample_split(number, split) for number, split in enumerate(SPLITS)}
