@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from transformer.config import UserError
 
 NUM_BUCKETS = 20
-# So many draws in a row that belong to other splits: the wanted one has no example, or hardly any.
-_MOST_MISSES = 10_000
+# After so many draws in a row that belong to other splits, the wanted one has no example, or hardly any.
+_MOST_MISSES = 2_000
+# One in twenty belongs to the smallest split: so many draws all miss it once in a hundred thousand times.
+_MOST_REDRAWS = 220
 # Of so many equally likely examples, two draws of a hundred thousand have none in common: less than one in ten thousand
 # such pairs of draws do.
 ENOUGH_EXAMPLES = 2**48
@@ -22,6 +24,19 @@ def split_of(text: str) -> str:
     """Return the split of a text: one in ten is for test, one in twenty for validation, the others for training."""
     bucket = hash_bucket(text)
     return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
+
+
+def draw_again[T](example: T, draw: Callable[[], T], belongs: Callable[[T], bool]) -> T:
+    """Return an example, or another draw of its kind while it does not belong to the wanted split.
+
+    So a split has as many examples of a kind with few, as of one with so many that they are not divided. If the split
+    seems to have none, the last draw is returned.
+    """
+    for _ in range(_MOST_REDRAWS):
+        if belongs(example):
+            break
+        example = draw()
+    return example
 
 
 def take_examples[T](

@@ -5,15 +5,15 @@ Every target word has one known source word, so that the true alignment is known
 
 import dataclasses
 import functools
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import ENOUGH_EXAMPLES, split_of, take_examples
+from transformer.data.datasets.example_splits import ENOUGH_EXAMPLES, draw_again, split_of, take_examples
 
 # Letters and digits of Latin scripts, so that every symbol is one visible character.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())
@@ -63,24 +63,26 @@ class SymbolPairsDatasetConfig(Config):
     def draw(self, split: str, name: str) -> list[AlignedPair]:
         """Sample the pairs of a split of "copy" or "reversal"."""
         step = 1 if name == "copy" else -1
-        sources = take_examples(
-            self._sources(split),
-            getattr(self, split),
-            lambda words: self.num_symbols ** len(words) >= ENOUGH_EXAMPLES or split_of(" ".join(words)) == split,
-            name,
-            split,
-        )
+
+        def belongs(words: list[str]) -> bool:
+            return self.num_symbols ** len(words) >= ENOUGH_EXAMPLES or split_of(" ".join(words)) == split
+
+        sources = take_examples(self._sources(split, belongs), getattr(self, split), belongs, name, split)
         return [AlignedPair(" ".join(words), " ".join(words[::step]), _links(len(words), step)) for words in sources]
 
-    def _sources(self, split: str) -> Iterator[list[str]]:
+    def _sources(self, split: str, belongs: Callable[[list[str]], bool]) -> Iterator[list[str]]:
         random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
         while True:
             words_N = random.integers(self.resolved_min_length, self.length + 1, count)
             if split == "test" and self.test_length is not None:
                 words_N[:] = self.test_length
-            symbols_NxT = np.array(list(ALPHABET))[random.integers(0, self.num_symbols, (count, self.length))]
-            for row, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True):
-                yield row[:words]
+            symbols_NxT = random.integers(0, self.num_symbols, (count, self.length))
+            for symbols, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True):
+                first = [ALPHABET[symbol] for symbol in symbols[:words]]
+                yield draw_again(first, functools.partial(self._draw_source, random, words), belongs)
+
+    def _draw_source(self, random: np.random.Generator, words: int) -> list[str]:
+        return [ALPHABET[symbol] for symbol in random.integers(0, self.num_symbols, words).tolist()]
 
 
 def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair]]:
@@ -137,24 +139,35 @@ class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
 
     def draw(self, split: str) -> list[str]:
         """Sample the documents of a split."""
-        documents = take_examples(
-            self._documents(split),
-            getattr(self, split),
-            lambda one: self.num_symbols ** one[0] >= ENOUGH_EXAMPLES or split_of(one[1]) == split,
-            "repeated",
-            split,
-        )
-        return [text for _, text in documents]
 
-    def _documents(self, split: str) -> Iterator[tuple[int, str]]:
-        """Yield the length of the segment and the text of random documents."""
+        def belongs(document: _Repeated) -> bool:
+            return self.num_symbols**document.period >= ENOUGH_EXAMPLES or split_of(document.text) == split
+
+        documents = take_examples(self._documents(split, belongs), getattr(self, split), belongs, "repeated", split)
+        return [document.text for document in documents]
+
+    def _documents(self, split: str, belongs: Callable[["_Repeated"], bool]) -> Iterator["_Repeated"]:
         random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
         while True:
-            period_Nx1 = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))
+            period_N = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))[:, 0]
             segment_NxP = random.integers(0, self.num_symbols, (count, self.max_segment_length))
-            document_NxT = np.take_along_axis(segment_NxP, np.arange(self.length) % period_Nx1, axis=1)
-            for period, row in zip(period_Nx1[:, 0].tolist(), np.array(list(ALPHABET))[document_NxT], strict=True):
-                yield period, "".join(row)
+            for period, segment in zip(period_N.tolist(), segment_NxP.tolist(), strict=True):
+                first = self._repeat(segment[:period])
+                yield draw_again(first, functools.partial(self._draw_document, random, period), belongs)
+
+    def _draw_document(self, random: np.random.Generator, period: int) -> "_Repeated":
+        return self._repeat(random.integers(0, self.num_symbols, period).tolist())
+
+    def _repeat(self, segment: Sequence[int]) -> "_Repeated":
+        text = "".join(ALPHABET[symbol] for symbol in segment)
+        return _Repeated(len(text), (text * (self.length // len(text) + 1))[: self.length])
+
+
+class _Repeated(NamedTuple):
+    """A document of a repeated segment of `period` symbols."""
+
+    period: int
+    text: str
 
 
 def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]:
