@@ -38,6 +38,9 @@ SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 class AlgorithmsConfig(Config, path="config.task"):
     """Algorithmic sequences of random sizes, sampled anew at every step.
 
+    Sequences of few bits recur, held-out ones too, as there are no others: what is tested is the algorithm, at sizes of
+    which training has few sequences or, beyond `max_size`, none.
+
     A batch is padded to the first of `bucket_lengths` that holds it, each of which is a program to compile; if none
     does, to the longest sequence of training. `num_bits`, `max_repeats`, `item_length`, `context_length` and
     `num_sorted` are fields of some problems (experiments.neural_turing_machine.data) and by default the paper's.

@@ -1,7 +1,8 @@
 """Scene text recognition: images of a string along a straight or curved line, with the position of every glyph."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ class SceneText(ImageToSequenceTask):
         rows, at_end, evaluations = self.config.batch_size, split == "test", []
         count = -(-self.config.num_eval_examples // rows)
         for offset, line in enumerate((TextLine.CURVED, TextLine.STRAIGHT)):
-            batches = self._held((seed, offset), count, rows if line is TextLine.CURVED else 0)
+            batches = self._sample_held_out((seed, offset), count, rows if line is TextLine.CURVED else 0)
             references = [text for batch in batches for text in self.format_lines(np.asarray(batch["labels"]))]
 
             def finish(
@@ -146,23 +147,23 @@ class SceneText(ImageToSequenceTask):
             ) -> EvaluationReport:
                 return string_report(self.format_lines(rows["tokens"]), references, shown=_SHOWN)
 
-            name = line.value
+            name, named = line.value, functools.partial(_name_metrics, line)
             evaluations += [
-                Evaluation(f"{name}_loss", split, batches, self.loss_sums, report_means, at_end),
-                Evaluation(name, split, batches, self.decoding_step, finish, at_end),
+                Evaluation(f"{name}_loss", split, batches, self.loss_sums, named(report_means), at_end),
+                Evaluation(name, split, batches, self.decoding_step, named(finish), at_end),
                 Evaluation(
                     f"{name}_looking",
                     split,
                     batches,
                     sum_glyph_attention_mass,
-                    glyph_mass_report,
+                    named(glyph_mass_report),
                     at_end,
                     required_axes=TARGET_OVER_GRID,
                 ),
             ]
         return tuple(evaluations)
 
-    def _held(self, seed: tuple[int, int], count: int, curved: int) -> list[dict[str, np.ndarray]]:
+    def _sample_held_out(self, seed: tuple[int, int], count: int, curved: int) -> list[dict[str, np.ndarray]]:
         """Sample batches whose first `curved` strings are along curved lines."""
         rows, (split, line) = self.config.batch_size, seed
         return [self._sample(random_generator(split, number, line), rows, curved) for number in range(count)]
@@ -198,6 +199,18 @@ class SceneText(ImageToSequenceTask):
                 f"{self.config.max_length}"
             )
         return string, TextLine(before[0]) if before else TextLine.CURVED
+
+
+def _name_metrics(
+    line: TextLine, finish: Callable[[Any, Any], EvaluationReport]
+) -> Callable[[Any, Any], EvaluationReport]:
+    """Return what finishes an evaluation with its metrics named by the line, if that is straight."""
+
+    def finish_named(sums: Any, rows: Any) -> EvaluationReport:
+        report = finish(sums, rows)
+        return report._replace(scalars={f"{line.value}_{name}": value for name, value in report.scalars.items()})
+
+    return finish if line is TextLine.CURVED else finish_named
 
 
 TASK = TaskSpec(SceneTextConfig, SceneText)

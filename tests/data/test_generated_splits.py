@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.attention_probes.task import CORPORA
@@ -200,3 +201,21 @@ def test_a_corpus_that_is_too_small_to_hold_out_anything_is_refused(tmp_path: Pa
     }
     with pytest.raises(UserError, match=r"retrieval/.* has too few different examples .* none is left for validation"):
         build_task(task_config(section), tmp_path)
+
+
+def test_no_long_sequence_of_bits_is_trained_on_and_short_ones_are(tmp_path: Path) -> None:
+    """There are four sequences of one vector of two bits."""
+    values = {"name": "experiments.neural_turing_machine.task", "num_bits": 2, "max_size": 8, "eval_sizes": (1, 30)}
+    task = build_task(task_config({**values, "num_eval_examples": 16, "num_probe_examples": 2}), tmp_path)
+    tested = {
+        evaluation.name: {row.tobytes() for row in np.asarray(evaluation.batches[0]["vectors"])}
+        for evaluation in task.evaluations
+        if evaluation.split == "test"
+    }
+    source = task.training_batches(1)
+    batches = [np.asarray(source[step]["vectors"]) for step in range(60)]
+    trained = {row[:3].tobytes() for batch in batches for row in batch if not row[3:].any()}
+    assert len(tested["size_1"]) <= 4
+    assert tested["size_1"] & trained
+    assert len(tested["size_30"]) == 16
+    assert batches[0].shape[1] < 61  # the longest of training
