@@ -16,7 +16,7 @@ from transformer.config import UserError
 from transformer.data.datasets.fine_tuning import open_examples
 from transformer.data.datasets.image_datasets import open_image_dataset
 from transformer.data.datasets.question_answering import GENERATED, open_questions
-from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS
+from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, sample_splits
 from transformer.data.datasets.text import open_text_dataset
 from transformer.data.datasets.translation import open_translation_dataset
 from transformer.data.datasets.word_labels import open_word_labels
@@ -219,3 +219,15 @@ def test_no_long_sequence_of_bits_is_trained_on_and_short_ones_are(tmp_path: Pat
     assert tested["size_1"] & trained
     assert len(tested["size_30"]) == 16
     assert batches[0].shape[1] < 61  # the longest of training
+
+
+def test_of_a_set_of_many_examples_training_leaves_out_what_is_held_out() -> None:
+    def sample(random: np.random.Generator) -> list[int]:
+        return [int(random.integers(40))]
+
+    splits = sample_splits("numbers", "train=200,validation=4,test=6", sample)
+    assert [len(splits[split]) for split in SPLITS] == [200, 4, 6]
+    assert len({*splits["train"]}) == 40 - len({*splits["validation"], *splits["test"]})
+    assert not {*splits["validation"]} & {*splits["test"]}
+    with pytest.raises(UserError, match=r"numbers has too few different examples .* none is left for validation"):
+        sample_splits("numbers", "test=1000", sample)

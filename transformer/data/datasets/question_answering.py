@@ -62,9 +62,7 @@ def open_questions(
         held_out.refuse(name)
         problem, _, options = name.removeprefix("grammar/").partition("/")
         sample = functools.partial(sample_question, answerable=GENERATED[problem])
-        return sample_splits(
-            f"grammar/{problem}", options, sample, lambda sampled: f"{sampled[0].question}\n{sampled[0].context}"
-        )
+        return sample_splits(f"grammar/{problem}", options, sample)
     paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.named}.items()}
     read = {split: read_questions(path) for split, path in paths.items()}
     # Questions about one context stay in one split.

@@ -211,7 +211,7 @@ def sample_splits[T](
     name: str,
     options: str,
     sample_examples: Callable[[np.random.Generator], list[T]],
-    identify: Callable[[list[T]], str],
+    identify: Callable[[list[T]], str] | None = None,
 ) -> dict[str, list[T]]:
     """Sample the examples of every split, of which no two share one.
 
@@ -219,22 +219,26 @@ def sample_splits[T](
         name: The name of the data set, for messages.
         options: Fields of `GrammarDatasetConfig`, as in "train=512,test=64".
         sample_examples: A function that samples one or more examples, which stay in one split.
-        identify: A function from what it samples to the text whose hash says which split they belong to.
+        identify: A function from what it samples to the text whose hash says which split they belong to. None for a set
+            with so many examples that few recur: what the test split has is left out of the others, and what the
+            validation split has of training.
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or a size is below 1.
     """
     sizes = from_config(GrammarDatasetConfig, parse_int_options(name, options, "train=512,test=64"), name)
+    held_out = set[tuple[T, ...]]()
 
-    def sample_split(number: int, split: str) -> list[T]:
-        random = np.random.default_rng((sizes.seed, number))
-        sampled = take_examples(
-            (sample_examples(random) for _ in itertools.count()),
-            getattr(sizes, split),
-            lambda examples: split_of(identify(examples)) == split,
-            name,
-            split,
-        )
+    def sample_split(split: str) -> list[T]:
+        random = np.random.default_rng((sizes.seed, SPLITS.index(split)))
+
+        def belongs(examples: list[T]) -> bool:
+            return split_of(identify(examples)) == split if identify else tuple(examples) not in held_out
+
+        candidates = (sample_examples(random) for _ in itertools.count())
+        sampled = take_examples(candidates, getattr(sizes, split), belongs, name, split)
+        held_out.update(map(tuple, sampled))
         return [example for examples in sampled for example in examples]
 
-    return {split: sample_split(number, split) for number, split in enumerate(SPLITS)}
+    sampled_last_first = {split: sample_split(split) for split in reversed(SPLITS)}
+    return {split: sampled_last_first[split] for split in SPLITS}
