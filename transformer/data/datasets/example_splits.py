@@ -1,7 +1,7 @@
 """Splits of generated examples: a hash says which split an example belongs to, so that no two splits share one."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from transformer.config import UserError
 
@@ -26,16 +26,28 @@ def split_of(text: str) -> str:
     return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
 
 
-def draw_again[T](example: T, draw: Callable[[], T], belongs: Callable[[T], bool]) -> T:
+def draw_again[T](
+    example: T, draw: Callable[[], T], belongs: Callable[[T], bool], kind: Hashable, missing_kinds: set[Hashable]
+) -> T:
     """Return an example, or another draw of its kind while it does not belong to the wanted split.
 
-    So a split has as many examples of a kind with few, as of one with so many that they are not divided. If the split
-    seems to have none, the last draw is returned.
+    So a split has as many examples of a kind with few, as of one with so many that they are not divided.
+
+    Args:
+        example: The example.
+        draw: A function that draws another of its kind.
+        belongs: Whether an example belongs to the split.
+        kind: Its kind.
+        missing_kinds: The kinds of which the split seems to have no example, to which one is added after many draws;
+            of these the first draw is returned.
     """
+    if kind in missing_kinds:
+        return example
     for _ in range(_MOST_REDRAWS):
         if belongs(example):
-            break
+            return example
         example = draw()
+    missing_kinds.add(kind)
     return example
 
 

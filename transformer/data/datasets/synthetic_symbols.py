@@ -5,7 +5,7 @@ Every target word has one known source word, so that the true alignment is known
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -72,6 +72,7 @@ class SymbolPairsDatasetConfig(Config):
 
     def _sources(self, split: str, belongs: Callable[[list[str]], bool]) -> Iterator[list[str]]:
         random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
+        missing_lengths = set[Hashable]()
         while True:
             words_N = random.integers(self.resolved_min_length, self.length + 1, count)
             if split == "test" and self.test_length is not None:
@@ -79,7 +80,9 @@ class SymbolPairsDatasetConfig(Config):
             symbols_NxT = random.integers(0, self.num_symbols, (count, self.length))
             for symbols, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True):
                 first = [ALPHABET[symbol] for symbol in symbols[:words]]
-                yield draw_again(first, functools.partial(self._draw_source, random, words), belongs)
+                yield draw_again(
+                    first, functools.partial(self._draw_source, random, words), belongs, words, missing_lengths
+                )
 
     def _draw_source(self, random: np.random.Generator, words: int) -> list[str]:
         return [ALPHABET[symbol] for symbol in random.integers(0, self.num_symbols, words).tolist()]
@@ -148,12 +151,15 @@ class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
 
     def _documents(self, split: str, belongs: Callable[["_Repeated"], bool]) -> Iterator["_Repeated"]:
         random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
+        missing_periods = set[Hashable]()
         while True:
             period_N = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))[:, 0]
             segment_NxP = random.integers(0, self.num_symbols, (count, self.max_segment_length))
             for period, segment in zip(period_N.tolist(), segment_NxP.tolist(), strict=True):
                 first = self._repeat(segment[:period])
-                yield draw_again(first, functools.partial(self._draw_document, random, period), belongs)
+                yield draw_again(
+                    first, functools.partial(self._draw_document, random, period), belongs, period, missing_periods
+                )
 
     def _draw_document(self, random: np.random.Generator, period: int) -> "_Repeated":
         return self._repeat(random.integers(0, self.num_symbols, period).tolist())
