@@ -21,9 +21,6 @@ from transformer.tasks.base_task import BaseTask, check_batch_size, describe_spl
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView
 from transformer.tasks.text_data import TokenizerKind, pad_texts
 
-GENERATED_DATASETS = ("word_order", "grammar")
-"""Data sets that are generated, by the first part of their names."""
-
 
 @dataclasses.dataclass(frozen=True)
 class LabeledTextConfig(Config, path="config.task"):
@@ -220,12 +217,11 @@ class LabeledTextTask(BaseTask):
         """
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
         how = config.held_out.describe(BY_CONTENT) if config.reads_own_files else ""
-        if config.dataset.partition("/")[0] not in GENERATED_DATASETS:
-            texts = {
-                name: [identify(list(map(normalize_text, each.texts))) for each in split.texts]
-                for name, split in self.splits.items()
-            }
-            how = join_notes((how, describe_overlap(texts, what)))
+        texts = {
+            name: [identify(list(map(normalize_text, each.texts))) for each in split.texts]
+            for name, split in self.splits.items()
+        }
+        how = join_notes((how, describe_overlap(texts, what)))
         summary = describe_splits(config.dataset, sizes, what, how)
         cut = sum(split.num_truncated for split in self.splits.values())
         lost = (

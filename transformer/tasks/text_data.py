@@ -144,7 +144,7 @@ def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...
     roles = tuple(dict.fromkeys((*roles, "end"))) if len(splits["train"]) > 1 else roles
     tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, splits, roles)
     encoded: dict[str, Documents] = {name: tokenizer.encode_to_arrays(list(texts)) for name, texts in splits.items()}
-    lines = {name: long_lines(texts) for name, texts in splits.items()} if text.from_files else {}
+    lines = {name: long_lines(texts) for name, texts in splits.items()}
     return EncodedText(
         tokenizer, encoded, join_notes((text.split_note, describe_overlap(lines, "lines of 40 letters and more")))
     )

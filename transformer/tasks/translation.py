@@ -14,7 +14,7 @@ from transformer.config import UserError, convert_value
 from transformer.data.batches import BatchSource, BucketedPairBatches, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT
 from transformer.data.datasets.split_overlap import describe_overlap
-from transformer.data.datasets.translation import SentencePair, is_pair_files, is_synthetic
+from transformer.data.datasets.translation import SentencePair, is_pair_files
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
@@ -162,9 +162,8 @@ class Translation(BaseTask):
                 "not "
                 "trained on, have no loss, and count as empty translations"
             )
-        if not is_synthetic(self.config.dataset):
-            sources = {name: [pair.source for pair in split.pairs] for name, split in self._splits.items()}
-            lines += filter(None, [describe_overlap(sources, "sources")])
+        sources = {name: [pair.source for pair in split.pairs] for name, split in self._splits.items()}
+        lines += filter(None, [describe_overlap(sources, "sources")])
         return tuple(lines)
 
     def training_batches(self, seed: int) -> BatchSource:

@@ -70,7 +70,8 @@ def open_word_labels(
     if not is_conll_file(name):
         word_classes(name, classes)
         held_out.refuse(name)
-        return sample_splits(GENERATED, name.removeprefix(GENERATED).removeprefix("/"), sample_entities)
+        options = name.removeprefix(GENERATED).removeprefix("/")
+        return sample_splits(GENERATED, options, sample_entities, lambda sampled: sampled[0].texts[0])
     paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.named}.items()}
     read = {split: read_conll(path) for split, path in paths.items()}
     if not classes:
