@@ -1,0 +1,100 @@
+"""What tracing alone shows of every case of the contracts: nothing here is compiled."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+
+from tests.contracts.cases import CASES
+from transformer.config import UserError
+from transformer.models.model import Model
+from transformer.models.registry import FAMILIES, build
+from transformer.models.task_interface import TaskInterface
+from transformer.tasks.registry import build_synthetic_task
+from transformer.training.optimizer import OptimizerAlgorithm
+
+BY_NAME = {case.name: case for case in CASES}
+
+
+@functools.lru_cache(maxsize=1)
+def built(name: str) -> tuple[Model, TaskInterface]:
+    """The model of a case and what its task requires of it."""
+    experiment = BY_NAME[name].experiment(OptimizerAlgorithm.ADAM, 0.1)
+    interface = build_synthetic_task(experiment.task).interface
+    return build(experiment.model, interface, experiment.precision), interface
+
+
+def limited() -> list[str]:
+    """The cases of a family with a largest number of positions: one of each. XLNet's are relative, and have none."""
+    families = {case.config["model"]["family"]: case.name for case in CASES if "model" in case.config}
+    defaults = {family: getattr(FAMILIES[family].config_class, "max_length", 0) for family in families}
+    return [name for family, name in families.items() if defaults[family] and family != "xlnet"]
+
+
+def inputs_of(interface: TaskInterface, positions: int | None = None) -> dict[str, Any]:
+    """The shapes of two examples, with another number of positions where there are any."""
+    shapes = {}
+    for name, spec in interface.inputs.items():
+        changed = positions is not None and spec.positions is not None
+        shape = (2, positions, *spec.shape[2:]) if changed else (2, *spec.shape[1:])
+        shapes[name] = jax.ShapeDtypeStruct(shape, spec.dtype)
+    return shapes
+
+
+@pytest.mark.parametrize("name", limited())
+def test_more_positions_than_the_model_has_are_refused_while_they_are_traced(name: str) -> None:
+    model, interface = built(name)
+    assert model.max_length is not None
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+
+    def traced(call: Callable[[Any, Any], Any], inputs: dict[str, Any]) -> None:
+        jax.eval_shape(call, variables, inputs)
+
+    def forward(variables: Any, inputs: Any) -> Any:
+        return model.apply(variables, inputs, method=model.forward_methods[0], train=False)[0]
+
+    def decoding(length: int) -> Callable[[Any, Any], Any]:
+        return lambda variables, inputs: model.init_cache(variables, inputs, num_beams=2, length=length)
+
+    traced(forward, inputs_of(interface, model.max_length))
+    with pytest.raises(UserError, match=rf"has {model.max_length + 1} positions, more than the model's"):
+        traced(forward, inputs_of(interface, model.max_length + 1))
+    if not hasattr(model.functional.bind(model.functional.shapes()), "init_cache"):
+        return
+    # The last token that is generated is not read.
+    begun = 2 if "tokens" in interface.inputs else 1
+    inputs = inputs_of(interface, begun)
+    traced(decoding(model.max_length - begun + 1), inputs)
+    with pytest.raises(UserError, match=rf"has {model.max_length + 1} positions, more than the model's"):
+        traced(decoding(model.max_length - begun + 2), inputs)
+
+
+def test_xlnets_texts_have_any_length() -> None:
+    model, interface = built("question_answering x xlnet")
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    longer = inputs_of(interface, 1000)
+    jax.eval_shape(lambda v, inputs: model.apply(v, inputs, train=False)[0], variables, longer)
+
+
+PROMPTED = (
+    "language_modeling x decoder",
+    "language_modeling x recurrent_decoder",
+    "attention_probes x bytenet_decoder",
+)
+
+
+@pytest.mark.parametrize("name", [*PROMPTED, "segment_lm x transformer_xl"])
+def test_a_prompt_without_a_token_is_refused(name: str) -> None:
+    model, _ = built(name)
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+
+    def begin(inputs: Any) -> None:
+        jax.eval_shape(lambda v: model.init_cache(v, inputs, num_beams=1, length=3), variables)
+
+    begin({"tokens": jax.numpy.ones((2, 4), int), "lengths": jax.numpy.array([1, 4])})
+    with pytest.raises(UserError, match="a prompt has no token: begin it with the begin token"):
+        begin({"tokens": jax.numpy.ones((2, 0), int)})
+    with pytest.raises(UserError, match="a prompt has no token"):
+        begin({"tokens": jax.numpy.ones((2, 4), int), "lengths": jax.numpy.array([0, 4])})
