@@ -1,7 +1,9 @@
 """What tracing alone shows of every case of the contracts: nothing here is compiled."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ from transformer.models.model import Model
 from transformer.models.registry import FAMILIES, build
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.registry import build_synthetic_task
+from transformer.training.build import build_components
 from transformer.training.optimizer import OptimizerAlgorithm
 
 BY_NAME = {case.name: case for case in CASES}
@@ -41,6 +44,16 @@ def inputs_of(interface: TaskInterface, positions: int | None = None) -> dict[st
         shape = (2, positions, *spec.shape[2:]) if changed else (2, *spec.shape[1:])
         shapes[name] = jax.ShapeDtypeStruct(shape, spec.dtype)
     return shapes
+
+
+def test_microbatches_that_would_separate_a_pair_from_its_negatives_are_refused(tmp_path: Path) -> None:
+    experiment = BY_NAME["text_retrieval x dual_encoder"].experiment(OptimizerAlgorithm.ADAM, 0.1)
+    split = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, num_microbatches=2))
+    says = (
+        r"num_microbatches=2 would change the loss 'contrastive': each pair has all others of the batch as negatives\."
+    )
+    with pytest.raises(UserError, match=says):
+        build_components(split, tmp_path, synthetic=True)
 
 
 @pytest.mark.parametrize("name", limited())

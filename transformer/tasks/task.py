@@ -108,12 +108,15 @@ class Objective:
             "/", as in "encoder/attention/query/kernel".
         key_name: The name that seeds the random numbers of the loss; by default `name`. An objective that is renamed
             keeps its old name here, so that recorded results can be reproduced bit for bit.
+        compares_rows: Why the loss is no sum over the rows of the batch, such as that the others are a row's negatives.
+            Microbatches, which would compare fewer rows, are then refused. Empty for a sum over rows.
     """
 
     name: str
     loss_fn: Callable[[StateView, Batch, Mapping[str, Array], Key[Array, ""]], tuple[Array, LossAux]]
     trainable: tuple[str, ...] = ("*",)
     key_name: str = ""
+    compares_rows: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key_name", self.key_name or self.name)

@@ -1,7 +1,7 @@
 """One training step (losses, gradients, updates and averages), the same for every model and task."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAttention
+from transformer.config import UserError
 from transformer.models.model import Model, Variables, replace_with_averaged
 from transformer.tasks.task import Batch, LossAux, Objective, StateView, Task
 from transformer.training.initial_state import trained_parameters
@@ -80,7 +81,11 @@ def make_train_step(
 
     Returns:
         The step: (state, batch, observe) to (state, metrics).
+
+    Raises:
+        UserError: If a batch whose rows an objective compares would be split.
     """
+    check_microbatches(task.objectives, num_microbatches)
 
     def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
         def key(name: str) -> Key[Array, ""]:
@@ -129,6 +134,21 @@ def make_train_step(
         return state._replace(averages=updated_averages), StepMetrics(dict(denominators), values, maps)
 
     return step
+
+
+def check_microbatches(objectives: Sequence[Objective], num_microbatches: int) -> None:
+    """Check that the losses of a task are sums over rows if its batches are to be split.
+
+    Raises:
+        UserError: If one is not: a microbatch would have another loss.
+    """
+    for objective in objectives:
+        if num_microbatches > 1 and objective.compares_rows:
+            raise UserError(
+                f"config.num_microbatches={num_microbatches} would change the loss {objective.name!r}: "
+                f"{objective.compares_rows}. Say config.num_microbatches=1; a smaller batch, more devices or "
+                "config.model.remat save memory"
+            )
 
 
 def _accumulate_gradients(
