@@ -267,7 +267,14 @@ class Translation(BaseTask):
         )
         labels_BxT = jnp.asarray(batch["labels"])
         counts_BxT, score = labels_BxT != self._pad, functools.partial(view.model.logits, view.variables)
-        sums = chunked_token_loss(score, hidden_BxTxE, labels_BxT, counts_BxT, self.config.label_smoothing)
+        sums = chunked_token_loss(
+            score,
+            hidden_BxTxE,
+            labels_BxT,
+            counts_BxT,
+            self.config.label_smoothing,
+            num_tokens=self.interface.vocabularies["joint"],
+        )
         metrics = {
             "loss": sums.smoothed / denominators["tokens"],
             "cross_entropy": sums.cross_entropy / denominators["tokens"],
