@@ -292,7 +292,8 @@ class Translation(BaseTask):
         likelihood_BxT = token_log_likelihood(score(hidden_BxTxE), labels_BxT)
         estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
         loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        return loss, LossAux.from_aux(aux, update_baseline(baseline, estimate, counts_BxT), metrics)
+        updated = update_baseline(baseline, estimate, counts_BxT)
+        return loss, LossAux.from_aux(aux, updated, metrics, task_state_weight=jnp.sum(counts_BxT))
 
     def _expected_reward(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
         """Return the estimate of the sum of expected rewards, and the sum of the rewards of the model's samples."""

@@ -191,16 +191,27 @@ def _accumulate_gradients(
         microbatch, micro_key = micro
         gradients, aux = gradient(microbatch, micro_key, counts)
         added = jax.tree.map(jnp.add, carry, (gradients, aux.metrics, aux.maps))
-        return added, (aux.state, aux.task_state)
+        return added, (aux.state, aux.task_state, aux.task_state_weight)
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.maps))
-    (gradients, metrics, maps), (states, extras) = jax.lax.scan(add, zeros, (microbatches, keys))
+    (gradients, metrics, maps), (states, task_states, weights) = jax.lax.scan(add, zeros, (microbatches, keys))
     # Every microbatch starts from the same state; the large batch's new state is the mean of theirs.
-    # Integers, such as a replayed seed, are not averaged: as floats they would lose their last digits.
-    state, extra = jax.tree.map(
-        lambda x: jnp.mean(x, axis=0) if jnp.issubdtype(x.dtype, jnp.floating) else x[0], (states, extras)
-    )
-    return gradients, LossAux(state, extra, metrics, maps)
+    return gradients, LossAux(_mean_of_states(states), _mean_of_states(task_states, weights), metrics, maps)
+
+
+def _mean_of_states(states: Any, weights: Array | None = None) -> Any:
+    """Return the mean over microbatches, in front, weighted by `weights` unless all are 0."""
+
+    def mean(x: Array) -> Array:
+        # Integers, such as a replayed seed, are not averaged: as floats they would lose their last digits.
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x[0]
+        if weights is None:
+            return jnp.mean(x, axis=0)
+        each = jnp.where(jnp.sum(weights) > 0, weights, 1).astype(x.dtype)
+        return jnp.tensordot(each, x, axes=1) / jnp.sum(each)
+
+    return jax.tree.map(mean, states)
 
 
 def _add_auxiliary_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:
