@@ -352,11 +352,8 @@ class T5(PositionScheme):
 
     @classmethod
     def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        return {
-            "table": ParameterSpec(
-                (sizes.relative_attention_num_buckets, sizes.heads), ("positions", "heads"), normal(sizes.width**-0.5)
-            )
-        }
+        shape = (sizes.relative_attention_num_buckets, sizes.heads)
+        return {"table": ParameterSpec(shape, ("positions", "heads"), normal(sizes.base_width**-0.5))}
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "T5":
