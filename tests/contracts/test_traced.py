@@ -11,12 +11,20 @@ import pytest
 
 from tests.contracts.cases import CASES
 from transformer.config import UserError
-from transformer.models.model import Model
+from transformer.decoding.beam import BeamSearch
+from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
+from transformer.decoding.sampling import Sampling
+from transformer.layers.functional_module import Precision
+from transformer.models.model import Model, leaves_by_path
 from transformer.models.registry import FAMILIES, build
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.registry import build_synthetic_task
 from transformer.training.build import build_components
+from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.optimizer import OptimizerAlgorithm
+from transformer.training.startup_checks import device_array_shapes
+from transformer.training.step import make_train_step
 
 BY_NAME = {case.name: case for case in CASES}
 
@@ -27,6 +35,65 @@ def built(name: str) -> tuple[Model, TaskInterface]:
     experiment = BY_NAME[name].experiment(OptimizerAlgorithm.ADAM, 0.1)
     interface = build_synthetic_task(experiment.task).interface
     return build(experiment.model, interface, experiment.precision), interface
+
+
+def first_of_each() -> list[Any]:
+    """The cases, those whose family and task have both come before as slow."""
+    met: set[str] = set()
+    found = []
+    for case in CASES:
+        names = {
+            f"{part} {case.config[part].get('family') or case.config[part].get('name')}" for part in ("model", "task")
+        }
+        found.append(pytest.param(case.name, marks=[pytest.mark.slow] if names <= met else []))
+        met |= names
+    return found
+
+
+def types_of(tree: Any) -> dict[str, str]:
+    return {path: str(leaf.dtype) for path, leaf in leaves_by_path(tree).items()}
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("name", first_of_each())
+def test_64_bit_mode_trains_evaluates_and_decodes_in_one_type(name: str, tmp_path: Path) -> None:
+    experiment = BY_NAME[name].experiment(OptimizerAlgorithm.ADAM, 0.1)
+    experiment = dataclasses.replace(
+        experiment,
+        precision=Precision("float64", "float64"),
+        update_guard=dataclasses.replace(experiment.update_guard, spike_factor=10.0),
+    )
+    with jax.enable_x64(True):
+        setting = build_components(experiment, tmp_path, synthetic=True)
+        model, task, state = setting.model, setting.task, setting.abstract_state
+        step = make_train_step(
+            model, task, setting.optimizers, experiment.parameter_averages, update_guard=experiment.update_guard
+        )
+        after, _ = jax.eval_shape(step, state, device_array_shapes(task.training_batches(0)[0]))
+        assert types_of(after) == types_of(state)
+        if not BY_NAME[name].config["model"]["family"].startswith("tests."):  # the toys have no types to choose
+            assert set(types_of(state.variables.params).values()) == {"float64"}
+
+        def evaluate(state: Any, batch: Any, evaluation: Any) -> Any:
+            return evaluation.step(evaluation_view(model, state, "raw"), batch, jax.random.key(0))
+
+        for evaluation in {evaluation.step: evaluation for evaluation in setting.evaluations}.values():
+            batch = device_array_shapes(evaluation.batches[0])
+            jax.eval_shape(functools.partial(evaluate, evaluation=evaluation), state.without_optimizers(), batch)
+        if not hasattr(model.functional.bind(state.variables.params), "init_cache"):
+            return
+        inputs = {name: spec for name, spec in inputs_of(task.interface).items() if name != "target"}
+        if "tokens" in inputs:
+            inputs["tokens"] = jax.ShapeDtypeStruct((2, 3), inputs["tokens"].dtype)
+        special = SpecialTokens(task.interface.pad_id, task.interface.bos_id, task.interface.eos_id)
+        # Few rows, whose caches are written one after the other, and some that share theirs.
+        strategies: tuple[Any, ...] = (GreedySearch(), BeamSearch(2), Sampling(num_beams=2))
+        for strategy in strategies:
+            decode = functools.partial(
+                generate, model, strategy=strategy, length=2, tokens=special, key=jax.random.key(0)
+            )
+            decoded = jax.eval_shape(decode, state.variables, inputs)
+            assert decoded.tokens.shape == (2, strategy.num_beams, 2)
 
 
 def limited() -> list[str]:
