@@ -65,7 +65,8 @@ def token_loss(
     """
     logits_BxTxV = logits_BxTxV.astype(jnp.promote_types(logits_BxTxV.dtype, jnp.float32))
     cross_entropy_BxT, normalizer_BxT, largest_BxT = _cross_entropies(logits_BxTxV, labels_BxT)
-    uniform_BxT = normalizer_BxT - _mean_logits(logits_BxTxV, num_tokens)
+    # Without smoothing the program stays that of recorded runs.
+    uniform_BxT = normalizer_BxT - _mean_logits(logits_BxTxV, num_tokens if label_smoothing else None)
     smoothed_BxT = (1 - label_smoothing) * cross_entropy_BxT + label_smoothing * uniform_BxT
     correct_BxT = _are_most_probable(logits_BxTxV, largest_BxT, labels_BxT)
     return _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
@@ -168,8 +169,9 @@ def _few_passes_backward(
     logits_BxTxV, labels_BxT, counts_BxT, normalizer_BxT = saved
     softmax_BxTxV = jnp.exp(logits_BxTxV - normalizer_BxT[..., None])
     at_label = (1 - label_smoothing) * gradient.smoothed + gradient.cross_entropy
-    is_token_V = _are_tokens(logits_BxTxV.shape[-1], num_tokens)
-    everywhere = label_smoothing * gradient.smoothed / (logits_BxTxV.shape[-1] if is_token_V is None else num_tokens)
+    rows = logits_BxTxV.shape[-1]
+    everywhere = label_smoothing * gradient.smoothed / min(num_tokens or rows, rows)
+    is_token_V = _are_tokens(rows, num_tokens)
     if is_token_V is not None:
         everywhere = jnp.where(is_token_V, everywhere, 0)
     is_label_BxTxV = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype) == labels_BxT[..., None]
