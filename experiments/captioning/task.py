@@ -163,7 +163,8 @@ class Captioning(ImageToSequenceTask):
         likelihood_BxT = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
         estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
         loss += self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        return loss, LossAux.from_aux(aux, update_baseline(baseline, estimate, counts_BxT), metrics)
+        updated = update_baseline(baseline, estimate, counts_BxT)
+        return loss, LossAux.from_aux(aux, updated, metrics, task_state_weight=jnp.sum(counts_BxT))
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, of decoded captions, and of the attention mass at nouns."""

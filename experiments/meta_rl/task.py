@@ -308,7 +308,7 @@ def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch
         state_B = jnp.where(begins, 0, state_B)
         seen_BxI = jnp.concatenate(
             [
-                jax.nn.one_hot(state_B, config.num_states),
+                jax.nn.one_hot(state_B, config.num_states, dtype=jnp.float32),
                 acted_BxA,
                 reward_B[:, None],
                 jnp.full((rows, 1), begins, jnp.float32),
@@ -324,14 +324,15 @@ def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch
         action_B = jnp.argmax(logits_BxA, axis=-1)
         won_B = (uniform_BxN[:, 0] < rewards_BxSxA[row, state_B, action_B]).astype(jnp.float32)
         passed_BxS = uniform_BxN[:, 1:2] > jnp.cumsum(transitions_BxSxAxS[row, state_B, action_B], axis=-1)
-        after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1), config.num_states - 1)
-        return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.num_actions), won_B), (action_B, won_B)
+        after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1, dtype=jnp.int32), config.num_states - 1)
+        last_BxA = jax.nn.one_hot(action_B, config.num_actions, dtype=jnp.float32)
+        return (vectors_BxTxI, after_B, last_BxA, won_B), (action_B, won_B)
 
     first = (
-        jnp.zeros((rows, config.num_steps, config.num_inputs)),
+        jnp.zeros((rows, config.num_steps, config.num_inputs), jnp.float32),
         jnp.zeros(rows, jnp.int32),
-        jnp.zeros((rows, config.num_actions)),
-        jnp.zeros(rows),
+        jnp.zeros((rows, config.num_actions), jnp.float32),
+        jnp.zeros(rows, jnp.float32),
     )
     (vectors_BxTxI, *_), (actions_TxB, rewards_TxB) = jax.lax.scan(step, first, jnp.arange(config.num_steps))
     return PolicyRollout(vectors_BxTxI, actions_TxB.T, rewards_TxB.T)

@@ -177,6 +177,7 @@ class XLNet(TokenModel):
             config.padded_vocab_size(interface.vocabularies["tokens"]),
             builder=builder,
         )
+        self.max_length = None
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
         self.layers = builder.stack(
             lambda builder: make_two_stream_block(config, config.relative_segments, alpha, builder), config.layers

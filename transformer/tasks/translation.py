@@ -266,7 +266,14 @@ class Translation(BaseTask):
         )
         labels_BxT = jnp.asarray(batch["labels"])
         counts_BxT, score = labels_BxT != self._pad, functools.partial(view.model.logits, view.variables)
-        sums = chunked_token_loss(score, hidden_BxTxE, labels_BxT, counts_BxT, self.config.label_smoothing)
+        sums = chunked_token_loss(
+            score,
+            hidden_BxTxE,
+            labels_BxT,
+            counts_BxT,
+            self.config.label_smoothing,
+            num_tokens=self.interface.vocabularies["joint"],
+        )
         metrics = {
             "loss": sums.smoothed / denominators["tokens"],
             "cross_entropy": sums.cross_entropy / denominators["tokens"],
@@ -284,7 +291,8 @@ class Translation(BaseTask):
         likelihood_BxT = token_log_likelihood(score(hidden_BxTxE), labels_BxT)
         estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
         loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        return loss, LossAux.from_aux(aux, update_baseline(baseline, estimate, counts_BxT), metrics)
+        updated = update_baseline(baseline, estimate, counts_BxT)
+        return loss, LossAux.from_aux(aux, updated, metrics, task_state_weight=jnp.sum(counts_BxT))
 
     def _expected_reward(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
         """Return the estimate of the sum of expected rewards, and the sum of the rewards of the model's samples."""
