@@ -272,7 +272,7 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
     calibration = calibrate(spec, arguments.config, cells, arguments.plan_effect)
     write_calibration(trial_store.path, calibration)
     print("\n".join(describe_calibration(spec, calibration)))
-    if calibration.power is None:
+    if calibration.rates[0].power is None:
         print("for the power to see a difference, add --plan_effect=1.5, in its standard deviations")
     print(f"numbers: {trial_store.path}/{FILE}; the next report shows them")
 

@@ -18,8 +18,8 @@ from transformer.studies.ablations.calibration import (
     calibrate,
     describe_calibration,
     hash_design,
+    made_up_noise,
     noise_from_runs,
-    normal_noise,
     read_calibration,
     simulate,
     write_calibration,
@@ -60,17 +60,23 @@ def test_normal_noise_has_the_rates_of_the_t_test(effect: float, arms: int) -> N
     spec = dataclasses.replace(spec, seeds=SEEDS)
     found = calibrate(spec, BASE, effect=effect, num_studies=200)
     assert found.num_runs == 0
-    assert found.false_positives_on_tasks is None
+    rates, *others = found.rates
+    assert rates.false_positives_on_tasks is None
+    assert [each.noise.partition(",")[0] for each in others] == [
+        "skewed noise",
+        "one arm in which a run of ten is bad",
+        "two runs of five stuck in every arm",
+    ]
     level = 0.05 / (arms - 1)
     critical = stats.t.ppf(1 - level / 2, 4)
     power = stats.nct.sf(critical, 4, effect * math.sqrt(5))
-    assert found.power is not None
-    for rate, truth in ((found.false_positives.rate, 0.05), (found.power.rate, power)):
+    assert rates.power is not None
+    for rate, truth in ((rates.false_positives.rate, 0.05), (rates.power.rate, power)):
         assert abs(rate - truth) < 3.5 * math.sqrt(truth * (1 - truth) / 200)
-    interval = stats.binomtest(found.power.count, 200).proportion_ci(0.95, method="wilson")
-    assert (found.power.low, found.power.high) == pytest.approx((interval.low, interval.high))
+    interval = stats.binomtest(rates.power.count, 200).proportion_ci(0.95, method="wilson")
+    assert (rates.power.low, rates.power.high) == pytest.approx((interval.low, interval.high))
     # Two runs of deviation 1, correlated by one half, differ by a deviation of 1.
-    assert found.deviation == pytest.approx(1.0, abs=0.1)
+    assert rates.deviation == pytest.approx(1.0, abs=0.1)
 
 
 def test_noise_is_that_of_the_runs_whatever_the_arms_and_seeds_differ_by() -> None:
@@ -109,13 +115,15 @@ def test_runs_diverge_and_get_stuck_as_often_as_those_of_the_study() -> None:
         return random.normal(2.0, 0.1)
 
     model = noise_of(spec, runs(spec, value))
-    bad, good = model.settings[0]
-    assert (bad.num_learned, len(bad.unlearned_Ux2), np.isnan(bad.unlearned_Ux2).any(axis=1).sum()) == (2, 8, 6)
-    assert (good.num_learned, len(good.unlearned_Ux2)) == (10, 0)
-    assert np.allclose(bad.unlearned_Ux2[~np.isnan(bad.unlearned_Ux2)], 100.0)
-    pairs = [simulate(spec, model, random)[0] for _ in range(40)]
-    # Nine of ten select the combination with which all runs learn; of the others some have a run that diverged.
-    assert 30 < sum(not pair.diverged_seeds for pair in pairs) < 40
+    of_bad, of_good = model.settings[0]
+    for bad in of_bad:
+        assert (bad.num_learned, len(bad.unlearned_Ux2), np.isnan(bad.unlearned_Ux2).any(axis=1).sum()) == (1, 4, 3)
+        assert np.allclose(bad.unlearned_Ux2[~np.isnan(bad.unlearned_Ux2)], 100.0)
+    # The selected one is of both arms.
+    assert all((good.num_learned, len(good.unlearned_Ux2)) == (10, 0) for good in of_good)
+    pairs = [simulate(spec, model, random)[0] for _ in range(60)]
+    # Of five runs of which one in five learns, three or more learn in one of seventeen arms; of these some diverge.
+    assert 50 < sum(not pair.diverged_seeds for pair in pairs) < 60
 
 
 def test_an_accuracy_stays_one() -> None:
@@ -135,8 +143,9 @@ def test_verdicts_are_those_of_the_study(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(arm_comparisons, "SIGNIFICANCE", 1.1)
     tasks = {"a": {"task.dataset": "a"}, "b": {"task.dataset": "b"}}
     found = calibrate(ablation(seeds=SEEDS, tasks=tasks), BASE, num_studies=5)
-    assert found.false_positives_on_tasks is not None
-    assert found.false_positives.count == found.false_positives_on_tasks.count == 5
+    for rates in found.rates:
+        assert rates.false_positives_on_tasks is not None
+        assert rates.false_positives.count == rates.false_positives_on_tasks.count == 5
 
 
 def test_without_enough_runs_noise_is_normal() -> None:
@@ -148,13 +157,13 @@ def test_without_enough_runs_noise_is_normal() -> None:
     assert noise_of(spec, [cell for cell in cells if cell.seed == 1]) is None
     assert noise_of(spec, [cell for cell in cells if cell.arm_name == "pre"]) is None
     assert noise_of(spec, [cell for cell in cells if cell.seed < 3]).num_runs == 4
-    assert len(normal_noise(spec).settings[0]) == 1
+    assert len(made_up_noise(spec)[0].settings[0]) == 1
 
 
 def test_a_threshold_in_the_metric_s_units_does_not_judge_normal_noise() -> None:
     found = calibrate(ablation(seeds=SEEDS, learned_threshold=-5.0), BASE, effect=4.0, num_studies=20)
-    assert found.power is not None
-    assert found.power.count > 15
+    assert found.rates[0].power is not None
+    assert found.rates[0].power.count > 15
 
 
 @pytest.mark.parametrize("effect", [None, 3.0])
@@ -166,8 +175,9 @@ def test_a_calibration_is_read_as_it_was_written_and_described(effect: float | N
     write_calibration(tmp_path, found)
     assert read_calibration(tmp_path) == found
     first, *rest = describe_calibration(spec, found)
-    assert first.startswith(f"In 20 simulated studies without differences, {found.false_positives.count} (")
-    assert len(rest) == (effect is not None)
+    assert first.startswith(f"In 20 simulated studies without differences, {found.rates[0].false_positives.count} (")
+    assert len(rest) == 1 + (effect is not None)
+    assert all(rates.noise in rest[-1] for rates in found.rates[1:])
 
 
 def test_the_design_is_what_verdicts_depend_on() -> None:
