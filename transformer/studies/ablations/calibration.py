@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,6 @@ from transformer.studies.ablations.hyperparameter_selection import (
     has_learned,
     select_hyperparameters,
 )
-from transformer.studies.ablations.registration import registered_study
 from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.statistics import (
     Interval,
@@ -45,6 +44,7 @@ from transformer.studies.ablations.statistics import (
     estimate_discrete_step,
     wilson_interval,
 )
+from transformer.studies.sweeps.trials import to_json_values
 
 FILE = "calibration.json"
 NUM_STUDIES = 2_000
@@ -55,7 +55,16 @@ BAD_RUN = 14.0  # by how much a bad run is worse than others, in standard deviat
 _PENALTY = 10.0  # of all tuned values but the best, in the same unit
 _STUCK, _THRESHOLD = 100.0, 50.0  # of a run that is stuck: its metrics, and beyond what it counts as such
 _QUANTILES = 1_024
-_NOT_OF_THE_DESIGN = ("question", "base", "rule")
+_DESIGN = (
+    "arms",
+    "reference",
+    "tuning_grid",
+    "tasks",
+    "selection_metric",
+    "reported_metric",
+    "learned_threshold",
+    "smallest_effect_of_interest",
+)
 
 Probability = Annotated[float, Range(0.0, 1.0)]
 
@@ -174,7 +183,6 @@ class NoiseModel(NamedTuple):
 
 def calibrate(
     spec: Ablation,
-    base: Mapping[str, Any],
     cells: Sequence[RunResult] = (),
     effect: float | None = None,
     num_studies: int | None = None,
@@ -183,7 +191,6 @@ def calibrate(
 
     Args:
         spec: The ablation.
-        base: The base config.
         cells: The results of its runs. The first noise is drawn from them if they show the noise of every task.
         effect: The difference of the studies that measure power, in standard deviations of the paired differences;
             None for `smallest_effect_of_interest`, if noise is drawn from runs and it is set, else for no power.
@@ -198,7 +205,7 @@ def calibrate(
     """
     check_seeds(spec)
     num_studies = num_studies or NUM_STUDIES
-    design, of_runs = hash_design(spec, base), noise_from_runs(select_hyperparameters(spec, cells))
+    design, of_runs = hash_design(spec), noise_from_runs(select_hyperparameters(spec, cells))
     models = [*([of_runs] if of_runs else ()), *made_up_noise(spec)]
     rates = []
     for number, model in enumerate(models):
@@ -250,10 +257,10 @@ def check_seeds(spec: Ablation) -> None:
         )
 
 
-def hash_design(spec: Ablation, base: Mapping[str, Any]) -> str:
+def hash_design(spec: Ablation) -> str:
     """Return the hash of what a calibration depends on."""
-    study = registered_study(spec, base)
-    return hash_config({name: value for name, value in study.items() if name not in _NOT_OF_THE_DESIGN})
+    design = {name: getattr(spec, name) for name in _DESIGN}
+    return hash_config(to_json_values({**design, "seeds": sorted(spec.seeds), "direction": spec.direction.value}))
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
@@ -654,6 +661,8 @@ def _measured(values_Sx2: np.ndarray, grids_2x2: np.ndarray, limits_2x2: np.ndar
     """Round the values of discrete metrics to those that they can have."""
     steps_2, origins_2 = grids_2x2.T
     discrete_2 = steps_2 > 0
+    if not discrete_2.any():
+        return values_Sx2
     safe_2 = np.where(discrete_2, steps_2, 1.0)
     rounded_Sx2 = origins_2 + np.round((values_Sx2 - origins_2) / safe_2) * safe_2
     return np.where(discrete_2, np.clip(rounded_Sx2, *limits_2x2.T), values_Sx2)

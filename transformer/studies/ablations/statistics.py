@@ -250,6 +250,7 @@ def wilson_interval(count: int, n: int) -> Interval:
     return Interval(float(low), float(high))
 
 
+@functools.lru_cache
 def fisher_exact_p(count: int, n: int, other: int, of_other: int) -> float:
     """Compute the two-sided p of Fisher's exact test of two proportions (Fisher 1935, "The design of experiments").
 
