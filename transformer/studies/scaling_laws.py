@@ -22,7 +22,7 @@ _RUNS = 6  # to know it by how far they lie from the fit
 _LEVEL = (2.5, 97.5)
 EXPONENTS = (1e-3, 10.0)
 """The least and the greatest exponent of a law with a limit that is searched."""
-_LOG_FACTORS = (-20.0, 20.0)  # where E and the factors at the mean of the logs are searched
+_LOG_LIMIT = 20.0  # the log of E is searched from minus this to it
 Array = Float[np.ndarray, " R"]
 
 
@@ -204,15 +204,14 @@ def _undetermined(x_KxR: Float[np.ndarray, "K R"], loss: Array, best: Array, nam
     at most exp(chi^2(1) / R) times the least, by the likelihood ratio of normal noise (Wilks 1938).
     """
     found = {}
-    if np.log(best[0]) < _LOG_FACTORS[0] + 1e-3:
+    if np.log(best[0]) < 1e-3 - _LOG_LIMIT:
         found[names[0]] = "at the lower end of its search: the runs show no limit"
     worst = _search(x_KxR, loss, best, {})[1] * np.exp(stats.chi2.ppf(0.95, 1) / len(loss)) + 1e-9
     for number, name in enumerate(names[2::2]):
         ends = [exponent for exponent in EXPONENTS if _search(x_KxR, loss, None, {number: exponent})[1] <= worst]
         if ends:
-            found[name] = (
-                f"not determined: {' and '.join(f'{end:g}' for end in ends)}, the end of its search, fits about as well"
-            )
+            fits = "the end of its search, fits" if len(ends) == 1 else "the ends of its search, fit"
+            found[name] = f"not determined: {' and '.join(f'{end:g}' for end in ends)}, {fits} about as well"
     return found
 
 
@@ -231,7 +230,9 @@ def _search(
 
     begun = [inner(start)] if start is not None else _starting_points(len(centered_KxR), loss)
     count = len(centered_KxR)
-    bounds = [_LOG_FACTORS] * (1 + count) + [
+    # A power that matters at one end of its variable alone is tiny where it is centered: factors may not end first.
+    reach_K = _LOG_LIMIT + EXPONENTS[1] * np.abs(centered_KxR).max(axis=1)
+    bounds = [(-_LOG_LIMIT, _LOG_LIMIT), *((-reach, reach) for reach in reach_K)] + [
         (np.log(exponents[number]),) * 2 if number in exponents else tuple(np.log(EXPONENTS)) for number in range(count)
     ]
     begun = [np.clip(each, *np.transpose(bounds)) for each in begun]
