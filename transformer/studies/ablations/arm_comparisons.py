@@ -171,8 +171,12 @@ def _paired_values(study: StudyResults, pair: Comparison) -> list[list[tuple[flo
     """Return the reported values of both arms by seed: at the selected values, and at all that both tried alike."""
     tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
     arms = (pair.arm_name, pair.reference_name)
-    selected = [{task: study.selected_hyperparameters[arm, task] for task in tasks} for arm in arms]
-    tried = [[dict.fromkeys(tasks, hyperparameters)] * len(arms) for hyperparameters in study.spec.combinations()]
+    selected: list[Mapping[str, Mapping[str, Any]]] = [
+        {task: study.selected_hyperparameters[arm, task] for task in tasks} for arm in arms
+    ]
+    tried: list[list[Mapping[str, Mapping[str, Any]]]] = [
+        [dict.fromkeys(tasks, hyperparameters)] * len(arms) for hyperparameters in study.spec.combinations()
+    ]
     groups = []
     for of_arms in tried if selected in tried else [selected, *tried]:
         values, others = (
