@@ -470,7 +470,7 @@ def _comparison(study: StudyResults, pair: Comparison, opinion: SecondOpinion | 
         "p_adjusted": pair.p_adjusted,
         "num_comparisons": pair.num_comparisons,
         "verdict": pair.verdict,
-        **(SecondOpinion(None, None, None) if opinion is None else opinion)._asdict(),
+        **(dict.fromkeys(SecondOpinion._fields) if opinion is None else opinion._asdict()),
         "caveats": comparison_caveats(study, pair, opinion),
         "learned": pair.learned_counts._asdict(),
         "reason": explain_verdict(study, pair),
