@@ -222,7 +222,7 @@ def is_told_apart(selection_AxCxS: np.ndarray, reported_AxCxS: np.ndarray, thres
 KINDS = ("clear", "flat", "unstable", "bad", "stuck")
 
 
-@pytest.mark.parametrize(("number", "kind"), enumerate(KINDS))
+@pytest.mark.parametrize(("number", "kind"), list(enumerate(KINDS)))
 def test_what_a_calibration_prints_is_what_simulated_studies_give(number: int, kind: str) -> None:
     """Two thousand studies of each kind of noise, drawn and judged by other code."""
     seeds, combinations, studies = 8, 3, 2_000
