@@ -330,20 +330,20 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
     trial_store = TrialStore.open(parse_path(arguments.workdir), study_identity(spec, arguments.config))
     refuse_dropped_seeds(spec, trial_store)
     cells = collect_results(spec, _ended(arguments, planned, trial_store))
-    calibration = calibrate(spec, arguments.config, cells, arguments.plan_effect)
+    calibration = calibrate(spec, cells, arguments.plan_effect)
     write_calibration(trial_store.path, calibration)
     print("\n".join(describe_calibration(spec, calibration)))
-    if calibration.power is None:
+    if calibration.rates[0].power is None:
         print("for the power to see a difference, add --plan_effect=1.5, in its standard deviations")
     print(f"numbers: {trial_store.path}/{FILE}; the next report shows them")
 
 
-def _calibration(arguments: Arguments, spec: "Ablation", trial_store: "TrialStore") -> "Calibration | None":
+def _calibration(spec: "Ablation", trial_store: "TrialStore") -> "Calibration | None":
     """Return the calibration of the study; None if there is none, or it is that of another design."""
     from transformer.studies.ablations.calibration import FILE, hash_design, read_calibration
 
     calibration = read_calibration(trial_store.path)
-    if calibration is None or calibration.design == hash_design(spec, arguments.config):
+    if calibration is None or calibration.design == hash_design(spec):
         return calibration
     print(f"{trial_store.path}/{FILE} is of another design, and left out: run the command with --calibrate", flush=True)
     return None
@@ -444,7 +444,7 @@ def _report(
             "initial_gradients": about.get("initial_gradients"),
             "first_judged_seeds": about.get("first_judged_seeds"),
             "registration": _registration(arguments, spec, planned, trial_store, about, search_commits=True),
-            "calibration": _calibration(arguments, spec, trial_store),
+            "calibration": _calibration(spec, trial_store),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join(
                 [*shell_command("ablate"), *arguments.without("report_only", "retry_failed", "only")]

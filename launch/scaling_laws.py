@@ -98,6 +98,7 @@ def result_as_json(
                 "form": fit.form,
                 "values": dict(fit.values),
                 "intervals": {key: list(interval) for key, interval in fit.intervals.items()},
+                "undetermined": dict(fit.undetermined),
             }
             for name, fit in fits.items()
         },
@@ -130,8 +131,13 @@ def format_table(
         lines.append("parameters and tokens both vary: a joint law needs three values of each and six pairs")
     for name, fit in fits.items():
         lines.append(f"{name}: {fit.form}")
-        lines += [f"  {key} = {value:.4g}{_interval(fit, key)}" for key, value in fit.values.items()]
-        if {"alpha", "beta"} <= fit.values.keys():
+        lines += [
+            f"  {key} = {value:.4g}{_interval(fit, key)}"
+            + (f"  {fit.undetermined[key]}" if key in fit.undetermined else "")
+            for key, value in fit.values.items()
+        ]
+        exponents = {"alpha", "beta"}
+        if exponents <= fit.values.keys() and not exponents & fit.undetermined.keys():
             from transformer.studies.scaling_laws import compute_optimal_exponents
 
             a, b = compute_optimal_exponents(fit)

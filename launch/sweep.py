@@ -154,7 +154,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         choose_algorithm,
         plan_trials,
         resolve_num_trials,
-        sample_valid_trial,
+        sample_valid_trials,
     )
     from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded_trial
@@ -179,10 +179,13 @@ def _sweep(arguments: Arguments) -> _Sweep:
     trials = (
         plan_trials(engine, base, space, total, seed)
         if engine in PLANNED_AHEAD
-        else [sample_valid_trial(base, space, seed)]
+        else sample_valid_trials(base, space, total, seed)
     )
-    if engine in PLANNED_AHEAD and len(trials) < total and arguments.num_trials is not None:
-        print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
+    if (engine in PLANNED_AHEAD or space.num_points is not None) and len(trials) < total:
+        # Without this, a sweep whose points overlap would wait for trials that nothing can propose.
+        if arguments.num_trials is not None:
+            print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
+        total = len(trials)
     trial_store = TrialStore.open(parse_path(arguments.workdir), facts)
     trusted_names = frozenset(arguments.trusted).union(
         *map(named_resources, (base, *(trial.config for trial in trials)))
@@ -193,7 +196,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         print(f"{trial_store.forget_failed()} failed trials are pending again")
     if engine in PLANNED_AHEAD:
         trial_store.append_trials(trials)
-        return _Sweep(trial_store, len(trials), None, trusted_names)
+        return _Sweep(trial_store, total, None, trusted_names)
     if not arguments.worker:
         return _Sweep(trial_store, total, None, trusted_names)  # each worker asks the engine itself
     from transformer.studies.sweeps.optuna_search import open_optuna_search

@@ -81,7 +81,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     write_metadata(ablation, ABOUT)
     registration = {"registered": "2026-01-01T00:00:00+00:00", "commit": None, "study": STUDY}
     write_json(ablation / "registration.json", {**registration, "sha256": hash_registration(registration)})
-    write_calibration(ablation, calibrate(DESIGN, tiny.BASE, effect=1.0, num_studies=2))
+    write_calibration(ablation, calibrate(DESIGN, effect=1.0, num_studies=2))
     (ablation / "vmapped" / "x").mkdir(parents=True)
     _note_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
     return {folder.name: folder for folder in (run, sweep, ablation)}

@@ -379,20 +379,22 @@ def test_a_design_is_calibrated_before_its_runs_and_with_them(capsys, tmp_path, 
     assert call(*words, "--calibrate", "--plan_effect=2") == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("In 40 simulated studies without differences, ")
-    assert "(normal noise, correlated by 0.5 between arms with the same seed)" in told[0]
+    assert "(normal noise, correlated by 0.5 between arms with the same seed, one clearly best tuned value)" in told[0]
     assert told[1].startswith("In 40 in which one arm is better by 2 standard deviations")
     assert not fakes.trained
     assert call(*words, "--register") == 0  # a calibration is no run
     assert call(*words) == 0
     result = json.loads((run / "ablation.json").read_text())
-    assert result["summary"][-2:] == told[:2]
+    assert told[2].startswith("In 40 studies each of equal means with other noise, ")
+    assert result["summary"][-3:] == told[:3]
     assert result["about"]["calibration"] == json.loads((run / "calibration.json").read_text())
     assert json.dumps(told[0]) in (run / "ablation.html").read_text()
     capsys.readouterr()
     # The noise of the made-up runs: the second seed's difference is larger.
     assert call(*words, "--calibrate") == 0
-    first, hint, _ = capsys.readouterr().out.splitlines()
-    assert first.endswith("(noise drawn from 12 of its runs).")
+    first, others, hint, _ = capsys.readouterr().out.splitlines()
+    assert first.endswith("(noise drawn from 12 of its runs, each arm's from its own).")
+    assert "one clearly best tuned value: " in others
     assert "add --plan_effect" in hint
     assert call(*words, "--seeds=1,2,3,4") == 0
     assert "calibration.json is of another design" in (told := capsys.readouterr().out)

@@ -94,6 +94,9 @@ export interface Comparison {
   p_adjusted: MaybeNumber;
   num_comparisons: number;
   p_permutation: MaybeNumber;
+  p_bootstrap: MaybeNumber;
+  spread_ratio: MaybeNumber;
+  skewness: MaybeNumber;
   verdict: string;
   caveats: string[];
   improvement: { value: MaybeNumber; interval: Interval } | null;
