@@ -345,26 +345,42 @@ def test_every_file_of_a_record_has_a_command_that_gives_it():
 
 def test_one_cell_and_one_seed_of_a_study_is_trained_and_compared(capsys, checkout, trained):
     file = checkout / "experiments/letters/results/study.json"
+    ablation = {
+        "question": "Which rate?",
+        "arms": {"a": {}, "b": {"model.norm_placement": "post"}},
+        "reference": "a",
+        "tasks": {"x, y": {}},
+        "seeds": (1, 2, 3),
+        "tuning_grid": {"optimizer.learning_rate": (0.01,)},
+    }
+    (checkout / "experiments" / "demo.py").write_text(CONFIG.format(base=BASE, ablation=ablation))
     values = {("a", 1): 0.50, ("a", 2): 0.51, ("a", 3): 0.52, ("b", 1): 0.70, ("b", 2): 0.72, ("b", 3): 0.71}
     runs = [
-        {"arm": arm, "task": "x, y", "seed": seed, "hyperparameters": {"rate": 0.01}, "reported_value": value}
-        for (arm, seed), value in values.items()
+        {
+            **{"arm": each.arm_name, "task": each.task_name, "seed": each.seed},
+            **{"hyperparameters": {"optimizer.learning_rate": 0.01}, "directory": f"trials/{each.trial.name}"},
+            **dict.fromkeys(("selection_value", "reported_value"), values[each.arm_name, each.seed]),
+        }
+        for each in plan_runs(build_ablation(**ablation), BASE)
     ]
-    file.write_text(json.dumps({"runs": runs}))
+    study = {"selection_metric": "validation/loss", "reported_metric": "test/loss", "runs": runs}
+    file.write_text(json.dumps(study))
     words = ("--name=letters/letters", "--runs=6", "--workdir=again")
-    only = "arm=a; task=x, y; seed=2; rate=1e-2"
+    only = "arm=a; task=x, y; seed=2; optimizer.learning_rate=1e-2"
     assert call(*words, f"--only={only}") == 0
     assert trained[0][-1] == f"--only={only}"
-    assert "1 of 1 runs have the value of the record" in capsys.readouterr().out
+    assert "2 of 2 values of runs are those of the record" in capsys.readouterr().out
     again = checkout.parent / "again" / "study" / "ablation.json"
     trained_again = ("--name=letters/letters", "--runs=6", f"--trained={again.parent}")
     # By the spread of all seeds of the cell, of which one was trained; another arm's value is not within it.
     for value, code, verdict in ((0.53, 0, "within its spread"), (0.72, 1, "not reproduced")):
-        again.write_text(json.dumps({"runs": [{**runs[1], "reported_value": value}]}))
+        (ours,) = (run for run in runs if (run["arm"], run["seed"]) == ("a", 2))
+        ours = {**ours, "selection_value": value, "reported_value": value}
+        again.write_text(json.dumps({**study, "runs": [ours]}))
         assert call(*trained_again, f"--only={only}") == code
         assert f"run 6 (study): {verdict}" in capsys.readouterr().out
         assert call(*trained_again) == 1
-        assert "5 of 6 runs of the record have no counterpart" in capsys.readouterr().out
+        assert "10 of 12 values of the record have no counterpart" in capsys.readouterr().out
     for wrong, said in (
         ("--only=arm=c", "--only: no run has arm=c"),
         ("--only=rat=1", "'rat' is nothing that runs differ in"),

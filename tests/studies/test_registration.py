@@ -1,5 +1,6 @@
 """What a report says of a registration that was copied, re-dated, made after a run, damaged or forged."""
 
+import dataclasses
 import datetime
 import json
 import shutil
@@ -263,7 +264,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a list": (lambda file: file.write_text("[]"), "is no JSON object but a list"),
     "too deep": (lambda file: file.write_text("[" * 100_000), "too deep in one another"),
     "no UTF-8": (lambda file: file.write_bytes(b'{"registered": "\xff"}'), "is not JSON"),
-    "a folder": (lambda file: (file.unlink(), file.mkdir()), "cannot be read: Is a directory"),
+    "a folder": (lambda file: (file.unlink(), file.mkdir()), "is a folder, and a file is to stand there"),
     "no time": (lambda file: edit(file, lambda it: it.update(registered="yesterday")), "registered: it must be a time"),
     "no zone": (
         lambda file: edit(file, lambda it: it.update(registered="2026-01-01T00:00:00")),
@@ -328,7 +329,7 @@ def test_attempts_that_cannot_be_read_are_named(sound: Path, tmp_path: Path) -> 
     path = Path(shutil.copytree(sound, tmp_path / "study"))
     (path / ATTEMPTS).unlink()
     (path / ATTEMPTS).mkdir()
-    with pytest.raises(UserError, match=r"attempts\.jsonl cannot be read: Is a directory"):
+    with pytest.raises(UserError, match=r"attempts\.jsonl is a folder, and a file is to stand there"):
         sentences(path)
 
 
@@ -362,12 +363,8 @@ def test_a_changed_default_and_changed_code_change_the_registration(
     unchanged = registration_contents(SPEC, base(), plan_runs(SPEC, base()))
     assert unchanged == CONTENTS
     assert "beta2" not in base()["optimizer"]
-    init = OptimizerConfig.__init__
-    names = init.__code__.co_varnames[1 : init.__code__.co_argcount][-len(init.__defaults__ or ()) :]
-    changed = tuple(
-        0.25 if name == "beta2" else value for name, value in zip(names, init.__defaults__ or (), strict=True)
-    )
-    monkeypatch.setattr(init, "__defaults__", changed)
+    (beta2,) = (field for field in dataclasses.fields(OptimizerConfig) if field.name == "beta2")
+    monkeypatch.setattr(beta2, "default", 0.25)
     contents = registration_contents(SPEC, base(), plan_runs(SPEC, base()))
     assert 'changed since: base["optimizer"]["beta2"] was 0.98, is 0.25.' in sentences(sound, contents)[0]
     monkeypatch.undo()
