@@ -31,7 +31,7 @@ def _become_worker(arguments: Arguments) -> None:
 
     _refuse_idle_flags(
         arguments,
-        ("num_workers", "seeds", "plan_effect", "calibrate", "report_only", "retry_failed", "register"),
+        ("num_workers", "seeds", "only", "plan_effect", "calibrate", "report_only", "retry_failed", "register"),
         "a --worker of a study that has begun",
     )
     TrialStore.open_existing(parse_path(arguments.workdir))
@@ -58,6 +58,11 @@ COMMAND = Command(
         Flag("workdir", "the study's directory", required=True),
         Flag("num_workers", "processes on this machine (default: 1)", value_type=int),
         Flag("seeds", "seeds instead of the study's own, such as 1,2,3"),
+        Flag(
+            "only",
+            "train only these runs of the study, such as 'arm=pre; task=words; seed=1; optimizer.learning_rate=0.01'; "
+            "what is not named is not restricted",
+        ),
         TRACKERS,
         TRUST,
         Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
@@ -101,13 +106,13 @@ def main(arguments: Arguments) -> None:
     if arguments.register:
         _refuse_idle_flags(
             arguments,
-            ("num_workers", "trackers", "plan_effect", "calibrate", "vmap", "retry_failed", "report_only"),
+            ("num_workers", "only", "trackers", "plan_effect", "calibrate", "vmap", "retry_failed", "report_only"),
             "--register, which trains and reports nothing",
         )
     if arguments.calibrate:
         _refuse_idle_flags(
             arguments,
-            ("num_workers", "trackers", "vmap", "retry_failed", "report_only"),
+            ("num_workers", "only", "trackers", "vmap", "retry_failed", "report_only"),
             "--calibrate, which trains and reports nothing",
         )
         _calibrate(arguments, _spec(arguments))
@@ -115,8 +120,11 @@ def main(arguments: Arguments) -> None:
     if arguments.plan_effect is not None:
         from transformer.studies.ablations.study_plan import format_plan
 
+        _refuse_idle_flags(arguments, ("only",), "--plan_effect, which trains nothing")
         print(format_plan(_spec(arguments), arguments.plan_effect))
         return
+    if arguments.report_only:
+        _refuse_idle_flags(arguments, ("only",), "--report_only, which trains nothing")
     if arguments.num_workers is not None:
         divide_machine(arguments.num_workers, range(arguments.num_workers))
     spec = _spec(arguments)
@@ -127,14 +135,18 @@ def main(arguments: Arguments) -> None:
 
     parse_trackers(arguments.trackers)
     planned = plan_runs(spec, arguments.config)
+    selected = _selected(arguments, planned)
     if not arguments.report_only:
         check_depth_sweeps(arguments.config, spec)
     trial_store, about = _begin(arguments, spec, planned)
     if arguments.register:
-        _register(arguments, spec, trial_store)
+        _register(arguments, spec, planned, trial_store, about)
         return
     if not arguments.report_only:
-        about = _train(arguments, spec, planned, trial_store, about)
+        _print_contradicted_registration(
+            _registration(arguments, spec, planned, trial_store, about, search_commits=False)
+        )
+        about = _train(arguments, spec, selected, len(planned), trial_store, about)
     _report(arguments, spec, planned, trial_store, about)
 
 
@@ -178,6 +190,7 @@ def _spec(arguments: Arguments) -> "Ablation":
         raise UserError(
             f"config file {file!r}: get_ablation returned a {type(spec).__name__}; return ablation(question=..., ...)"
         )
+    arguments.refuse_keys_of_study(spec.keys_by_owner())
     return spec if arguments.seeds is None else replace_seeds(spec, arguments.seeds)
 
 
@@ -221,27 +234,75 @@ def _begin(
     return trial_store, about
 
 
-def _register(arguments: Arguments, spec: "Ablation", trial_store: "TrialStore") -> None:
-    """Register the study, and print its hash."""
-    from transformer.studies.ablations.registration import register
+def _selected(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
+    """Return the planned runs that --only names; all without it."""
+    from transformer.studies.ablations.run_result import parse_run_selection
 
-    registration = register(trial_store, spec, arguments.config)
-    print(f"registered {registration.registered}, SHA-256 {registration.sha256}: {trial_store.path}/registration.json")
-    print("publish the hash, for example by committing the file, and train with the same command without --register")
+    if arguments.only is None:
+        return planned
+    return parse_run_selection(arguments.only).select((each, each.values) for each in planned)
 
 
-def _registration(arguments: Arguments, spec: "Ablation", trial_store: "TrialStore") -> dict[str, Any] | None:
-    """Return when the study was registered and what changed since; None if it is not registered."""
-    from transformer.studies.ablations.registration import describe_changes, read_registration, registered_study
+def _register(
+    arguments: Arguments,
+    spec: "Ablation",
+    planned: "Sequence[PlannedRun]",
+    trial_store: "TrialStore",
+    about: dict[str, Any],
+) -> None:
+    """Register the study, and print its hash and what it leaves open."""
+    from transformer.studies.ablations.registration import (
+        FILE,
+        register,
+        registration_contents,
+        write_registration,
+    )
+    from transformer.studies.ablations.study_metadata import write_metadata
 
-    registration = read_registration(trial_store.path)
-    if registration is None:
-        return None
-    return {
-        "registered": registration.registered,
-        "sha256": registration.sha256,
-        "changes": describe_changes(registration, registered_study(spec, arguments.config)),
-    }
+    registration = register(trial_store, about, registration_contents(spec, arguments.config, planned))
+    # Before the registration: a file that this directory does not know would look like a copy.
+    write_metadata(trial_store.path, {**about, "registration": registration.sha256})
+    write_registration(trial_store.path, registration)
+    print(f"registered {registration.registered}, SHA-256 {registration.sha256}: {trial_store.path}/{FILE}")
+    if not spec.predictions:
+        print("it makes no predictions: give get_ablation predictions, and the report says of each if it came out")
+    if not spec.known_before.strip():
+        print("it does not say what was known before: give get_ablation known_before, such as earlier runs and seeds")
+    print("commit the file and push it, so that others see its date; then train by the same command without --register")
+
+
+def _registration(
+    arguments: Arguments,
+    spec: "Ablation",
+    planned: "Sequence[PlannedRun]",
+    trial_store: "TrialStore",
+    about: dict[str, Any],
+    *,
+    search_commits: bool,
+) -> dict[str, Any] | None:
+    """Return what the report says of the study's registration; None if it was never registered."""
+    from transformer.studies.ablations.collect_results import first_start_of_run
+    from transformer.studies.ablations.hash_commits import find_hash_commit
+    from transformer.studies.ablations.registration import check_registration, registration_contents
+
+    begun = [trial for trial in trial_store.trials() if trial_store.has_begun(trial)]
+    # The folders of code that runs, not the study's, which may be a stranger's: git takes the settings of a repository.
+    folders = [Path(str(arguments.config_file)).absolute().parent, Path.cwd()] if search_commits else []
+    return check_registration(
+        trial_store.path,
+        about,
+        registration_contents(spec, arguments.config, planned),
+        [first_start_of_run(trial_store.directory(trial), trial_store.attempt_times(trial)) for trial in begun],
+        lambda sha256, since: find_hash_commit(sha256, since, folders),
+    )
+
+
+def _print_contradicted_registration(registration: dict[str, Any] | None) -> None:
+    """Print before training why the study is not the registered one, rather than hours later."""
+    from transformer.studies.ablations.registration import describe_registration, is_contradicted
+
+    if registration is not None and is_contradicted(registration):
+        print(describe_registration(registration)[0], flush=True)
 
 
 def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
@@ -269,20 +330,20 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
     trial_store = TrialStore.open(parse_path(arguments.workdir), study_identity(spec, arguments.config))
     refuse_dropped_seeds(spec, trial_store)
     cells = collect_results(spec, _ended(arguments, planned, trial_store))
-    calibration = calibrate(spec, arguments.config, cells, arguments.plan_effect)
+    calibration = calibrate(spec, cells, arguments.plan_effect)
     write_calibration(trial_store.path, calibration)
     print("\n".join(describe_calibration(spec, calibration)))
-    if calibration.power is None:
+    if calibration.rates[0].power is None:
         print("for the power to see a difference, add --plan_effect=1.5, in its standard deviations")
     print(f"numbers: {trial_store.path}/{FILE}; the next report shows them")
 
 
-def _calibration(arguments: Arguments, spec: "Ablation", trial_store: "TrialStore") -> "Calibration | None":
+def _calibration(spec: "Ablation", trial_store: "TrialStore") -> "Calibration | None":
     """Return the calibration of the study; None if there is none, or it is that of another design."""
     from transformer.studies.ablations.calibration import FILE, hash_design, read_calibration
 
     calibration = read_calibration(trial_store.path)
-    if calibration is None or calibration.design == hash_design(spec, arguments.config):
+    if calibration is None or calibration.design == hash_design(spec):
         return calibration
     print(f"{trial_store.path}/{FILE} is of another design, and left out: run the command with --calibrate", flush=True)
     return None
@@ -291,22 +352,26 @@ def _calibration(arguments: Arguments, spec: "Ablation", trial_store: "TrialStor
 def _train(
     arguments: Arguments,
     spec: "Ablation",
-    planned: "Sequence[PlannedRun]",
+    selected: "Sequence[PlannedRun]",
+    num_planned: int,
     trial_store: "TrialStore",
     about: dict[str, Any],
 ) -> dict[str, Any]:
-    """Train the unfinished trials, then measure the gradients at initialization."""
+    """Train the unfinished trials of the selected runs, then measure the gradients at initialization."""
     from transformer.studies.ablations.ablation import Direction
     from transformer.studies.ablations.study_metadata import measure_initial_gradients, write_metadata
     from transformer.trust import named_resources
 
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)
-    trial_store.append_trials([each.trial for each in planned])
-    trusted_names = set(arguments.trusted).union(*(named_resources(each.trial.config) for each in planned))
+    if arguments.only is not None:
+        _refuse_other_pending_trials(arguments, selected, trial_store)
+    trial_store.append_trials([each.trial for each in selected])
+    trusted_names = set(arguments.trusted).union(*(named_resources(each.trial.config) for each in selected))
     tried = len(list(spec.combinations())) * len(spec.tasks)
     print(
-        f"{len(planned)} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
+        (f"{len(selected)} of " if arguments.only is not None else "")
+        + f"{num_planned} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
         + (f" x {tried} tasks and tuned values" if tried > 1 else "")
         + f" in {trial_store.path}",
         flush=True,
@@ -314,21 +379,40 @@ def _train(
     run_workers(
         [
             *subprocess_command("ablate"),
-            *arguments.without("num_workers", "seeds", "retry_failed", "no_retry_failed", "no_report_only", "trust"),
+            *arguments.without(
+                "num_workers", "seeds", "only", "retry_failed", "no_retry_failed", "no_report_only", "trust"
+            ),
             # What the arms name, the workers do not see: they read the trial store.
             f"--trust={','.join(sorted(name for name in trusted_names if ',' not in name))}",
         ],
         trial_store,
         workers=arguments.num_workers or 1,
-        total=len(planned),
+        total=len(trial_store.trials()),
         metric=spec.selection_metric,
         maximize=spec.direction is Direction.MAXIMIZE,
     )
+    if arguments.only is not None:
+        return about
     if spec.initial_gradients:
         print("measuring the gradients at initialization", flush=True)
     about = measure_initial_gradients(spec, arguments.config, about, arguments.data_dir)
     write_metadata(trial_store.path, about)
     return about
+
+
+def _refuse_other_pending_trials(
+    arguments: Arguments, selected: "Sequence[PlannedRun]", trial_store: "TrialStore"
+) -> None:
+    """Raise UserError if the workers would also train runs that --only does not name."""
+    names = {each.trial.name for each in selected}
+    pending = [
+        trial for trial in trial_store.trials() if trial.name not in names and trial_store.outcome(trial) is None
+    ]
+    if pending:
+        raise UserError(
+            f"--workdir={arguments.workdir} has {len(pending)} planned runs that --only does not name and that have "
+            "not ended, and its workers train all of them: choose another --workdir"
+        )
 
 
 def _report(
@@ -359,10 +443,12 @@ def _report(
             "arms": about["arms"],
             "initial_gradients": about.get("initial_gradients"),
             "first_judged_seeds": about.get("first_judged_seeds"),
-            "registration": _registration(arguments, spec, trial_store),
-            "calibration": _calibration(arguments, spec, trial_store),
+            "registration": _registration(arguments, spec, planned, trial_store, about, search_commits=True),
+            "calibration": _calibration(spec, trial_store),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": shlex.join([*shell_command("ablate"), *arguments.without("report_only", "retry_failed")]),
+            "command": shlex.join(
+                [*shell_command("ablate"), *arguments.without("report_only", "retry_failed", "only")]
+            ),
             "maps_command": shlex.join(shell_command("maps")),
             "workdir": arguments.workdir.rstrip("/") or "/",
             **collect_provenance([each.path for each in ended]),
@@ -374,7 +460,8 @@ def _report(
         # Before the page: what has been seen is known even if this process ends here.
         write_metadata(trial_store.path, {**about, "first_judged_seeds": list(spec.seeds)})
     files = write_result_files(result, trial_store.path, render(result), format_runs_csv(result))
-    print("\n".join(["", *result["warnings"], "", format_arms_table(result), "", *result["summary"]]))
+    # First what the numbers are worth: whether the study is as registered, and what was expected of it.
+    print("\n".join(["", *result["summary"], "", *result["warnings"], "", format_arms_table(result), ""]))
     failed = [each for each in ended if each.state == "failed"]
     for each in failed:
         outcome = trial_store.outcome(each.planned.trial)
@@ -401,7 +488,8 @@ def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", trial_store: "
             workdir=f"{Path(str(trial_store.path)).name}-again/{each.trial.name}",
             data_dir=arguments.data_dir,
         )
-        ended.append(EndedRun(each, outcome.state.value, path, f"trials/{each.trial.name}", command))
+        times = trial_store.attempt_times(each.trial)
+        ended.append(EndedRun(each, outcome.state.value, path, f"trials/{each.trial.name}", command, times))
     return ended
 
 

@@ -18,14 +18,20 @@ from typing import Any
 
 from launch.command import TRACKERS, Arguments, Command
 from launch.flag_parsing import help_text, parse_arguments
-from launch.platform import add_compiler_flags, choose_platform, quiet_libraries, reuse_freed_memory
+from launch.platform import (
+    add_compiler_flags,
+    choose_platform,
+    quiet_libraries,
+    return_freed_memory,
+    reuse_freed_memory,
+)
 from launch.standard_output import StandardOutput, redirect_to_devnull
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunFailed, RunStopped
 from transformer.terminal import escape_control_characters, escape_terminal_output, raw_terminal_stream
 
 _SHOWN = 1000
-_NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
+_UNUSABLE_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 
 def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str] | None = None) -> int:
@@ -53,7 +59,10 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
             return 0
         arguments = parse_arguments(command, words)
         choose_platform()
-        reuse_freed_memory()
+        if command.repeats_steps:
+            reuse_freed_memory()
+        else:
+            return_freed_memory()
         quiet_libraries()
         if command.takes_config:
             add_compiler_flags({**arguments.base, **arguments.overrides})
@@ -82,8 +91,9 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _unread():
             return 141
-        if error.errno in _NO_NAMES:
-            print(f"error: {to_one_line(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+        if error.errno in _UNUSABLE_PATHS:
+            # Of a renaming, the second name is that of the file.
+            print(f"error: {to_one_line(f'{error.filename2 or error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
         return _failed(error, words)
     except KeyboardInterrupt:

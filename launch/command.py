@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+import itertools
 import shlex
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from transformer.command_invocation import shell_command
-from transformer.config import UserError
+from transformer.config import Range, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Flag:
         required: Whether the flag must be given.
         choices: The allowed values; any if empty.
         makes_optional: The required flags that are not needed if this one is given.
+        range: The least and the greatest number; by default numbers of 32 bits.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Flag:
     required: bool = False
     choices: tuple[str, ...] = ()
     makes_optional: tuple[str, ...] = ()
+    range: Range | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Command:
         takes_config: Whether it takes --config and --config.KEY=VALUE.
         resumes: Whether --config may be omitted if --workdir holds a run, which recorded its config.
         before_jax: What must be done to this process before jax is imported, such as setting environment variables.
+        repeats_steps: Whether it computes step after step, for which freed memory is kept.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Command:
     """Whether --config may be omitted if --workdir holds a run, which recorded its config."""
     before_jax: "Callable[[Arguments], None] | None" = None
     """What must be done to this process before jax is imported, such as setting environment variables."""
+    repeats_steps: bool = True
 
     @property
     def call(self) -> str:
@@ -86,6 +91,10 @@ LANGUAGE_WEIGHT = Flag(
 )
 
 ENSEMBLE = Flag("ensemble", "further run directories, separated by commas, to average probabilities with")
+
+
+DATA_DIR_KEY = "task.data_dir"
+"""The config key that --data_dir sets."""
 
 
 def with_data_dir(config: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
@@ -120,7 +129,7 @@ class Arguments(types.SimpleNamespace):
 
     @property
     def overrides(self) -> dict[str, str]:
-        """The text of each overridden config key; the last one if a key is given twice."""
+        """The text of each overridden config key."""
         return dict(split_override(word) for word in self.config_overrides)
 
     @functools.cached_property
@@ -128,19 +137,45 @@ class Arguments(types.SimpleNamespace):
         """The values of the config file with the overrides applied.
 
         Raises:
-            UserError: If a key is unknown or its value invalid.
+            UserError: If a key is unknown or given twice, or its value invalid.
         """
         values = dict(self.base)
         if self.config_overrides:
             # imports jax
             from transformer.training.config import apply_text_overrides
 
-            values = apply_text_overrides(values, self.overrides.items())
+            values = apply_text_overrides(values, map(split_override, self.config_overrides))
         return values
+
+    @property
+    def overridden_keys(self) -> tuple[str, ...]:
+        """The config keys that the call sets, by --config.KEY=VALUE or by --data_dir."""
+        return (*self.overrides, *([] if getattr(self, "data_dir", None) is None else [DATA_DIR_KEY]))
 
     def config_with_data_dir(self) -> dict[str, Any]:
         """Return the config with --data_dir as the folder of its data."""
         return with_data_dir(self.config, self.data_dir)
+
+    def refuse_keys_of_study(self, keys_by_owner: Iterable[tuple[str, Collection[str]]]) -> None:
+        """Refuse overrides that a sweep or an ablation would replace in some or all of its runs.
+
+        Args:
+            keys_by_owner: The keys that the study sets, by a name of what sets them.
+
+        Raises:
+            UserError: If the call sets such a key, a group of one or a key in one.
+        """
+        from transformer.overrides import config_keys_overlap
+
+        for owner, keys in keys_by_owner:
+            for key, other in itertools.product(self.overrides, keys):
+                if config_keys_overlap(key, other):
+                    raise UserError(
+                        f"--config.{key} would not reach every run: {owner} sets {other}; omit it, or change "
+                        f"{self.config_file}"
+                    )
+            if DATA_DIR_KEY in keys and getattr(self, "data_dir", None) is not None:
+                raise UserError(f"--data_dir would replace config.{DATA_DIR_KEY}, which {owner} sets: omit it")
 
     @property
     def trusted(self) -> tuple[str, ...]:

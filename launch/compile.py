@@ -26,6 +26,8 @@ def _prepare_compiler(arguments: Arguments) -> None:
     """Set the environment for compiling, which needs another platform than a run on this machine."""
     if arguments.compiler_python:
         sys.exit(_compile_by(arguments.compiler_python, arguments.without("compiler_python")))
+    if arguments.topology and "topology" in arguments.overrides:
+        raise UserError(f"--topology={arguments.topology} is used instead of config.topology: leave one of them out")
     topology = arguments.topology or arguments.overrides.get("topology") or arguments.base.get("topology")
     if not topology:
         return

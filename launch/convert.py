@@ -37,6 +37,7 @@ COMMAND = Command(
         Flag("steps", "to import: training steps (default: 1000)", value_type=int),
         Flag("learning_rate", "to import: the peak learning rate (default: 5e-5)", value_type=float),
     ),
+    repeats_steps=False,
 )
 IMPORT_FLAGS = (
     "dataset",

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from launch.command import Arguments, Command, Flag, split_override
+from launch.command import DATA_DIR_KEY, Arguments, Command, Flag, split_override
 from launch.config_files import load_config, recorded_config
 from transformer.config import UserError, close_matches, convert_value, suggest_nearest
 
@@ -36,10 +36,13 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
         if flag.value_type in (int, float) and given[flag.name] is not None:
-            convert_value(flag.value_type, given[flag.name], f"--{flag.name}")
+            limits = () if flag.range is None else (flag.range,)
+            convert_value(flag.value_type, given[flag.name], f"--{flag.name}", limits)
     config_file = given.pop("config", None) or ""
     arguments = Arguments(**given, argv=_joined(command, words), config_overrides=tuple(config_overrides))
     arguments.config_file = config_file
+    if getattr(arguments, "data_dir", None) is not None and DATA_DIR_KEY in arguments.overrides:
+        raise UserError(f"--data_dir={arguments.data_dir} sets config.{DATA_DIR_KEY} too: leave one of them out")
     recorded = recorded_config(arguments.workdir) if command.resumes and not config_file else None
     waived = {name for flag in command.flags if getattr(arguments, flag.name) for name in flag.makes_optional}
     for flag in _all_flags(command):
@@ -61,8 +64,8 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     if recorded is not None:
         from transformer.trust import check_trusted
 
-        said = list(arguments.overrides) + ([] if getattr(arguments, "data_dir", None) is None else ["task.data_dir"])
-        check_trusted(arguments.base, arguments.trusted_names or (), source=said, training=True)
+        named = arguments.trusted_names or ()
+        check_trusted(arguments.base, named, source=list(arguments.overridden_keys), training=True)
     return arguments
 
 

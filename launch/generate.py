@@ -7,7 +7,7 @@ from pathlib import Path
 from launch.cli import run
 from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
 from launch.compilation_cache import enable_compilation_cache
-from transformer.config import UserError
+from transformer.config import SEEDS, UserError
 
 # Each is a field of transformer.tasks.decoding_config.DecodingConfig or, of translation's own, of its config.
 DECODING = (
@@ -24,7 +24,7 @@ DECODING = (
     Flag("top_p", "sample among the most probable tokens with this total probability", value_type=float),
     Flag("num_samples", "the number of samples for each text", value_type=int),
     Flag("repetition_penalty", "above 1: make tokens that have occurred less probable", value_type=float),
-    Flag("seed", "the random seed of the samples", value_type=int),
+    Flag("seed", "the random seed of the samples", value_type=int, range=SEEDS),
 )
 
 COMMAND = Command(
@@ -109,13 +109,13 @@ def arrange_answers_by_line(texts: Sequence[str], answers: Sequence[str]) -> lis
         answers: The same number of answers for each line that has text, in the order of the lines.
 
     Returns:
-        The same number of lines for each input line: its answers, in which a line end is written as "\n", or empty
-        lines.
+        The same number of lines for each input line: its answers, in which a line end is written as "\n" and a carriage
+        return as "\r", or empty lines.
     """
     asked = sum(bool(text.strip()) for text in texts)
     several, following = len(answers) // asked, iter(answers)
     lines = [next(following) if text.strip() else "" for text in texts for _ in range(several)]
-    return [line.replace("\n", r"\n") for line in lines]
+    return [line.replace("\n", r"\n").replace("\r", r"\r") for line in lines]
 
 
 def print_as_utf8() -> None:

@@ -3,12 +3,13 @@
 import posixpath
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
+from launch.records import Record, list_records, names_processor_family, read_record
 from transformer.command_invocation import find_checkout
 from transformer.config import UserError
 
@@ -75,6 +76,9 @@ record that the row links.
 - `1.658 ± 0.069 (95% CI)` is the mean and half the width of its confidence interval.
 - A number without ± is from one run, with seed 1 unless the text says otherwise.
 
+Of the {num_records} records with a command, {num_unnamed} don't name the family of the processor. Another processor
+rounds sums otherwise, so if you train their runs again, expect numbers within the spread of the seeds, not equal ones.
+
 | project | topic |
 | --- | --- |
 """
@@ -133,14 +137,16 @@ def topic_page(topic: str, readmes: Mapping[str, Readme]) -> str:
     return "\n".join([_TOPIC.format(title=title), *sections])
 
 
-def results_index_page(readmes: Mapping[str, Readme]) -> str:
-    """Return the table of the topics and their projects."""
+def results_index_page(readmes: Mapping[str, Readme], records: Sequence[Record]) -> str:
+    """Return the table of the topics and their projects, below what the records leave open."""
+    with_commands = [record for record in records if record.runs]
+    unnamed = sum(not names_processor_family(record) for record in with_commands)
     rows = []
     for topic, (title, projects) in TOPICS.items():
         for readme in (readmes[project] for project in projects):
             anchor = re.sub(r"[^\w -]", "", readme.title.lower()).replace(" ", "-")
             rows.append(f"| [{readme.title}](results/{topic}.md#{anchor}) | {title} |\n")
-    return _RESULTS + "".join(rows)
+    return _RESULTS.format(num_records=len(with_commands), num_unnamed=unnamed) + "".join(rows)
 
 
 def projects_page(readmes: Mapping[str, Readme]) -> str:
@@ -183,7 +189,8 @@ def main(arguments: Arguments) -> None:
     if arguments.page == "projects":
         page = projects_page(readmes)
     elif arguments.page == "results":
-        page = results_index_page(readmes)
+        records = [read_record(name, page) for name, page in list_records(root).items()]
+        page = results_index_page(readmes, records)
     else:
         page = topic_page(arguments.page.removeprefix("results/"), readmes)
     print(page, end="")

@@ -70,6 +70,13 @@ def reuse_freed_memory(environment: MutableMapping[str, str] = os.environ) -> bo
     return environment.get("JAX_PLATFORMS") == "cpu" and keep_freed_memory(environment)
 
 
+def return_freed_memory(environment: MutableMapping[str, str] = os.environ) -> bool:
+    """Return freed memory to the system at once, and return whether that was done."""
+    from transformer.training import malloc_settings
+
+    return malloc_settings.return_freed_memory(environment)
+
+
 def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
     """Silence the libraries' messages on the console, except errors."""
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -21,6 +21,7 @@ PACKAGES = ("python", "jax", "jaxlib", "flax", "optax")
 _SECTION = re.compile(r"^## Reproduce\n+(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^python -m launch\.(\w+) (.*?)  # (\S+)(.*)$", re.MULTILINE)
 _FACT = re.compile(r"^(?:- )?{}: (.*?)(?=\n\n|\n- |\Z)", re.MULTILINE | re.DOTALL)
+_FAMILY = re.compile(r"\bfamily \d+")
 _JAX = re.compile(r"\bjax (\d+(?:\.\d+)+)")
 
 
@@ -66,9 +67,10 @@ class RecordedRun(NamedTuple):
         return tuple(word for word in self.words if not word.startswith("--config.seed="))
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return its lines of a file of curves."""
+        """Return its lines of a file of curves, without the values that select them."""
         lines = [json.loads(line) for line in self.file.read_text(encoding="utf-8").split("\n") if line]
-        return [line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())]
+        own = [line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())]
+        return [{name: value for name, value in line.items() if name not in self.selected} for line in own]
 
 
 class Record(NamedTuple):
@@ -129,6 +131,11 @@ def read_record(name: str, page: Path) -> Record:
     jax = _JAX.search(text)
     versions = {"jax": jax[1]} if jax else {}
     return Record(name, tuple(runs), note, Provenance(_fact(text, "Commit"), _fact(text, "Hardware"), versions))
+
+
+def names_processor_family(record: Record) -> bool:
+    """Return whether a record names the family of its processor, on which the last bits depend."""
+    return bool(_FAMILY.search(record.provenance.hardware))
 
 
 def provenance_of_study(study: Mapping[str, Any], otherwise: Provenance) -> Provenance:

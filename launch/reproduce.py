@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Arguments, Command, Flag, split_override
+from launch.config_files import load_config, load_function
 from launch.records import (
     Provenance,
     Record,
@@ -26,20 +27,25 @@ from transformer.runs.exceptions import RunFailed
 if TYPE_CHECKING:
     from transformer.studies.reproduction import Finding
 
+REPORT = "ablation.json"
 _RUN_OF_CONFIG = "--config.initialize_from.run="
 
 COMMAND = Command(
     name="reproduce",
     description=(
         "Train the runs of a record in experiments/*/results again, with the commands of the record. Say for each run "
-        "whether its numbers are equal, within the spread of the record's seeds, or not reproduced, and print the "
-        "commits, processors and versions of both. Without --name, list the records. Exits with 1 if a run is neither "
-        "equal nor within the spread."
+        "whether its numbers are equal to those of its seed, begin as them and end within what the record's seeds "
+        "differ by, or are not reproduced, and print the commits, processors and versions of both. Without --name, "
+        "list the records. Exits with 1 if a run is neither, or if a number of the record was not compared."
     ),
     example="--name=glue/words --runs=1 --workdir=runs/again",
     flags=(
         Flag("name", "the record, such as glue/words, or the path of its page (default: list all records)"),
         Flag("runs", "the runs of the record to train, by number, such as 1,3 (default: all)"),
+        Flag(
+            "only",
+            "of a study, only these of its runs, such as 'arm=pre; task=words; seed=1; optimizer.learning_rate=0.01'",
+        ),
         Flag("workdir", "the directory of the new runs (default: runs/reproduce/NAME)"),
         Flag("data_dir", "the folder of the data, for records whose data is not generated"),
         Flag("trained", "compare this finished run or study with the run of --runs, without training"),
@@ -53,7 +59,7 @@ def main(arguments: Arguments) -> None:
     if root is None:
         raise UserError("the records are in the checkout, and this is an installed package: run it in the checkout")
     if arguments.name is None:
-        for name in ("runs", "workdir", "data_dir", "trained"):
+        for name in ("runs", "only", "workdir", "data_dir", "trained"):
             if getattr(arguments, name) is not None:
                 raise UserError(f"--{name} has no effect without --name, which lists the records: add --name")
         print(format_records([read_record(name, page) for name, page in list_records(root).items()]))
@@ -62,6 +68,8 @@ def main(arguments: Arguments) -> None:
     if not record.runs:
         raise UserError(f"--name={record.name} has no command that gives its numbers: {record.note}")
     selected = select_runs(record, arguments.runs)
+    if arguments.only is not None:
+        _check_only(arguments, record, selected)
     if arguments.trained is None:
         for each in selected:
             _check_needs(arguments, root, record, each)
@@ -75,9 +83,12 @@ def main(arguments: Arguments) -> None:
         for name in ("workdir", "data_dir"):
             if getattr(arguments, name) is not None:
                 raise UserError(f"--{name} has no effect on --trained, which trains nothing: omit one of them")
+        _check_is_of_record(root, record, selected[0], Path(arguments.trained))
         directories = [Path(arguments.trained)]
     failed = [
-        each for each, path in zip(selected, directories, strict=True) if not _print_comparison(record, each, path)
+        each
+        for each, path in zip(selected, directories, strict=True)
+        if not _print_comparison(record, each, path, arguments.only)
     ]
     if failed:
         raise RunFailed(f"{len(failed)} of {len(selected)} runs are neither equal to the record nor within its spread")
@@ -116,6 +127,20 @@ def select_runs(record: Record, numbers: str | None) -> list[RecordedRun]:
     return [by_number[word] for word in words]
 
 
+def _check_only(arguments: Arguments, record: Record, selected: Sequence[RecordedRun]) -> None:
+    """Check that --only names recorded runs of each selected study."""
+    from transformer.json_reading import read_json_object
+    from transformer.studies.reproduction import select_study_runs
+
+    for each in selected:
+        if each.command != "ablate":
+            raise UserError(
+                f"--only selects runs of a study, and run {each.number} of {record.name} is a single run: omit it, or "
+                "name a study by --runs"
+            )
+        select_study_runs(read_json_object(each.file), arguments.only)
+
+
 def _needs_data(each: RecordedRun) -> bool:
     return any(word.startswith("--data_dir=") for word in each.words)
 
@@ -133,6 +158,50 @@ def _check_needs(arguments: Arguments, root: Path, record: Record, each: Recorde
             )
 
 
+def _check_is_of_record(root: Path, record: Record, each: RecordedRun, path: Path) -> None:
+    """Check that a finished run or study has the config of the record's command.
+
+    Raises:
+        UserError: If another value of the config is that of another run.
+    """
+    from transformer.config import flatten_config
+    from transformer.overrides import config_keys_overlap
+    from transformer.runs.run_directory import RunDirectory
+    from transformer.studies.ablations.ablation import build_ablation
+    from transformer.studies.ablations.run_plan import plan_runs
+    from transformer.studies.sweeps.trials import to_json_values
+    from transformer.training.config import apply_text_overrides, changeable_keys, resolve_config
+
+    report = _read_report(path) if each.command == "ablate" else {}
+    if each.command == "train":
+        _metrics_file(path)
+    (file,) = (word.removeprefix("--config=") for word in each.words if word.startswith("--config="))
+    overrides = [split_override(word) for word in each.words if word.startswith("--config.")]
+    name, base = str(root / file), apply_text_overrides(load_config(str(root / file)).to_dict(), overrides)
+    mine = f"--trained={path} is not of run {each.number} of {record.name}"
+    if each.command == "ablate":
+        get_ablation = load_function(name, "get_ablation")
+        assert get_ablation is not None
+        trials = {each.trial.name: each for each in plan_runs(get_ablation(build_ablation), base)}
+        try:
+            runs = [(run["arm"], run["task"], str(run["directory"])) for run in report["runs"]]
+        except (KeyError, TypeError) as error:
+            raise _no_report(path, error) from error
+        for arm, task, directory in runs:
+            planned = trials.get(directory.rpartition("/")[2])
+            if planned is None or (planned.arm_name, planned.task_name) != (arm, task):
+                raise UserError(f"{mine}: its run {directory} of arm {arm!r} has not the config of that arm")
+        return
+    experiment = resolve_config(base)
+    free = [name for name in changeable_keys(experiment) if name != "steps"] + ["initialize_from.run"]
+    wanted = flatten_config(to_json_values(experiment.to_config()))
+    found = flatten_config(RunDirectory(path).config())
+    for key, value in wanted.items():
+        changed = key in found and found[key] != value
+        if changed and not any(config_keys_overlap(key, name) for name in free):
+            raise UserError(f"{mine}: config.{key} is {value} there, {found[key]} here")
+
+
 def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) -> Path:
     """Train a run with the record's command, and return its directory."""
     from transformer.storage.paths import parse_path
@@ -143,6 +212,8 @@ def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) 
     base = parse_path(arguments.workdir or f"runs/reproduce/{record.name}").absolute()
     path = base / each.label
     words.append(f"--workdir={path}")
+    if arguments.only is not None:
+        words.append(f"--only={arguments.only}")
     print(f"$ {shlex.join([*shell_command(each.command), *words])}", flush=True)
     code = subprocess.run([*subprocess_command(each.command), *words], cwd=root, check=False).returncode
     if code == 2:
@@ -152,12 +223,12 @@ def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) 
     return path
 
 
-def _print_comparison(record: Record, each: RecordedRun, path: Path) -> bool:
+def _print_comparison(record: Record, each: RecordedRun, path: Path, only: str | None) -> bool:
     """Compare a run with its record, print what was found, and return whether it is reproduced."""
     from transformer.studies.reproduction import Verdict
 
-    compare = _compare_study if each.command == "ablate" else _compare_run
-    finding, before, here = compare(record, each, path)
+    is_study = each.command == "ablate"
+    finding, before, here = _compare_study(record, each, path, only) if is_study else _compare_run(record, each, path)
     print(f"run {each.number} ({each.label}): {finding.verdict.value}")
     for line in (*finding.reasons, *compare_provenance(before, here)):
         print(f"  {line}")
@@ -166,35 +237,63 @@ def _print_comparison(record: Record, each: RecordedRun, path: Path) -> bool:
 
 def _compare_run(record: Record, each: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":
     from transformer.runs.jsonl_reading import read_records
-    from transformer.runs.run_directory import RunDirectory
     from transformer.studies.ablations.collect_results import collect_provenance
     from transformer.studies.reproduction import compare_curves, read_curve
 
-    file = RunDirectory(path).metrics_file
-    if not file.is_file():
-        raise UserError(f"{path} is no run: it has no {file.name}")
-    siblings = [other for other in record.runs if other.setting == each.setting and other.command == each.command]
+    comparable = [other for other in record.runs if other.command == each.command]
+    curves = {other.number: read_curve(other.lines()) for other in comparable}
     finding = compare_curves(
-        read_curve(each.lines()),
-        read_curve(read_records(file)),
-        [read_curve(other.lines()) for other in siblings],
+        curves[each.number],
+        read_curve(read_records(_metrics_file(path))),
+        [curves[other.number] for other in comparable if other.setting == each.setting],
+        {f"run {other.number} ({other.label})": curves[other.number] for other in comparable if other is not each},
     )
     return finding, record.provenance, _provenance(collect_provenance([path]))
 
 
-def _compare_study(record: Record, each: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":
+def _compare_study(
+    record: Record, each: RecordedRun, path: Path, only: str | None
+) -> "tuple[Finding, Provenance, Provenance]":
     from transformer.json_reading import read_json_object
     from transformer.studies.reproduction import compare_studies
 
-    file = path / "ablation.json"
-    if not file.is_file():
-        raise UserError(f"{path} is no study with a report: it has no {file.name}")
-    recorded, found = read_json_object(each.file), read_json_object(file)
+    recorded, found = read_json_object(each.file), _read_report(path)
     before = provenance_of_study(recorded, record.provenance)
     try:
-        return compare_studies(recorded, found), before, provenance_of_study(found, Provenance("", "", {}))
+        return compare_studies(recorded, found, only), before, provenance_of_study(found, Provenance("", "", {}))
     except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is no report of a study ({error}): write it anew with --report_only") from error
+        raise _no_report(path, error) from error
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    """Read the report of a study.
+
+    Raises:
+        UserError: If there is none, or it is no JSON object.
+    """
+    from transformer.json_reading import read_json_object
+
+    if not (path / REPORT).is_file():
+        raise UserError(f"{path} is no study with a report: it has no {REPORT}")
+    return read_json_object(path / REPORT)
+
+
+def _no_report(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path / REPORT} is no report of a study ({error}): write it anew with --report_only")
+
+
+def _metrics_file(path: Path) -> Path:
+    """Return the metrics of a run.
+
+    Raises:
+        UserError: If it is no run.
+    """
+    from transformer.runs.run_directory import RunDirectory
+
+    file = RunDirectory(path).metrics_file
+    if not file.is_file():
+        raise UserError(f"{path} is no run: it has no {file.name}")
+    return file
 
 
 def _provenance(facts: dict[str, Any]) -> Provenance:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from transformer.config import UserError
+from transformer.config import SEEDS, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ COMMAND = Command(
         Flag("runs", "run directories instead, separated by commas", makes_optional=("workdir",)),
         Flag("metric", "the loss to fit, as SPLIT/NAME", default="validation/loss"),
         Flag("bootstrap_samples", "the number of bootstrap samples", default=200, value_type=int),
-        Flag("seed", "the random seed of the bootstrap", default=0, value_type=int),
+        Flag("seed", "the random seed of the bootstrap", default=0, value_type=int, range=SEEDS),
         Flag("output", f"the JSON file to write (default: WORKDIR/{FILE}; with --runs none)"),
     ),
 )
@@ -98,6 +98,7 @@ def result_as_json(
                 "form": fit.form,
                 "values": dict(fit.values),
                 "intervals": {key: list(interval) for key, interval in fit.intervals.items()},
+                "undetermined": dict(fit.undetermined),
             }
             for name, fit in fits.items()
         },
@@ -130,8 +131,13 @@ def format_table(
         lines.append("parameters and tokens both vary: a joint law needs three values of each and six pairs")
     for name, fit in fits.items():
         lines.append(f"{name}: {fit.form}")
-        lines += [f"  {key} = {value:.4g}{_interval(fit, key)}" for key, value in fit.values.items()]
-        if {"alpha", "beta"} <= fit.values.keys():
+        lines += [
+            f"  {key} = {value:.4g}{_interval(fit, key)}"
+            + (f"  {fit.undetermined[key]}" if key in fit.undetermined else "")
+            for key, value in fit.values.items()
+        ]
+        exponents = {"alpha", "beta"}
+        if exponents <= fit.values.keys() and not exponents & fit.undetermined.keys():
             from transformer.studies.scaling_laws import compute_optimal_exponents
 
             a, b = compute_optimal_exponents(fit)

@@ -11,7 +11,7 @@ from launch.platform import exit_process
 from launch.retrain_command import retrain_command
 from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
 from transformer.command_invocation import shell_command, subprocess_command
-from transformer.config import UserError
+from transformer.config import SEEDS, UserError
 
 if TYPE_CHECKING:
     from transformer.runs.jsonl_reading import MetricName
@@ -46,7 +46,7 @@ COMMAND = Command(
         Flag("search_algorithm", "grid, random, tpe, gp or hyperband (default: grid if the space is finite)"),
         Flag("metric", "the objective, as SPLIT/NAME", default="validation/loss"),
         Flag("direction", "the direction of the objective", choices=("minimize", "maximize"), default="minimize"),
-        Flag("seed", "the random seed of the search algorithm (default: 0)", value_type=int),
+        Flag("seed", "the random seed of the search algorithm (default: 0)", value_type=int, range=SEEDS),
         Flag("storage", "Optuna's storage, such as postgresql://HOST/NAME (default: a file in WORKDIR)"),
         TRACKERS,
         TRUST,
@@ -154,7 +154,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         choose_algorithm,
         plan_trials,
         resolve_num_trials,
-        sample_valid_trial,
+        sample_valid_trials,
     )
     from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded_trial
@@ -162,6 +162,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
 
     base = arguments.config
     space = _space(arguments)
+    arguments.refuse_keys_of_study([("get_sweep()", space.keys)])
     engine = choose_algorithm(arguments.search_algorithm, space)
     total = resolve_num_trials(arguments.num_trials, space)
     _check_flags(arguments, engine)
@@ -178,10 +179,13 @@ def _sweep(arguments: Arguments) -> _Sweep:
     trials = (
         plan_trials(engine, base, space, total, seed)
         if engine in PLANNED_AHEAD
-        else [sample_valid_trial(base, space, seed)]
+        else sample_valid_trials(base, space, total, seed)
     )
-    if engine in PLANNED_AHEAD and len(trials) < total and arguments.num_trials is not None:
-        print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
+    if (engine in PLANNED_AHEAD or space.num_points is not None) and len(trials) < total:
+        # Without this, a sweep whose points overlap would wait for trials that nothing can propose.
+        if arguments.num_trials is not None:
+            print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
+        total = len(trials)
     trial_store = TrialStore.open(parse_path(arguments.workdir), facts)
     trusted_names = frozenset(arguments.trusted).union(
         *map(named_resources, (base, *(trial.config for trial in trials)))
@@ -192,7 +196,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
         print(f"{trial_store.forget_failed()} failed trials are pending again")
     if engine in PLANNED_AHEAD:
         trial_store.append_trials(trials)
-        return _Sweep(trial_store, len(trials), None, trusted_names)
+        return _Sweep(trial_store, total, None, trusted_names)
     if not arguments.worker:
         return _Sweep(trial_store, total, None, trusted_names)  # each worker asks the engine itself
     from transformer.studies.sweeps.optuna_search import open_optuna_search

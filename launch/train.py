@@ -76,8 +76,7 @@ def main(arguments: Arguments) -> None:
     if arguments.show_config:
         from transformer.training.config import format_as_flags
 
-        given = arguments.overrides if arguments.data_dir is None else (*arguments.overrides, "task.data_dir")
-        print(format_as_flags(values, given))
+        print(format_as_flags(values, arguments.overridden_keys))
         return
     from transformer.runs.distributed import print_and_log
     from transformer.runs.lifecycle import run_lifecycle

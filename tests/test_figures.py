@@ -115,8 +115,6 @@ def results_of_seeds(study: Path) -> list[list[float]]:
     for run in content.get("runs", ()):
         arm = json.dumps([run["arm"], run["task"], run["hyperparameters"]])
         results.setdefault(arm, []).append(run["reported_value"])
-    for cell in content.get("cells", ()):  # the keys of the first records
-        results.setdefault(json.dumps([cell["arm"], cell["task"], cell["tuned"]]), []).append(cell["reported"])
     return list(results.values())
 
 
@@ -137,11 +135,7 @@ def tables_of_untuned_studies(page: str, project: Path) -> list[str]:
     for section in page.split("\n### ")[1:]:
         studies = [project / link for link in links(section) if link.endswith(".json")]
         contents = [json.loads(study.read_text(encoding="utf-8")) for study in studies]
-        untuned = [
-            study
-            for study in contents
-            if "comparisons" in study and not (study.get("hyperparameter_values") or study.get("tuned_values"))
-        ]
+        untuned = [study for study in contents if "comparisons" in study and not study["hyperparameter_values"]]
         if untuned and not re.search(r"\b(not|none|wasn't|No) .*?\btuned\b|\bwasn't tuned\b", section, re.DOTALL):
             found.append(section.partition("\n")[0])
     return found

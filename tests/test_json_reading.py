@@ -32,6 +32,8 @@ from transformer.json_reading import (
         (b"1" * 5000, "is not JSON: Exceeds the limit"),
         (b'{"a": [%s]}' % (b"1" * 41), "an integer of more than 40 digits"),
         (b'{"a": "\\ud800"}', "half a surrogate pair"),
+        (b'{"seed": 1, "steps": 2, "seed": 3}', "has the key 'seed' twice in one object"),
+        (b'{"a": [{"b": 1, "b": 1}]}', "has the key 'b' twice in one object"),
     ],
 )
 def test_what_is_no_object_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
@@ -46,7 +48,7 @@ def test_what_is_no_object_is_one_line(tmp_path: Path, content: bytes, says: str
 def test_a_file_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no x\.json"):
         read_json(tmp_path / "x.json")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is no regular file, but a folder: it is not read"):
         read_json(tmp_path)
 
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import enum
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,34 @@ class Outer:
     table: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class Ring:
+    radius: int = 1
+    holes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Square:
+    radius: int = 1
+    corners: int = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Middle:
+    inner: Inner = Inner(rate=0.75, color=Color.GREEN)
+    depth: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Its sections are not those that their classes would have."""
+
+    middle: Middle = Middle(inner=Inner(rate=0.125), depth=2)
+    named: Mapping[str, Inner] = dataclasses.field(default_factory=lambda: {"a": Inner(rate=2.0), "b": Inner(rate=3.0)})
+    maybe: Inner | None = Inner(rate=4.0)
+    shape: Ring | Square = Square(radius=3, corners=5)
+
+
 TREE = section_schema(Outer)
 BASE: dict[str, Any] = {"steps": 3, "named": {"first": {"rate": 1.0}}, "table": {"list": [1]}}
 
@@ -90,6 +119,44 @@ def test_a_group_is_replaced_whole_and_its_keys_are_set_after_it() -> None:
     assert set_values(maybe={"rate": 1.0}, maybe__color="green")["maybe"] == {"rate": 1.0, "color": "green"}
     assert set_values(maybe=None)["maybe"] is None
     assert set_words("maybe=none")["maybe"] is None
+
+
+FAMILY = to_config(Family())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "middle.inner.rate",
+        "middle.inner.color",
+        "middle.depth",
+        "named.a.rate",
+        "maybe.color",
+        "shape.radius",
+        "shape.corners",
+    ],
+)
+@pytest.mark.parametrize("base", [{}, FAMILY], ids=["sparse", "whole"])
+def test_a_section_starts_from_the_instance_that_stands_in_the_field(key: str, base: dict[str, Any]) -> None:
+    value = functools.reduce(lambda part, name: part[name], key.split("."), FAMILY)
+    found = replace_keys(base, {key: value}, section_schema(Family, values=base), to_plain_value)
+    assert to_config(from_config(Family, found)) == FAMILY
+
+
+def test_keys_that_a_section_of_a_file_leaves_out_are_those_of_the_field_too() -> None:
+    found = from_config(Family, {"middle": {"inner": {"color": "dark_green"}}, "maybe": {}, "shape": {"radius": 9}})
+    assert found == Family(
+        middle=Middle(inner=Inner(rate=0.125, color=Color.DARK_GREEN), depth=2), shape=Square(radius=9, corners=5)
+    )
+    assert from_config(Family, {"named": {"c": {}}}).named == {"c": Inner()}
+
+
+def test_a_section_of_several_classes_has_the_keys_of_the_one_that_the_config_has() -> None:
+    base = {"shape": {"holes": 2}}
+    tree = section_schema(Family, values=base)
+    assert from_config(Family, replace_keys(base, {"shape.radius": 7}, tree, to_plain_value)).shape == Ring(7, 2)
+    with pytest.raises(UserError, match=r"unknown key config\.shape\.corners: .*known: holes, radius"):
+        replace_keys(base, {"shape.corners": 3}, tree, to_plain_value)
 
 
 def test_defaults_are_those_of_the_instance_that_stands_in_the_field() -> None:

@@ -189,7 +189,8 @@ PositiveInt = Annotated[int, Range(1, _GREATEST)]
 """A number of at least 1."""
 NonNegativeInt = Annotated[int, Range(0, _GREATEST)]
 """A number of at least 0."""
-Seed = Annotated[int, Range(0, 2**32 - 1)]
+SEEDS = Range(0, 2**32 - 1)
+Seed = Annotated[int, SEEDS]
 """The seed of random numbers."""
 VocabSize = Annotated[int, Range(1, 2**24)]
 """A number of tokens, limited because training a tokenizer allocates memory for each in advance."""
@@ -272,15 +273,17 @@ class Config:
         """
 
 
-def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config") -> T:
+def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config", default: T | None = None) -> T:
     """Build a frozen dataclass from a nested mapping, checking every key and every type.
 
-    Lists become tuples, integers serve as floats, and strings name enum members by value.
+    Lists become tuples, integers serve as floats, and strings name enum members by value. A key that a nested section
+    leaves out has the value of the instance that is the default of the section's field, not of the section's class.
 
     Args:
         cls: The dataclass.
         values: The mapping.
         path: The dotted key of the mapping, for messages.
+        default: The values of the keys that the mapping leaves out; by default those of `cls`.
 
     Raises:
         UserError: If a key is unknown or missing, a value has the wrong type, or `cls` refuses a value with a
@@ -306,10 +309,13 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     hints = _hints(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():
+        own = field_default(field) if default is None else getattr(default, name)
         if name in values:
-            arguments[name] = convert_value(hints[name], values[name], f"{within}{name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            arguments[name] = convert_value(hints[name], values[name], f"{within}{name}", default=own)
+        elif own is dataclasses.MISSING:
             raise UserError(f"{within}{name} is missing: it has no default")
+        else:
+            arguments[name] = own
     try:
         return cls(**arguments)
     except UserError:
@@ -320,12 +326,19 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
         raise UserError(f"{within}{error}" if named else str(error)) from error
 
 
+def field_default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a dataclass's field, from its factory if it has one; `dataclasses.MISSING` without any."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
-def convert_value(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = ()) -> Any:
+def convert_value(
+    hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = (), default: Any = dataclasses.MISSING
+) -> Any:
     """Convert a value to the type of a dataclass's field, as `from_config` does for each key.
 
     Args:
@@ -333,6 +346,7 @@ def convert_value(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = 
         value: The value.
         path: The dotted key, for messages.
         limits: Limits that a number, a text or a tuple must satisfy. A number without limits must fit 32 bits.
+        default: The default of the field. Keys that a section leaves out have the values of this instance.
 
     Raises:
         UserError: If the value has another type or violates a limit.
@@ -342,17 +356,18 @@ def convert_value(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = 
         return value
     if origin is Annotated:
         kind, *annotations = parameters
-        return convert_value(kind, value, path, tuple(each for each in annotations if isinstance(each, Limit)))
+        return convert_value(kind, value, path, tuple(each for each in annotations if isinstance(each, Limit)), default)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
-        *others, last = [p for p in parameters if p is not type(None)]
+        *others, last = members_default_first(hint, default)
         for other in others:
             with contextlib.suppress(UserError):
-                return convert_value(other, value, path)
-        return convert_value(last, value, path)
+                return convert_value(other, value, path, default=default)
+        return convert_value(last, value, path, default=default)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return from_config(typing.cast(type, hint), value, path)
+        cls = typing.cast(type, hint)
+        return from_config(cls, value, path, default if isinstance(default, cls) else None)
     if isinstance(value, (list, tuple)):
         if origin is tuple:
             kinds = (parameters[0],) * len(value) if parameters[-1] is Ellipsis else parameters
@@ -378,6 +393,17 @@ def convert_value(hint: Any, value: Any, path: str, limits: tuple[Limit, ...] = 
         return value
     name = getattr(hint, "__name__", str(hint))
     raise UserError(f"{path}={shorten_value(value)} is a {type(value).__name__}; it must be a {name}")
+
+
+def members_default_first(hint: Any, default: Any = dataclasses.MISSING) -> list[Any]:
+    """Return the types of a union except None, or the type itself if it is no union.
+
+    Of several sections, that of the default comes first: it is the one whose keys a config gives without saying more.
+    """
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return [hint]
+    members = [member for member in typing.get_args(hint) if member is not type(None)]
+    return sorted(members, key=lambda member: not (dataclasses.is_dataclass(member) and type(default) is member))
 
 
 def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> list[Any]:

@@ -4,6 +4,7 @@ The content of one of our own files is a frozen dataclass next to the code that 
 `parse_dataclass` compare a file with it, field by field, by the rules of configs (transformer.config.convert_value).
 """
 
+import collections
 import json
 import os
 import stat
@@ -113,11 +114,12 @@ def open_regular_file(path: Path) -> BinaryIO:
         OSError: If it is missing or cannot be opened.
     """
     # Opening a pipe would wait for its writer.
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise UserError(f"{path} is no regular file: it is not read")
-    return file
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise UserError(f"{path} is no regular file{', but a folder' if stat.S_ISDIR(mode) else ''}: it is not read")
+    return open(descriptor, "rb")
 
 
 def _check_size(path: Path, size: int, most: int) -> None:
@@ -134,14 +136,16 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
         surrogates: Whether texts may hold halves of surrogate pairs, which no file or terminal takes as text.
 
     Raises:
-        UserError: If it is not JSON in UTF-8, is nested more than `MAX_NESTING` deep, or has an integer of more than 40
-            digits or, unless allowed, half a surrogate pair.
+        UserError: If it is not JSON in UTF-8, is nested more than `MAX_NESTING` deep, has a key twice in one object or
+            an integer of more than 40 digits, or, unless allowed, half a surrogate pair.
     """
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=refuse_repeated_keys)
     except RecursionError:
         raise UserError(f"{what} is not usable: its lists and objects stand too deep in one another") from None
+    except RepeatedKeyError as error:
+        raise UserError(f"{what} is not usable: it has the key {str(error)[:_SHOWN]} twice in one object") from None
     except ValueError as error:
         raise UserError(f"{what} is not JSON: {str(error)[:_SHOWN]}") from error
     level, held = 0, [value]
@@ -155,6 +159,23 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
     if not surrogates and ("\\ud" in text or "\\uD" in text):
         _check_text(value, what)
     return value
+
+
+class RepeatedKeyError(ValueError):
+    """An object of a JSON text has a key twice, of which a parser would keep one without a word."""
+
+
+def refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object from its keys and values, as the `object_pairs_hook` of a JSON parser.
+
+    Raises:
+        RepeatedKeyError: If a key stands twice; the message is its repr.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = collections.Counter(name for name, _ in pairs)
+        raise RepeatedKeyError(next(repr(name) for name, count in counts.items() if count > 1))
+    return found
 
 
 def _check_integers(values: Iterable[Any], what: str) -> None:

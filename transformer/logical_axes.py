@@ -28,9 +28,11 @@ VMAPPED_RUNS = "vmapped_runs"
 
 # Of parameters: embed to vocabulary. Of activations: batch, expert_batch (the batch of an array that has experts as
 # well), length, and those that they share with parameters. A family names others of its own (`unknown_axis`).
+# The entries of `classes` and `vocabulary` have names, by which `config.initialize_from` matches them.
 LOGICAL_AXES = frozenset(
     {
         "batch",
+        "classes",
         "embed",
         "expert_batch",
         "experts",

@@ -5,9 +5,11 @@ The schema is a tree that is built from the dataclasses of a config; the caller 
 """
 
 import ast
+import contextlib
 import copy
 import dataclasses
 import enum
+import functools
 import json
 import math
 import types
@@ -15,7 +17,15 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, convert_value, lookup_by_name, name_similarity, to_config
+from transformer.config import (
+    UserError,
+    convert_value,
+    field_default,
+    lookup_by_name,
+    members_default_first,
+    name_similarity,
+    to_config,
+)
 
 
 class SchemaValue(NamedTuple):
@@ -36,12 +46,14 @@ class SchemaSection(NamedTuple):
     Attributes:
         keys: Its keys.
         entry_schema: What other names hold, if the section maps names chosen by the user to sections or values.
+        entries: The plain entries of such a section in a config that does not set it.
         chosen_by: What determines the keys, in words, such as "family decoder".
         optional: Whether the section may be None.
     """
 
     keys: "Mapping[str, SchemaValue | SchemaSection]"
     entry_schema: "SchemaValue | SchemaSection | None" = None
+    entries: Mapping[str, Any] = types.MappingProxyType({})
     chosen_by: str = ""
     optional: bool = False
 
@@ -49,40 +61,41 @@ class SchemaSection(NamedTuple):
 ReadValue = Callable[[SchemaValue, Any, str], Any]
 
 
-def section_schema(cls: type, default: Any = dataclasses.MISSING) -> SchemaSection:
+def section_schema(cls: type, default: Any = dataclasses.MISSING, values: Any = None) -> SchemaSection:
     """Return the keys of a dataclass.
 
     Args:
         cls: The dataclass.
         default: An instance whose values are the defaults.
+        values: The section in the config, which determines the keys of an inner section of several possible classes.
     """
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     keys = {}
     for field in dataclasses.fields(cls):
-        if default is not dataclasses.MISSING and default is not None:
-            own = getattr(default, field.name)
-        elif field.default_factory is not dataclasses.MISSING:
-            own = field.default_factory()
-        else:
-            own = field.default
-        keys[field.name] = field_schema(hints[field.name], own)
+        own = getattr(default, field.name) if isinstance(default, cls) else field_default(field)
+        keys[field.name] = field_schema(
+            hints[field.name], own, values.get(field.name) if isinstance(values, Mapping) else None
+        )
     return SchemaSection(keys)
 
 
-def field_schema(hint: Any, default: Any = dataclasses.MISSING) -> SchemaValue | SchemaSection:
+def field_schema(hint: Any, default: Any = dataclasses.MISSING, value: Any = None) -> SchemaValue | SchemaSection:
     """Return what a field holds: a value, a section, or a section of names chosen by the user.
 
     Args:
         hint: The annotation of the field.
         default: Its default.
+        value: Its value in the config, None if the config does not set it.
     """
-    members = _members(hint)
+    members = members_default_first(hint, default)
     one = members[0]
-    if len(members) == 1 and dataclasses.is_dataclass(one):
-        return section_schema(typing.cast(type, one), default)._replace(optional=_takes_none(hint))
+    if all(map(dataclasses.is_dataclass, members)):
+        cls = _section_class(members, default, value)
+        return section_schema(cls, default, value)._replace(optional=_takes_none(hint))
     if len(members) == 1 and (typing.get_origin(one) or one) in _MAPPINGS:
         (_, held) = typing.get_args(one) or (str, Any)
-        return SchemaSection({}, entry_schema=field_schema(held), optional=_takes_none(hint))
+        entries = to_config(default) if isinstance(default, Mapping) else {}
+        return SchemaSection({}, entry_schema=field_schema(held), entries=entries, optional=_takes_none(hint))
     return SchemaValue(hint, default if default is dataclasses.MISSING else to_config(default))
 
 
@@ -93,6 +106,11 @@ def value_keys(tree: SchemaSection, prefix: str = "") -> Iterator[str]:
             yield from value_keys(node, f"{prefix}{name}.")
         else:
             yield prefix + name
+
+
+def config_keys_overlap(key: str, other: str) -> bool:
+    """Return whether two dotted keys are equal or one is a group that contains the other."""
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 
 def find_key(tree: SchemaSection, key: str, given: Any = None) -> SchemaValue | SchemaSection:
@@ -143,9 +161,14 @@ def replace_keys(
         value = read_override(tree, key, overrides[key], read)
         *groups, name = key.split(".")
         holder: Any = result
+        node: SchemaValue | SchemaSection | None = tree
         for depth, part in enumerate(groups, 1):
+            assert isinstance(node, SchemaSection)  # read_override has found the key
+            node = node.keys.get(part, node.entry_schema)
             if holder.get(part) is None:
-                holder[part] = {}
+                # The keys that a section leaves out have their defaults; the entries of a mapping are all of them.
+                entries = node.entries if isinstance(node, SchemaSection) and part not in holder else {}
+                holder[part] = copy.deepcopy(dict(entries))
             holder = holder[part]
             if not isinstance(holder, dict):
                 path = ".".join(("config", *groups[:depth]))
@@ -216,11 +239,18 @@ _MAPPINGS = (dict, Mapping, typing.Mapping)
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
-def _members(hint: Any) -> list[Any]:
-    """Return the types of a union except None; the type itself if it is not a union."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return [member for member in typing.get_args(hint) if member is not type(None)]
-    return [hint]
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _section_class(classes: list[type], default: Any, value: Any) -> type:
+    """Return the class of a section that may be of several: that of its value in the config, else of its default."""
+    for cls in classes if isinstance(value, Mapping) and len(classes) > 1 else ():
+        with contextlib.suppress(UserError):
+            convert_value(cls, value, "", default=default)
+            return cls
+    return classes[0]
 
 
 def _takes_none(hint: Any) -> bool:
@@ -274,12 +304,14 @@ def _choices(node: SchemaValue | SchemaSection) -> set[str]:
     """Return the words that a key with a closed list of values accepts."""
     if isinstance(node, SchemaSection):
         return set()
-    enums = [kind for kind in _members(node.hint) if isinstance(kind, type) and issubclass(kind, enum.Enum)]
+    enums = [
+        kind for kind in members_default_first(node.hint) if isinstance(kind, type) and issubclass(kind, enum.Enum)
+    ]
     return {str(member.value) for kind in enums for member in kind}
 
 
 def _read(hint: Any, text: str, path: str) -> Any:
-    members = _members(hint)
+    members = members_default_first(hint)
     if text.lower() == "none" and _takes_none(hint):
         return None
     if hint is Any:

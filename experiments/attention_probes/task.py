@@ -3,8 +3,9 @@
 import dataclasses
 import enum
 import functools
+import itertools
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,8 +26,9 @@ from transformer.config import (
     from_config,
     suggest_nearest,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
 from transformer.data.datasets.dataset_name_options import parse_int_options
+from transformer.data.datasets.example_splits import take_examples
 from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.attention_mass import attention_mass_sums, head_with_most_mass
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
@@ -85,8 +87,6 @@ PAD = 0
 ITSELF = ("tokens", "tokens")
 # Texts whose answers are counted for the baselines that only count.
 COUNTED = 4096
-# Seeds of held-out texts. That of validation, with other numbers behind it, gives what is counted and what is mapped.
-SEEDS = {"validation": VALIDATION_SEED, "test": TEST_SEED}
 
 
 class Direction(enum.Enum):
@@ -100,6 +100,8 @@ class Direction(enum.Enum):
 class AttentionProbesConfig(Config, path="config.task"):
     """Texts of a probe corpus, sampled anew at every step; one text in eight is held out.
 
+    No text that is tested is a validation text.
+
     Causal models predict the word that follows each position, bidirectional ones the word at it.
 
     Attributes:
@@ -110,7 +112,7 @@ class AttentionProbesConfig(Config, path="config.task"):
         num_probe_examples: Held-out texts whose maps are stored; heads are classified on them, so there must be enough.
 
     Raises:
-        UserError: If a value is out of range, or the corpus needs `direction=bidirectional`.
+        UserError: If a value is out of range, the corpus needs `direction=bidirectional`, or it has too few texts.
     """
 
     dataset: str = "coreference"
@@ -141,20 +143,27 @@ class AttentionProbes(BaseTask):
         self.interface = make_task_interface(config)
         self.objectives = (Objective("marks", self._loss),)
         count = -(-config.num_eval_examples // config.batch_size) * config.batch_size
-        held_out = {split: sample_texts(self.corpus, (seed, 0), count, held_out=True) for split, seed in SEEDS.items()}
+        tested = sample_texts(config, random_generator(TEST_SEED, 0), count, "test")
+        without = frozenset(map(" ".join, tested))
+        held_out = {
+            "validation": sample_texts(config, random_generator(VALIDATION_SEED, 0), count, "validation", without),
+            "test": tested,
+        }
         self.evaluations = (
             *(self._answers(split, texts) for split, texts in held_out.items()),
             self._heads("validation", {"validation": held_out["validation"]}),
             self._heads("test", held_out),
         )
-        self._shown = sample_texts(self.corpus, (VALIDATION_SEED, 2), config.num_probe_examples, held_out=True)
+        self._shown = sample_texts(
+            config, random_generator(VALIDATION_SEED, 2), config.num_probe_examples, "validation", without
+        )
         self.probe_batch = pad_texts(self.corpus, self._shown)
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of texts that are sampled anew at every step, none of them held out."""
-        corpus, rows = self.corpus, self.config.batch_size
+        config = self.config
         return GeneratedBatches(
-            lambda random: make_batch(corpus, sample_texts_with_generator(corpus, random, rows, held_out=False)), seed
+            lambda random: make_batch(self.corpus, sample_texts(config, random, config.batch_size, "train")), seed
         )
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
@@ -183,7 +192,7 @@ class AttentionProbes(BaseTask):
     @functools.cached_property
     def _counted(self) -> FrequencyBaselines:
         return FrequencyBaselines.fit(
-            self.corpus, sample_texts(self.corpus, (VALIDATION_SEED, 1), COUNTED, held_out=False)
+            self.corpus, sample_texts(self.config, random_generator(VALIDATION_SEED, 1), COUNTED, "train")
         )
 
     def _answers(self, split: str, texts: Sequence[Words]) -> Evaluation:
@@ -301,41 +310,35 @@ def count_gold_hits(
     return jnp.sum(largest & gold_BxQxK[None, :, None], axis=(1, 3, 4)).astype(jnp.float32)
 
 
-def sample_texts(corpus: Corpus, seed: tuple[int, int], count: int, *, held_out: bool) -> list[list[str]]:
-    """Sample texts of a corpus, all held out or none.
-
-    Args:
-        corpus: The corpus.
-        seed: The seed.
-        count: The number of texts.
-        held_out: Whether to sample the texts that are kept for validation and test, rather than those for training.
-
-    Returns:
-        The words of each text.
-    """
-    return sample_texts_with_generator(corpus, np.random.default_rng(seed), count, held_out=held_out)
-
-
-def sample_texts_with_generator(
-    corpus: Corpus, random: np.random.Generator, count: int, *, held_out: bool
+def sample_texts(
+    config: AttentionProbesConfig,
+    random: np.random.Generator,
+    count: int,
+    split: str,
+    without: Collection[str] = (),
 ) -> list[list[str]]:
-    """Sample texts of a corpus from a random generator, all held out or none; membership depends on the words alone.
+    """Sample the texts of a split of a corpus; whether one is held out depends on its words alone.
 
     Args:
-        corpus: The corpus.
+        config: The config.
         random: The generator.
         count: The number of texts.
-        held_out: Whether to sample the texts that are kept for validation and test, rather than those for training.
+        split: The split.
+        without: Texts that are left out.
 
     Returns:
         The words of each text.
+
+    Raises:
+        UserError: If the corpus has too few texts.
     """
-    texts: list[list[str]] = []
-    while len(texts) < count:
-        words = corpus.sample(random)
-        if is_held_out(" ".join(words)) == held_out:
-            texts.append(words)
-    return texts
+
+    def belongs(words: Words) -> bool:
+        text = " ".join(words)
+        return is_held_out(text) == (split != "train") and text not in without
+
+    candidates = (config.corpus.sample(random) for _ in itertools.count())
+    return take_examples(candidates, count, belongs, config.dataset, split)
 
 
 def is_held_out(text: str) -> bool:

@@ -23,7 +23,14 @@ from transformer.config import (
     Range,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    random_generator,
+)
 from transformer.data.images import scale_pixels
 from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scenes
 from transformer.tasks.attention_mass import NO_CELL, TARGET_OVER_GRID, cell_of_patch
@@ -112,7 +119,7 @@ class Captioning(ImageToSequenceTask):
             separator=" ",
         )
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self.set_probe_batch(self._sample(np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples))
+        self.set_probe_batch(self._sample(random_generator(PROBE_SEED), config.num_probe_examples))
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -156,7 +163,8 @@ class Captioning(ImageToSequenceTask):
         likelihood_BxT = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
         estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
         loss += self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        return loss, LossAux.from_aux(aux, update_baseline(baseline, estimate, counts_BxT), metrics)
+        updated = update_baseline(baseline, estimate, counts_BxT)
+        return loss, LossAux.from_aux(aux, updated, metrics, task_state_weight=jnp.sum(counts_BxT))
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, of decoded captions, and of the attention mass at nouns."""

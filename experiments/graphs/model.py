@@ -187,7 +187,7 @@ class GraphTransformer(StatelessModule):
         types = interface.vocabularies["edge types"]
         self.layers = builder.stack(functools.partial(GraphBlock, config, types), config.layers)
         self.norm = LayerNorm(config.width, builder=builder)
-        classes = (("features", interface.vocabularies["classes"]),)
+        classes = (("classes", interface.vocabularies["classes"]),)
         self.head = Linear((("embed", config.width),), classes, bias=True, builder=builder)
 
     def forward(

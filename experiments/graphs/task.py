@@ -21,7 +21,14 @@ from experiments.graphs.data import (
 )
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    random_generator,
+)
 from transformer.models.model import Aux
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
@@ -83,9 +90,7 @@ class GraphDistances(BaseTask):
         self.interface = TaskInterface(inputs, vocabularies, output=GRAPH_CLASSIFICATION.output)
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        self._shown = Graphs(
-            *(x[: config.num_probe_examples] for x in self._sample(np.random.default_rng((VALIDATION_SEED + 1, 0))))
-        )
+        self._shown = Graphs(*(x[: config.num_probe_examples] for x in self._sample(random_generator(PROBE_SEED))))
         shown = make_batch(self._shown)
         self.probe_batch = {name: shown[name] for name in GRAPH_CLASSIFICATION.inputs}
 

@@ -25,7 +25,14 @@ from transformer.config import (
     PositiveInt,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    random_generator,
+)
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import BaseTask, check_batch_size
@@ -85,7 +92,7 @@ class LinearRegression(BaseTask):
         self.interface = TaskInterface(inputs, {"numbers": 1}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("next_value", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        shown = interleave_points_and_values(config.sample(np.random.default_rng((VALIDATION_SEED + 1, 0))))
+        shown = interleave_points_and_values(config.sample(random_generator(PROBE_SEED)))
         self.probe_batch = {"vectors": shown[: config.num_probe_examples]}
 
     def training_batches(self, seed: int) -> BatchSource:

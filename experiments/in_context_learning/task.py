@@ -41,7 +41,7 @@ from transformer.config import (
     TupleLimits,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.train_tokenizer import character_tokenizer
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
@@ -252,9 +252,7 @@ class InContextLearning(BaseTask):
                     for split, seed in splits
                     for name, unseen in kinds
                 )
-        self._shown = self._draw(
-            np.random.default_rng((VALIDATION_SEED, 2**32)), config.num_probe_examples, unseen=True
-        )
+        self._shown = self._draw(random_generator(VALIDATION_SEED, 2**32), config.num_probe_examples, unseen=True)
         self._repeats = make_repeated_sequences(
             tokenizer, config.num_repeated_sequences, min(config.context_length, 2 * tokenizer.vocab_size)
         )
@@ -317,8 +315,7 @@ class InContextLearning(BaseTask):
         """Return batches of at least `num_eval_examples` episodes."""
         batches = range(-(-self.config.num_eval_examples // self.config.batch_size))
         return [
-            self._draw(np.random.default_rng((*seed, number)), self.config.batch_size, unseen=unseen)
-            for number in batches
+            self._draw(random_generator(*seed, number), self.config.batch_size, unseen=unseen) for number in batches
         ]
 
     def _few_shots(

@@ -16,7 +16,14 @@ from experiments.instruction_following.mazes import Action, Heading, Maze
 from experiments.instruction_following.transition_tables import follow_transitions
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    random_generator,
+)
 from transformer.models.task_interface import INSTRUCTION_FOLLOWING, InputSpec, Modality
 from transformer.tasks.attention_mass import (
     attention_mass_sums,
@@ -134,9 +141,7 @@ class InstructionFollowing(SymbolSequenceTask):
         options |= {"output": INSTRUCTION_FOLLOWING.output, "vocabularies": {"source": len(WORDS)}}
         super().__init__("walking", ACTIONS, config.max_actions, given, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self._probe_walks = self._draw(
-            VALIDATION_SEED, np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples
-        )
+        self._probe_walks = self._draw(VALIDATION_SEED, random_generator(PROBE_SEED), config.num_probe_examples)
         self.set_probe_batch(self._batch(self._probe_walks))
 
     @property

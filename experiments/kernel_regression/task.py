@@ -21,7 +21,7 @@ from experiments.kernel_regression.data import (
 )
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, NonNegativeFloat, NumExamples, PositiveInt, Range, Seed
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
 from transformer.models.model import Aux
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -89,7 +89,7 @@ class KernelRegression(BaseTask):
 
     def _queries(self, seed: int) -> Float[np.ndarray, "B Q D"]:
         rows, _, features = self.data.points.shape
-        random = np.random.default_rng((seed, self.config.data_seed))
+        random = random_generator(seed, self.config.data_seed)
         return sample_points(random, rows, self.config.num_queries, features)
 
     def training_batches(self, seed: int) -> BatchSource:

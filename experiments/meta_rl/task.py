@@ -24,7 +24,14 @@ from experiments.meta_rl.data import (
 )
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, PositiveInt, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    random_generator,
+)
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import BaseTask, check_batch_size
@@ -126,7 +133,7 @@ class MetaRL(BaseTask):
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         if config.num_states == 1 and config.num_steps <= _HISTORIES:
             self.evaluations += (self._every_history(),)
-        random = np.random.default_rng((VALIDATION_SEED + 1, 0))
+        random = random_generator(PROBE_SEED)
         self._mdps = self._sample_mdps(random, config.num_probe_examples)
         self._trajectories, _ = self._live(random, self._mdps, np.zeros(config.num_probe_examples))
         self.probe_batch = {"vectors": make_inputs(config, self._trajectories)}
@@ -177,7 +184,7 @@ class MetaRL(BaseTask):
     def _evaluation(self, split: str, seed: int) -> Evaluation:
         config, batches, mdps = self.config, [], []
         for number in range(-(-config.num_eval_examples // config.batch_size)):
-            random = np.random.default_rng((seed, number))
+            random = random_generator(seed, number)
             mdps.append(self._sample_mdps(random, config.batch_size))
             # What happens to whoever acts is drawn beforehand: all models get the same random numbers.
             uniform_samples = random.random((config.batch_size, config.num_steps, 2 + config.num_actions)).astype(
@@ -198,7 +205,7 @@ class MetaRL(BaseTask):
             """Return the mean return of reference agents: a random policy, an oracle, posterior sampling."""
             whole = MDPBatch(*map(np.concatenate, zip(*mdps, strict=True)))
             knowing_B = action_values(whole, config.horizon)[0, :, 0].max(axis=-1)
-            random = np.random.default_rng((seed, 2**32))
+            random = random_generator(seed, 2**32)
             trajectories, _ = run_episodes(random, whole, config.horizon, config.num_episodes, np.zeros(len(knowing_B)))
             said = {
                 "random_policy_return": config.num_episodes * float(random_policy_value(whole, config.horizon).mean()),
@@ -301,7 +308,7 @@ def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch
         state_B = jnp.where(begins, 0, state_B)
         seen_BxI = jnp.concatenate(
             [
-                jax.nn.one_hot(state_B, config.num_states),
+                jax.nn.one_hot(state_B, config.num_states, dtype=jnp.float32),
                 acted_BxA,
                 reward_B[:, None],
                 jnp.full((rows, 1), begins, jnp.float32),
@@ -317,14 +324,15 @@ def run_policy(config: MetaRLConfig, act: Callable[[Array], Array], batch: Batch
         action_B = jnp.argmax(logits_BxA, axis=-1)
         won_B = (uniform_BxN[:, 0] < rewards_BxSxA[row, state_B, action_B]).astype(jnp.float32)
         passed_BxS = uniform_BxN[:, 1:2] > jnp.cumsum(transitions_BxSxAxS[row, state_B, action_B], axis=-1)
-        after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1), config.num_states - 1)
-        return (vectors_BxTxI, after_B, jax.nn.one_hot(action_B, config.num_actions), won_B), (action_B, won_B)
+        after_B = jnp.minimum(jnp.sum(passed_BxS, axis=-1, dtype=jnp.int32), config.num_states - 1)
+        last_BxA = jax.nn.one_hot(action_B, config.num_actions, dtype=jnp.float32)
+        return (vectors_BxTxI, after_B, last_BxA, won_B), (action_B, won_B)
 
     first = (
-        jnp.zeros((rows, config.num_steps, config.num_inputs)),
+        jnp.zeros((rows, config.num_steps, config.num_inputs), jnp.float32),
         jnp.zeros(rows, jnp.int32),
-        jnp.zeros((rows, config.num_actions)),
-        jnp.zeros(rows),
+        jnp.zeros((rows, config.num_actions), jnp.float32),
+        jnp.zeros(rows, jnp.float32),
     )
     (vectors_BxTxI, *_), (actions_TxB, rewards_TxB) = jax.lax.scan(step, first, jnp.arange(config.num_steps))
     return PolicyRollout(vectors_BxTxI, actions_TxB.T, rewards_TxB.T)

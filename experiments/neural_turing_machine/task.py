@@ -30,13 +30,16 @@ from transformer.tasks.task import (
     TaskSpec,
 )
 
-# Of seeds that no run trains on.
+# Held-out sequences are those of seeds that runs could have: they are refused there.
 SEEDS = {"validation": 10**9, "test": 10**9 + 1, "probe": 10**9 + 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class AlgorithmsConfig(Config, path="config.task"):
     """Algorithmic sequences of random sizes, sampled anew at every step.
+
+    Sequences of few bits recur, held-out ones too, as there are no others: what is tested is the algorithm, at sizes of
+    which training has few sequences or, beyond `max_size`, none.
 
     A batch is padded to the first of `bucket_lengths` that holds it, each of which is a program to compile; if none
     does, to the longest sequence of training. `num_bits`, `max_repeats`, `item_length`, `context_length` and
@@ -155,6 +158,13 @@ class Algorithms(BaseTask):
         return [self.problem.sample(random, 1, int(size), hardest=True) for size in sizes]
 
     def training_batches(self, seed: int) -> GeneratedBatches:
+        """Return an endless source of sequences that are sampled anew at every step.
+
+        Raises:
+            UserError: If the seed is one of those that held-out sequences are drawn from.
+        """
+        if seed in SEEDS.values():
+            raise UserError(f"config.seed={seed} is a seed of held-out sequences: give another")
         return GeneratedBatches(self._draw, seed)
 
     def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from experiments.news_articles.data import (
 )
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import train_words
@@ -54,6 +54,8 @@ MAX_ARTICLE_WORDS = 48
 class NewsArticlesConfig(Config, path="config.task"):
     """Titles and articles that are sampled anew at every step.
 
+    A held-out title may be asked for in validation and test, whose articles differ.
+
     Attributes:
         batch_size: Articles in a batch.
         num_eval_examples: Articles with held-out titles to evaluate.
@@ -84,7 +86,7 @@ class NewsArticles(BaseTask):
             for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED))
             for evaluation in self._evaluations(split, seed)
         )
-        random = np.random.default_rng((VALIDATION_SEED, 2**32))
+        random = random_generator(VALIDATION_SEED, 2**32)
         self._shown = [sample_article(random, held_out=True) for _ in range(config.num_probe_examples)]
         self.probe_batch = pad_texts([row[:-1] for row in self._encode(self._shown)], tokenizer)
 
@@ -138,7 +140,7 @@ class NewsArticles(BaseTask):
     def _held_out(self, seed: int) -> list[list[NewsArticle]]:
         """Return batches of at least `num_eval_examples` articles."""
         rows = self.config.batch_size
-        randoms = [np.random.default_rng((seed, number)) for number in range(-(-self.config.num_eval_examples // rows))]
+        randoms = [random_generator(seed, number) for number in range(-(-self.config.num_eval_examples // rows))]
         return [[sample_article(random, held_out=True) for _ in range(rows)] for random in randoms]
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, Evaluation]:

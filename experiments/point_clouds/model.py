@@ -95,7 +95,7 @@ class SetTransformer(BlockStacks):
             InitializationRule(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
         )
         self.config, self.count, self.pooling, self.dtype = blocks, config.layers, config.pooling, builder.dtype
-        model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
+        model, classes = (("embed", config.width),), (("classes", interface.vocabularies["classes"]),)
         coordinates = (("features", interface.inputs["points"].shape[-1]),)
         self.embed = Linear(coordinates, model, bias=True, builder=builder)
         make_blocks = functools.partial(self.make_blocks, cross=False, deep=deep, builder=builder)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, PositiveInt, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import PROBE_SEED, TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.synthetic_glyphs import DIGITS, draw_point_clouds
 from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -59,10 +59,12 @@ class PointClouds(BaseTask):
             "points": InputSpec((config.batch_size, config.max_points, 2), jnp.float32, Modality.POINTS),
             "lengths": InputSpec((config.batch_size,)),
         }
-        self.interface = TaskInterface(inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output)
+        self.interface = TaskInterface(
+            inputs, {"classes": len(CLASSES)}, output=POINT_CLASSIFICATION.output, class_names=CLASSES
+        )
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        first = self.training_batches(VALIDATION_SEED + 1)[0]
+        first = self.training_batches(PROBE_SEED)[0]
         self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
         self.probe_batch = {name: self._shown[name] for name in ("points", "lengths")}
 

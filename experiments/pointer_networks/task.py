@@ -31,7 +31,7 @@ from transformer.config import (
     TupleLimits,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import (
@@ -162,7 +162,7 @@ class Geometry(BaseTask):
 
     def _fixed(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Sample examples with one number of points."""
-        return self._read(sample_points(np.random.default_rng(seed), rows, count), np.full(rows, count))
+        return self._read(sample_points(random_generator(*seed), rows, count), np.full(rows, count))
 
     def _read(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray) -> dict[str, np.ndarray]:
         """Return the points in the order in which the model reads them, and their answers."""

@@ -15,7 +15,7 @@ from experiments.sagan.metrics import HalfPredictions, generation_metrics
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, PositiveInt, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import PROBE_SEED, TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
 from transformer.data.images import unscale_pixels
 from transformer.data.png import encode_png
 from transformer.data.synthetic_glyphs import DIGITS
@@ -97,7 +97,7 @@ class PairedDigits(BaseTask):
         discriminator = Objective("discriminator", self._discriminator_loss, trainable=("discriminator/*",))
         self.objectives = (discriminator, Objective("generator", self._generator_loss, trainable=("generator/*",)))
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        first = self.training_batches(VALIDATION_SEED + 1)[0]
+        first = self.training_batches(PROBE_SEED)[0]
         self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
         self.probe_batch = {name: self._shown[name] for name in ("noise", "image")}
 

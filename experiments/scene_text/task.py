@@ -1,7 +1,8 @@
 """Scene text recognition: images of a string along a straight or curved line, with the position of every glyph."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,14 @@ from transformer.config import (
     NumExamples,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    random_generator,
+)
 from transformer.data.images import scale_pixels
 from transformer.tasks.attention_mass import TARGET_OVER_GRID
 from transformer.tasks.axis_labels import GoldAlignment
@@ -83,7 +91,7 @@ class SceneText(ImageToSequenceTask):
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.
         bent = -(-config.num_probe_examples // 2)
-        self.set_probe_batch(self._sample(np.random.default_rng(VALIDATION_SEED + 2), config.num_probe_examples, bent))
+        self.set_probe_batch(self._sample(random_generator(PROBE_SEED), config.num_probe_examples, bent))
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -131,7 +139,7 @@ class SceneText(ImageToSequenceTask):
         rows, at_end, evaluations = self.config.batch_size, split == "test", []
         count = -(-self.config.num_eval_examples // rows)
         for offset, line in enumerate((TextLine.CURVED, TextLine.STRAIGHT)):
-            batches = self._held(seed + offset, count, rows if line is TextLine.CURVED else 0)
+            batches = self._sample_held_out((seed, offset), count, rows if line is TextLine.CURVED else 0)
             references = [text for batch in batches for text in self.format_lines(np.asarray(batch["labels"]))]
 
             def finish(
@@ -139,26 +147,26 @@ class SceneText(ImageToSequenceTask):
             ) -> EvaluationReport:
                 return string_report(self.format_lines(rows["tokens"]), references, shown=_SHOWN)
 
-            name = line.value
+            name, named = line.value, functools.partial(_name_metrics, line)
             evaluations += [
-                Evaluation(f"{name}_loss", split, batches, self.loss_sums, report_means, at_end),
-                Evaluation(name, split, batches, self.decoding_step, finish, at_end),
+                Evaluation(f"{name}_loss", split, batches, self.loss_sums, named(report_means), at_end),
+                Evaluation(name, split, batches, self.decoding_step, named(finish), at_end),
                 Evaluation(
                     f"{name}_looking",
                     split,
                     batches,
                     sum_glyph_attention_mass,
-                    glyph_mass_report,
+                    named(glyph_mass_report),
                     at_end,
                     required_axes=TARGET_OVER_GRID,
                 ),
             ]
         return tuple(evaluations)
 
-    def _held(self, seed: int, count: int, curved: int) -> list[dict[str, np.ndarray]]:
+    def _sample_held_out(self, seed: tuple[int, int], count: int, curved: int) -> list[dict[str, np.ndarray]]:
         """Sample batches whose first `curved` strings are along curved lines."""
-        rows = self.config.batch_size
-        return [self._sample(np.random.default_rng((seed, number)), rows, curved) for number in range(count)]
+        rows, (split, line) = self.config.batch_size, seed
+        return [self._sample(random_generator(split, number, line), rows, curved) for number in range(count)]
 
     def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:
         """Return gold alignments: every grid position of each step's glyph is possible, none is required."""
@@ -191,6 +199,18 @@ class SceneText(ImageToSequenceTask):
                 f"{self.config.max_length}"
             )
         return string, TextLine(before[0]) if before else TextLine.CURVED
+
+
+def _name_metrics(
+    line: TextLine, finish: Callable[[Any, Any], EvaluationReport]
+) -> Callable[[Any, Any], EvaluationReport]:
+    """Return what finishes an evaluation with its metrics named by the line, if that is straight."""
+
+    def finish_named(sums: Any, rows: Any) -> EvaluationReport:
+        report = finish(sums, rows)
+        return report._replace(scalars={f"{line.value}_{name}": value for name, value in report.scalars.items()})
+
+    return finish if line is TextLine.CURVED else finish_named
 
 
 TASK = TaskSpec(SceneTextConfig, SceneText)

@@ -16,7 +16,15 @@ from experiments.speech.metrics import ALL, FIRST, HEARD, monotonicity, monotoni
 from experiments.speech.spoken_digit_synthesis import Voice
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    fingerprint,
+    random_generator,
+)
 from transformer.data.datasets.digit_words import WORDS
 from transformer.data.wav import decode_wav, encode_wav
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_spectrogram
@@ -252,9 +260,7 @@ class SpokenDigitRecognition(Transcription):
         self.opened = opened
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         self.set_probe_batch(
-            self._drawn(
-                opened.splits["validation"], np.random.default_rng(VALIDATION_SEED + 1), config.num_probe_examples
-            )
+            self._drawn(opened.splits["validation"], random_generator(PROBE_SEED), config.num_probe_examples)
         )
 
     @property

@@ -32,7 +32,14 @@ from transformer.config import (
     TupleLimits,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    random_generator,
+)
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import check_batch_size, make_capture_function, refuse_text_options, report_means
@@ -167,7 +174,7 @@ class Summarization(TokenSequenceTask):
         )
         self.objectives = (Objective("summaries", self.loss),)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        random = np.random.default_rng(VALIDATION_SEED + 1)
+        random = random_generator(PROBE_SEED)
         self._shown = [
             self.article_generator.sample(random, config.max_facts, unseen=True)
             for _ in range(config.num_probe_examples)
@@ -276,7 +283,7 @@ class Summarization(TokenSequenceTask):
         count = -(-config.num_eval_examples // config.batch_size)
 
         def articles(facts: Sequence[int], number: int) -> list[Article]:
-            random = np.random.default_rng((seed, *facts, number))
+            random = random_generator(seed, *facts, number)
             return [
                 self.article_generator.sample(random, int(random.choice(facts)), unseen=True)
                 for _ in range(config.batch_size)

@@ -164,7 +164,8 @@ class TextRetrieval(BaseTask):
             *special,
             output=PAIR_EMBEDDING.output,
         )
-        self.objectives = (Objective("contrastive", self._loss),)
+        negatives = "each pair has all others of the batch as negatives"
+        self.objectives = (Objective("contrastive", self._loss, compares_rows=negatives),)
         self.pools = {split: self._pool(split) for split in ("validation", "test")}
         self.evaluations = tuple(self._evaluation(split) for split in self.pools)
         self._shown = self.pools["validation"][: config.num_probe_examples]

@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from experiments.visual_question_answering.data import Question, QuestionVocabulary, tokenize_question
 from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
-from transformer.data.datasets.image_files import decode_image
+from transformer.data.datasets.image_files import MAX_IMAGE_BYTES, decode_image
 from transformer.data.datasets.local_files import reraise_archive_errors
 from transformer.json_reading import read_json
 
@@ -203,7 +203,8 @@ def _question(text: str, answer: str, _: int) -> Question:
 def _image(file: Any) -> UInt8[np.ndarray, "64 64 3"]:
     if not file.is_file():
         raise UserError(f"easy_vqa: no file {file}: {_HOW}")
-    pixels = decode_image(file.read_bytes(), str(file))
+    with file.open("rb") as opened:
+        pixels = decode_image(opened.read(MAX_IMAGE_BYTES + 1), str(file))
     if pixels.shape[:2] != (_SIZE, _SIZE):
         raise UserError(f"easy_vqa: {file} has {pixels.shape[1]} x {pixels.shape[0]} pixels, not {_SIZE} x {_SIZE}")
     return pixels

@@ -84,7 +84,7 @@ class SMemVQA(StatelessModule):
                 setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
         if config.image_readout is ImageReadout.ATTENTION:
             self.correlated = self._embedding_of_places(builder)
-        classes = (("features", interface.vocabularies["classes"]),)
+        classes = (("classes", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", width),), classes, bias=True, builder=builder)
 
     def _embedding_of_places(self, builder: ParameterBuilder) -> Linear:

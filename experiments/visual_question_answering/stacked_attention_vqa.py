@@ -136,7 +136,7 @@ class StackedAttention(StatelessModule):
             self.glimpse = Linear(inner, (("features", config.num_glimpses),), bias=False, builder=builder)
         read = (("features", config.image_features_width + state),)
         self.classify = Linear(read, (("embed", hidden),), bias=True, builder=builder)
-        classes = (("features", interface.vocabularies["classes"]),)
+        classes = (("classes", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", hidden),), classes, bias=True, builder=builder)
 
     def forward(

@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 
 from experiments.visual_question_answering.data import Question, QuestionVocabulary, tokenize_question
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, Batch, GeneratedBatches, random_generator
 from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_scenes
 
@@ -126,7 +126,7 @@ class SceneQuestions(Config, path="scenes"):
         if not 0 <= number < self.test:
             raise UserError(f"image {number}: the test split has images 0 to {self.test - 1}")
         items, _ = self.scene_and_question("test", number)
-        return render_scenes(self.scene_generator, [items], np.random.default_rng((_SEEDS["test"], 2, number)))[0]
+        return render_scenes(self.scene_generator, [items], random_generator(_SEEDS["test"], 2, number))[0]
 
     def fingerprint(self) -> dict[str, str]:
         """Return nothing: no file is read."""
@@ -146,7 +146,7 @@ class SceneQuestions(Config, path="scenes"):
         Returns:
             The scene and the question.
         """
-        items, (question,) = self.sample_scene(np.random.default_rng((_SEEDS[split], 0, number)), 1)
+        items, (question,) = self.sample_scene(random_generator(_SEEDS[split], 0, number), 1)
         return items, question
 
     def sample_scene(self, random: np.random.Generator, count: int) -> tuple[Scene, list[Question]]:
@@ -190,7 +190,7 @@ class _HeldOut(Sequence[Batch]):
         first = number * self.rows
         last = min(first + self.rows, self.questions.num_questions(self.split))
         drawn = [self.questions.scene_and_question(self.split, each) for each in range(first, last)]
-        random = np.random.default_rng((_SEEDS[self.split], 1, number))
+        random = random_generator(_SEEDS[self.split], 1, number)
         images = render_scenes(self.questions.scene_generator, [items for items, _ in drawn], random)
         return self.questions.question_vocabulary.make_batch([question for _, question in drawn], images, self.rows)
 

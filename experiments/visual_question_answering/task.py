@@ -126,7 +126,13 @@ class VisualQuestionAnswering(BaseTask):
             "lengths": InputSpec((rows,)),
         }
         vocabularies = {"tokens": question_vocabulary.vocab_size, "classes": len(question_vocabulary.answers)}
-        self.interface = TaskInterface(inputs, vocabularies, pad_id=0, output=VISUAL_QUESTION_ANSWERING.output)
+        self.interface = TaskInterface(
+            inputs,
+            vocabularies,
+            pad_id=0,
+            output=VISUAL_QUESTION_ANSWERING.output,
+            class_names=question_vocabulary.answers,
+        )
         self.objectives = (Objective("answering", self._loss),)
         splits = {split: questions.held_out_batches(split, rows) for split in ("validation", "test")}
         self.evaluations = tuple(

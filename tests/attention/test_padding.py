@@ -3,6 +3,7 @@
 Other numbers in the same places are the truth: all must be the same to the last bit.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -12,10 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
+from tests.oracles import attention as oracle
 from transformer.attention import (
+    T5,
     Additive,
     AttentionParameters,
+    AttentionPosition,
     AttentionSpec,
     Backend,
     Capture,
@@ -38,6 +43,7 @@ from transformer.attention import (
     zero_hidden_keys,
     zero_padded_queries,
 )
+from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, use_placement
 
 B, Q, K, H, G, D, A = 2, 3, 5, 2, 1, 4, 3
 QUERIES, KEYS = np.array([3, 2]), np.array([3, 5])
@@ -247,3 +253,60 @@ def test_a_hidden_logit_that_is_nan_has_no_effect_on_any_weight() -> None:
         wild, tame = (run(np.where(allowed, logits, np.float32(filling))) for filling in (np.nan, 0.0))
         jax.tree.map(np.testing.assert_array_equal, wild, tame)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(wild))
+
+
+# More queries than one block has, and not a multiple of it: rows of zeros fill the last block.
+LARGE_TERMS = {
+    "a bias of 100": (100.0, 1.0, None),
+    "a bias of 10 at temperature 0.1": (10.0, 0.1, None),
+    "a position bias of 100": (0.0, 1.0, 100.0),
+}
+
+
+@pytest.mark.parametrize(("bias", "temperature", "position"), LARGE_TERMS.values(), ids=LARGE_TERMS)
+def test_the_rows_that_fill_the_last_block_have_no_gradient(
+    bias: float, temperature: float, position: float | None
+) -> None:
+    """Nor has NaN, which is 0 times a weight of exp(100)."""
+    compare_large_terms(600, bias, temperature, position, None)
+
+
+@pytest.mark.slow
+def test_the_rows_that_fill_the_last_block_of_each_device_of_a_ring_have_no_gradient() -> None:
+    devices = jax.devices()[:4]
+    sizes = [4 if axis == "sequence" else 1 for axis in MESH_AXES]
+    mesh = jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
+    compare_large_terms(2400, 100.0, 1.0, None, Placement(mesh, RULES["sp"], SequenceParallel.RING))
+
+
+def compare_large_terms(
+    length: int, bias: float, temperature: float, position: float | None, here: Placement | None
+) -> None:
+    """Compare output and gradients of q, k and v in blocks with the equations in float64."""
+    random = np.random.default_rng(6)
+    q, k, v, cotangent = (random.normal(size=(1, length, 1, 4)).astype(np.float32) for _ in range(4))
+    bias_K = (bias + random.normal(size=(1, 1, 1, length))).astype(np.float32)
+    spec = AttentionSpec(backend=Backend.BLOCKWISE, temperature=temperature)
+    params = AttentionParameters()
+    if position is not None:
+        spec = dataclasses.replace(spec, position=AttentionPosition.T5)
+        params = AttentionParameters(position=T5(jnp.full((32, 1), position, jnp.float32), bidirectional=True))
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2), has_aux=True)
+    def run(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+        with use_placement(here) if here else contextlib.nullcontext():
+            output, _ = attend(q, k, v, spec=spec, bias=bias, params=params)
+        return jnp.sum(cotangent * output), output
+
+    with jax.default_matmul_precision("highest"):
+        (_, output), gradients = run(q, k, v, bias_K)
+    terms: dict[str, Any] = {
+        "scaled": True,
+        "seen_BxQxK": np.ones((1, length, length), bool),
+        "bias": bias_K.astype(np.float64) + (position or 0),
+        "temperature": temperature,
+    }
+    np.testing.assert_allclose(output, oracle.attention(q, k, v, **terms).output, atol=1e-4)
+    for found, expected in zip(gradients, oracle.gradients(q, k, v, cotangent, **terms), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-3 * np.abs(expected).max())

@@ -240,7 +240,7 @@ def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
 
 @jax.jit
 def shaws_terms(params: Shaw, q: Any, weights: Any, positions: Any) -> tuple[Any, Any]:
-    return params.position_logits(q, positions, K), params.position_values(weights, positions)
+    return params.position_logits(q, positions, K, consecutive=True), params.position_values(weights, positions)
 
 
 @pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
@@ -286,7 +286,13 @@ def prepared_score(
     return score(q, prepare_keys(k, kind, position, params), kind, position, params, positions=positions)
 
 
-@pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
+# Every third position, and a descending order far from the keys.
+SCATTERED_BxQ = np.stack([3 * np.arange(Q), 400 - np.arange(Q) ** 2])
+
+
+@pytest.mark.parametrize(
+    "positions", [np.arange(Q)[None], POSITIONS_BxQ, SCATTERED_BxQ], ids=["index", "offset", "scattered"]
+)
 @pytest.mark.parametrize("kind", [Score.DOT, Score.SCALED_DOT], ids=lambda kind: kind.value)
 def test_transformer_xls_score_is_the_sum_of_its_four_terms(kind: Score, positions: np.ndarray) -> None:
     """(a) q_i . k_j + (b) q_i . W R_(i-j) + (c) u . k_j + (d) v . W R_(i-j) (Dai et al. 2019, section 3.3)."""

@@ -54,13 +54,17 @@ EVERY = (*STATISTICS.values(), induction_mass(PERIOD), ONE_REPEATS, GRID, span_m
 
 
 class Case(NamedTuple):
-    """One attention: the facts of its mask, key heads, what is added to the logits, and what divides them."""
+    """One attention: the facts of its mask, key heads, what is added to the logits, and what divides them.
+
+    Where `bias_hides`, the bias is minus infinity at random keys and at every key of some queries.
+    """
 
     facts: Mapping[str, Any] = MappingProxyType({})
     groups: int = H
     bias: tuple[int, ...] | None = None
     position: AttentionPosition = AttentionPosition.NONE
     temperature: float = 1.0
+    bias_hides: bool = False
 
 
 SEGMENTS = (
@@ -80,6 +84,7 @@ CASES = {
     "bias": Case(bias=(B, H, Q, K), temperature=1.7),
     "alibi": Case({"causal": True}, groups=1, position=AttentionPosition.ALIBI),
     "t5_and_dense": Case({"allowed": BY_HEAD}, bias=(1, H, 1, K), position=AttentionPosition.T5),
+    "hiding_bias": Case({"causal": True}, bias=(B, H, Q, K), temperature=0.7, bias_hides=True),
 }
 
 
@@ -89,6 +94,10 @@ def arrays(case: Case) -> dict[str, Any]:
     shapes = {"q": (B, Q, H, D), "k": (B, K, case.groups, D), "v": (B, K, case.groups, D)}
     found: dict[str, Any] = {name: normal(size=shape, scale=1.5).astype(np.float32) for name, shape in shapes.items()}
     found["bias"] = None if case.bias is None else normal(size=case.bias, scale=2).astype(np.float32)
+    if case.bias_hides:
+        hidden = np.random.default_rng(8).random(case.bias) < 0.4
+        hidden[:, :, ::5] = True
+        found["bias"] = np.where(hidden, np.float32(-np.inf), found["bias"])
     found["table"] = normal(size=(8, H)).astype(np.float32) if case.position is AttentionPosition.T5 else None
     return found
 
@@ -120,6 +129,8 @@ def expected_map(case: Case, given: dict[str, Any]) -> Answer:
     seen = np.broadcast_to(expected_seen(case.facts, positions)[:, None], logits.shape)
     if "allowed" in case.facts:
         seen = seen & case.facts["allowed"]
+    if case.bias_hides:
+        seen = seen & (given["bias"] > -np.inf)
     weights = np.zeros_like(logits)
     for place in np.ndindex(B, H, Q):
         if seen[place].any():
@@ -277,7 +288,7 @@ def expected(case_name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 # XLA's attention gives its log-sum-exp alone; all behind it is what is done in blocks.
 BY_XLA = ("none", "causal_lengths", "alibi")
 # Positions and a shape of their own; `make slow` takes the others in blocks as well.
-IN_BLOCKS = ("t5_and_dense", "grouped_offset")
+IN_BLOCKS = ("t5_and_dense", "grouped_offset", "hiding_bias")
 
 
 @pytest.mark.parametrize(

@@ -1413,7 +1413,7 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "loss", lambda first, last: last < 0.9 * first),
-        sampled="every microbatch has negatives of its own alone",
+        sampled="every microbatch would have negatives of its own alone: it is refused",
     ),
     Case(
         "normed_translator",

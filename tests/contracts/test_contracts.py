@@ -145,7 +145,14 @@ def plain(trial: Trial) -> None:
 
 
 def accumulated(trial: Trial) -> None:
-    """Where parts of a batch draw for themselves they still learn; elsewhere `vectorized` holds them to the batch."""
+    """Where parts of a batch draw for themselves they still learn; elsewhere `vectorized` holds them to the batch.
+
+    A loss that compares rows is not split.
+    """
+    if any(objective.compares_rows for objective in trial.setting.task.objectives):
+        with pytest.raises(UserError, match=rf"config\.num_microbatches={MICRO_BATCHES} would change the loss"):
+            trial.alone.made(MICRO_BATCHES)
+        return
     step = jax.jit(trial.alone.made(MICRO_BATCHES), donate_argnums=0)
     _, records = trial.train(step, trial.alone.initial(trial.alone.experiment), trial.case.steps)
     learned(trial.case, records)

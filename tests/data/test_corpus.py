@@ -1,9 +1,11 @@
 """The files of a corpus: how they are found, known and divided, and that their pieces are their texts."""
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -20,6 +22,7 @@ from transformer.data.corpus import (
     read_pieces,
     sample_texts,
 )
+from transformer.data.parquet_metadata import ColumnChunk, page_sizes, read_column_chunks
 from transformer.data.tokenizers.train_tokenizer import train_byte_bpe
 
 # Line ends beside white space of every kind, lines that are long, and letters of one to four bytes.
@@ -189,3 +192,137 @@ def test_what_is_missing_or_has_no_texts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("a")
     with pytest.raises(UserError, match="has become shorter than 13 bytes while it was read"):
         list(read_pieces(FileRange(file, 0, file.size)))
+
+
+def parquet_texts(path: Path) -> list[str]:
+    (file,) = describe_files([path])
+    return [piece.text for piece in read_pieces(FileRange(file, 0, file.size))]
+
+
+STRINGS = (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
+
+
+@pytest.mark.parametrize("kind", [*STRINGS, pyarrow.dictionary(pyarrow.int32(), pyarrow.string())], ids=str)
+def test_texts_of_every_type_of_strings_are_read(kind: pyarrow.DataType, tmp_path: Path) -> None:
+    texts = [f"document {number % 7} é" for number in range(300)]
+    for options in ({}, {"row_group_size": 70}, {"compression": "zstd", "data_page_version": "2.0"}):
+        array = pyarrow.array(texts).cast(kind)
+        pyarrow.parquet.write_table(pyarrow.table({"id": range(300), "text": array}), tmp_path / "a.parquet", **options)
+        assert pyarrow.parquet.ParquetFile(tmp_path / "a.parquet").schema_arrow.field("text").type == kind
+        assert parquet_texts(tmp_path / "a.parquet") == texts
+
+
+def test_a_parquet_that_is_no_utf_8_or_ambiguous_is_refused(tmp_path: Path) -> None:
+    texts = pyarrow.array([b"one", b"tw\xff"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "bytes.parquet")
+    with pytest.raises(UserError, match=r"bytes\.parquet, row group 0: its column 'text' has a text that is not UTF-8"):
+        parquet_texts(tmp_path / "bytes.parquet")
+    twice = pyarrow.table([pyarrow.array(["one"]), pyarrow.array(["other"])], names=["text", "text"])
+    pyarrow.parquet.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(UserError, match=r"twice\.parquet has 2 columns 'text': give the others other names"):
+        parquet_texts(tmp_path / "twice.parquet")
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_the_sizes_of_pages_are_those_of_the_file(version: str, dictionary: bool, tmp_path: Path) -> None:
+    table = pyarrow.table({"id": range(3000), "text": [f"{n % 900} document {'x' * (n % 90)}" for n in range(3000)]})
+    options = {"data_page_version": version, "use_dictionary": dictionary, "row_group_size": 1500}
+    options |= {"data_page_size": 3000, "write_batch_size": 50}
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", **options, write_statistics=True, compression="zstd")
+    metadata = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet").metadata
+    content = (tmp_path / "a.parquet").read_bytes()
+    chunks = read_column_chunks(io.BytesIO(content), len(content), "text")
+    assert len(chunks) == metadata.num_row_groups == 2
+    chunk = metadata.row_group(1).column(1)
+    start = chunk.dictionary_page_offset if dictionary else chunk.data_page_offset
+    assert chunks[1] == (start, start + chunk.total_compressed_size, metadata.row_group(1).num_rows)
+    ends, sizes = [], []
+    with (tmp_path / "a.parquet").open("rb") as file:
+        for size in page_sizes(file, chunks[1]):
+            sizes.append(size)
+            ends.append(file.tell() + size.compressed)
+    # Page behind page the headers lead to the column's end, and their sizes add up to what its metadata says.
+    assert ends[-1] == chunks[1].stop
+    assert len(sizes) > (1 if dictionary else 10)
+    headers = chunk.total_compressed_size - sum(size.compressed for size in sizes)
+    assert sum(size.uncompressed for size in sizes) + headers == chunk.total_uncompressed_size
+
+
+def test_a_page_that_would_fill_memory_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = tmp_path / "a.parquet"
+    # As a value and as the dictionary of many rows: 1 MiB in a few hundred bytes.
+    value = "x" * (1 << 20)
+    for texts in ([value], ["short", value, value]):
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), bomb, compression="zstd")
+        assert bomb.stat().st_size < 5_000
+        assert sum(map(len, parquet_texts(bomb))) == sum(map(len, texts))
+        with monkeypatch.context() as patch:
+            patch.setattr(corpus, "_MAX_PAGE_BYTES", 1 << 16)
+            patch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", None)
+            with pytest.raises(UserError, match=r"row group 0: a page of its column 'text' has 1,048,\d+ bytes, more"):
+                parquet_texts(bomb)
+
+
+def test_rows_are_decoded_together_as_far_as_their_pages_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One long value in the dictionary of many rows.
+    texts = ["x" * 1000] * 300
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    asked, iter_batches = [], pyarrow.parquet.ParquetFile.iter_batches
+
+    def recorded(file: pyarrow.parquet.ParquetFile, rows: int, **options: object) -> object:
+        asked.append(rows)
+        return iter_batches(file, rows, **options)
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", recorded)
+    for most, rows in ((1 << 28, 64), (8_100, 8), (1_100, 1)):
+        monkeypatch.setattr(corpus, "_MAX_PAGE_BYTES", most)
+        assert parquet_texts(tmp_path / "a.parquet") == texts
+        assert asked.pop() == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "its metadata end too early"),
+        (b"\x00", "the page at byte 0 has no size"),
+        (bytes([0x15, 0, 0x15, 1, 0x15, 2, 0]), "the page at byte 0 has no size"),
+        (bytes([0x15, *[0xFF] * 11]), "a number of more than 64 bits"),
+        (bytes([0x1C] * 40), "nested too deep"),
+        (bytes([0x19, 0xFC, *[0xFF] * 8, 0x01]), "too many fields"),
+        (bytes([0x18, *[0xFF] * 9, 0x01]), "have a text of [0-9,]+ bytes"),
+        (bytes([0x1D]), "a field of kind 13"),
+    ],
+)
+def test_malformed_page_headers_are_errors(content: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(page_sizes(io.BytesIO(content), ColumnChunk(0, 10, 1)))
+
+
+def test_a_damaged_footer_does_not_end_the_process(tmp_path: Path) -> None:
+    table = pyarrow.table({"id": range(200), "text": [f"document {n} é" for n in range(200)]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", compression="gzip", row_group_size=50)
+    content = (tmp_path / "a.parquet").read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    whole, random, refused = parquet_texts(tmp_path / "a.parquet"), np.random.default_rng(0), 0
+    for place in random.integers(len(content) - footer, len(content), 300):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << random.integers(8)
+        (tmp_path / "a.parquet").write_bytes(damaged)
+        try:
+            # What is no number of a text, such as a name or a statistic, may differ.
+            assert parquet_texts(tmp_path / "a.parquet") == whole
+        except UserError:
+            refused += 1
+    assert refused > 50
+
+
+def test_a_page_whose_checksum_differs_is_refused(tmp_path: Path) -> None:
+    table = pyarrow.table({"text": ["a text that is changed"] * 3})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", compression="none", write_page_checksum=True)
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(content.replace(b"a text that is changed", b"a text that is damaged", 1))
+    with pytest.raises(UserError, match=r"a\.parquet cannot be read as a \.parquet file: .*CRC"):
+        parquet_texts(tmp_path / "a.parquet")

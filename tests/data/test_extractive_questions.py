@@ -111,7 +111,16 @@ def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
         ({"data": []}, "has no questions"),
         (squad(question=" "), "has no text in 'question'"),
         (squad(answers=[{"text": "eve", "answer_start": 0}]), "character 0 of its context begins 'ann'"),
-        (squad(answers=[{"text": "eve"}]), "the answer 'eve' at -1: it needs a text and its first character"),
+        (squad(answers=[{"text": "eve"}]), "the answer 'eve' at None: it needs a text and its first character"),
+        (squad(answers=[{"text": "ann", "answer_start": False}]), "the answer 'ann' at False: it needs a text"),
+        (squad(answers=[{"text": "ann", "answer_start": 0.0}]), "the answer 'ann' at 0.0: it needs a text"),
+        (squad(is_impossible="false"), "is_impossible='false', which is neither true nor false"),
+        (squad(is_impossible=0), "is_impossible=0, which is neither true nor false"),
+        (squad(is_impossible=None), "is_impossible=None, which is neither true nor false"),
+        (squad(is_impossible=True), "says is_impossible, and has the answer 'ann': remove one of the two"),
+        (squad(answers=[]), "has no answers and does not say is_impossible: true"),
+        (squad(is_impossible=False, answers=[]), "has no answers and does not say is_impossible: true"),
+        (squad(is_impossible=True, answers=None), "has no list 'answers', which the format of SQuAD has"),
     ],
 )
 def test_malformed_files_are_refused_in_one_line(content: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -119,6 +128,37 @@ def test_malformed_files_are_refused_in_one_line(content: dict[str, Any], messag
     with pytest.raises(UserError, match=message) as caught:
         read_questions(tmp_path / "train.json")
     assert "\n" not in str(caught.value)
+
+
+LINE = {"question": "who met bob", "context": CONTEXT, "answers": {"text": ["ann"], "answer_start": [0]}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"answers": ...}, "line 1 has no field 'answers'; its fields are question, context, answer"),
+        ({"answers": None}, "line 1: answers is no JSON object but a NoneType"),
+        ({"answers": [{"text": "ann", "answer_start": 0}]}, "line 1: answers is no JSON object but a list"),
+        ({"answers": {"text": ["ann"]}}, "need two lists of one length, text and answer_start"),
+        ({"answers": {"text": ["ann"], "answer_start": [True]}}, "the answer 'ann' at True: it needs a text"),
+        ({"answers": {"text": [7], "answer_start": [0]}}, "the answer 7 at 0: it needs a text"),
+        ({"is_impossible": "false"}, "is_impossible='false', which is neither true nor false"),
+        ({"is_impossible": True}, "says is_impossible, and has the answer 'ann': remove one of the two"),
+        ({"context": ["ann"]}, "has no text in 'context'"),
+    ],
+)
+def test_lines_whose_answers_are_in_doubt_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    fields = {name: value for name, value in {**LINE, "answer": "ann", **changed}.items() if value is not ...}
+    (tmp_path / "train.jsonl").write_text(json.dumps(fields) + "\n")
+    with pytest.raises(UserError, match=message) as caught:
+        read_questions(tmp_path / "train.jsonl")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_line_with_empty_answers_has_none(tmp_path: Path) -> None:
+    lines = [{**LINE, "answers": {"text": [], "answer_start": []}}, {**LINE, "is_impossible": False}]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [each.answers for each in read_questions(tmp_path / "train.jsonl")] == [(), (Answer("ann", 0),)]
 
 
 def test_names_are_checked() -> None:

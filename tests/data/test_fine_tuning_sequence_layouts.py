@@ -52,10 +52,24 @@ def test_sequences_of_encoders_stand_between_the_tokenizers_own_tokens() -> None
     roberta = DelimiterTokens.of_format(SequenceFormat.ROBERTA, 10, 8, 9)
     assert (bert.join_texts([A]), bert.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, *B, 9])
     assert (roberta.join_texts([A]), roberta.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, 9, *B, 9])
-    assert roberta.join_texts([A, B], 7) == [8, 1, 9, 9, 4, 5, 9]
+    assert roberta.join_texts([A, B], 7) == [8, 1, 2, 9, 9, 4, 9]
     xlnet = DelimiterTokens.of_format(SequenceFormat.XLNET, 10, 8, 9)
     assert (xlnet.join_texts([A]), xlnet.join_texts([A, B])) == ([*A, 9, 8], [*A, 9, *B, 9, 8])
     assert xlnet.join_texts([A, B], 7) == [1, 2, 9, 4, 5, 9, 8]
     assert [each.begin_is_last for each in (bert, roberta, xlnet)] == [False, False, True]
     with pytest.raises(UserError, match=r"sequence_format=bert puts texts between .* the run's tokenizer lacks one"):
         DelimiterTokens.of_format(SequenceFormat.BERT, 10, 8, None)
+
+
+def test_of_two_equal_texts_the_second_is_cut_as_in_berts_code() -> None:
+    bert = DelimiterTokens((0,), (9,), (9,))
+    for first in range(8):
+        for second in range(8):
+            one, other = list(range(1, first + 1)), list(range(11, second + 11))
+            row = bert.join_texts([one, other], 9)
+            while len(one) + len(other) > 9 - 3:
+                if len(one) > len(other):
+                    one.pop()
+                else:
+                    other.pop()
+            assert row == [0, *one, 9, *other, 9]

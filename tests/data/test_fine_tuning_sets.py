@@ -113,3 +113,64 @@ def test_what_cannot_be_read_is_refused_in_one_line(
         open_examples(name, data_dir=folder, classes=classes, problem=FineTuningProblem(problem))
     assert says in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("classes", [(), ("no", "yes")], ids=("scores", "classes"))
+def test_a_pair_in_no_order_is_in_the_split_of_its_swapped_pair(classes: tuple[str, ...], tmp_path: Path) -> None:
+    pairs = [(f"one {n}", f"other {n * 7 % 400}") for n in range(400)]
+    both = [*pairs, *(pair[::-1] for pair in pairs)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{'yes' if classes else 1}\n" for a, b in both))
+    splits = open_examples("pairs.tsv", data_dir=str(tmp_path), classes=classes, problem=FineTuningProblem.SIMILARITY)
+    found = {name: {each.texts for each in split} for name, split in splits.items()}
+    for name, of_split in found.items():
+        assert of_split == {texts[::-1] for texts in of_split}, name
+
+
+@pytest.mark.parametrize(
+    ("problem", "classes", "label", "expected"),
+    [
+        ("regression", (), "3.8", 3.8),
+        ("regression", (), "-2.5e6", -2.5e6),
+        ("regression", (), "1234567", 1234567),
+        ("regression", (), "1e15", 1e15),
+        ("classification", ("true", "false"), "true", 0),
+        ("classification", ("true", "false"), "false", 1),
+        ("classification", ("3.8", "4.0"), "4.0", 1),
+    ],
+)
+def test_labels_of_a_jsonl_are_numbers_and_truths_too(
+    problem: str, classes: tuple[str, ...], label: str, expected: float, tmp_path: Path
+) -> None:
+    lines = "".join(f'{{"text": "essay {n}", "label": {label}}}\n' for n in range(80))
+    (tmp_path / "own.jsonl").write_text(lines)
+    splits = open_examples("own.jsonl", data_dir=str(tmp_path), classes=classes, problem=FineTuningProblem(problem))
+    assert {each.label for split in splits.values() for each in split} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("label", "says"),
+    [
+        ("null", "line 1 has no text in 'label' but a NoneType"),
+        ("[1]", "line 1 has no text in 'label' but a list"),
+        ("NaN", "has the label 'nan', which is no score"),
+        ("Infinity", "has the label 'inf', which is no score"),
+        ("1e999", "has the label 'inf', which is no score"),
+        ("true", "has the label 'true', which is no score"),
+        ('"1_000"', "has the label '1_000', which is no score"),
+        ("1.1e15", "has the score 1100000000000000.0, beyond 1e+15: divide all scores by a constant"),
+        ('"-1.7e308"', "has the score -1.7e308, beyond 1e+15: divide all scores by a constant"),
+    ],
+)
+def test_labels_that_are_no_scores_are_refused(label: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text(f'{{"text": "essay", "label": {label}}}\n' * 80)
+    with pytest.raises(UserError) as told:
+        open_examples("own.jsonl", data_dir=str(tmp_path), problem=FineTuningProblem.REGRESSION)
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(("text", "what"), [("true", "a bool"), ("null", "a NoneType"), ("{}", "a dict")])
+def test_a_text_is_no_truth_value(text: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text(f'{{"text": {text}, "label": 1}}\n')
+    with pytest.raises(UserError, match=f"line 1 has no text in 'text' but {what}"):
+        open_examples("own.jsonl", data_dir=str(tmp_path), problem=FineTuningProblem.REGRESSION)

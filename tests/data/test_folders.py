@@ -185,6 +185,25 @@ def test_examples_in_two_splits_are_told(tmp_path: Path) -> None:
             file.unlink()
 
 
+@pytest.mark.parametrize("sequence_format", ["gpt", "bert"])
+def test_swapped_pairs_and_answers_in_two_splits_are_told(sequence_format: str, tmp_path: Path) -> None:
+    pairs = [f"one {number}\tother {number}\t1" for number in range(100)]
+    swapped = [f"other  {number}\tone {number}\t1" for number in range(3)]
+    choices = [f"story {number}\tgood {number}\tbad {number}\ta" for number in range(100)]
+    reordered = [f"story {number}\tbad {number}\tgood {number}\tb" for number in range(3)]
+    for problem, header, rows, dev in (
+        ("similarity", "first\tsecond\tlabel", pairs, [*swapped, "one 0\tone 1\t1"]),
+        ("choice", "context\ta\tb\tlabel", choices, [*reordered, "story 0\tgood 0\tgood 1\ta"]),
+    ):
+        write(tmp_path, {"x.tsv": "\n".join([header, *rows]), "dev.tsv": "\n".join([header, *dev])})
+        values = {"dataset": "x.tsv", "data_dir": str(tmp_path), "validation_files": "dev.tsv", "problem": problem}
+        values |= {"name": "fine_tuning", "sequence_format": sequence_format, "auxiliary": 0.0, "vocab_size": 300}
+        values |= {"classes": ("a", "b")} if problem == "choice" else {}
+        (tmp_path / problem).mkdir()
+        said = "; ".join(build_task(task_config(values), tmp_path / problem).data_summary)
+        assert "3 of 4 validation examples (" in said
+
+
 PLAIN = {(split, label): 10 * number for number, (split, label) in enumerate((s, c) for s in "tv" for c in "ab")}
 
 

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from tests.data import hostile_tokenizers
 from transformer.config import UserError
 from transformer.data.tokenizers.huggingface_tokenizers import (
     load_gpt2_tokenizer,
@@ -326,3 +327,43 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"tokenizer.json cannot be read"):
         load_huggingface_tokenizer(tmp_path)
+
+
+def test_hostile_files_are_refused_in_a_line_or_read_one_way(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found, messages = {}, {}
+    for number, case in enumerate(hostile_tokenizers.cases()):
+        folder = tmp_path / str(number)
+        case.write(folder)
+        try:
+            tokenizer = load_huggingface_tokenizer(folder)
+        except UserError as error:
+            found[case.name] = True
+            messages[case.name] = str(error).replace(str(folder), "FOLDER")
+        else:
+            readings = [tokenizer.encode(["ab a \ufb01 zebra"]) for _ in range(4)]
+            assert readings.count(readings[0]) == 4, case.name
+            found[case.name] = False
+    assert found == {case.name: case.refused for case in hostile_tokenizers.cases()}
+    assert [name for name, message in messages.items() if "\n" in message or "FOLDER" not in message] == []
+    errors = capfd.readouterr().err  # where the library reports a panic
+    assert {line.partition(",")[0] for line in errors.splitlines()} == {"the tokenizer leaves out merges at random"}
+
+
+def test_a_run_whose_tokenizer_fails_is_refused(tmp_path: Path) -> None:
+    described = hostile_tokenizers.plain()
+    described["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    (tmp_path / "tokenizer_roles.json").write_text(json.dumps({"unknown": 0}))
+    with pytest.raises(UserError, match="cannot be used: the tokenizers library fails: index out of bounds"):
+        load_tokenizer(tmp_path)
+
+
+def test_dropout_is_off_and_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    described = hostile_tokenizers.plain()
+    described["model"]["dropout"] = 0.5
+    hostile_tokenizers.write(tmp_path, described)
+    made = load_huggingface_tokenizer(tmp_path)
+    assert len({tuple(made.encode(["a ab ab a ab a ab"])[0]) for _ in range(30)}) == 1
+    said = "the tokenizer leaves out merges at random, dropout=0.5: this is off, for all texts\n"
+    assert capsys.readouterr().err == said
+    assert json.loads(made.backend.to_str())["model"]["dropout"] is None

@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 import tarfile
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.data.datasets import image_files
 from transformer.data.datasets.image_datasets import open_image_dataset, placeholder_image_dataset
 from transformer.data.datasets.image_files import ResampleFilter, Resizing, decode_image
 from transformer.data.images import (
@@ -194,6 +196,40 @@ def write(root: Path, split: str, count: int, first: int = 0) -> None:
             (root / split / label / f"{number:03}.png").write_bytes(png_of(pixels))
 
 
+@pytest.mark.parametrize(
+    ("counts", "held", "note"),
+    [
+        ({"cat": 5, "dog": 5}, {"cat": [4], "dog": [4]}, "the last training image of a class validates"),
+        (
+            {"cat": 100, "dog": 19, "cow": 2},
+            {"cat": [19, 39, 59, 79, 99], "cow": [1], "dog": [18]},
+            "every 20th training image of a class validates, and the last of a class that has fewer",
+        ),
+        ({"cat": 20, "dog": 39}, {"cat": [19], "dog": [19]}, "every 20th training image of a class validates"),
+    ],
+)
+def test_every_class_validates(counts: dict[str, int], held: dict[str, list[int]], note: str, tmp_path: Path) -> None:
+    for label, count in counts.items():
+        (tmp_path / "pets" / "train" / label).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((2, 2, 3), (number, label.encode()[0], label.encode()[2]), np.uint8)
+            (tmp_path / "pets" / "train" / label / f"{number:03}.png").write_bytes(png_of(pixels))
+    opened = open_image_dataset("pets", data_dir=str(tmp_path))
+    validation = opened.split("validation")
+    found = {label: [] for label in opened.classes}
+    for pixels, number in zip(validation.pixels, validation.labels, strict=True):
+        found[opened.classes[number]].append(int(pixels[0, 0, 0]))
+    assert found == held
+    assert opened.split_note == note
+    assert len(opened.split("train").labels) == sum(counts.values()) - sum(map(len, held.values()))
+
+
+def test_a_class_of_one_image_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 1)
+    with pytest.raises(UserError, match=r"pets has one training image of 'cat', which cannot train and validate"):
+        open_image_dataset("pets", data_dir=str(tmp_path))
+
+
 def test_folders_and_archives_hold_the_same_images(tmp_path: Path) -> None:
     write(tmp_path / "pets", "train", 40)
     write(tmp_path / "pets", "test", 2, first=50)
@@ -305,3 +341,80 @@ def test_the_middle_of_a_resized_image_is_kept() -> None:
     for values in ({"image_size": 0}, {"resize_side": 8}, {"image_size": 8, "resize_side": 7}):
         with pytest.raises(UserError, match="must be at least"):
             Resizing(**values)
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG file whose header says a size, and which has no pixels."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    return b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+
+
+def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 2)
+    with (tmp_path / "pets" / "train" / "cat" / "large.jpg").open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"cat/large\.jpg has 67108865 bytes; at most 67108864 are read"):
+            open_image_dataset("pets", data_dir=str(tmp_path))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_image_of_many_pixels_is_refused_by_its_header() -> None:
+    with pytest.raises(UserError, match=r"^x has 8,193 x 8,192 pixels, more than 67,108,864: make it smaller$"):
+        decode_image(png_header(8193, 8192), "x")
+    with pytest.raises(UserError, match="x is no JPEG or PNG image that can be read"):
+        decode_image(png_header(4, 4), "x")
+
+
+def test_images_that_would_fill_memory_are_refused_at_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "pets", "train", 2)
+    monkeypatch.setattr(image_files, "_MAX_SPLIT_BYTES", 400)
+    with pytest.raises(UserError, match=r"has 4 images of 6 x 6 pixels, 432 bytes in memory: give a smaller config"):
+        open_image_dataset("pets", data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_name_that_would_fill_memory_is_refused(kind: int, tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 2)
+    with tarfile.open(tmp_path / "pets" / "test.tgz", "w:gz", format=kind) as archive:
+        archive.addfile(tarfile.TarInfo("cat/" + "x" * (2 << 20) + ".png"))
+    with pytest.raises(
+        UserError, match=r"test\.tgz cannot be read as an archive: .*it has a header of 2,097,\d+ bytes"
+    ):
+        open_image_dataset("pets", data_dir=str(tmp_path))
+
+
+def test_an_archive_that_is_cut_off_or_damaged_between_files_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "pets", "train", 3)
+    with tarfile.open(tmp_path / "train.tar", "w") as archive:
+        archive.add(tmp_path / "pets" / "train", "train")
+        # Of the last file, by which time every class has its images.
+        last = archive.getmembers()[-1].offset
+    shutil.rmtree(tmp_path / "pets" / "train")
+    content = (tmp_path / "train.tar").read_bytes()
+    assert open_with(tmp_path, content) == 6
+    damaged = bytearray(content)
+    damaged[last] ^= 1
+    headers = b"".join([content[:last], *[_long_name_header()] * 3000, content[last:]])
+    for broken in (content[:last], content[: last + 100], bytes(damaged), headers):
+        with pytest.raises(UserError, match=r"train\.tar cannot be read as an archive") as caught:
+            open_with(tmp_path, broken)
+        assert "\n" not in str(caught.value)
+
+
+def open_with(root: Path, archive: bytes) -> int:
+    """The number of images of a data set whose training images are in an archive."""
+    (root / "pets" / "train.tar").write_bytes(archive)
+    return sum(len(split.labels) for split in open_image_dataset("pets", data_dir=str(root)).splits.values())
+
+
+def _long_name_header() -> bytes:
+    member = tarfile.TarInfo("././@LongLink")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 1
+    return member.tobuf(tarfile.GNU_FORMAT)[:512] + b"a".ljust(512, b"\0")

@@ -53,6 +53,31 @@ def test_a_conll_file_has_a_word_a_line(tmp_path: Path) -> None:
     ]
 
 
+def test_columns_are_parted_by_tabs_and_spaces_alone(tmp_path: Path) -> None:
+    words = ["New\u00a0York", "a\u2003b", "x\u3000y", "c\u2028d", "e\x0cf", "\u0085g", "h\x1ci"]
+    (tmp_path / "train.conll").write_bytes("".join(f" {word} \t B-LOC \r\n" for word in words).encode())
+    assert read_conll(tmp_path / "train.conll") == [(tuple(words), ("B-LOC",) * len(words))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("EU B-ORG\rin O\r\rBonn B-LOC\r", r"line 1 has a carriage return within it: end lines with a line feed"),
+        ("EU B-ORG\nin\rO\n", r"line 2 has a carriage return within it"),
+        ("EU B-ORG\nNew York B-LOC\n", r"line 2 has 3 columns and line 1 has 2: every word has as many"),
+        ("EU NNP B-ORG\n\nin\t\tO\n", r"line 3 has 2 columns and line 1 has 3"),
+        ("EU B-ORG\n\u00a0\n", r"line 2 has one column"),
+        ("EU B-ORG\n\u00a0 O\n", r"line 2 has no visible character in its word"),
+    ],
+    ids=["old ends", "one old end", "a space in a word", "an empty cell", "no label", "white space"],
+)
+def test_lines_that_would_lose_words_are_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_bytes(content.encode())
+    with pytest.raises(UserError, match=message) as caught:
+        read_conll(tmp_path / "train.conll")
+    assert "\n" not in str(caught.value)
+
+
 def test_files_are_refused_in_one_line(tmp_path: Path) -> None:
     for name, content in {"word": "EU\n", "empty": "\n\n", "good": CONLL}.items():
         (tmp_path / f"{name}.conll").write_text(content)
@@ -105,3 +130,37 @@ def test_a_cut_text_loses_the_words_behind_the_cut() -> None:
     assert words.cut(5, [2]) == ([1, 5, 6, 7, 2], [1, 3, -1])
     assert words.cut(4, [2]) == ([1, 5, 6, 2], [1, -1, -1])
     assert words.cut(5, [2, 1]) == ([1, 5, 6, 2, 1], [1, -1, -1])
+
+
+@pytest.mark.parametrize("scheme", [{}, {"E": "L", "S": "U"}, {"I": "M"}])
+def test_schemes_with_ends_and_single_words_mark_the_same_entities(scheme: dict[str, str]) -> None:
+    random = np.random.default_rng(3)
+    for _ in range(200):
+        plain: list[str] = []
+        longer: list[str] = []
+        expected = []
+        while len(plain) < 12:
+            kind, length = random.choice(["PER", "LOC", ""]), int(random.integers(1, 4))
+            if not kind:
+                plain.append("O")
+                longer.append("O")
+                continue
+            expected.append(EntitySpan(kind, len(plain), len(plain) + length))
+            plain += [f"{'I' if number else 'B'}-{kind}" for number in range(length)]
+            marks = ["S"] if length == 1 else ["B", *["I"] * (length - 2), "E"]
+            longer += [f"{scheme.get(mark, mark)}-{kind}" for mark in marks]
+        assert entity_spans(plain) == entity_spans(longer) == expected
+        assert marks_entities(["O", *longer])
+
+
+def test_marks_out_of_place_are_read_as_conlleval_reads_them() -> None:
+    # An end that nothing began, one behind an end, and one of another type are entities of their own.
+    assert entity_spans(["E-X", "E-X", "B-X", "E-Y", "S-X", "I-X"]) == [
+        EntitySpan("X", 0, 1),
+        EntitySpan("X", 1, 2),
+        EntitySpan("X", 2, 3),
+        EntitySpan("Y", 3, 4),
+        EntitySpan("X", 4, 5),
+        EntitySpan("X", 5, 6),
+    ]
+    assert not marks_entities(["O", "NN", "B-X"])

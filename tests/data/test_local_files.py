@@ -1,7 +1,9 @@
 """Files of a user's own: pairs, labeled texts, texts; how they are cut, and what is told of those that are unfit."""
 
+import hashlib
 import json
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import NOTHING_HELD_OUT, HeldOutFiles
+from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.text import open_text_dataset
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
 from transformer.data.datasets.translation import SentencePair, TranslationDataset, open_translation_dataset
@@ -257,3 +260,56 @@ def test_texts_that_are_unfit_are_told_in_one_line(tmp_path: Path) -> None:
         assert says in said(lambda name=name: texts(str(Path(name).parent), tmp_path))
     assert "does not exist" in said(lambda: texts("absent.jsonl", tmp_path))
     assert "does not exist" in said(lambda: texts("e", tmp_path, HeldOutFiles("absent")))
+
+
+ACCENTED = [f"café naïf numéro {number} à Zürich" for number in range(300)]
+SPELLINGS = (
+    lambda text: unicodedata.normalize("NFD", text),
+    lambda text: text.replace(" ", "  "),
+    lambda text: text.replace(" ", "\u00a0"),
+)
+
+
+@pytest.mark.parametrize("respell", SPELLINGS, ids=("nfd", "double spaces", "no-break spaces"))
+def test_two_spellings_of_a_text_are_in_one_split(respell: Callable[[str], str], tmp_path: Path) -> None:
+    (tmp_path / "twins.tsv").write_text(lines([f"{text}\todd" for text in ACCENTED + list(map(respell, ACCENTED))]))
+    opened = open_labeled_texts("twins.tsv", data_dir=str(tmp_path), classes=("even", "odd"))
+    splits = {split: {text for text, _ in examples} for split, examples in opened.splits.items()}
+    for split, texts_of_split in splits.items():
+        others = set().union(*(other for name, other in splits.items() if name != split))
+        assert texts_of_split
+        assert not {respell(text) for text in texts_of_split} & others
+    # A text that is composed and has single spaces stays where it was: the digest is that of the text itself.
+    for text in ACCENTED:
+        part = int(hashlib.sha256(text.encode()).hexdigest()[:16], 16) % 20
+        assert text in splits[{18: "validation", 19: "test"}.get(part, "train")]
+
+
+@pytest.mark.parametrize("respell", SPELLINGS, ids=("nfd", "double spaces", "no-break spaces"))
+def test_an_overlap_is_counted_in_every_spelling(respell: Callable[[str], str]) -> None:
+    splits = {"train": ACCENTED[:20], "validation": list(map(respell, ACCENTED[15:30]))}
+    assert describe_overlap(splits, "texts") == "5 of 15 validation texts are in train as well"
+    in_tuples = {name: [(text, "second") for text in each] for name, each in splits.items()}
+    assert describe_overlap(in_tuples, "texts") == "5 of 15 validation texts are in train as well"
+    # Case is kept: "US" and "us" are two texts.
+    assert not describe_overlap({"train": ["US"], "validation": ["us"]}, "texts")
+
+
+def test_a_column_or_field_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "twice.tsv").write_text("text\tlabel\tlabel\n" + "one\ta\tb\n" * 100)
+    (tmp_path / "twice.jsonl").write_text('{"text": "one", "label": "a", "label": "b"}\n' * 100)
+    for name, says in (
+        ("twice.tsv", "its first line names the column label twice: rename one of them"),
+        ("twice.jsonl", "line 1 is not usable: an object has the key 'label' twice"),
+    ):
+        told = said(lambda name=name: open_labeled_texts(name, data_dir=str(tmp_path), classes=("a", "b")))
+        assert says in told
+
+
+@pytest.mark.parametrize("name", ["old.tsv", "old.jsonl", "old.en,old.de"])
+def test_lines_that_end_with_carriage_returns_alone_are_refused(name: str, tmp_path: Path) -> None:
+    for file in ("old.tsv", "old.jsonl", "old.en", "old.de"):
+        line = '{"source": "a", "target": "b"}' if file.endswith("l") else "one\tother"
+        (tmp_path / file).write_bytes(f"{line}\r{line}\r".encode())
+    told = said(lambda: pairs(name, tmp_path))
+    assert "ends its lines with carriage returns alone: end them with line feeds" in told

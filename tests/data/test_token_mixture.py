@@ -17,7 +17,7 @@ class ArrayShards:
     """Tokens in memory, in place of those of a folder."""
 
     folder = Path("shards")
-    index = ShardIndex(1, "0" * 64, "0" * 64, 10**9, END, (), (), ())
+    index = ShardIndex(2, "0" * 64, "0" * 64, 10**9, END, (), (), (), (), "0" * 64)
 
     def __init__(self, tokens: np.ndarray):
         self.tokens, self.reads = tokens, 0

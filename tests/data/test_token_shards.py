@@ -1,8 +1,10 @@
 """Token shards: what is read of them is what the tokenizer says, and a damaged one is refused."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +59,36 @@ def _change_index(**values: object) -> Callable[[Path], None]:
     return change
 
 
+def _change_documents(folder: Path) -> None:
+    counts = json.loads((folder / "index.json").read_text())["num_documents"]
+    _change_index(num_documents=[counts[0] + 1, counts[1] - 1, *counts[2:]])(folder)
+
+
+def _swap(folder: Path) -> None:
+    """Exchange two shards of one size, as a copy of a folder may."""
+    first, second = (folder / f"0000{number}.tokens" for number in range(2))
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+    index = json.loads((folder / "index.json").read_text())
+    # Sizes as the files have now.
+    index["num_tokens"][:2] = index["num_tokens"][1::-1]
+    _reseal(folder, index)
+
+
+def _overwrite(folder: Path) -> None:
+    path = folder / "00001.tokens"
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+def _reseal(folder: Path, index: dict[str, Any]) -> None:
+    """Write an index with the digest of what it says, as somebody who knows how would."""
+    index["index_sha256"] = hashlib.sha256(
+        json.dumps({name: value for name, value in index.items() if name != "index_sha256"}, sort_keys=True).encode()
+    ).hexdigest()
+    (folder / "index.json").write_text(json.dumps(index))
+
+
 def _truncate(folder: Path) -> None:
     path = folder / "00001.tokens"
     path.write_bytes(path.read_bytes()[:-2])
@@ -68,10 +100,20 @@ def _truncate(folder: Path) -> None:
         (lambda folder: (folder / "index.json").unlink(), "holds no index.json: its token shards are not"),
         (lambda folder: (folder / "00002.tokens").unlink(), "00002.tokens is missing: remove the folder and"),
         (_truncate, "bytes where its index says"),
-        (_change_index(version=2), "version=2"),
+        (
+            _change_index(version=1),
+            "index.json is of version 1 of token shards, where 2 is read: remove the folder and",
+        ),
         (_change_index(num_documents=[1]), "its lists differ in length"),
         (_change_index(end_id=257), "end_id=257 is beyond its vocabulary"),
         (_change_index(num_tokens="a"), "num_tokens"),
+        (_change_index(num_tokens=[10**30]), "num_tokens[0]=1000000000000000000000000000000 must be at most"),
+        (_change_index(end_id=10), "index.json was changed, for its SHA-256 differs: remove the folder"),
+        (_change_index(vocab_size=300), "index.json was changed, for its SHA-256 differs"),
+        (_change_index(tokenizer_sha256="0" * 64), "index.json was changed, for its SHA-256 differs"),
+        (_change_documents, "index.json was changed, for its SHA-256 differs"),
+        (_swap, "00000.tokens is not what its index says, for samples of it differ: remove the folder and"),
+        (_overwrite, "00001.tokens is not what its index says, for samples of it differ"),
     ],
 )
 def test_damaged_token_shards_are_refused_in_one_line(
@@ -99,3 +141,30 @@ def test_damage_that_keeps_the_size_is_found_where_it_is_read_and_by_checksums(s
     path.write_bytes(content[:-2])
     with pytest.raises(UserError, match="has become shorter than its index says"):
         shards.read(0, len(shards))
+
+
+@pytest.mark.parametrize("token", [2**31, 2**31 + 5, 2**32 - 1, 70_000])
+def test_a_number_of_32_bits_is_checked_before_it_could_turn_negative(token: int, shards: TokenShards) -> None:
+    index = json.loads((shards.folder / "index.json").read_text())
+    contents = []
+    for number, count in enumerate(index["num_tokens"]):
+        tokens = np.fromfile(shards.folder / f"{number:05d}.tokens", "<u2").astype("<u4")
+        tokens[count // 2] = token if number == 1 else tokens[count // 2]
+        contents.append(tokens.tobytes())
+        (shards.folder / f"{number:05d}.tokens").write_bytes(contents[-1])
+    digests = [hashlib.sha256(content).hexdigest() for content in contents]
+    _reseal(shards.folder, index | {"vocab_size": 70_000, "shard_sha256": digests, "samples_sha256": digests})
+    opened = TokenShards(shards.folder)
+    assert opened.read(0, index["num_tokens"][0]).max() < 257
+    with pytest.raises(UserError, match=rf"it has the token {token} where its vocabulary has 70,000"):
+        opened.read(0, len(opened))
+    with pytest.raises(UserError, match=rf"it has the token {token} where its vocabulary has 70,000"):
+        opened.check_content()
+
+
+def test_a_sealed_index_with_other_documents_is_found_by_the_check_of_content(shards: TokenShards) -> None:
+    index = json.loads((shards.folder / "index.json").read_text())
+    for changed in ({"end_id": 10}, {"num_documents": [1, *index["num_documents"][1:]]}):
+        _reseal(shards.folder, index | changed)
+        with pytest.raises(UserError, match=r"00000\.tokens has \d+ documents where its index says \d+: remove"):
+            TokenShards(shards.folder).check_content()

@@ -73,7 +73,7 @@ def case(request: pytest.FixtureRequest) -> Case:
         max_length=LENGTH + 2,
     )
     shape = InputSpec((8, LENGTH))
-    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, *SPECIAL)
+    interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, *SPECIAL[:3])
     model = build(config, interface, Precision())
     variables = lively(model, seed)
 

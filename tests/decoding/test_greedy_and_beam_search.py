@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.decoding.table_model import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.decoding.beam import BeamSearch, FinishedHypothesisRule
-from transformer.decoding.generate import DecodedSequences
+from transformer.decoding.generate import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import GreedySearch
 
 EXAMPLES = 3
@@ -70,6 +70,30 @@ def test_greedy_takes_the_most_probable_token_until_the_end(seed: int, more_ends
     rollout = rollout_of(table, GreedySearch(), 7)
     is_the(rollout, [[oracle.greedy(next_token(table, e), end=SPECIAL.eos_id, length=7)] for e in range(EXAMPLES)])
     end_is_last(rollout)
+
+
+def test_every_end_token_ends_a_row() -> None:
+    table, several = random_table(3, EXAMPLES, 8), SPECIAL._replace(other_end_ids=(4, 6))
+    expected = [
+        oracle.greedy(
+            next_token(table, example),
+            end=SPECIAL.eos_id,
+            length=7,
+            completes=lambda tokens: tokens[-1:] in ((4,), (6,)),
+        )
+        for example in range(EXAMPLES)
+    ]
+    assert {one.tokens[-1] for one in expected} & {4, 6}
+    rollout = rollout_of(table, GreedySearch(), 7, tokens=several)
+    is_the(rollout, [[one] for one in expected])
+    # Beams end with each of them too.
+    for tokens, length in zip(*(rollout_of(table, BeamSearch(3), 7, tokens=several))[::2], strict=True):
+        for row, size in zip(tokens, length, strict=True):
+            assert not np.isin(row[: size - 1], several.end_ids).any()
+            assert size == 7 or row[size - 1] in several.end_ids
+    ended = np.asarray(several.with_one_end(jnp.asarray(rollout.tokens)))
+    np.testing.assert_array_equal(ended, np.where(np.isin(rollout.tokens, (4, 6)), SPECIAL.eos_id, rollout.tokens))
+    assert SpecialTokens(pad_id=0, bos_id=4, eos_id=2, other_end_ids=(4,)).never_generated_ids == [0]
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.6, -0.5])

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import json
 import os
 import re
 import shlex
@@ -166,6 +167,36 @@ def test_every_override_of_the_commands_page_works(name: str) -> None:
             # A model that departs from its size has none; nothing else changes.
             assert changed <= {*overrides, "model.size"}
             assert after.get("model.size") in (None, before.get("model.size"))
+
+
+def test_setting_any_key_to_its_present_value_changes_nothing() -> None:
+    # What it does depends on the task, family and size, and on what the config says of the group of the key: each such
+    # case is tried once.
+    tried: set[str] = set()
+    wrong: list[str] = []
+    for name in NAMES:
+        values = values_of(name)
+        expected = resolve_config(values).to_config()
+        for key, value in flatten_config(expected).items():
+            section, *groups = key.split(".")[:-1] or [key]
+            chosen = (
+                {word: values.get(section, {}).get(word) for word in ("name", "family", "size")} if "." in key else {}
+            )
+            group = functools.reduce(lambda part, word: (part or {}).get(word), groups, values.get(section, {}))
+            identity = json.dumps([chosen, groups and group, key, value], sort_keys=True)
+            if value == {} or identity in tried:
+                continue
+            tried.add(identity)
+            word = override_flag(key, value).partition("=")[2]
+            try:
+                found = apply_text_overrides(values, [(key, word)])
+                assert {**found, section: None} == {**values, section: None}
+                if resolve_config(found).to_config() != expected:
+                    wrong.append(f"{name} {key}={word}")
+            except UserError as error:
+                wrong.append(f"{name} {key}={word}: {error}")
+    assert len(tried) > 1500
+    assert wrong == []
 
 
 def words_of(page: str) -> list[tuple[str, str]]:

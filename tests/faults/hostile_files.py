@@ -27,7 +27,7 @@ from transformer.runs.checkpoint_files import Manifest
 from transformer.runs.run_directory import RunStart
 from transformer.storage.json_checksum import add_checksum, strip_checksum
 from transformer.studies.ablations.calibration import Calibration
-from transformer.studies.ablations.registration import Registration
+from transformer.studies.ablations.registration import Registration, hash_registration
 from transformer.studies.ablations.study_metadata import StudyMetadata
 from transformer.studies.sweeps.trial_store import AttemptRecord, OutcomeRecord, TrialRecord
 from transformer.studies.sweeps.worker import VmapSpeedup
@@ -88,9 +88,7 @@ def _manifest(document: Any) -> Any:
 
 
 def _registration(document: Any) -> Any:
-    if isinstance(document, dict) and isinstance(document.get("study"), dict):
-        return {**document, "sha256": hash_config(document["study"])}
-    return document
+    return {**document, "sha256": hash_registration(document)} if isinstance(document, dict) else document
 
 
 def _trial(document: Any) -> Any:

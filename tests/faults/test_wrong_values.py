@@ -21,7 +21,7 @@ from tests.faults.originals import TRANSLATION
 from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
 from tests.studies import tiny
-from transformer.config import RunConfig, UserError, from_config, hash_config
+from transformer.config import RunConfig, UserError, from_config
 from transformer.json_reading import read_dataclass
 from transformer.maps.report.head_history import read_head_statistics
 from transformer.maps.report.run_data import read_curves, read_samples
@@ -34,7 +34,11 @@ from transformer.studies.ablations.calibration import (
     read_calibration,
     write_calibration,
 )
-from transformer.studies.ablations.registration import describe_changes, read_registration
+from transformer.studies.ablations.registration import (
+    check_registration,
+    describe_registration,
+    hash_registration,
+)
 from transformer.studies.ablations.study_metadata import read_metadata, write_metadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import check_recorded_trial, make_trial
@@ -75,10 +79,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         lease.record_outcome(TrialOutcome(TrialState.DONE, 0.5, 2, ""))
     ablation.mkdir()
     write_metadata(ablation, ABOUT)
-    write_json(
-        ablation / "registration.json", {"registered": "2026-01-01", "sha256": hash_config(STUDY), "study": STUDY}
-    )
-    write_calibration(ablation, calibrate(DESIGN, tiny.BASE, effect=1.0, num_studies=2))
+    registration = {"registered": "2026-01-01T00:00:00+00:00", "commit": None, "study": STUDY}
+    write_json(ablation / "registration.json", {**registration, "sha256": hash_registration(registration)})
+    write_calibration(ablation, calibrate(DESIGN, effect=1.0, num_studies=2))
     (ablation / "vmapped" / "x").mkdir(parents=True)
     _note_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
     return {folder.name: folder for folder in (run, sweep, ablation)}
@@ -174,9 +177,9 @@ def _read_run(folder: Path) -> None:
 
 
 def _read_registration(folder: Path) -> None:
-    registration = read_registration(folder)
-    assert registration is not None
-    describe_changes(registration, STUDY)
+    checked = check_registration(folder, ABOUT, STUDY, [], lambda sha256, since: None)
+    assert checked is not None
+    describe_registration(checked)
 
 
 def _read_calibration(folder: Path) -> None:

@@ -112,7 +112,7 @@ def test_classes_are_counted_by_their_names_and_heads_of_other_problems_are_told
     with pytest.raises(UserError, match=r"'classifier.weight' has the shape \(3, 32\); its config asks for \(2, 32\)"):
         read(tmp_path / "fewer", id2label={"0": "no", "1": "yes"})
     with pytest.raises(
-        UserError, match=r"architectures=\['BertForMultipleChoice'\]: of the fine-tuned models only those"
+        UserError, match=r"architectures=\['BertForMultipleChoice'\], which has a head that chooses among texts"
     ):
         read(tmp_path / "choice", architectures=["BertForMultipleChoice"])
 
@@ -141,3 +141,29 @@ def test_a_pooler_that_no_head_reads_is_left_out_of_an_old_folder(tmp_path: Path
     imported = read_model_folder(tmp_path)
     assert "pooler" not in imported.params
     assert any("pooler" in note for note in imported.notes)
+
+
+def test_heads_whose_outputs_mean_something_else_are_refused_with_the_reason(tmp_path: Path) -> None:
+    for problem in ("multi_label_classification", "regression"):
+        with pytest.raises(
+            UserError, match=f"problem_type='{problem}' with 3 outputs: only classes of which one is true"
+        ):
+            read(tmp_path / problem, problem_type=problem)
+    assert read(tmp_path / "score", "bert_score", problem_type="regression").interface.vocabularies["classes"] == 1
+    recorded = recording("bert", FOLDER)
+    weights = {name: value for name, value in recorded.weights.items() if not name.startswith("classifier")}
+    weights |= {"cls.seq_relationship.weight": np.ones((2, 32), "f4"), "cls.seq_relationship.bias": np.ones(2, "f4")}
+    recorded = recorded._replace(weights=weights)
+    for architectures in (["BertForNextSentencePrediction"], None):
+        config = recorded.config | {"architectures": architectures}
+        recorded._replace(about={**recorded.about, "config": config}).write(tmp_path / "next")
+        with pytest.raises(
+            UserError, match=r"the head of next sentences, cls.seq_relationship, is read beside that of"
+        ):
+            read_model_folder(tmp_path / "next")
+    config = recorded.config | {"architectures": ["BertModel"]}
+    recorded._replace(about={**recorded.about, "config": config}).write(tmp_path / "next")
+    assert any(
+        "as its class does not read them: cls.seq_relationship" in note
+        for note in read_model_folder(tmp_path / "next").notes
+    )

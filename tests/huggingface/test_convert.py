@@ -1,7 +1,9 @@
 """Published folders in and out: nothing lost, nothing taken for something else, every refusal with its leaf."""
 
+import collections
 import dataclasses
 import json
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,24 @@ from tests.golden.recordings import EXCHANGED, Recording, recording
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import TRAINING_ONLY_FIELDS
 from transformer.huggingface.convert import CONVERSIONS, ImportedModel, read_model_folder, write_model_folder
+from transformer.huggingface.generation_config import convert_generation_config, generation_config
 from transformer.huggingface.parameter_conversion import parameter_shapes, plan_file_tensors
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import FAMILIES as MODELS
 from transformer.models.registry import build, model_config
+from transformer.tasks.decoding_config import DecodingDefaults
 
+# The tensors by which a head is known.
+TENSORS_OF_HEADS = {
+    "bert": frozenset(
+        {
+            "cls.predictions.transform.dense.weight",
+            "bert.pooler.dense.weight",
+            "cls.seq_relationship.weight",
+        }
+    ),
+    "roberta": frozenset({"lm_head.dense.weight"}),
+}
 NEXT_SENTENCE = "cls.seq_relationship.weight"
 
 
@@ -52,12 +67,64 @@ def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> Non
         assert said[key] == recorded.config.get(key) or (said[key], recorded.config[key]) == ("silu", "swish")
 
 
+@pytest.mark.parametrize(
+    ("name", "architecture", "reason"),
+    [
+        ("gpt2", "GPT2ForSequenceClassification", "which has a head of classes of texts"),
+        ("gpt2", "GPT2DoubleHeadsModel", "which has a second head, of multiple choice"),
+        ("llama", "LlamaModel", "which has no head, while tie_word_embeddings=False"),
+        ("bert_pretraining", "BertForNextSentencePrediction", "which has no head but that of whether a text follows"),
+        ("bert", "BertForMultipleChoice", "which has a head that chooses among texts"),
+        ("bert", "BertLMHeadModel", "which reads texts in one direction"),
+        ("t5", "T5EncoderModel", "which has no decoder"),
+        ("t5", "T5ForTokenClassification", "which has a head of classes of tokens"),
+        ("marian", "MarianModel", "which has no head"),
+        ("gpt2", "MyOwnGPT2", "which is unknown"),
+    ],
+)
+def test_a_class_that_cannot_be_read_is_named_with_the_reason(
+    tmp_path: Path, name: str, architecture: str, reason: str
+) -> None:
+    recorded = recording(name)
+    weights = {key: value for key, value in recorded.weights.items() if key != "lm_head.weight"}
+    weights["score.weight"] = np.ones((2, 32), np.float32)
+    with pytest.raises(UserError) as caught:
+        read(recorded._replace(weights=weights), tmp_path, architectures=[architecture])
+    assert f"architectures=['{architecture}'], {reason}" in str(caught.value)
+    assert recorded.config["architectures"][0] in str(caught.value)
+    assert "tensor" not in str(caught.value)
+
+
+def test_a_model_without_a_head_of_its_own_is_read_with_the_table_as_head(tmp_path: Path) -> None:
+    assert read(recording("gpt2"), tmp_path, architectures=["GPT2Model"]).model["tie_embeddings"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "said"),
+    [
+        ("bart", "encoder_decoder: marian, t5; vit: vit, deit"),
+        ("gpt_neox", "decoder: gpt2, openai-gpt, gptj, bloom, llama, mistral; encoder: bert, roberta"),
+        ("OpenAI_GPT", "did you mean 'openai-gpt'?"),
+        (None, "encoder: bert, roberta"),
+        (["bert"], "did you mean 'bert'?"),
+    ],
+)
+def test_an_unknown_model_type_is_refused_with_those_that_can_be_read(
+    tmp_path: Path, model_type: Any, said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        read(recording("gpt2"), tmp_path, model_type=model_type)
+    assert f"model_type={model_type!r}" in str(caught.value)
+    assert said in str(caught.value)
+    assert ("did you mean" in str(caught.value)) == said.startswith("did")
+
+
 def test_what_has_no_place_is_said(tmp_path: Path) -> None:
     recorded = recording("bert_pretraining")
     alone = {name: value for name, value in recorded.weights.items() if not name.startswith("cls.predictions")}
-    foreign = read(recorded._replace(weights=alone), tmp_path, architectures=["BertForNextSentencePrediction"])
+    foreign = read(recorded._replace(weights=alone), tmp_path, architectures=["BertModel"])
     assert foreign.notes == [
-        "left out, as no model of ours has them: cls.seq_relationship.bias, cls.seq_relationship.weight"
+        "left out, as its class does not read them: cls.seq_relationship.bias, cls.seq_relationship.weight"
     ]
     assert foreign.model["add_pooling_layer"]
     assert foreign.model["head"] == "none"
@@ -73,9 +140,52 @@ def test_both_heads_of_pretraining_are_read_under_the_name_of_either_class(tmp_p
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
 
 
-def test_keys_that_are_not_read_are_said(tmp_path: Path) -> None:
-    foreign = read(recording("gpt2"), tmp_path, rotary_share=0.5, query_norm=False, empty=None, torch_dtype="float16")
-    assert foreign.notes == ["keys of config.json that are not read: query_norm, rotary_share"]
+@pytest.mark.parametrize(
+    ("name", "keys", "said"),
+    [
+        (
+            "gpt2",
+            {"rotary_share": 0.5, "query_norm": False, "empty": None, "torch_dtype": "float16"},
+            "keys of config.json that are not read: query_norm, rotary_share",
+        ),
+        (
+            "gpt2",
+            {"embd_pdrop": 0.5},
+            "config.json has embd_pdrop=0.5; further training has the rate of resid_pdrop there, 0.1",
+        ),
+        (
+            "bert",
+            {"classifier_dropout": 0.5},
+            "config.json has classifier_dropout=0.5; further training has the rate of hidden_dropout_prob there, 0.1",
+        ),
+        (
+            "marian",
+            {"activation_dropout": 0.2},
+            "config.json has activation_dropout=0.2; further training has no such dropout",
+        ),
+    ],
+)
+def test_what_is_not_read_is_said(tmp_path: Path, name: str, keys: dict[str, Any], said: str) -> None:
+    assert read(recording(name), tmp_path, **keys).notes == [said]
+
+
+def test_of_two_names_of_a_key_the_alias_counts_as_in_transformers(tmp_path: Path) -> None:
+    foreign = read(recording("gpt2"), tmp_path / "gpt2", num_attention_heads=2)
+    assert foreign.model["heads"] == 2
+    assert foreign.notes == [
+        "config.json has n_head=4 and num_attention_heads=2: the second counts, as in transformers"
+    ]
+    section, _ = CONVERSIONS["t5"].convert_config({"num_layers": 2, "num_hidden_layers": 3}, frozenset())
+    assert (section["encoder_layers"], section["decoder_layers"]) == (3, 2)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -> None:
+    recorded = recording("gpt2")
+    damaged = recorded.weights["transformer.h.1.ln_1.weight"].copy()
+    damaged[3:5] = value
+    with pytest.raises(UserError, match=r"'transformer\.h\.1\.ln_1\.weight' has 2 of 32 values that are not finite"):
+        read(renamed(recorded, str, **{"transformer.h.1.ln_1.weight": damaged}), tmp_path)
 
 
 def test_a_model_without_padding_counts_its_positions_from_the_first_row(tmp_path: Path) -> None:
@@ -175,7 +285,6 @@ def test_a_tensor_missing_extra_or_of_another_shape_is_named(tmp_path: Path, nam
         ("gpt2", "scale_attn_by_inverse_layer_idx", True),
         ("gpt2", "scale_attn_weights", False),
         ("gpt2", "activation_function", "mish"),
-        ("gpt2", "embd_pdrop", 0.5),
         ("openai_gpt", "afn", "tanh"),
         ("gptj", "rotary_dim", 4),
         ("bloom", "apply_residual_connection_post_layernorm", True),
@@ -193,13 +302,21 @@ def test_a_tensor_missing_extra_or_of_another_shape_is_named(tmp_path: Path, nam
         ("marian", "normalize_before", True),
         ("marian", "share_encoder_decoder_embeddings", False),
         ("marian", "decoder_attention_heads", 2),
-        ("marian", "activation_dropout", 0.1),
         ("t5", "feed_forward_proj", "gated-relu"),
         ("t5", "dense_act_fn", "silu"),
         ("t5", "is_gated_act", True),
         ("roberta", "pad_token_id", -2),
         ("roberta", "pad_token_id", None),
-        ("gpt2", "model_type", "gpt_neox"),
+        ("gpt2", "is_causal", False),
+        ("llama", "is_causal", None),
+        ("gpt2", "vocab_size", 0),
+        ("gpt2", "n_layer", 10**7),
+        ("gpt2", "is_encoder_decoder", True),
+        ("t5", "is_decoder", True),
+        ("llama", "layer_types", ["sliding_attention", "full_attention"]),
+        ("llama", "rope_scaling", {"rope_type": "yarn", "factor": 1.0, "attention_factor": 0.5}),
+        ("roberta", "hidden_act", "relu"),
+        ("roberta", "max_position_embeddings", 2),
     ],
 )
 def test_a_config_that_no_model_expresses_is_refused_by_its_key(
@@ -216,12 +333,12 @@ def test_a_config_that_no_model_expresses_is_refused_by_its_key(
     ("name", "key", "value"), [("gpt2", "n_embd", "32"), ("llama", "hidden_size", "x"), ("bert", "hidden_size", [32])]
 )
 def test_a_value_of_the_wrong_kind_is_refused(tmp_path: Path, name: str, key: str, value: Any) -> None:
-    with pytest.raises(UserError, match=r"wrong kind|must be a int"):
+    with pytest.raises(UserError, match=rf"config\.json: {key}=.* must be a int"):
         read(recording(name), tmp_path, **{key: value})
 
 
-def test_a_key_that_a_config_needs_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no n_layer"):
+def test_a_key_that_must_not_be_null_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config\.json: n_layer=None is a NoneType; it must be a int"):
         read(recording("gpt2"), tmp_path, n_layer=None)
 
 
@@ -266,10 +383,154 @@ def test_an_export_names_what_cannot_be_expressed(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_head_of_roberta_has_gelu_whatever_its_blocks_have(tmp_path: Path) -> None:
+    foreign = read(recording("roberta"), tmp_path)
+    model = model_config(foreign.model | {"activation": "relu"})
+    shapes = parameter_shapes(build(model, foreign.interface, Precision()).functional.shapes())
+    with pytest.raises(UserError, match=r"roberta: config\.model\.activation=relu is not gelu, which its head has"):
+        CONVERSIONS["roberta"].write_config(model, shapes)
+    bare = model_config(foreign.model | {"activation": "relu", "head": "none", "output_bias": False})
+    shapes = parameter_shapes(build(bare, foreign.interface, Precision()).functional.shapes())
+    assert CONVERSIONS["roberta"].write_config(bare, shapes)["hidden_act"] == "relu"
+
+
 def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> None:
     foreign = read(recording("gpt2"), tmp_path)
     with pytest.raises(UserError, match="exists and is not empty"):
         write_model_folder(tmp_path, model_config(foreign.model), foreign.params)
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "decoding"),
+    [
+        ({"eos_token_id": [2, 5, 5, 50256, -1]}, None, {"end_ids": (2, 5)}),
+        ({"eos_token_id": 2}, {"eos_token_id": [3, 4, 3]}, {"end_ids": (3, 4)}),
+        ({"eos_token_id": [2, 5]}, {"transformers_version": "5.24.0"}, {}),
+        (
+            {"eos_token_id": 2, "repetition_penalty": 1.3, "temperature": 0.2, "num_beams": 1, "max_length": 20},
+            None,
+            {"end_ids": (2,), "repetition_penalty": 1.3},
+        ),
+        (
+            {},
+            {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "suppress_tokens": [7], "bad_words_ids": [[8], [2]]}
+            | {"eos_token_id": 2, "max_new_tokens": 9},
+            {"end_ids": (2,), "forbidden_ids": (8, 7), "temperature": 0.6, "top_k": 50, "top_p": 0.9}
+            | {"max_new_tokens": 9},
+        ),
+    ],
+)
+def test_generation_is_as_the_folder_has_it(
+    tmp_path: Path, config: dict[str, Any], file: dict[str, Any] | None, decoding: dict[str, Any]
+) -> None:
+    if file is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(file))
+    foreign = read(recording("gpt2"), tmp_path, **({"eos_token_id": None, "bos_token_id": None} | config))
+    assert foreign.generation.decoding == decoding
+    assert foreign.notes == []
+    written = generation_config(DecodingDefaults(**decoding), None, {"eos_token_id": 2})
+    again = convert_generation_config({}, written or {"eos_token_id": 2}, 53, searches=False).decoding
+    assert again == {"end_ids": (2,)} | decoding | ({"end_ids": (2, 3, 4)} if decoding.get("end_ids") == (3, 4) else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "file", "said"),
+    [
+        (
+            "gpt2",
+            {"no_repeat_ngram_size": 3, "min_length": 5},
+            None,
+            "config.json has min_length=5, no_repeat_ngram_size=3, which generation does not honor here",
+        ),
+        (
+            "gpt2",
+            {},
+            {"min_p": 0.05, "do_sample": True, "bad_words_ids": [[1, 2]], "begin_suppress_tokens": [4], "num_beams": 1},
+            "generation_config.json has bad_words_ids=[[1, 2]], begin_suppress_tokens=[4], min_p=0.05, which "
+            "generation does not honor here",
+        ),
+        (
+            "t5",
+            {},
+            {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "forced_bos_token_id": 3, "my_option": 1},
+            "generation_config.json has early_stopping=True, forced_bos_token_id=3, length_penalty=2.0, my_option=1, "
+            "which generation does not honor here",
+        ),
+    ],
+)
+def test_options_of_generation_that_are_not_honored_are_said(
+    tmp_path: Path, name: str, config: dict[str, Any], file: dict[str, Any] | None, said: str
+) -> None:
+    if file is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(file))
+    foreign = read(recording(name), tmp_path, **config)
+    assert foreign.notes == [said]
+    assert foreign.generation.num_beams == (4 if name == "t5" else None)
+
+
+@pytest.mark.parametrize(
+    "file", [{"eos_token_id": [2, 9.5]}, {"eos_token_id": "2"}, {"suppress_tokens": 1}, {"repetition_penalty": "x"}]
+)
+def test_options_of_generation_that_make_no_sense_are_refused(tmp_path: Path, file: dict[str, Any]) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(file))
+    with pytest.raises(UserError, match=f"generation_config.json: {next(iter(file))}"):
+        read(recording("gpt2"), tmp_path)
+
+
+SWEEP = json.loads((Path(__file__).parents[1] / "golden" / "config_sweep.json").read_text())["classes"]
+# What only training reads, or only the length and the memory of texts; logits of a short text do not depend on these.
+_NOT_IN_SHORT_TEXTS = {"dropout", "attention_dropout", "max_length", "memory_length", "relative_attention_max_distance"}
+
+
+@pytest.mark.parametrize("model_type", SWEEP)
+def test_the_config_classes_are_those_recorded(model_type: str) -> None:
+    recorded = SWEEP[model_type]["keys"]
+    ours = CONVERSIONS[model_type].class_keys
+    assert {key: default for key, (_, default) in ours.items()} == {
+        key: value["default"] for key, value in recorded.items()
+    }
+    for key, (kind, _) in ours.items():
+        words = set(recorded[key]["kind"].replace("typing.", "").replace("[", " ").replace("]", " ").split(" | "))
+        assert ("None" in words) == (type(None) in typing.get_args(kind)), key
+        for name in ("int", "float", "bool", "str"):
+            assert (name in words) >= (kind is {"int": int, "float": float, "bool": bool, "str": str}[name]), key
+    family = CONVERSIONS[model_type]
+    for alias, name in SWEEP[model_type]["aliases"].items():
+        # T5's number of decoder layers is that of the usual name.
+        assert family.key_aliases.get(alias) == name or alias in family.simplified_keys
+
+
+@pytest.mark.parametrize("model_type", SWEEP)
+def test_no_variation_of_a_key_is_read_as_another_model(model_type: str) -> None:
+    recorded, family = SWEEP[model_type], CONVERSIONS[model_type]
+
+    def section_of(config: dict[str, Any]) -> tuple[Any, Any]:
+        section, interface = family.convert_config(config, TENSORS_OF_HEADS.get(model_type, frozenset()))
+        model_config(section)
+        return section, interface
+
+    def in_short_texts(read: tuple[Any, Any]) -> tuple[Any, Any]:
+        return {key: value for key, value in read[0].items() if key not in _NOT_IN_SHORT_TEXTS}, read[1]
+
+    usual = section_of(recorded["config"])
+    outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
+    wrong, refusals = [], []
+    for key, value, theirs in recorded["varied"]:
+        rest = {name: stated for name, stated in recorded["config"].items() if name != key}
+        try:
+            found = section_of(rest if value == "absent" else {**rest, key: value})
+            ours = "same" if found == usual else theirs if in_short_texts(found) == in_short_texts(usual) else "other"
+        except UserError as error:
+            ours = "refused"
+            refusals.append((key, value, str(error)))
+        outcomes[theirs, ours] += 1
+        if theirs != "none" and ours not in (theirs, "refused"):
+            wrong.append((key, value, theirs, ours))
+    assert wrong == []
+    assert [said for *_, said in refusals if "\n" in said] == []
+    # Not all is refused.
+    assert outcomes["same", "same"] > 50
+    assert outcomes["other", "other"] > 5
 
 
 @pytest.mark.parametrize("family", CONVERSIONS.values(), ids=list(CONVERSIONS))

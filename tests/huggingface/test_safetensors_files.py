@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from transformer.config import UserError
 from transformer.huggingface import safetensors_files
@@ -139,16 +140,38 @@ def test_what_was_written_is_read_back_in_its_own_type(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     types = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
     written = {name: generator.standard_normal((2, 3)).astype(kind) for name, kind in types.items()}
-    safetensors_files.write_tensors(tmp_path / "model.safetensors", written)
+    specs = {name: safetensors_files.TensorSpec.of(value) for name, value in written.items()}
+    safetensors_files.write_tensors(tmp_path, specs, written.items())
+    of_library = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    assert {name: value.tobytes() for name, value in of_library.items()} == {n: v.tobytes() for n, v in written.items()}
     headers = safetensors_files.read_folder_headers(tmp_path)
     for name, tensor in safetensors_files.read_tensors(headers, list(written)):
         assert safetensors_files.FLOAT_TYPES[headers[name].dtype] == name == str(tensor.dtype)
         assert tensor.tobytes() == written[name].tobytes()
 
 
+def test_tensors_beyond_the_size_of_a_file_are_written_in_shards(tmp_path: Path) -> None:
+    written = {f"t{number}": np.full((number, 4), number, np.float32) for number in range(1, 6)}  # 16 bytes a row
+    specs = {name: safetensors_files.TensorSpec.of(value) for name, value in written.items()}
+    safetensors_files.write_tensors(tmp_path, specs, written.items(), max_shard_bytes=64)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    # As the library of Hugging Face divides them: 1 + 2 rows, then 3, 4, and 5, which is larger than a file should be.
+    files = [f"model-{number:05d}-of-00004.safetensors" for number in range(1, 5)]
+    assert index == {
+        "metadata": {"total_size": 16 * 15},
+        "weight_map": {"t1": files[0], "t2": files[0], "t3": files[1], "t4": files[2], "t5": files[3]},
+    }
+    headers = safetensors_files.read_folder_headers(tmp_path)
+    read = dict(safetensors_files.read_tensors(headers, list(written)))
+    for name, value in written.items():
+        np.testing.assert_array_equal(read[name], value)
+    with pytest.raises(ValueError, match="is not 't1'"):
+        safetensors_files.write_tensors(tmp_path, specs, [("t2", written["t2"])])
+
+
 def shards(folder: Path, where: dict[str, Any]) -> Path:
-    safetensors_files.write_tensors(folder / "one.safetensors", {"a": np.ones(2, np.float32)})
-    safetensors_files.write_tensors(folder / "two.safetensors", {"b": np.zeros(3, np.float32)})
+    safetensors.numpy.save_file({"a": np.ones(2, np.float32)}, folder / "one.safetensors")
+    safetensors.numpy.save_file({"b": np.zeros(3, np.float32)}, folder / "two.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     return folder
 
@@ -175,9 +198,8 @@ def test_an_index_that_lies_is_refused(tmp_path: Path, where: dict[str, Any], sa
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
-    safetensors_files.write_tensors(
-        tmp_path / "two.safetensors", {"b": np.zeros(3, np.float32), "a": np.zeros(2, np.float32)}
-    )
+    both = {"b": np.zeros(3, np.float32), "a": np.zeros(2, np.float32)}
+    safetensors.numpy.save_file(both, tmp_path / "two.safetensors")
     with pytest.raises(UserError, match=r"tensor 'a' twice, in one\.safetensors and in two\.safetensors"):
         safetensors_files.read_folder_headers(tmp_path)
 
@@ -187,3 +209,16 @@ def test_a_folder_without_tensors_is_refused(tmp_path: Path) -> None:
         safetensors_files.read_folder_headers(tmp_path)
     with pytest.raises(UserError, match="is no folder"):
         safetensors_files.read_folder_headers(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_tensor_that_is_not_finite_is_refused(tmp_path: Path, dtype: str, value: float) -> None:
+    spoilt = np.ones((3, 4), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    spoilt[2, 1] = value
+    file = tmp_path / safetensors_files.WEIGHTS
+    safetensors_files.write_tensors(file, {"a": np.ones(2, np.float32), "b": spoilt, "c": np.arange(3)})
+    headers = safetensors_files.read_folder_headers(tmp_path)
+    assert len(list(safetensors_files.read_tensors(headers, ["a", "c"]))) == 2
+    with pytest.raises(UserError, match=r"model\.safetensors: tensor 'b' holds NaN or infinity"):
+        list(safetensors_files.read_tensors(headers, ["a", "b"]))

@@ -117,6 +117,9 @@ def test_of_several_heads_every_second_pair_chooses(run: Path, tmp_path: Path) -
         ("links", "x-y" + "\n" * 9, "'x-y' is no list of links"),
         ("links", "0-9" + "\n" * 9, "leave the pair out, or say --target_first or --first_word_index"),
         ("links", "0-0 -1-0" + "\n" * 9, "is no list of links"),
+        ("links", "\n" * 9, "links has no links: give those of at least one pair"),
+        ("source", "A\n\n \nB\n" + "A\n" * 5, "source: line 2, and 1 more, is empty: fill or remove it"),
+        ("target", "A\n" * 8 + "\u00a0\n", "target: line 9 is empty: fill or remove it"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(

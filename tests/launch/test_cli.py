@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli, flag_parsing
+from launch import cli, flag_parsing, generate
 from launch.command import Arguments, Command, Flag
 from launch.platform import ACCELERATORS, choose_platform, has_device, without_chosen_platform
 from transformer.config import UserError, flatten_config
@@ -130,8 +130,8 @@ def test_an_override_is_read_by_the_type_that_its_key_declares(config_file, word
     assert type(found) is type(value)
 
 
-def test_the_last_override_wins_and_the_rest_of_the_config_stays(config_file):
-    arguments = parsed(config_file, "--config.seed=1", "--config.model.heads=4", "--config.seed=2")
+def test_overrides_are_set_and_the_rest_of_the_config_stays(config_file):
+    arguments = parsed(config_file, "--config.model.heads=4", "--config.seed=2")
     expected = parsed(config_file).config
     assert arguments.base == expected
     assert arguments.config == expected | {"seed": 2, "model": expected["model"] | {"heads": 4}}
@@ -246,6 +246,12 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
             "unknown flag --learning_rate: a key of the config is set as --config.optimizer.lea",
         ),
         (["--learning_rate=1e-3"], "--config.optimizer.learning_rate=1e-3"),
+        (["--config.seed=1", "--config.seed=2"], "--config.seed=1 and --config.seed=2 set the same key: leave one"),
+        (["--config.seed=1", "--config.seed=1"], "--config.seed=1 and --config.seed=1 set the same key"),
+        (
+            ["--config.parameter_averages.ema.decay=0.5", "--config.parameter_averages.ema=none"],
+            "--config.parameter_averages.ema=none set the same key",
+        ),
         (["--model.width", "8"], "unknown flag --model.width: a key of the config is set as --config.model.width=8"),
         (["--seed"], "a key of the config is set as --config.seed=VALUE"),
         (["--wrokdir=y"], "unknown flag --wrokdir: did you mean '--workdir'"),
@@ -260,6 +266,20 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
 def test_mistakes_in_flags_and_overrides(capsys, config_file, words, says):
     line = refusal(capsys, f"--config={config_file}", "--workdir=runs/x", *words)
     assert says in line.replace('"', "'")
+
+
+def test_a_flag_and_an_override_of_its_key_are_refused(capsys, config_file):
+    words = (f"--config={config_file}", "--workdir=runs/x", "--config.task.data_dir=a", "--data_dir=b")
+    command = dataclasses.replace(COMMAND, flags=(*COMMAND.flags, Flag("data_dir", "the data")))
+    said = refusal(capsys, *words, command=command)
+    assert said == "error: --data_dir=b sets config.task.data_dir too: leave one of them out\n"
+
+
+def test_a_seed_has_the_range_of_a_config_s(capsys, config_file):
+    assert flag_parsing.parse_arguments(generate.COMMAND, ["--workdir=runs/x", f"--seed={2**32 - 1}"]).seed == 2**32 - 1
+    for seed in (2**32, -1):
+        with pytest.raises(UserError, match=rf"--seed={seed} must be at (most 4294967295|least 0)"):
+            flag_parsing.parse_arguments(generate.COMMAND, ["--workdir=runs/x", f"--seed={seed}"])
 
 
 def test_missing_flags_name_an_example(capsys, config_file):

@@ -1,5 +1,6 @@
 """`launch.convert`: a published folder becomes a run on which everything works, and a run becomes such a folder."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -131,6 +132,32 @@ def test_a_language_model_comes_in_speaks_and_goes_out(
 
 
 @pytest.mark.slow
+def test_a_text_ends_with_each_end_token_of_the_folder_which_go_out_again(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (f"--dataset={data}", "--context_length=12")
+    asked = ("--text=the fox", "--max_new_tokens=8", "--no_maps")
+
+    def text_of(run: Path, source: Path) -> str:
+        assert call(convert, f"--from_pretrained={source}", f"--workdir={run}", *words) == 0
+        capsys.readouterr()
+        assert call(generate, f"--workdir={run}", *asked) == 0
+        return capsys.readouterr().out.removesuffix("\n").removeprefix("the fox")
+
+    source = publish("gpt2", tmp_path / "in")
+    whole = text_of(tmp_path / "before", source)
+    # The last letter that has not stood before: everything in front of it remains.
+    place = max(number for number, letter in enumerate(whole) if letter not in whole[:number])
+    tokenizer = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    ends = [tokenizer.token_to_id(SPECIAL["gpt2"]["eos_token"]), tokenizer.token_to_id(whole[place])]
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    assert place > 0
+    assert text_of(tmp_path / "after", source) == whole[:place]
+    assert call(convert, f"--workdir={tmp_path / 'after'}", f"--save_pretrained={tmp_path / 'out'}") == 0
+    assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == ends
+
+
+@pytest.mark.slow
 def test_a_run_that_was_converted_trains_further(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,7 +200,7 @@ def pairs(tmp_path: Path) -> Path:
             id="scores",
             marks=pytest.mark.slow,
         ),
-        pytest.param("bert", CLASSIFIERS, "a,b,c", "", id="three classes", marks=pytest.mark.slow),
+        pytest.param("bert", CLASSIFIERS, "a,b,c", "initialized randomly: classes", id="other classes"),
     ],
 )
 def test_any_bert_becomes_a_classifier_of_the_users_texts(
@@ -193,8 +220,72 @@ def test_any_bert_becomes_a_classifier_of_the_users_texts(
     read, params = load_file(source / "model.safetensors"), state.variables.params
     table = read["bert.embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(np.asarray(params["embedding"]["table"]), table)
-    if not says:
-        np.testing.assert_array_equal(np.asarray(params["classes"]["kernel"]), read["classifier.weight"].T)
+    if name == "bert" and recordings == CLASSIFIERS:
+        assert "the head begins anew: the classes are a, b, c, and there no, perhaps, yes" in said
+
+
+ORDERS = [
+    *(("bert", order) for order in itertools.permutations(("no", "perhaps", "yes"))),
+    *(("bert_tokens", order) for order in (("yes", "no", "perhaps"), ("perhaps", "yes", "no"))),
+    ("bert", ("YES", "No", "Perhaps")),
+    ("bert", ("yes", "never", "no")),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [pytest.param(*each, marks=pytest.mark.slow) for each in ORDERS[:4]] + ORDERS[4:],
+    ids=[f"{name} {' '.join(order)}" for name, order in ORDERS],
+)
+def test_a_head_keeps_what_its_outputs_mean_in_any_order_of_the_labels(
+    name: str, order: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run = publish("bert", tmp_path / "in"), tmp_path / "run"
+    recording(name, CLASSIFIERS).write(source)
+    labels = [order[number % 3] for number in range(80)]
+    if name == "bert":
+        file = tmp_path / "texts.tsv"
+        rows = [f"{number} cats\t{label}" for number, label in enumerate(labels)]
+        file.write_text("\n".join(["text\tlabel", *rows]))
+    else:
+        file = tmp_path / "words.conll"
+        file.write_text("\n\n".join(f"w{number} {label}" for number, label in enumerate(labels)))
+    problem = {"bert": "classification", "bert_tokens": "token_classification"}[name]
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={file}", f"--problem={problem}")
+    assert call(convert, *words, f"--classes={','.join(order)}", "--context_length=20", "--batch_size=8") == 0
+    said = capsys.readouterr().out
+    _, setting, state = load_run(run)
+    assert setting.class_names == order
+    weight, bias = (load_file(source / "model.safetensors")[f"classifier.{part}"] for part in ("weight", "bias"))
+    head = {part: np.asarray(values) for part, values in state.variables.params["classes"].items()}
+    for number, label in enumerate(order):
+        there = ("no", "perhaps", "yes").index(label.lower()) if label != "never" else None
+        if there is not None:
+            np.testing.assert_array_equal(head["kernel"][:, number], weight[there])
+            assert head["bias"][number] == bias[there]
+        else:
+            assert not np.any(np.all(head["kernel"][:, number] == weight, axis=-1))
+            assert head["bias"][number] == 0
+    if "never" in order:
+        assert "classes matched by name: 2 of 3; initialized randomly: never" in said
+    else:
+        assert ("classes matched by name: all 3" in said) == (order != ("no", "perhaps", "yes"))
+
+
+def test_a_folder_that_names_no_class_takes_the_users_names_and_says_so(
+    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run = publish("bert", tmp_path / "in", CLASSIFIERS), tmp_path / "run"
+    config = json.loads((source / "config.json").read_text())
+    config |= {"id2label": {str(number): f"LABEL_{number}" for number in range(3)}}
+    (source / "config.json").write_text(json.dumps(config))
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={pairs}", "--problem=entailment")
+    assert call(convert, *words, "--classes=yes,no,perhaps", "--context_length=20", "--batch_size=8") == 0
+    assert "names no class: its outputs are taken to be yes, no, perhaps, in this order" in capsys.readouterr().out
+    config |= {"id2label": {"1": "no", "2": "perhaps", "3": "yes"}}
+    (source / "config.json").write_text(json.dumps(config))
+    said = refusal(capsys, *words[:1], f"--workdir={tmp_path / 'other'}", *words[2:])
+    assert "must name the classes 0 to 2" in said
 
 
 def test_what_a_classifier_needs_is_told(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -383,6 +474,9 @@ def test_a_published_model_of_words_keeps_its_head(
     (tmp_path / file).write_text(content)
     source, run = publish(name.split("_")[0], tmp_path / "in", CLASSIFIERS), tmp_path / "run"
     recording(name, CLASSIFIERS).write(source)
+    if flags:
+        config = json.loads((source / "config.json").read_text()) | {"id2label": {"0": "O", "1": "B-X", "2": "I-X"}}
+        (source / "config.json").write_text(json.dumps(config))
     words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={tmp_path / file}", *flags)
     assert call(convert, *words, "--context_length=24", "--batch_size=8", "--steps=1") == 0
     said = capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 from launch import cli
 from launch.command import Command
 from launch.flag_parsing import parse_arguments
-from launch.generate import COMMAND, print_as_utf8, read_texts
+from launch.generate import COMMAND, arrange_answers_by_line, print_as_utf8, read_texts
 from transformer.config import UserError
 
 
@@ -58,3 +58,9 @@ def test_a_text_and_a_file_and_what_is_no_text_are_refused(tmp_path: Path, monke
     typed(monkeypatch, b"caf\xe9\n")
     with pytest.raises(UserError, match=r"^standard input is not UTF-8: .*; convert it, for example with iconv"):
         given()
+
+
+def test_an_answer_is_one_line_whatever_ends_lines_it_has() -> None:
+    answers = ["one\ntwo", "a\rb", "c\r\nd"]
+    lines = arrange_answers_by_line(["x", "", "y", "z"], answers)
+    assert lines == [r"one\ntwo", "", r"a\rb", r"c\r\nd"]

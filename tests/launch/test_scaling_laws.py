@@ -92,3 +92,13 @@ def test_what_cannot_be_fitted_is_refused(sweep: Path, capsys: pytest.CaptureFix
     assert "1 finished runs" in call(capsys, f"--runs={sweep / 'trials' / '0'}", code=2).err
     assert "pass only one of them" in call(capsys, f"--runs={sweep}", f"--workdir={sweep}", code=2).err
     assert "report validation/nothing" in call(capsys, f"--workdir={sweep}", "--metric=validation/nothing", code=2).err
+
+
+def test_an_exponent_at_an_end_of_its_search_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, loss in enumerate((2.0, 2.1, 2.2, 2.3, 2.4)):
+        make_run(tmp_path / "trials" / f"{number}", 100_000 * 4**number, 2_000_000, loss)
+    said = call(capsys, f"--workdir={tmp_path}").out
+    assert "alpha = 0.001  (too few runs for an interval)  not determined: 0.001" in said
+    found = json.loads((tmp_path / "scaling.json").read_text())["fits"]
+    assert found["parameters"]["undetermined"].keys() == {"alpha"}
+    assert found["flops"]["undetermined"] == {}

@@ -139,6 +139,26 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("sweep.log_uniform('model.widht', 1, 2)", ["--num_trials=2"], "unknown key config.model.widht"),
         ("sweep.uniform('model.width', 8, 16)", ["--num_trials=2"], "is a float; it must be a int (in the trial"),
         ("sweep.choice('model.heads', [2, 3])", [], "(in the trial model.heads=3)"),
+        (
+            "sweep.choice('optimizer.learning_rate', [1e-3, 1e-2])",
+            ["--config.optimizer.learning_rate=0.5"],
+            "--config.optimizer.learning_rate would not reach every run: get_sweep() sets optimizer.learning_rate",
+        ),
+        (
+            "sweep.chain(sweep.choice('steps', [4]), sweep.choice('seed', [1, 2]))",
+            ["--config.seed=3"],
+            "--config.seed would not reach every run: get_sweep() sets seed",
+        ),
+        (
+            "sweep.choice('model.lora', [{'rank': 1}])",
+            ["--config.model.lora.rank=2"],
+            "--config.model.lora.rank would not reach every run: get_sweep() sets model.lora",
+        ),
+        (
+            "sweep.choice('task.data_dir', ['a', 'b'])",
+            ["--data_dir=c"],
+            "--data_dir would replace config.task.data_dir, which get_sweep() sets",
+        ),
         ("sweep.choice('seed', [1, 2])", ["--num_trials=0"], "--num_trials=0 must be at least 1"),
         ("sweep.choice('seed', [1, 2])", ["--num_workers=0"], "--num_workers=0 must be at least 1"),
         ("sweep.choice('seed', [1, 2])", ["--search_algorithm=annealing"], "--search_algorithm=annealing is unknown"),
@@ -226,3 +246,32 @@ def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys
     assert "the space holds 2 different trials, fewer than --num_trials=9: all are tried" in out
     assert {trial.config["seed"] for trial in trial_store.trials()} == {4}
     assert "0 of 2 finished; 2 pending" in out
+
+
+@pytest.mark.parametrize("engine", ["grid", "random", "tpe"])
+@pytest.mark.parametrize(
+    ("space", "total"),
+    [
+        (
+            "sweep.chain(sweep.choice('optimizer.learning_rate', [1e-3, 1e-2]), "
+            "sweep.choice('optimizer.learning_rate', [1e-2, 1e-1]))",
+            3,
+        ),
+        # A value written out and the base config's own are one config.
+        ("sweep.chain(sweep.choice('model.heads', [2, 4]), sweep.choice('optimizer.warmup_steps', [2]))", 2),
+    ],
+)
+def test_points_that_are_one_config_are_counted_once(capsys, tmp_path, config_file, monkeypatch, engine, space, total):
+    """A sweep that waits for more different trials than its space has ends with some that are pending for ever."""
+    totals = []
+    monkeypatch.setattr(sweep, "run_workers", lambda *words, **settings: totals.append(settings["total"]))
+    words = [f"--config={config_file(space)}", f"--search_algorithm={engine}"]
+    code, out, err = call(capsys, *words, f"--workdir={tmp_path / 'whole'}")
+    assert (code, err, totals) == (0, "", [total])
+    assert "fewer than" not in out
+    _, out, _ = call(capsys, *words, f"--workdir={tmp_path / 'more'}", "--num_trials=9")
+    assert totals == [total, total]
+    assert f"the space holds {total} different trials, fewer than --num_trials=9: all are tried" in out
+    if engine != "grid":
+        call(capsys, *words, f"--workdir={tmp_path / 'less'}", "--num_trials=1")
+        assert totals[2:] == [1]

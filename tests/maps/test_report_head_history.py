@@ -134,6 +134,32 @@ def test_a_damaged_line_is_named_and_no_file_is_no_fault(tmp_path):
         read_head_statistics(tmp_path / "heads.jsonl")
 
 
+@pytest.mark.parametrize("table", ["[[1.0, 2.0], [3.0]]", "[[], [1.0]]", "[[true]]", "[[[1.0]]]", "[1.0]"])
+def test_a_ragged_table_is_named(tmp_path, table):
+    (tmp_path / "heads.jsonl").write_text(f'{{"step": 1, "site": "a", "entropy": {table}}}\n')
+    with pytest.raises(UserError, match=r"heads\.jsonl:1 holds 'entropy', which is not a list of lists of numbers"):
+        read_head_statistics(tmp_path / "heads.jsonl")
+
+
+def test_a_folder_is_no_file_of_records(tmp_path):
+    (tmp_path / "heads.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"heads\.jsonl is no regular file, but a folder: it is not read"):
+        read_head_statistics(tmp_path / "heads.jsonl")
+
+
+@pytest.mark.parametrize("value", ["1.7e308", "-1.7976931348623157e308", "1e-320", "17", "null", "NaN"])
+def test_every_number_of_a_double_is_one(tmp_path, value):
+    (tmp_path / "heads.jsonl").write_text(f'{{"step": 1, "site": "a", "entropy": [[{value}]]}}\n')
+    ((found,),) = read_head_statistics(tmp_path / "heads.jsonl")["a"][1]["entropy"]
+    assert found == (None if value in ("null", "NaN") else float(value))
+
+
+def test_a_line_with_a_key_twice_is_named(tmp_path):
+    (tmp_path / "heads.jsonl").write_text('{"step": 1, "step": 2, "site": "a"}\n{"step": 3, "site": "a"}\n')
+    with pytest.raises(UserError, match=r"heads\.jsonl:1 is no JSON object with step and site"):
+        read_head_statistics(tmp_path / "heads.jsonl")
+
+
 def test_many_steps_are_thinned_to_what_can_be_seen(store):
     records = {step: {"entropy": [[float(step)] * 4] * 3} for step in range(3000)}
     (table,) = training_table(records, store.sites[0])

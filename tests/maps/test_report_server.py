@@ -108,6 +108,24 @@ def test_it_is_for_reading_alone(server, method):
     assert b"<script>" not in answer.partition(b"\r\n\r\n")[2]
 
 
+def drip(connection: socket.socket) -> None:
+    for _ in range(1000):
+        connection.sendall(b"X: y\r\n")
+        time.sleep(0.02)
+
+
+def test_a_client_that_drips_its_request_is_left():
+    with PageServer(0, ServedPage(b"page", "one"), deadline=0.2) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n")
+            # Each byte comes well before the timeout of a read.
+            with pytest.raises(ConnectionError):
+                drip(connection)
+        assert ask(server.port)[2] == b"page"
+        server.shutdown()
+
+
 @pytest.mark.parametrize("port", [70_000, -1])
 def test_a_port_that_cannot_be_is_refused_in_one_line(port):
     with pytest.raises(UserError, match=f"port={port} cannot be used") as caught:

@@ -33,12 +33,25 @@ def visible(
     return seen
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scaled: bool, seen_BxQxK: np.ndarray) -> Answer:
-    """softmax(q k^T) v, or softmax(q k^T / sqrt(D)) v, over the visible keys; no visible key gives zeros."""
+def attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    scaled: bool,
+    seen_BxQxK: np.ndarray,
+    bias: np.ndarray | float = 0.0,
+    temperature: float = 1.0,
+) -> Answer:
+    """softmax((q k^T + bias) / temperature) v over the visible keys; no visible key gives zeros.
+
+    The products are divided by sqrt(D) if `scaled`.
+    """
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     logits = np.einsum("bqhd,bkhd->bhqk", q, k)
     if scaled:
         logits = logits / np.sqrt(q.shape[-1])
+    logits = (logits + bias) / temperature
     weights = np.zeros_like(logits)
     for b, h, i in np.ndindex(logits.shape[:3]):
         seen = seen_BxQxK[b, i]
@@ -49,17 +62,26 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scaled: bool, seen
 
 
 def gradients(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, cotangent: np.ndarray, *, scaled: bool, seen_BxQxK: np.ndarray
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    cotangent: np.ndarray,
+    *,
+    scaled: bool,
+    seen_BxQxK: np.ndarray,
+    bias: np.ndarray | float = 0.0,
+    temperature: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The gradients of sum(cotangent * output) with respect to q, k and v.
 
-    By hand: dV = W^T dO, dW = dO V^T, dS = W (dW - rowsum(W dW)), dQ = dS K, dK = dS^T Q.
+    By hand: dV = W^T dO, dW = dO V^T, dS = W (dW - rowsum(W dW)) / temperature, dQ = dS K, dK = dS^T Q.
     """
     q, k, v, cotangent = (np.asarray(x, np.float64) for x in (q, k, v, cotangent))
-    weights = attention(q, k, v, scaled=scaled, seen_BxQxK=seen_BxQxK).weights
+    terms = {"bias": bias, "temperature": temperature}
+    weights = attention(q, k, v, scaled=scaled, seen_BxQxK=seen_BxQxK, **terms).weights
     of_v = np.einsum("bhqk,bqhd->bkhd", weights, cotangent)
     of_weights = np.einsum("bqhd,bkhd->bhqk", cotangent, v)
-    of_logits = weights * (of_weights - np.sum(weights * of_weights, axis=-1, keepdims=True))
+    of_logits = weights * (of_weights - np.sum(weights * of_weights, axis=-1, keepdims=True)) / temperature
     if scaled:
         of_logits = of_logits / np.sqrt(q.shape[-1])
     return (

@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,6 +335,26 @@ def test_what_would_be_written_through_a_link_is_refused(run: Path, tmp_path: Pa
         with pytest.raises(UserError, match=rf"{name} is a link, and what is written"), start as path:
             RunDirectory.open(path)
     assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "metrics.jsonl", "heads.jsonl", "report.html", "log.txt", "checkpoints.json"]
+)
+def test_a_folder_where_a_file_is_to_stand_is_refused(run: Path, name: str):
+    (run / name).unlink(missing_ok=True)
+    (run / name).mkdir()
+    for start in (RunDirectory.claim(run, CONFIG), contextlib.nullcontext(run)):
+        with pytest.raises(UserError, match=rf"{name} is a folder, and a file is to stand there"), start as path:
+            RunDirectory.open(path)
+
+
+@pytest.mark.parametrize("name", ["maps", "checkpoints", "tensorboard"])
+def test_a_file_where_a_folder_is_to_stand_is_refused(run: Path, name: str):
+    shutil.rmtree(run / name, ignore_errors=True)
+    (run / name).write_text("")
+    for start in (RunDirectory.claim(run, CONFIG), contextlib.nullcontext(run)):
+        with pytest.raises(UserError, match=rf"{name} is a file, and a folder is to stand there"), start as path:
+            RunDirectory.open(path)
 
 
 def test_a_run_directory_may_itself_be_reached_by_a_link(run: Path, tmp_path: Path):

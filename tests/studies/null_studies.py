@@ -1,6 +1,7 @@
 """How often ablations get a verdict where arms are equal, and where one is worse: simulated studies in many settings.
 
     python -m tests.studies.null_studies
+    python -m tests.studies.null_studies unequal     # the arms whose noise is unequal alone
 
 `tests/records/verdicts.md` has its tables and how long it took, `docs/guides/ablations.md` the highest rates, and
 `test_simulation.py` runs a tenth.
@@ -16,9 +17,10 @@ import numpy as np
 from scipy import stats
 
 from transformer.studies.ablations.ablation import Ablation
-from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms
-from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
+from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms, second_opinion
+from transformer.studies.ablations.hyperparameter_selection import StudyResults, select_hyperparameters
 from transformer.studies.ablations.run_result import RunResult
+from transformer.studies.ablations.study_warnings import noise_caveats
 
 SEEDS, ARMS = (3, 5, 8), (2, 3, 4, 5, 6)
 EFFECT = 2.0  # of the studies that measure power, in standard deviations of the paired differences
@@ -34,10 +36,17 @@ METRICS = {
     "one arm diverges where it is worst, a run of five": "lost 0.2",
     "one arm diverges where it is worst, two runs of five": "lost 0.4",
     "a run of 30 fails": "failed",
+    "skewed noise": "skewed",
+    "skewed noise, in one arm with four times the spread": "unstable",
+    "one arm in which a run of ten is bad": "bad",
 }
+UNEQUAL = ("skewed noise, in one arm with four times the spread", "one arm in which a run of ten is bad")
+"""What the t test does not hold its level in: equal means of noise that is neither normal nor equal."""
 _RATE = "optimizer.learning_rate"
 _PENALTIES = (1.0, 0.0, 1.0)  # of each learning rate, in standard deviations of the noise
 _STUCK = 100.0
+_SPREAD = 4.0  # of the unstable arm's noise
+_BAD_RUN = 20.0  # by how much a bad run is worse, in standard deviations of the noise
 
 
 class Setting(NamedTuple):
@@ -76,24 +85,38 @@ def num_studies(setting: Setting) -> int:
     kind = METRICS[setting.metric].partition(" ")[0]
     if kind in ("loss", "independent") and not setting.tuned:
         return 20_000 if setting.arms == 2 else 5_000
+    if kind in ("skewed", "unstable", "bad"):
+        return 2_000
     return 5_000 if kind == "accuracy" or setting.seeds == max(SEEDS) else 2_000
 
 
 def measure(setting: Setting, studies: int) -> Rate:
     """Return the rate of false verdicts of a setting."""
     random = np.random.default_rng([list(settings()).index(setting), 2026])
-    return _rate(sum(_is_false(setting, _study(setting, random)) for _ in range(studies)), studies)
+    return _rate(sum(_is_false(setting, compare_arms(_study(setting, random))) for _ in range(studies)), studies)
+
+
+def measure_with_second_opinion(setting: Setting, studies: int) -> tuple[Rate, Rate]:
+    """Return the rate of false verdicts, and that of those against which the second opinion has nothing to say."""
+    random = np.random.default_rng([list(settings()).index(setting), 2026])
+    false, unopposed = 0, 0
+    for _ in range(studies):
+        study = _study(setting, random)
+        pairs = [pair for pair in compare_arms(study) if pair.verdict in ("better", "worse")]
+        false += bool(pairs)
+        unopposed += any(not noise_caveats(pair, second_opinion(study, pair)) for pair in pairs)
+    return _rate(false, studies), _rate(unopposed, studies)
 
 
 def has_power(setting: Setting) -> bool:
     """Return whether one arm can be worse by `EFFECT`: not where it differs already."""
-    return not METRICS[setting.metric].startswith("lost")
+    return not METRICS[setting.metric].startswith("lost") and setting.metric not in UNEQUAL
 
 
 def measure_power(setting: Setting, studies: int) -> Rate:
     """Return how often the arm that is worse by `EFFECT` is called worse."""
     random = np.random.default_rng([list(settings()).index(setting), 2027])
-    seen = sum(_study(setting, random, EFFECT)[0].verdict == "worse" for _ in range(studies))
+    seen = sum(compare_arms(_study(setting, random, EFFECT))[0].verdict == "worse" for _ in range(studies))
     return _rate(seen, studies)
 
 
@@ -111,8 +134,8 @@ def _is_false(setting: Setting, pairs: Sequence[Comparison]) -> bool:
     )
 
 
-def _study(setting: Setting, random: np.random.Generator, effect: float = 0.0) -> list[Comparison]:
-    """Judge a study whose second arm is worse by `effect` standard deviations of the paired differences.
+def _study(setting: Setting, random: np.random.Generator, effect: float = 0.0) -> StudyResults:
+    """Simulate a study whose second arm is worse by `effect` standard deviations of the paired differences.
 
     Seeds move all of their runs, and learning rates those of all arms alike.
     """
@@ -131,6 +154,13 @@ def _study(setting: Setting, random: np.random.Generator, effect: float = 0.0) -
         reported, selection = (random.binomial(examples, errors) / examples for _ in range(2))
     elif kind == "independent":
         selection = moved - noise + random.normal(size=shape)
+    elif kind in ("skewed", "unstable", "bad"):
+        own = random.exponential(size=shape) - 1 if kind != "bad" else noise.copy()
+        if kind == "unstable":
+            own[1] *= _SPREAD
+        elif kind == "bad":
+            own[1] += _BAD_RUN * ((random.random(shape[1:]) < 0.1) - 0.1)
+        reported, selection = moved - noise + own, selection - noise + own
     elif kind == "stuck":
         stuck = 2 * _STUCK * (random.random(shape) < 0.4)
         reported, selection = reported + stuck, selection + stuck
@@ -140,10 +170,10 @@ def _study(setting: Setting, random: np.random.Generator, effect: float = 0.0) -
         states[1][noise[1] > stats.norm.ppf(1 - float(share))] = "diverged"
     elif kind == "failed":
         states[random.random(shape) < 1 / 30] = "failed"
-    return _judge(setting, reported, selection, states)
+    return _results(setting, reported, selection, states)
 
 
-def _judge(setting: Setting, reported: np.ndarray, selection: np.ndarray, states: np.ndarray) -> list[Comparison]:
+def _results(setting: Setting, reported: np.ndarray, selection: np.ndarray, states: np.ndarray) -> StudyResults:
     rates = tuple(range(reported.shape[1]))
     names = [f"arm{number}" for number in range(setting.arms)]
     spec = Ablation(
@@ -160,20 +190,32 @@ def _judge(setting: Setting, reported: np.ndarray, selection: np.ndarray, states
         state, chosen_by = states[arm, rate, seed], float(selection[arm, rate, seed])
         known = None if state in ("diverged", "failed") else float(value)
         runs.append(RunResult(names[arm], "", seed, hyperparameters, state, chosen_by, known, {}, None, {}, 1, "", ""))
-    return compare_arms(select_hyperparameters(spec, runs))
+    return select_hyperparameters(spec, runs)
 
 
 def main() -> None:
     """Print a table of false verdicts and one of power: a row a metric and number of arms, a column a seed count."""
     began = time.monotonic()
-    false, power = {}, {}
+    unequal = sys.argv[1:] == ["unequal"]
+    false, power, unopposed = {}, {}, {}
     for setting in settings():
-        false[setting] = measure(setting, num_studies(setting))
+        if unequal and METRICS[setting.metric] not in ("skewed", "unstable", "bad"):
+            continue
+        if setting.metric in UNEQUAL:
+            false[setting], unopposed[setting] = measure_with_second_opinion(setting, num_studies(setting))
+        else:
+            false[setting] = measure(setting, num_studies(setting))
         if has_power(setting):
             power[setting] = measure_power(setting, NUM_POWER_STUDIES)
-        told = (*setting, *false[setting], *power.get(setting, ()), f"{time.monotonic() - began:.0f} s")
+        told = (
+            *setting,
+            *false[setting],
+            *power.get(setting, ()),
+            *unopposed.get(setting, ()),
+            f"{time.monotonic() - began:.0f} s",
+        )
         print(*told, sep="\t", file=sys.stderr, flush=True)
-    for rates in (false, power):
+    for rates in (false, power, unopposed):
         print("| studies | arms | 3 seeds | 5 seeds | 8 seeds |\n| --- | --- | --- | --- | --- |")
         for metric, tuned, arms in itertools.product(METRICS, (False, True), ARMS):
             of_seeds = [rates.get(Setting(metric, tuned, seeds, arms)) for seeds in SEEDS]
@@ -181,8 +223,10 @@ def main() -> None:
             if cells:
                 print(f"| {metric}{', tuned' if tuned else ''} | {arms} | {cells} |")
         print()
-    highest = max(false.values(), key=lambda rate: rate.high)
-    print(f"The highest upper end of an interval is {100 * highest.high:.1f}%, of {highest.count} in {highest.of:,}.")
+    equal = [rate for setting, rate in false.items() if setting.metric not in UNEQUAL]
+    highest = max(equal, key=lambda rate: rate.high)
+    of = f"{highest.count} in {highest.of:,}"
+    print(f"Of arms with equal noise the highest upper end of an interval is {100 * highest.high:.1f}%, of {of}.")
 
 
 if __name__ == "__main__":

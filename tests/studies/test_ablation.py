@@ -95,6 +95,7 @@ def test_seeds_of_a_flag_that_are_none_are_refused(text):
 
 def test_seeds_of_a_flag_take_the_place_of_the_study_s():
     assert replace_seeds(ablation(), "7, 8,9").seeds == (7, 8, 9)
+    assert replace_seeds(ablation(), "0,4294967295").seeds == (0, 4294967295)  # the range of config.seed
 
 
 def test_every_seed_task_arm_and_value_is_one_run():

@@ -70,6 +70,7 @@ def expected_in_row(result: dict, arm: dict) -> list[float | None]:
     row = [arm["mean"], *(arm["interval"] or ()), arm["iqm"]["value"], *(arm["iqm"]["interval"] or ())]
     if pair:
         row += [pair["difference"], *(pair["interval"] or ()), pair["p_adjusted"], pair["p"], pair["p_permutation"]]
+        row += [pair["p_bootstrap"]]
         row += [pair["improvement"]["value"], *(pair["improvement"]["interval"] or ())]
     runs, target = arm["run_counts"], arm["to_target"]
     return [
@@ -100,7 +101,7 @@ def test_the_table_of_arms_is_the_result(result, page):
     page.get_by_text("Each task by itself").first.click()
     pairs = [pair for pair in result["comparisons"] if pair["task"] is not None]
     for row, pair in zip(page.locator("#tasks-table tbody tr").all(), pairs, strict=True):
-        probabilities = [pair[name] for name in ("p_adjusted", "p", "p_permutation")]
+        probabilities = [pair[name] for name in ("p_adjusted", "p", "p_permutation", "p_bootstrap")]
         assert_shown(numbers_in(row), [pair["difference"], *(pair["interval"] or ()), *probabilities])
 
 

@@ -910,3 +910,67 @@ def test_the_summary_says_who_wins_by_how_much_and_what_was_not_seen() -> None:
 )
 def test_numbers_have_the_digits_that_their_error_leaves(value: float, error: float | None, text: str) -> None:
     assert round_to_error(value, error) == text
+
+
+def study_of_an_unstable_arm(factor: float, skewed: bool) -> dict[str, Any]:
+    """Two arms of which the second is better, with so much more noise, at three learning rates and eight seeds."""
+    study = spec(tuning_grid={RATE: (1e-3, 3e-3, 1e-2)}, seeds=tuple(range(8)))
+    draw = np.random.default_rng(6)
+    cells = []
+    for arm, rate in itertools.product(("pre", "post"), (1e-3, 3e-3, 1e-2)):
+        noise = (draw.exponential(size=8) - 1) if skewed else draw.normal(size=8)
+        size, gain = (factor, -0.6 * factor) if arm == "post" else (1.0, 0.0)
+        values = 5 * (rate != 3e-3) + 20 + gain + size * noise
+        cells += row(arm, values.tolist(), hyperparameters={RATE: rate})
+        cells = [each._replace(seed=number % 8) for number, each in enumerate(cells)]
+    return analyze(study, cells, {})
+
+
+def test_the_second_opinion_warns_of_unequal_spreads_and_skewness_beside_the_verdict() -> None:
+    equal = study_of_an_unstable_arm(1.0, skewed=False)["comparisons"][0]
+    assert equal["caveats"] == []
+    assert 1 / 2 < equal["spread_ratio"] < 2
+    result = study_of_an_unstable_arm(6.0, skewed=True)
+    pair = result["comparisons"][0]
+    assert pair["spread_ratio"] > 3
+    assert pair["skewness"] > 2
+    assert f"spreads differ {pair['spread_ratio']:.2g} x" in pair["caveats"]
+    assert "skewed differences" in pair["caveats"]
+    # More than one test in twenty would be off by as much on this side.
+    assert pair["p_bootstrap"] > pair["p_adjusted"]
+    if pair["verdict"] in ("better", "worse"):
+        (sentence,) = (line for line in result["summary"] if line.startswith("post is "))
+        assert "skewed differences" in sentence
+
+
+def test_a_verdict_that_the_bootstrap_does_not_see_says_so() -> None:
+    """Four small gains that are alike and a smaller one: mean over error is large by the luck of a small spread."""
+    gains = [0.05, 0.20, 0.21, 0.20, 0.22]
+    study = spec(tuning_grid={RATE: (1e-3, 1e-2, 3e-2)})
+    cells = [
+        each
+        for arm, rate in itertools.product(("pre", "post"), (1e-3, 1e-2, 3e-2))
+        for each in row(
+            arm,
+            [
+                10 * (rate != 1e-2) + seed + (arm == "post") * (gain if rate == 1e-2 else 4 * (gain - 0.1))
+                for seed, gain in enumerate(gains)
+            ],
+            hyperparameters={RATE: rate},
+        )
+    ]
+    result = analyze(study, cells, {})
+    (pair,) = result["comparisons"]
+    assert pair["verdict"] == "worse"
+    assert pair["p_adjusted"] < 0.05 <= pair["p_bootstrap"]
+    assert f"bootstrap p = {pair['p_bootstrap']:.2g}" in pair["caveats"]
+    (sentence,) = (line for line in result["summary"] if line.startswith("post is worse than pre"))
+    assert "the t test takes noise to be normal" in sentence
+
+
+@pytest.mark.parametrize("seeds", [3, 4])
+def test_the_bootstrap_takes_five_seeds(seeds: int) -> None:
+    cells = [*row("pre", PRE[:seeds]), *row("post", POST[:seeds])]
+    (pair,) = analyze(spec(seeds=tuple(range(1, seeds + 1))), cells, {})["comparisons"]
+    assert pair["p_bootstrap"] is None
+    assert pair["spread_ratio"] is not None

@@ -50,6 +50,9 @@ def test_the_csv_has_every_cell_with_every_digit() -> None:
         "selection_value",
         "reported_value",
         "steps",
+        "started",
+        "commit",
+        "hardware",
         "directory",
         "command",
     ]
@@ -65,6 +68,7 @@ def test_the_csv_has_every_cell_with_every_digit() -> None:
             cell["reported_value"],
         )
         assert row["command"] == cell["command"]
+        assert (row["started"], row["commit"], row["hardware"]) == ("unknown", "unknown", "unknown")
     assert [row["state"] for row in rows].count("diverged") == 3
 
 

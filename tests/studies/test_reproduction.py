@@ -45,17 +45,21 @@ def lines(
 
 
 def compare(recorded: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], seeds: Any = ()) -> Finding:
-    return compare_curves(read_curve(recorded), read_curve(found), [read_curve(each) for each in seeds])
+    curves = [read_curve(each) for each in seeds]
+    others = {f"run {number}": each for number, each in enumerate(curves) if each != read_curve(recorded)}
+    return compare_curves(read_curve(recorded), read_curve(found), curves, others)
 
 
 def test_a_number_that_no_seed_changes_may_differ_by_its_rounding() -> None:
-    seeds, found = [lines(seed, digits=5) for seed in (1, 2, 3)], lines(1, shift=0.001)
+    seeds, found = [lines(seed, digits=5) for seed in (1, 2, 3)], lines(1, shift=0.0001)
     for each in seeds:
         each[-1]["reference"] = 13.121
     found[-1]["reference"] = 13.12148
     assert compare(seeds[0], found, seeds).verdict is Verdict.WITHIN_SPREAD
     found[-1]["reference"] = 13.12252
-    assert compare(seeds[0], found, seeds).verdict is Verdict.NOT_REPRODUCED
+    finding = compare(seeds[0], found, seeds)
+    assert finding.verdict is Verdict.NOT_REPRODUCED
+    assert "1 of 3 differ by more than the record's seeds do: validation/reference is 13.121 in" in finding.reasons[-1]
 
 
 @pytest.mark.parametrize("rounding", [{}, {"digits": 5}, {"decimals": 5}])
@@ -110,31 +114,68 @@ def test_a_number_that_is_not_finite_is_equal_to_none_other() -> None:
     assert not precision.holds_equal(None, 0.5)
 
 
-def test_another_seed_is_within_the_spread_and_another_distribution_is_not() -> None:
-    seeds = [lines(seed, digits=5) for seed in range(5)]
-    finding = compare(seeds[0], lines(77), seeds)
+def test_a_run_that_begins_as_its_record_and_ends_near_it_is_within_the_spread() -> None:
+    seeds = [lines(seed, digits=5) for seed in range(3)]
+    found = lines(0, shift=0.0001)  # as another processor rounds
+    finding = compare(seeds[0], found, seeds)
     assert finding.verdict is Verdict.WITHIN_SPREAD
-    assert finding.reasons[-1] == "2 of 2 are inside of the spread of the record's seeds"
-    finding = compare(seeds[0], lines(77, shift=0.3), seeds)
+    assert finding.reasons[-1] == "it begins as its record, and 2 of 2 last values differ by less than seeds do"
+    spread = max(each[-1]["accuracy"] for each in seeds) - min(each[-1]["accuracy"] for each in seeds)
+    found[-1]["accuracy"] = seeds[0][-1]["accuracy"] + 1.01 * spread
+    finding = compare(seeds[0], found, seeds)
     assert finding.verdict is Verdict.NOT_REPRODUCED
-    assert finding.reasons[-1].startswith("2 of 2 are outside of the spread: validation/loss is 1.28")
-    assert compare(seeds[0], lines(77), seeds[:2]).verdict is Verdict.NO_SPREAD
+    assert finding.reasons[-1].startswith("1 of 2 differ by more than the record's seeds do: validation/accuracy is")
+    # Fewer seeds, or no number before the last ones, give no spread.
+    assert compare(seeds[0], lines(0, shift=0.0001), seeds[:2]).verdict is Verdict.NO_SPREAD
+    ends = [[line for line in each if line["step"] == STEPS[-1]] for each in (*seeds, lines(0, shift=0.0001))]
+    finding = compare(ends[0], ends[3], ends[:3])
+    assert finding.verdict is Verdict.NO_SPREAD
+    assert "the record has no numbers before the last ones" in finding.reasons[-1]
 
 
-def test_metrics_with_other_names_are_told() -> None:
+def test_another_seed_or_arm_is_none_however_wide_the_seeds_are_apart() -> None:
+    seeds = [lines(seed, digits=5) for seed in range(4)]
+    for each, width in zip(seeds, (0.0, 0.5, -0.5, 0.1), strict=True):
+        each[-1]["accuracy"] += width
+    finding = compare(seeds[0], lines(3), seeds[:3])
+    assert finding.verdict is Verdict.NOT_REPRODUCED
+    assert "it begins otherwise: " in finding.reasons[-1]
+    # An arm that begins within the tolerance: its own record is nearer.
+    arm = [{**line, "loss": line["loss"] * 1.001} if "loss" in line else line for line in seeds[0]]
+    curves = {"run 7 (arm)": read_curve(arm)}
+    recorded = read_curve(seeds[0])
+    finding = compare_curves(recorded, read_curve(arm), [read_curve(each) for each in seeds[:3]], curves)
+    assert finding.verdict is Verdict.NOT_REPRODUCED
+    assert finding.reasons[-1] == (
+        "at step 50, its train metrics are nearer to the record's run 7 (arm) than to its own record"
+    )
+    nearer = [{**line, "loss": line["loss"] * 1.0001} if "loss" in line else line for line in seeds[0]]
+    finding = compare_curves(recorded, read_curve(nearer), [read_curve(each) for each in seeds[:3]], curves)
+    assert finding.verdict is Verdict.WITHIN_SPREAD
+
+
+def test_a_metric_that_the_run_has_not_is_not_compared() -> None:
     recorded = [{"step": 1, "split": "train", "right": 0.5, "loss": 1.0}]
     finding = compare(recorded, [{"step": 1, "split": "train", "accuracy": 0.5, "loss": 1.0}])
-    assert finding.reasons == (
-        "1 of 1 numbers of 1 steps are those of the record; 1 of its metrics are not in the run: train/right",
-    )
-
-
-def test_a_run_that_ends_before_its_record_is_not_equal() -> None:
-    finding = compare(lines(1), lines(1)[:3])  # all of step 50
     assert finding == (
-        Verdict.NOT_REPRODUCED,
-        ("the record ends at step 100, of which the run has no number: it ends at step 50",),
+        Verdict.NOT_COMPARED,
+        (
+            "1 of 1 numbers of 1 steps are those of the record",
+            "1 metrics of the record have no counterpart in the run: train/right",
+        ),
     )
+    # Nor is one whose last value is missing.
+    finding = compare(lines(1), lines(1)[:-1])
+    assert finding.verdict is Verdict.NOT_COMPARED
+    assert finding.reasons[1].endswith(": validation/accuracy")
+
+
+@pytest.mark.parametrize(("recorded", "found"), [(lines(1), lines(1)[:3]), (lines(1)[:3], lines(1))])
+def test_a_run_ends_where_its_record_does(recorded: Any, found: Any) -> None:
+    finding = compare(recorded, found)
+    ends = [recorded[-1]["step"], found[-1]["step"]]
+    why = f"the record ends at step {ends[0]}, and the run at step {ends[1]}"
+    assert finding == (Verdict.NOT_REPRODUCED, (why,))
 
 
 def test_last_values_are_of_evaluations_if_there_are_any() -> None:
@@ -160,45 +201,67 @@ def test_prediction_intervals_are_those_of_the_t_distribution_and_hold(num_value
     assert held / 400 > 0.92
 
 
-def study(shift: float = 0.0, seed: int = 0, *, old_names: bool = False, seeds: int = 3) -> dict[str, Any]:
-    random = np.random.default_rng(seed)
+def study(shift: float = 0.0, seed: int = 0, *, seeds: int = 3, noise: float = 0.0) -> dict[str, Any]:
+    random, other = np.random.default_rng(seed), np.random.default_rng(99)
     values = {(arm, number): float(random.normal(1, 0.05)) for arm in ("pre", "post") for number in range(seeds)}
-    runs = [
-        {"arm": arm, "task": "", "seed": number, "tuned": {"rate": 0.1}, "reported": value + shift * (arm == "post")}
-        for (arm, number), value in values.items()
-    ]
-    if old_names:
-        return {"cells": runs}
-    return {
-        "runs": [{**run, "hyperparameters": run.pop("tuned"), "reported_value": run.pop("reported")} for run in runs]
-    }
+    runs = []
+    for (arm, number), value in values.items():
+        reported = value + shift * (arm == "post") + noise * float(other.normal())
+        of_run = {"arm": arm, "task": "", "seed": number, "hyperparameters": {"rate": 0.1}}
+        runs.append({**of_run, "selection_value": 2 * reported, "reported_value": reported})
+    return {"runs": runs, "selection_metric": "validation/loss", "reported_metric": "test/loss"}
 
 
 def test_a_study_is_compared_run_by_run_and_then_arm_by_arm() -> None:
-    recorded = study(old_names=True)
+    recorded = study()
     assert compare_studies(recorded, study()).verdict is Verdict.EQUAL
-    assert compare_studies(recorded, study(seed=5)).verdict is Verdict.WITHIN_SPREAD
+    assert compare_studies(recorded, study(noise=0.005)).verdict is Verdict.WITHIN_SPREAD
     finding = compare_studies(recorded, study(shift=1.0))
     assert finding.verdict is Verdict.NOT_REPRODUCED
-    assert finding.reasons[0] == "3 of 6 runs have the value of the record"
-    assert "1 of 2 are outside of the spread: post 0.1 is" in finding.reasons[-1]
-    assert compare_studies(study(seeds=2), study(seed=5, seeds=2)).verdict is Verdict.NO_SPREAD
+    assert finding.reasons[0] == "6 of 12 values of runs are those of the record"
+    finding = compare_studies(study(seeds=2), study(noise=0.005, seeds=2))
+    assert finding.verdict is Verdict.NO_SPREAD
+    # A mean that is outside, of an arm that is nearer to its own record than to the other.
+    wide = study(shift=5.0)
+    finding = compare_studies(wide, study(shift=6.0))
+    assert "2 of 4 are outside of the spread: post 0.1 validation/loss is" in finding.reasons[-1]
+
+
+def test_the_runs_of_another_arm_are_not_reproduced_however_wide_the_spread_is() -> None:
+    recorded = study()
+    exchanged = json.loads(json.dumps(recorded))
+    for one, other in zip(exchanged["runs"][:3], exchanged["runs"][3:], strict=True):
+        for name in ("selection_value", "reported_value"):
+            one[name], other[name] = other[name], one[name]
+    finding = compare_studies(recorded, exchanged)
+    assert finding.verdict is Verdict.NOT_REPRODUCED
+    assert finding.reasons[-1] == (
+        "the runs of arm 'pre' are nearer to those of arm 'post' in the record than to its own"
+    )
 
 
 def test_arms_with_other_names_are_told() -> None:
     renamed = json.loads(json.dumps(study()).replace('"pre"', '"first"').replace('"post"', '"last"'))
     finding = compare_studies(study(), renamed)
-    assert finding.verdict is Verdict.NOT_REPRODUCED
-    assert finding.reasons[0].startswith("6 of 6 runs of the record have no counterpart")
+    assert finding.verdict is Verdict.NOT_COMPARED
+    assert finding.reasons[0].startswith("12 of 12 values of the record have no counterpart")
     assert finding.reasons[0].endswith("its arms are post, pre, here they are first, last")
     fewer = study()
     fewer["runs"].pop()
-    assert compare_studies(study(), fewer).verdict is Verdict.NOT_REPRODUCED
+    assert compare_studies(study(), fewer).verdict is Verdict.NOT_COMPARED
+
+
+def test_a_study_of_another_metric_is_not_compared() -> None:
+    other = {**study(), "reported_metric": "test/accuracy"}
+    assert compare_studies(study(), other) == (
+        Verdict.NOT_COMPARED,
+        ("the record has the metric test/loss; here are test/accuracy, validation/loss",),
+    )
 
 
 def test_a_run_that_diverged_in_one_of_two_is_outside() -> None:
-    lost = study()
+    lost = study(noise=0.0001)
     lost["runs"][0]["reported_value"] = None
     finding = compare_studies(study(), lost)
-    assert "is not finite in every run" in finding.reasons[-1]
+    assert finding.verdict is Verdict.NOT_REPRODUCED
     assert compare_studies(lost, lost).verdict is Verdict.EQUAL

@@ -134,6 +134,31 @@ def test_seeds_are_drawn_at_each_size_where_all_have_two() -> None:
     assert low == pytest.approx(high, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("losses", "undetermined"),
+    [
+        ([2.0, 2.1, 2.2, 2.3, 2.4, 2.5], {"alpha": "0.001"}),  # a loss that rises has no exponent
+        ([3.0, 2.0, 2.0, 2.0, 2.0, 2.0], {"alpha": "10"}),  # nor one that falls at once
+        ([3.0, 2.9, 2.8, 2.7, 2.6, 2.5], {"E": "no limit"}),  # linear in the logarithm
+        ([3.0, 2.5, 2.9, 2.2, 2.6, 2.4], {"alpha": "0.001"}),  # noise
+    ],
+)
+def test_a_value_at_an_end_of_its_search_is_said_to_be(losses: list[float], undetermined: dict[str, str]) -> None:
+    sizes = np.geomspace(1e5, 1e8, len(losses))
+    made = [ScalingRun(f"{n}", n, 1e7, 6e7 * n, loss) for n, loss in zip(sizes, losses, strict=True)]
+    found = fit_scaling_laws(made, draws=0)["parameters"]
+    assert found.undetermined.keys() == undetermined.keys()
+    assert all(words in found.undetermined[name] for name, words in undetermined.items())
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])
+def test_a_planted_law_is_determined(noise: float) -> None:
+    made = runs(np.geomspace(1e5, 1e8, 9), TEXTS[:1], noise=noise)
+    assert fit_scaling_laws(made, draws=0)["parameters"].undetermined == {}
+    if not noise:
+        assert fit_scaling_laws(runs(SIZES, TEXTS), draws=0)["parameters and tokens"].undetermined == {}
+
+
 def test_what_cannot_be_told_is_not() -> None:
     assert "parameters and tokens" not in fit_scaling_laws(runs(SIZES[:2], TEXTS[:2]), draws=0)
     # Neither seeds nor runs enough to draw from.

@@ -18,7 +18,10 @@ from transformer.studies.ablations.statistics import (
     jackknife_error,
     num_pairs_needed,
     permutation_p,
+    skewness_score,
     statistical_power,
+    studentized_bootstrap_p,
+    t_statistic,
     t_test,
     wilson_interval,
 )
@@ -318,3 +321,44 @@ def test_an_interval_is_clipped_to_what_its_metric_can_be(metrics: str, low: flo
 def test_an_interval_is_whole_where_a_value_is_beyond_the_range_of_its_name() -> None:
     assert clip_to_metric_range("test/loss", Interval(-0.3, 0.4), [-0.1, 0.2]) == Interval(-0.3, 0.4)
     assert clip_to_metric_range("test/accuracy", Interval(-0.3, 1.4), [0.5, 1.1]) == Interval(-0.3, 1.4)
+
+
+def test_the_t_statistic_of_a_p_value_is_that_which_gave_it() -> None:
+    assert t_statistic(t_test(SLEEP).p_value, 10) == pytest.approx(4.0621, abs=1e-4)  # Student's own
+
+
+def test_the_studentized_bootstrap_of_normal_noise_is_students_test() -> None:
+    random = np.random.default_rng(1)
+    groups = random.normal(3.0, 2.0, (40, 25)).tolist()
+    for t, p in ((2.365, 0.05), (-2.365, 0.05), (3.499, 0.01), (0.711, 0.5)):  # tables of 7 degrees of freedom
+        assert studentized_bootstrap_p(t, 8, groups) == pytest.approx(p, abs=0.012 + 0.04 * p)
+
+
+def test_the_studentized_bootstrap_of_skewed_noise_doubts_the_side_on_which_means_tend_to_be_off() -> None:
+    """The share of t statistics of exponential values that is as far out, by a simulation of its own."""
+    random = np.random.default_rng(2)
+    groups = random.exponential(size=(40, 25)).tolist()
+    draws = random.exponential(size=(100_000, 8)) - 1
+    t_N = draws.mean(axis=1) / draws.std(axis=1, ddof=1) * math.sqrt(8)
+    low, high = studentized_bootstrap_p(-2.5, 8, groups), studentized_bootstrap_p(2.5, 8, groups)
+    assert low == pytest.approx(2 * (t_N <= -2.5).mean(), rel=0.2)
+    assert low > 0.12 > 0.04 > high
+    assert studentized_bootstrap_p(-2.5, 8, [[-each for each in group] for group in groups]) < 0.04
+
+
+def test_a_bootstrap_of_large_differences_from_five_pairs_sees_them() -> None:
+    """Drawn as they are, five values often give nearly equal ones, and then t statistics as large as any."""
+    assert studentized_bootstrap_p(30.0, 5, [[10.1, 9.9, 10.4, 9.6, 10.2]]) < 0.03
+    assert studentized_bootstrap_p(30.0, 5, [[10.1, 9.9, 10.4, 9.6, 10.2], [7.0] * 5]) < 0.03
+    with pytest.raises(ValueError, match="not all equal"):
+        studentized_bootstrap_p(1.0, 3, [[2.0, 2.0, 2.0], [1.0]])
+
+
+def test_the_skewness_of_normal_values_is_one_standard_error() -> None:
+    """Of the values 0, 0, 0, 0, 5 it is 1.5, and its standard error by Fisher's formula sqrt(18 / 48)."""
+    assert skewness_score([[0.0, 0.0, 0.0, 0.0, 5.0]]) == pytest.approx(1.5 / math.sqrt(18 / 48))
+    assert skewness_score([[0.0, 0.0, 0.0, 0.0, 5.0], [7.0, 7.0, 7.0], [1.0]]) == pytest.approx(1.5 / math.sqrt(0.375))
+    assert skewness_score([[3.0, 3.0, 3.0]]) == 0.0
+    random = np.random.default_rng(3)
+    scores = [skewness_score(random.normal(size=(3, 6)).tolist()) for _ in range(1_500)]
+    assert np.std(scores) == pytest.approx(1.0, abs=0.07)

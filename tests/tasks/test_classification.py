@@ -23,7 +23,7 @@ from transformer.tasks.task import PredictionRequest, StateView
 
 SMALL = {
     "name": "classification",
-    "dataset": "word_order/max_length=5,train=40,validation=9,test=6",
+    "dataset": "word_order/max_length=5,train=41,validation=9,test=6",
     "vocab_size": 300,
     "bucket_lengths": (8, 16),
     "batch_size": 4,

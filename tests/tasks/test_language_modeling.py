@@ -15,7 +15,12 @@ from transformer.config import UserError
 from transformer.data.datasets.text import open_text_dataset
 from transformer.tasks.registry import task_config
 from transformer.tasks.task import StateView
-from transformer.tasks.text_data import evenly_spaced_excerpts, make_repeated_sequences
+from transformer.tasks.text_data import (
+    TokenizerKind,
+    evenly_spaced_excerpts,
+    load_or_train_tokenizer,
+    make_repeated_sequences,
+)
 from transformer.training.compiled_evaluation import compile_evaluations
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import TrainState
@@ -241,3 +246,17 @@ def test_a_split_that_is_not_there_and_a_tokenizer_that_was_not_given_are_refuse
 def test_prompts_that_the_model_has_no_room_for_are_refused(language_task: Any) -> None:
     with pytest.raises(UserError, match=r"up to 52 tokens, more than config\.model\.max_length=32"):
         view_of(language_task, "decoder", max_length=32)
+
+
+def test_special_tokens_written_in_training_text_are_counted_and_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {"train": ["one <end> two <end>", "<end>", "<en d>"], "validation": ["<end>"]}
+    for number in range(3):
+        if number == 2:  # where the run has begun
+            (tmp_path / "checkpoints").mkdir()
+        tokenizer = load_or_train_tokenizer(tmp_path, TokenizerKind.BYTES, 0, texts, ("end",))
+        assert tokenizer.eos_id is not None
+        assert tokenizer.eos_id not in tokenizer.encode(texts["train"])[0]
+        said = "the training text has <end> 3 times: these are read as plain characters, not as special tokens\n"
+        assert capsys.readouterr().err == ("" if number == 2 else said)

@@ -1,5 +1,6 @@
 """Losses of token predictions against NumPy in float64."""
 
+import functools
 import re
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformer.layers.linear import logits_product
 from transformer.tasks import losses
 from transformer.tasks.losses import TokenLoss, chunked_token_loss
 
-token_loss = jax.jit(losses.token_loss, static_argnums=3)
+token_loss = jax.jit(losses.token_loss, static_argnums=3, static_argnames="num_tokens")
 BATCH, LENGTH, VOCABULARY = 3, 5, 7
 
 
@@ -25,14 +26,19 @@ def drawn(scale: float = 3.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return logits, labels, np.arange(LENGTH) < np.array([5, 2, 0])[:, None]
 
 
-def by_hand(logits: np.ndarray, labels: np.ndarray, counts: np.ndarray, smoothing: float) -> tuple[float, float, int]:
-    """One token after the other: the target is (1 - e) one_hot(label) + e / V, the label's own share included."""
+def by_hand(
+    logits: np.ndarray, labels: np.ndarray, counts: np.ndarray, smoothing: float, tokens: int = VOCABULARY
+) -> tuple[float, float, int]:
+    """One token after the other: the target is (1 - e) one_hot(label) + e / V, the label's own share included.
+
+    V are the tokens that exist: a table may have more rows.
+    """
     smoothed = plain = 0.0
     correct = 0
     for row, column in zip(*np.nonzero(counts), strict=True):
         z = logits[row, column].astype(np.float64)
         log_probability = z - z.max() - np.log(np.exp(z - z.max()).sum())
-        target = np.full(z.size, smoothing / z.size)
+        target = np.where(np.arange(z.size) < min(tokens, z.size), smoothing / min(tokens, z.size), 0)
         target[labels[row, column]] += 1 - smoothing
         smoothed -= float(target @ log_probability)
         plain -= float(log_probability[labels[row, column]])
@@ -48,6 +54,28 @@ def test_token_loss_is_numpys(smoothing: float) -> None:
     assert float(found.smoothed) == pytest.approx(smoothed, rel=1e-6)
     assert float(found.cross_entropy) == pytest.approx(plain, rel=1e-6)
     assert float(found.correct) == correct
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+def test_rows_of_the_table_without_a_token_have_no_share_of_the_smoothing(dtype: Any) -> None:
+    logits, labels, counts = drawn()
+    labels, tokens = labels % 5, 5
+    rounded = np.asarray(jnp.asarray(logits, dtype), np.float32)
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(states: jax.Array) -> tuple[jax.Array, TokenLoss]:
+        sums = chunked_token_loss(lambda x: x, states, labels, counts, 0.3, num_tokens=tokens)
+        return sums.smoothed, sums
+
+    (_, found), gradient = loss(jnp.asarray(logits, dtype))
+    expected = by_hand(rounded, labels, counts, 0.3, tokens)
+    assert [float(x) for x in found] == pytest.approx(expected, rel=2e-6)
+    wide = rounded.astype(np.float64)
+    probability = np.exp(wide) / np.exp(wide).sum(-1, keepdims=True)
+    target = 0.3 / tokens * (np.arange(VOCABULARY) < tokens) + 0.7 * np.eye(VOCABULARY)[labels]
+    tolerance = 1e-6 if dtype == jnp.float32 else 1e-2
+    np.testing.assert_allclose(gradient, (probability - target) * counts[..., None], atol=tolerance)
 
 
 def test_correct_counts_every_right_token_and_no_padding() -> None:
@@ -291,14 +319,14 @@ def test_a_sharded_vocabulary_is_reduced_where_it_is() -> None:
     mesh = jax.make_mesh((8,), ("vocabulary",), axis_types=(jax.sharding.AxisType.Auto,))
     by_vocabulary = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, None, "vocabulary"))
     random = np.random.default_rng(0)
-    logits, labels = random.normal(size=(2, 4, 64)), random.integers(0, 64, (2, 4))
+    logits, labels = random.normal(size=(2, 4, 64)), random.integers(0, 50, (2, 4))
     states = jax.device_put(jnp.asarray(logits, jnp.bfloat16), by_vocabulary)
 
     @jax.jit
     def loss(states: jax.Array) -> TokenLoss:
-        return loss_of_bfloat16_states(states, labels, np.ones((2, 4), bool), 0.0)
+        return chunked_token_loss(lambda x: x, states, labels, np.ones((2, 4), bool), 0.1, num_tokens=50)
 
-    wanted = by_hand(np.asarray(states, np.float32), labels, np.ones((2, 4), bool), 0.0)
+    wanted = by_hand(np.asarray(states, np.float32), labels, np.ones((2, 4), bool), 0.1, 50)
     assert [float(x) for x in loss(states)] == pytest.approx(list(wanted), rel=2e-6)
     gathered = re.findall(r"= \(?(\w+\[[\d,]*\])\S* .*all-gather\(", loss.lower(states).compile().as_text() or "")
     assert gathered

@@ -210,6 +210,18 @@ def test_of_a_window_the_token_in_its_own_middle_is_asked(text_file: Path, tmp_p
     assert np.argwhere(counts)[:, 1].tolist() == [32] * len(counts)
 
 
+@pytest.mark.parametrize("objective", ["masked", "left_to_right"])
+def test_of_a_window_of_one_token_nothing_is_asked(objective: str, text_file: Path, tmp_path: Path) -> None:
+    task = make_task(text_file, tmp_path, "masked_lm", objective=objective, tokenizer="characters")
+    first = int(task._ordinary_N[0])
+    tokens = np.int32([[first, 0, 0, 0], [first, first + 1, 0, 0], [first, first + 1, first + 2, first + 3]])
+    asked = task.mask_middle_tokens({"tokens": tokens, "lengths": np.int32([1, 2, 4])})
+    # No token stands before the only one, from which to predict it.
+    places = [[1, 0], [2, 1]] if objective == "left_to_right" else [[1, 1], [2, 2]]
+    assert np.argwhere(asked["counts"]).tolist() == places
+    np.testing.assert_array_equal(np.asarray(asked["labels"])[np.asarray(asked["counts"])], [first + 1, first + 2])
+
+
 def test_from_the_left_every_next_token_is_predicted_and_nothing_hidden(text_file: Path, tmp_path: Path) -> None:
     given = {"context_length": 64, "tokenizer": "characters", "input_format": "pairs"}
     task = make_task(text_file, tmp_path, "masked_lm", objective="left_to_right", **given)

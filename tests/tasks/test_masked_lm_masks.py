@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from transformer.tasks.masked_lm import MaskedTokens, mask_tokens, word_indices
+from transformer.tasks.masked_lm import MaskedTokens, _choose_words, mask_tokens, word_indices
 
 VOCABULARY, MASK, SPECIAL = 100, 3, 5
 ORDINARY = jnp.arange(SPECIAL, VOCABULARY)
@@ -71,7 +72,31 @@ def test_whole_words_are_chosen_whole() -> None:
             members = (word[row] == number) & eligible[row]
             assert predicted[row][members].all() or not predicted[row][members].any()
     share = predicted.sum() / eligible.sum()
-    assert 0.13 < share <= 0.151
+    assert 0.145 < share <= 0.151
+
+
+@pytest.mark.parametrize("longest", [1, 2, 6, 30])
+def test_a_word_that_does_not_fit_is_left_out_and_the_next_is_tried(longest: int) -> None:
+    random = np.random.default_rng(longest)
+    choose = jax.jit(jax.vmap(_choose_words, (0, 0, 0, None)))
+    eligible = random.random((200, 64)) < random.uniform(0.05, 1, (200, 1))
+    sizes = random.integers(1, longest + 1, (200, 64))
+    word = np.stack([np.repeat(np.arange(64), each)[:64] for each in sizes])
+    luck = random.random((200, 64)).astype(np.float32)
+    chosen = np.asarray(choose(eligible, word, luck, 0.15))
+    for row in range(200):
+        members = {number: (word[row] == number) & eligible[row] for number in np.unique(word[row])}
+        order = sorted((number for number in members if members[number].any()), key=lambda number: luck[row, number])
+        room = max(
+            int(np.round(np.float32(0.15) * np.float32(eligible[row].sum()))),
+            min(members[number].sum() for number in order),
+        )
+        expected = np.zeros(64, bool)
+        for number in order:
+            if members[number].sum() <= room:
+                expected |= members[number]
+                room -= members[number].sum()
+        np.testing.assert_array_equal(chosen[row], expected)
 
 
 def test_a_short_text_has_one_word_to_predict() -> None:

@@ -42,9 +42,11 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 SAID = {
     "x.en": "data x.en,x.de: 86 train, 3 validation, 11 test pairs; "
-    "train, validation, test cut by the SHA-256 of each example's text, 90, 5 and 5% of them",
+    "train, validation, test cut by the SHA-256 of each example's text (in NFC, with single spaces, case kept), "
+    "90, 5 and 5% of them",
     "x.tsv": "data x.tsv: 86 train, 3 validation, 11 test texts; "
-    "train, validation, test cut by the SHA-256 of each example's text, 90, 5 and 5% of them",
+    "train, validation, test cut by the SHA-256 of each example's text (in NFC, with single spaces, case kept), "
+    "90, 5 and 5% of them",
     "x.jsonl": "data x.jsonl: 720 train, 40 validation, 40 test tokens; "
     "train, validation, test cut by position, 90, 5 and 5% of the characters",
     "books/one.txt": "data books: 1,001 train, 65 validation, 39 test tokens; "

@@ -1,5 +1,6 @@
 """Extractive question answering: spans against a search in NumPy, loss, answers over windows, refusals."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,38 @@ def test_a_question_is_answered_with_words_of_its_context(task: QuestionAnswerin
         task.predict(answering, PredictionRequest(["who left"]))
 
 
+@pytest.mark.parametrize("sequence_format", ["bert", "xlnet"])
+def test_answers_in_no_window_are_counted(sequence_format: str, tmp_path: Path) -> None:
+    context = "".join(chr(ord("a") + number % 26) for number in range(100))
+
+    def line(start: int, stop: int | None) -> dict[str, Any]:
+        answers = {"text": [], "answer_start": []} if stop is None else {"text": [context[start:stop]]}
+        return {"question": "?", "context": context, "answers": {"answer_start": [start], **answers}}
+
+    # A question of one byte leaves room for windows of 36 that begin every 16.
+    files = {
+        "train": [line(0, 30), line(10, 40), line(20, 57), line(30, 51), line(0, None)],
+        "validation": [line(6, 40), line(16, 52)],
+        "test": [line(16, 52)],
+    }
+    for split, lines in files.items():
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    task = task_of(
+        tmp_path,
+        dataset="train.jsonl",
+        validation_files="validation.jsonl",
+        test_files="test.jsonl",
+        data_dir=str(tmp_path),
+        tokenizer="bytes",
+        window_stride=16,
+        sequence_format=sequence_format,
+    )
+    assert task.data_summary[-1] == (
+        "the answers of 2 train, 1 validation questions are in no window whole: windows that lack them count as "
+        "without an answer; lower config.task.window_stride or raise the greatest of config.task.bucket_lengths"
+    )
+
+
 def first_of(types_BxT: Any) -> Any:
     """Logits that name the first place whose type is not 0."""
     first_B = np.argmax(np.asarray(types_BxT) > 0, axis=1)
@@ -204,6 +237,10 @@ def test_xlnet_reads_the_question_behind_its_context(tmp_path: Path) -> None:
         ({"classes": ("O", "B-X")}, "is for labels, which questions do not have: empty it"),
         ({"max_question_length": 21}, "max_question_length=21 leaves too little of 40 tokens"),
         ({"window_stride": 0}, "window_stride=0"),
+        # Of 40 tokens, 20 are the question's and 3 or 4 are special.
+        ({"window_stride": 17}, "window_stride=17 must be below 17, the tokens of a context beside a question of "),
+        ({"window_stride": 16, "sequence_format": "roberta"}, "window_stride=16 must be below 16, the tokens"),
+        ({"window_stride": 17, "sequence_format": "xlnet"}, "window_stride=17 must be below 17, the tokens"),
     ],
 )
 def test_configs_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:

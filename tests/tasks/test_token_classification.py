@@ -43,8 +43,8 @@ def test_the_first_token_of_a_word_has_its_label(
 ) -> None:
     task = request.getfixturevalue(name)
     batch = task.batches("train", 0)[0]
-    for row, index in enumerate(batch["index"]):
-        text = task._texts["train"][index]
+    for row in np.flatnonzero(batch["index"] >= 0):
+        text = task._texts["train"][batch["index"][row]]
         places = np.flatnonzero(batch["counts"][row])
         assert batch["labels"][row, places].tolist() == list(text.label)
         # Decoded from one place to the next, the tokens are the words.
@@ -53,9 +53,22 @@ def test_the_first_token_of_a_word_has_its_label(
         assert [piece.strip() for piece in pieces] == list(text.words)
 
 
+def test_a_word_with_a_no_break_space_has_one_label(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("New\u00a0York B-LOC\nsleeps O\n\n" * 2)
+    (tmp_path / "run").mkdir()
+    files = {"dataset": "train.conll", "validation_files": "train.conll", "test_files": "train.conll"}
+    task = task_of(tmp_path / "run", **files, data_dir=str(tmp_path), classes=("O", "B-LOC"))
+    batch = task.batches("validation", None)[0]
+    assert batch["counts"][0].sum() == 2
+    assert batch["labels"][0][batch["counts"][0]].tolist() == [1, 0]
+    assert task.axis_labels([]).titles[0] == "[LOC New\u00a0York] sleeps"
+
+
 def test_xlnet_tells_the_begin_token_apart_at_the_end(task_of_xlnet: TokenClassification) -> None:
     batch = task_of_xlnet.batches("train", 0)[0]
-    for tokens, types, length in zip(batch["tokens"], batch["types"], batch["lengths"], strict=True):
+    real = np.flatnonzero(batch["index"] >= 0)
+    assert len(real)
+    for tokens, types, length in zip(*(batch[name][real] for name in ("tokens", "types", "lengths")), strict=True):
         assert tokens[length - 1] == task_of_xlnet.tokenizer.bos_id
         assert np.flatnonzero(types).tolist() == [length - 1]
         assert types[length - 1] == 2

@@ -1,5 +1,6 @@
 """The translation task: what is fed, what is minimized, and by what it is divided."""
 
+import dataclasses
 import types
 from typing import Any
 
@@ -8,15 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.decoding.table_model import TableModel, next_token, random_table
+from tests.oracles import decoding as oracle
 from transformer.config import UserError
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.models.model import Aux, Variables
+from transformer.tasks.decoding_config import DecodingConfig, DecodingDefaults
 from transformer.tasks.registry import task_config, task_name
-from transformer.tasks.task import StateView
-from transformer.tasks.translation import Translation
+from transformer.tasks.task import PredictionRequest, StateView
+from transformer.tasks.translation import Translation, translate_request
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, encode_pairs
 from transformer.tasks.translation_decoding import check_language
+from transformer.tasks.translation_metrics import make_decoding_step
 
 PAD, BEGIN, END = 0, 1, 2
 PAIRS = [
@@ -180,3 +185,34 @@ def test_a_language_that_lacks_or_is_another_is_told_with_those_that_there_are()
             check_language(tokenizer, language)
     check_language(two, "fr")
     check_language(one, None)
+
+
+def test_a_translation_ends_with_every_end_token_of_the_run(task: Translation) -> None:
+    table = random_table(1, 1, task.tokenizer.vocab_size, more_ends=-9)
+    model: Any = TableModel()
+    view = StateView(model, jnp.asarray(table), {}, {}, jnp.int32(0), train=False)  # type: ignore[arg-type]
+    free = oracle.greedy(next_token(table, 0), end=END, length=6).tokens
+    place = max(number for number, token in enumerate(free) if token not in free[:number])
+    assert place > 1
+    config = dataclasses.replace(CONFIG, decoding=DecodingDefaults(end_ids=(free[place],)))
+    request = PredictionRequest(["s0 s1"], None, {"max_new_tokens": 6})
+    object.__setattr__(model, "max_length", None)
+    (pair,) = translate_request(config, view, task.tokenizer, request)
+    assert pair.target == task.tokenizer.decode(free[:place])
+    batch = {"source": np.ones((1, 6), np.int32), "index": np.zeros(1, np.int32)}
+    _, rows = make_decoding_step(config, task.tokenizer)(view, batch, None)
+    np.testing.assert_array_equal(rows["tokens"][0], [*free[:place], END, *[PAD] * (5 - place)])
+
+
+@pytest.mark.parametrize(
+    ("request_of", "expected"),
+    [
+        ({}, {"num_beams": 1, "temperature": 0.7, "end_ids": (4,)}),
+        ({"num_beams": 3}, {"num_beams": 3, "temperature": None, "end_ids": (4,)}),
+        ({"temperature": 0.1, "repetition_penalty": 1.5}, {"temperature": 0.1, "repetition_penalty": 1.5}),
+    ],
+)
+def test_a_request_comes_before_the_defaults_of_the_run(request_of: dict[str, Any], expected: dict[str, Any]) -> None:
+    defaults = DecodingDefaults(end_ids=(4,), temperature=0.7, repetition_penalty=1.2)
+    decoding = DecodingConfig.with_request(request_of, num_beams=4, **defaults.own_settings())
+    assert {name: getattr(decoding, name) for name in expected} == expected

@@ -1,21 +1,30 @@
-"""A model with LoRA is published as the plain one whose matrices are the merged ones."""
+"""What an export writes: merged LoRA, tokenizers that encode texts as the run reads them, and what is refused."""
 
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import processors
 
 from tests.data.test_image_datasets import png
 from tests.training.written_run import write_run
 from transformer.config import UserError
+from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface.convert import CONVERSIONS, read_model_folder, write_model_folder
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES as OURS
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import TaskInterface
-from transformer.training.huggingface_conversion import export_to_huggingface, merge_lora
+from transformer.training.huggingface_conversion import (
+    add_sequence_template,
+    export_to_huggingface,
+    merge_lora,
+    tokenizer_config,
+)
 
 MODEL = {"family": "decoder", "layers": 2, "width": 8, "heads": 2, "feed_forward": 32, "max_length": 8}
 
@@ -85,3 +94,64 @@ def test_a_run_over_images_that_are_not_square_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="has images of 16 x 8 pixels: Hugging Face's are square"):
         export_to_huggingface(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefg.,!"
+
+
+@pytest.fixture
+def texts() -> list[str]:
+    random = np.random.default_rng(0)
+    made = ["".join(random.choice([*LETTERS, " ", "A", "é", "日"], random.integers(0, 24))) for _ in range(300)]
+    return [*made, "a [MASK] b", "[SEP]"]
+
+
+def vocabulary(folder: Path) -> Path:
+    pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), "abc", "##de"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return folder / "vocab.txt"
+
+
+def assert_equal_encodings(found: tokenizers.Tokenizer, expected: tokenizers.Tokenizer, texts: list[str]) -> None:
+    for number, text in enumerate(texts):
+        for pair in (None, texts[(7 * number + 1) % len(texts)]):
+            ours, theirs = found.encode(text, pair), expected.encode(text, pair)
+            assert (ours.ids, ours.type_ids) == (theirs.ids, theirs.type_ids), (text, pair)
+
+
+def test_a_bert_of_a_vocabulary_file_is_published_with_its_special_tokens(tmp_path: Path, texts: list[str]) -> None:
+    tokenizer = load_wordpiece_tokenizer(vocabulary(tmp_path))
+    framed = add_sequence_template(tokenizer, "bert")
+    assert framed is not None
+    expected = tokenizers.implementations.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"))
+    assert_equal_encodings(framed, expected, texts)
+    assert add_sequence_template(Tokenizer(framed, bos_id=2, eos_id=3), "bert") is None
+    assert add_sequence_template(tokenizer, "gpt2") is None
+    names = {kind: tokenizer_config(tokenizer, 8, kind)["model_input_names"] for kind in ("bert", "roberta", "xlnet")}
+    assert names == {
+        "bert": ["input_ids", "token_type_ids", "attention_mask"],
+        "roberta": ["input_ids", "attention_mask"],
+        "xlnet": ["input_ids", "token_type_ids", "attention_mask"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "single", "pair"),
+    [
+        ("roberta", "[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B:0 [SEP]"),
+        ("xlnet", "$A [SEP] [CLS]:2", "$A [SEP] $B:1 [SEP]:1 [CLS]:2"),
+        ("marian", "$A [SEP]", "$A $B:0 [SEP]"),
+    ],
+)
+def test_sequences_of_other_models_are_published_as_they_were_trained(
+    kind: str, single: str, pair: str, tmp_path: Path, texts: list[str]
+) -> None:
+    tokenizer = load_wordpiece_tokenizer(vocabulary(tmp_path))
+    framed = add_sequence_template(tokenizer, kind)
+    expected = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    expected.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    assert framed is not None
+    assert_equal_encodings(framed, expected, texts)

@@ -17,7 +17,9 @@ import tokenizers
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests.interpret.conftest import write_gpt2
+from tests.training import written_run
 from tests.training.small_run import Killed
+from tests.training.written_run import write_run
 from transformer.config import UserError
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
@@ -29,7 +31,7 @@ from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations import comparability
 from transformer.tasks.task import EvaluationReport
-from transformer.training import build, init_from, run_setup, train, vmapped
+from transformer.training import build, init_from, run_loading, run_setup, train, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
 from transformer.training.init_from import InitializeFromConfig, build_initial_state
@@ -290,7 +292,7 @@ def test_the_tokenizer_comes_along_where_it_is_asked_for(source: Path, tmp_path:
                 build.build_components(made, tmp_path)
     (tmp_path / "tokenizer.json").write_text((source / "tokenizer.json").read_text() + "\n")
     _, _, report = begun(resolved(source), tmp_path)
-    assert report.format_lines()[-1].startswith(f"  note: {source} has another tokenizer: row n of a table of tokens")
+    assert report.format_lines()[-1].startswith(f"  note: {source} has another tokenizer (config")
 
 
 @pytest.mark.slow
@@ -387,6 +389,7 @@ class Toy:
 
     abstract_state: TrainState
     names: Variables
+    class_names: tuple[str, ...] = ()
 
     @property
     def model(self) -> Any:
@@ -411,12 +414,14 @@ def placed(array: np.ndarray, sharding: Any = None) -> jax.Array:
     return jax.make_array_from_callback(array.shape, where, array.__getitem__)
 
 
-def saved(folder: Path, variables: Variables, config: Mapping[str, Any] | None = None) -> Path:
+def saved(
+    folder: Path, variables: Variables, config: Mapping[str, Any] | None = None, classes: tuple[str, ...] = ()
+) -> Path:
     """A run directory with these variables."""
     with RunDirectory.claim(folder, config or {}):
         pass
     checkpoints = Checkpoints(folder / "checkpoints", max_to_keep=1)
-    checkpoints.save(3, state_of(jax.tree.map(placed, variables)), {})
+    checkpoints.save(3, state_of(jax.tree.map(placed, variables)), {"classes": list(classes)})
     checkpoints.close()
     return folder
 
@@ -469,6 +474,62 @@ def test_parameters_come_where_they_lie(tmp_path: Path) -> None:
     assert np.array_equal(found["half"], old["half"].astype(np.float32))
 
 
+def test_classes_are_taken_by_name_and_said_to_be(tmp_path: Path) -> None:
+    old = {"classes": {"kernel": numbers(4, 3), "bias": numbers(3)}}
+    run = saved(tmp_path / "run", Variables(old, {}), classes=("O", "B-PER", "B-LOC"))
+    axes = Variables({"classes": {"kernel": ("embed", "classes"), "bias": ("classes",)}}, {})
+    config = InitializeFromConfig(str(run))
+
+    def begin(*names: str) -> tuple[Any, list[str]]:
+        toy = Toy(shapes_of(Variables(old, {})), axes, names)
+        state, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "new")
+        assert report is not None
+        return jax.tree.map(np.asarray, state.variables.params["classes"]), report.format_lines()[1:]
+
+    same, lines = begin("O", "B-PER", "B-LOC")
+    assert_same(same, old["classes"])
+    assert lines == ["  loaded: 2 parameters (15 numbers)"]
+    found, lines = begin("O", "B-LOC", "B-PER")
+    assert_same(found, {"kernel": old["classes"]["kernel"][:, [0, 2, 1]], "bias": old["classes"]["bias"][[0, 2, 1]]})
+    assert lines[1] == (
+        "  classes matched by name: all 3, which stand in another order there (classes/bias, classes/kernel)"
+    )
+    found, lines = begin("O", "B-ORG", "B-PER")
+    assert np.array_equal(found["kernel"][:, [0, 2]], old["classes"]["kernel"][:, [0, 1]])
+    assert (found["kernel"][:, 1] == -1).all()
+    assert lines[:2] == [
+        "  loaded: 2 parameters (10 numbers)",
+        "  classes matched by name: 2 of 3; initialized randomly: B-ORG (classes/bias, classes/kernel)",
+    ]
+    with pytest.raises(UserError, match=r"classes are x, y, z, and there O, B-PER, B-LOC; leave it fresh"):
+        begin("x", "y", "z")
+    nameless = saved(tmp_path / "nameless", Variables(old, {}))
+    config = InitializeFromConfig(str(nameless))
+    assert begin("x", "y", "z")[1][-1].endswith("its outputs are taken to be x, y, z, in this order")
+
+
+def test_rows_of_tokens_are_taken_by_name(tmp_path: Path) -> None:
+    def tokenizer(*words: str) -> Tokenizer:
+        vocabulary = {word: number for number, word in enumerate(words)}
+        backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, words[0]))
+        return Tokenizer(backend, unk_id=0)
+
+    old = {"table": numbers(5, 2)}
+    run = saved(tmp_path / "run", Variables(old, {}))
+    tokenizer("<unk>", "the", "cat", "dog", "runs").save(run)
+    (tmp_path / "new").mkdir()
+    tokenizer("[UNK]", "dog", "the", "bird").save(tmp_path / "new")
+    # The last row fills the table up.
+    new = Variables({"table": numbers(5, 2)}, {})
+    toy = Toy(shapes_of(new), Variables({"table": ("vocabulary", "embed")}, {}))
+    state, report = build_initial_state(InitializeFromConfig(str(run)), toy, jax.random.key(0), tmp_path / "new")
+    assert report is not None
+    found = np.asarray(state.variables.params["table"])
+    assert np.array_equal(found[:3], old["table"][[0, 3, 1]])
+    assert (found[3:] == -1).all()
+    assert "  tokens matched by name: 3 of 4; initialized randomly: bird (table)" in report.format_lines()
+
+
 def of_none(variables: Variables) -> Toy:
     """A run of these variables whose axes nothing asks for."""
     return Toy(shapes_of(variables), jax.tree.map(lambda leaf: (None,) * leaf.ndim, variables))
@@ -504,7 +565,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
         Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))).save(directory.path)
     _, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "other")
     assert report is not None
-    assert report.format_lines()[-1].startswith(f"  note: {folder} has another tokenizer")
+    assert "has the axis 'vocabulary', so that entries are taken by number" in report.format_lines()[-1]
 
 
 def test_what_a_run_learned_beside_its_matrices_is_merged_into_a_plain_one(tmp_path: Path) -> None:
@@ -579,3 +640,18 @@ def test_without_a_run_to_begin_from_nothing_is_read(tmp_path: Path) -> None:
     assert state.variables.params["w"].tolist() == [-1, -1, -1]
     with pytest.raises(ValueError, match="'state/w' has the path of a leaf of the state"):
         init_from.flatten_variables(Variables({"state": {"w": 1}}, {"w": 2}))
+
+
+def test_parameters_that_are_not_finite_are_refused_wherever_a_run_is_read(tmp_path: Path) -> None:
+    def spoil(state: TrainState) -> TrainState:
+        leaves, structure = jax.tree.flatten(state.variables.params)
+        leaves[-1] = leaves[-1].at[0].set(jnp.nan)
+        return state._replace(variables=state.variables._replace(params=jax.tree.unflatten(structure, leaves)))
+
+    run = write_run(tmp_path / "run", written_run.CONFIG, spoil)
+    says = r"checkpoint 0 of .*run holds NaN or infinity in .*params/.*: its training diverged; name an earlier step"
+    with pytest.raises(UserError, match=says):
+        run_loading.load_run(run)
+    fine_tuned = experiment.resolve_config({**written_run.CONFIG, "name": "new", "initialize_from": {"run": str(run)}})
+    with pytest.raises(UserError, match=r"config\.initialize_from\.run=.*run holds NaN or infinity in what \S+ takes"):
+        train.train(fine_tuned, tmp_path / "new")

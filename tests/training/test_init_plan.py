@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer.config import UserError
+from transformer.training.entry_names import match_classes
 from transformer.training.init_plan import ArrayInfo, MatchedSource, match_wildcards, parse_init_rule, plan_parameters
 
 FLOAT = "float32"
@@ -228,3 +229,51 @@ def test_what_does_not_fit_is_refused_in_one_line(name: str) -> None:
         planned(*rules, **changes)
     assert "\n" not in str(refused.value)
     assert re.search(r"[.;:]\s*$", str(refused.value)) is None
+
+
+CLASSES = {"classes/kernel": ArrayInfo((4, 3), FLOAT, ("embed", "classes"))}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "entries"),
+    [
+        ("a b c", "b c a", (1, 2, 0)),
+        ("a b c", "a b d", (0, 1, -1)),
+        ("A B C", "c a b", (2, 0, 1)),
+        ("O B-PER I-PER", "O I-PER B-PER", (0, 2, 1)),
+        ("a A b", "b a A", (2, 0, 1)),
+        ("a b b", "b a c", (-1, 0, -1)),  # two of one name: which is which nobody knows
+    ],
+)
+def test_entries_are_taken_by_name(source: str, target: str, entries: tuple[int, ...]) -> None:
+    match = match_classes(source.split(), target.split())
+    assert match is not None
+    made = plan_parameters(CLASSES, CLASSES, [], {"classes": match})
+    taken = made.matched_sources["classes/kernel"]
+    assert (taken.named_axis, taken.entries) == (1, entries)
+    assert taken.count_numbers(CLASSES["classes/kernel"]) == 4 * sum(entry >= 0 for entry in entries)
+    assert made.paths_matched_along("classes") == ("classes/kernel",)
+
+
+def test_equal_or_unknown_names_change_nothing_and_without_a_common_one_nothing_is_taken() -> None:
+    for source, target in (("a b c", "a b c"), ("", "a b c"), ("a b c", "")):
+        assert match_classes(source.split(), target.split()) is None
+    match = match_classes(("x", "y", "z"), ("a", "b", "c"))
+    assert match is not None
+    with pytest.raises(
+        UserError,
+        match=r"classes are a, b, c, and there x, y, z; leave it fresh with the rule 'classes/kernel = fresh'",
+    ):
+        plan_parameters(CLASSES, CLASSES, [], {"classes": match})
+    fresh = plan_parameters(CLASSES, CLASSES, [parse_init_rule("classes/* = fresh")], {"classes": match})
+    assert fresh.matched_sources == {}
+
+
+def test_classes_of_another_number_are_matched_where_a_rule_allows_it() -> None:
+    match = match_classes(("no", "yes"), ("yes", "maybe", "no"))
+    assert match is not None
+    source = {"classes/kernel": ArrayInfo((4, 2), FLOAT)}
+    with pytest.raises(UserError, match="'resize classes/kernel'"):
+        plan_parameters(CLASSES, source, [], {"classes": match})
+    made = plan_parameters(CLASSES, source, [parse_init_rule("resize classes/*")], {"classes": match})
+    assert made.matched_sources["classes/kernel"].entries == (1, -1, 0)

@@ -19,7 +19,7 @@ from tests.training.test_loop import Until
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
-from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints, RestoredCheckpoint
 from transformer.runs.exceptions import RunFailed, RunStopped
 from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory
@@ -30,6 +30,7 @@ from transformer.training import (
     checkpoint_metadata,
     checkpoint_saver,
     partitioning,
+    restore,
     run_loading,
     run_setup,
     train,
@@ -398,6 +399,35 @@ def test_how_often_is_looked_may_change_on_resuming(half: Path, workdirs: Path) 
     assert "steps" not in experiment.changeable_keys(ending)  # the schedule's end moves with it
 
 
+@pytest.mark.parametrize(
+    ("shared", "own", "free"),
+    [
+        ("constant", {"language_modeling": {"schedule": "cosine"}}, False),
+        ("constant", {"language_modeling": {"schedule": "inverse_square_root"}}, True),
+        ("cosine", {"language_modeling": {"schedule": "constant"}}, True),  # no objective has the shared one
+        ("cosine", {"language_modeling": {"learning_rate": 0.1}}, False),  # the rest is that of the shared one
+        ("cosine", {}, False),
+    ],
+)
+def test_every_objective_s_own_schedule_says_whether_a_run_can_be_longer(
+    shared: str, own: dict[str, Any], free: bool
+) -> None:
+    changed = config(optimizer={"schedule": shared}, optimizers=own)
+    assert ("steps" in experiment.changeable_keys(experiment.resolve_config(changed))) is free
+
+
+def test_a_longer_run_is_refused_if_an_objective_s_own_schedule_ends(half: Path, workdirs: Path) -> None:
+    folder = workdirs / "ending"
+    shutil.copytree(half, folder)
+    ending = {"language_modeling": {"schedule": "cosine"}}
+    recorded = experiment.resolve_config(config(optimizers=ending)).to_config()
+    (folder / "config.json").write_text(json.dumps(recorded))
+    before = contents(folder, ".")
+    with pytest.raises(UserError, match=rf"config\.steps={STEPS}, not {STEPS + 4}"):
+        train.train(experiment.resolve_config(config(optimizers=ending, steps=STEPS + 4)), folder)
+    assert contents(folder, ".") == before
+
+
 def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,6 +526,29 @@ def test_a_run_that_lost_its_checkpoints_is_refused(alone: tuple[Path, str], tmp
         with pytest.raises(UserError, match=r"has lost its checkpoints: .* step 8.*restore them, or choose another"):
             train.train(experiment.resolve_config(CONFIG), folder)
     assert contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps") == before
+
+
+@pytest.mark.parametrize(
+    ("note", "says"),
+    [
+        ('{"newest": 4}', None),
+        ('{"newest": 8}', "checkpoints: the checkpoint of step 8 is missing; step 4 is used instead"),
+        (
+            '{"newest"',
+            "checkpoints.json is damaged, which says what step was saved last, and its metrics reach step 7; step 4 is "
+            "used, the last one there is",
+        ),
+    ],
+)
+def test_a_lost_checkpoint_is_told_also_where_the_note_of_the_last_one_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], note: str, says: str | None
+) -> None:
+    (tmp_path / "checkpoints.json").write_text(note)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 7, "split": "train", "loss": 1.0}\n')
+    restore._announce_missing_checkpoint(RunDirectory(tmp_path), RestoredCheckpoint(4, None, {}))
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("\n") == (0 if says is None else 1)
+    assert says is None or says in said.out + said.err
 
 
 def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str], tmp_path: Path) -> None:

@@ -209,6 +209,31 @@ def test_every_micro_batch_starts_from_the_steps_extra() -> None:
     assert int(state.task_state["updates"]) == 2
 
 
+class Averaging(Regression):
+    """The regression with a mean over the real tokens in its extra, which are unevenly many in microbatches."""
+
+    def init_task_state(self, view: StateView, key: Any) -> dict[str, Any]:
+        return {**super().init_task_state(view, key), "mean": jnp.float32(2)}
+
+    def loss(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
+        loss, aux = super().loss(view, batch, denominators, key)
+        count = jnp.sum(batch["real"])
+        mean = jnp.sum(jnp.where(batch["real"], batch["y"], 0)) / jnp.maximum(count, 1)
+        extra = {**aux.task_state, "mean": 0.9 * view.task_state["mean"] + 0.1 * mean}
+        return loss, aux._replace(task_state=extra, task_state_weight=count)
+
+
+@pytest.mark.parametrize("num_microbatches", [1, 4])
+def test_a_mean_in_the_extra_is_that_of_the_large_batch(num_microbatches: int) -> None:
+    batch = batch_of(0)
+    _, state, _ = steps(Averaging(), [batch], num_microbatches=num_microbatches)
+    expected = 0.9 * 2 + 0.1 * batch["y"][batch["real"]].mean(dtype=np.float64)
+    assert float(state.task_state["mean"]) == pytest.approx(expected, rel=1e-6)
+    nothing = {**batch, "real": np.zeros_like(batch["real"])}
+    _, state, _ = steps(Averaging(), [nothing], num_microbatches=num_microbatches)
+    assert float(state.task_state["mean"]) in (2, pytest.approx(0.9 * 2))  # the guard skips an empty batch
+
+
 class Replaying(Regression):
     """The regression with whole numbers in its extra that float32 does not have."""
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
+import fnmatch
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from transformer.training.writers.trackers import (
     RunDescription,
     TrackerLibrary,
     TrackersWriter,
+    WandbTracker,
     any_tracker_hangs,
     parse_trackers,
 )
@@ -237,6 +239,72 @@ class Hangs(ModuleType):
             raise AttributeError(name)
         self.ended.wait()
         raise ConnectionError("too late")
+
+
+class RecordingWandb(ModuleType):
+    """W&B as a resumed run meets it: the summary holds the last value of every key that was logged."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.rows: list[dict[str, Any]] = []
+        self.summary: dict[str, Any] = {}
+        self.hidden: list[str] = []
+
+    def login(self, prompt: bool) -> bool:
+        return True
+
+    def init(self, **options: Any) -> Any:
+        assert options["resume"] == "allow"
+        return SimpleNamespace(
+            id=options["id"], summary=dict(self.summary), log=self.log, define_metric=self.define_metric
+        )
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.summary |= row
+
+    def define_metric(self, name: str, *, hidden: bool = False, step_metric: str | None = None) -> None:
+        self.hidden += [name] * hidden
+
+    def Settings(self, **options: Any) -> None:
+        pass
+
+    def Table(self, columns: list[str], data: list[list[str]]) -> str:
+        return f"table of {columns}: {data}"
+
+    def reported(self) -> list[tuple[int, str, Any]]:
+        """What a person sees: all keys but the hidden ones."""
+        patterns = [name for name in self.hidden if name != "step"]
+        return [
+            (row["step"], key, value)
+            for row in self.rows
+            for key, value in row.items()
+            if key != "step" and not any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+        ]
+
+
+def test_what_wandb_has_of_a_run_that_was_killed_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends between two reports of step 4; the run goes on from its checkpoint of step 2."""
+
+    def report(tracker: WandbTracker, first: int, last: int, *, killed: bool = False) -> None:
+        for step in range(first, last + 1, 2):
+            tracker.write_scalars(step, "train", {"loss": 1.0 / (step + 1)})
+            tracker.write_scalars(step, "validation", {"loss": 2.0 / (step + 1)})
+            tracker.write_samples(step, "validation", [{"source": f"text {step}", "output": "x"}])
+            if not (killed and step == last):
+                tracker.write_scalars(step, "validation", {"bleu": float(step)})
+                tracker.write_samples(step, "validation", [{"prompt": f"prompt {step}"}])
+
+    whole, killed = RecordingWandb("wandb"), RecordingWandb("wandb")
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "wandb", whole)
+        report(WandbTracker(RunDescription("id", "run", None, {}, resumed=False)), 0, 8)
+        patched.setitem(sys.modules, "wandb", killed)
+        report(WandbTracker(RunDescription("id", "run", None, {}, resumed=False)), 0, 4, killed=True)
+        for last in (6, 8):
+            report(WandbTracker(RunDescription("id", "run", None, {}, resumed=True)), 2, last)
+    assert len(set(whole.reported())) == len(whole.reported()) == 25
+    assert killed.reported() == whole.reported()
 
 
 @contextlib.contextmanager

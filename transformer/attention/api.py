@@ -162,10 +162,11 @@ def score(
     params = AttentionParameters() if params is None else params
     keys, depth = _keys_of(prepared, kind, position)
     check_score_call(q_BxQxHxD, keys, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
+    consecutive = positions is None
     if positions is None:
         positions = jnp.arange(q_BxQxHxD.shape[1], dtype=jnp.int32)[None]
     function, scheme = resolve_score_function(kind, params.score), resolve_position_scheme(position, params.position)
-    return _logits(q_BxQxHxD, keys, function, scheme, positions, scale=scale, bias=bias)
+    return _logits(q_BxQxHxD, keys, function, scheme, positions, consecutive=consecutive, scale=scale, bias=bias)
 
 
 def weighted_sum(
@@ -326,7 +327,8 @@ def _attend_dense(
 ) -> tuple[Array, AttentionAux]:
     """The reference implementation, with the whole map of logits and weights in memory."""
     positions = query_positions(mask, q.shape[1])
-    logits = _logits(q, _prepared(k, function, scheme), function, scheme, positions, scale=spec.scale, bias=bias)
+    prepared = _prepared(k, function, scheme)
+    logits = _logits(q, prepared, function, scheme, positions, consecutive=True, scale=spec.scale, bias=bias)
     if spec.temperature != 1:
         logits = logits / spec.temperature
     dropout_key = None
@@ -361,13 +363,14 @@ def _logits(
     scheme: PositionScheme,
     positions: Array,
     *,
+    consecutive: bool,
     scale: float | None,
     bias: Array | None,
 ) -> Array:
     """(score + position products) scale + position bias + bias, in float32 or wider."""
     heads, keys = q.shape[2], prepared.shape[1]
     logits_BxHxQxK = function.logits(function.query(scheme.encode_queries(q, positions)), prepared)
-    position_products = scheme.position_logits(q, positions, keys)
+    position_products = scheme.position_logits(q, positions, keys, consecutive=consecutive)
     if position_products is not None:
         logits_BxHxQxK = logits_BxHxQxK + position_products
     logits_BxHxQxK = logits_BxHxQxK * function.scale(q.shape[-1], scale)

@@ -114,7 +114,8 @@ def logits_of_block(
         keys: Number of keys of the whole map.
 
     Returns:
-        The block. Keys with an index at or beyond `keys` are not allowed.
+        The block. Keys with an index at or beyond `keys` are not allowed, nor is any key to a query at or beyond
+        `queries`.
     """
     logits = grouped_products(q_BxQxHxD, k_BxKxGxD) * scaling.scale
     key_1x1xK = jnp.minimum(key_K, keys - 1)[None, None]
@@ -124,6 +125,10 @@ def logits_of_block(
     if scaling.temperature != 1:
         logits = logits / scaling.temperature
     allowed = (key_K < keys)[None, None, None]
+    if queries % len(query_Q):
+        # Rows that fill the last block have no log-sum-exp: the backward pass would multiply exp(logit) by their
+        # gradient of 0, which is NaN where a bias makes that exponential infinite.
+        allowed = allowed & (query_Q < queries)[:, None]
     seen = visible_keys(terms.mask, query_inside, key_1x1xK)
     return LogitBlock(key_K, positions, logits, allowed if seen is None else allowed & seen)
 

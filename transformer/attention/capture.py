@@ -317,6 +317,8 @@ def capture_weights(
         allowed = jnp.ones((1, 1, 1, keys), bool) if seen is None else seen
         scores = jnp.log(weights) if given is None else given
         rows = MapRows(query_Q, query_positions(mask, queries), mask, keys, jnp.arange(len(weights), dtype=jnp.int32))
+        if given is not None:
+            allowed = allowed & _visible_by_bias(given)
         map_block = MapBlock(weights, scores, allowed, rows.position_BxQ, key_K)
         folded = _fold_block(
             _initial_folds(capture.statistics, weights.shape[:3], wide), map_block, rows, capture.statistics
@@ -326,7 +328,11 @@ def capture_weights(
             if isinstance(statistic, KeyWeightStatistic):
                 key_BxQ, exists = _chosen_key(statistic, rows)
                 index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
-                masses[statistic.name] = (jnp.take_along_axis(weights, index, axis=3)[..., 0], exists)
+                weight, visible = (
+                    jnp.take_along_axis(jnp.broadcast_to(x, weights.shape), index, axis=3)[..., 0]
+                    for x in (weights, allowed)
+                )
+                masses[statistic.name] = (weight, exists & visible)
         some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
         sums, counts = _sum_over_rows(_finish_folds(folded, capture.statistics) | masses, some, capture)
         if not capture.maps:
@@ -494,7 +500,8 @@ def compute_statistics_blockwise(products: WeightRecomputeInputs, capture: Captu
 
         def fold(state: Any, part: LogitBlock, _: Any) -> Any:
             weights = recompute_weights(part.logits_BxHxQxK, part.allowed, lse)
-            map_block = MapBlock(weights, part.logits_BxHxQxK, part.allowed, part.position_BxQ, part.key_K)
+            allowed = part.allowed & _visible_by_bias(part.logits_BxHxQxK)
+            map_block = MapBlock(weights, part.logits_BxHxQxK, allowed, part.position_BxQ, part.key_K)
             return _fold_block(state, map_block, rows, folded)
 
         state = _initial_folds(folded, lse.shape, wide)
@@ -504,6 +511,7 @@ def compute_statistics_blockwise(products: WeightRecomputeInputs, capture: Captu
         for statistic in gathered:
             key_BxQ, exists = _chosen_key(statistic, rows)
             logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
+            exists = exists & _visible_by_bias(logits)
             masses[statistic.name] = (recompute_weights(logits[..., None], exists[..., None], lse)[..., 0], exists)
         return _sum_over_rows(_finish_folds(state, folded) | masses, jnp.isfinite(lse), capture)
 
@@ -521,6 +529,11 @@ def _logits_of_pairs(q_BxQxHxD: Array, products: WeightRecomputeInputs, rows: Ma
     logits = logits * products.scaling.scale
     added = products.terms.added_to(logits[..., None], rows.query_Q, rows.position_BxQ, key_BxQx1)
     return added[..., 0] / products.scaling.temperature
+
+
+def _visible_by_bias(logits: Array) -> Array:
+    """False where a bias of minus infinity hides the key. NaN is visible: a failed run must not lose its rows."""
+    return logits != -jnp.inf
 
 
 def _chosen_key(statistic: KeyWeightStatistic, rows: MapRows) -> tuple[Array, Array]:

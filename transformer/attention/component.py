@@ -40,6 +40,8 @@ class AttentionSizes:
         relative_attention_max_distance: Where relative distances are clipped, or from where they share T5's last
             bucket.
         bidirectional_buckets: Whether T5 has separate buckets for later keys.
+        base_width: The width by which T5's table is initialized: that of the model, or its base width in the maximal
+            update parametrization.
     """
 
     heads: int
@@ -52,6 +54,7 @@ class AttentionSizes:
     relative_attention_num_buckets: int = 0
     relative_attention_max_distance: int = 0
     bidirectional_buckets: bool = False
+    base_width: int = 0
 
 
 class ParameterSpec(NamedTuple):

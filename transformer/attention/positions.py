@@ -225,13 +225,16 @@ class PositionScheme(AttentionComponent):
         """
         return k_BxKxGxC
 
-    def position_logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits | None:
+    def position_logits(
+        self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int, *, consecutive: bool
+    ) -> Logits | None:
         """Compute the term that is added to q . k before scaling, from the queries and their distances to the keys.
 
         Args:
             q_BxQxHxD: The queries, before `encode_queries`.
             query_positions: Their positions.
             keys: Number of keys, at positions 0 ... keys - 1.
+            consecutive: Whether the positions of a row are known to be consecutive, as those of `attend` are.
 
         Returns:
             The term; None for none.
@@ -349,11 +352,8 @@ class T5(PositionScheme):
 
     @classmethod
     def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        return {
-            "table": ParameterSpec(
-                (sizes.relative_attention_num_buckets, sizes.heads), ("positions", "heads"), normal(sizes.width**-0.5)
-            )
-        }
+        shape = (sizes.relative_attention_num_buckets, sizes.heads)
+        return {"table": ParameterSpec(shape, ("positions", "heads"), normal(sizes.base_width**-0.5))}
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "T5":
@@ -443,7 +443,9 @@ class Shaw(_DotProductScheme):
                 f"params.position.keys_PxD and values_PxD have {sorted(counts)} types of edges; give as many"
             )
 
-    def position_logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
+    def position_logits(
+        self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int, *, consecutive: bool
+    ) -> Logits:
         keys_PxD, wide = self.keys_PxD.astype(q_BxQxHxD.dtype), jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, keys_PxD, preferred_element_type=wide)
         if self.edge_types_BxQxK is not None:
@@ -531,21 +533,28 @@ class TransformerXL(_DotProductScheme):
     def encode_queries(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
         return q_BxQxHxD + self.content_HxD.astype(q_BxQxHxD.dtype)
 
-    def position_logits(self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int) -> Logits:
-        # One wave for each distance i - j that occurs, the greatest first; with an offset they differ by example.
+    def position_logits(
+        self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int, *, consecutive: bool
+    ) -> Logits:
         batch, queries = q_BxQxHxD.shape[:2]
         dtype, wide = q_BxQxHxD.dtype, jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
-        distances_BxP = query_positions[:, -1:] - jnp.arange(queries + keys - 1)[None]
-        # All sines, then all cosines, as in the authors' code.
-        waves = sinusoids(distances_BxP, self.weight_ExHxD.shape[0], 10000.0, wide)
-        waves_BxPxE = jnp.concatenate(waves, axis=-1).astype(dtype)
-        projected_BxPxHxD = jnp.einsum("bpe,ehd->bphd", waves_BxPxE, self.weight_ExHxD.astype(dtype))
-        projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (batch, *projected_BxPxHxD.shape[1:]))
         shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
-        products_BxHxQxP = jnp.einsum(
-            "bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD, preferred_element_type=wide
-        )
-        logits_BxHxQxK = _relative_shift(products_BxHxQxP, keys)
+        if consecutive:
+            # One wave for each distance i - j that occurs, the greatest first; with an offset they differ by example.
+            waves_BxPxE = self._waves(query_positions[:, -1:] - jnp.arange(queries + keys - 1)[None], dtype)
+            projected_BxPxHxD = jnp.einsum("bpe,ehd->bphd", waves_BxPxE, self.weight_ExHxD.astype(dtype))
+            projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (batch, *projected_BxPxHxD.shape[1:]))
+            products_BxHxQxP = jnp.einsum(
+                "bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD, preferred_element_type=wide
+            )
+            logits_BxHxQxK = _relative_shift(products_BxHxQxP, keys)
+        else:
+            waves_BxQxKxE = self._waves(query_positions[..., None] - jnp.arange(keys), wide)
+            waves_BxQxKxE = jnp.broadcast_to(waves_BxQxKxE, (batch, *waves_BxQxKxE.shape[1:]))
+            turned_BxQxHxE = jnp.einsum(
+                "bqhd,ehd->bqhe", shifted_BxQxHxD, self.weight_ExHxD.astype(dtype), preferred_element_type=wide
+            )
+            logits_BxHxQxK = jnp.einsum("bqhe,bqke->bhqk", turned_BxQxHxE, waves_BxQxKxE)
         if self.segment_2xHxD is None or self.segment_bias_HxD is None or self.differ_BxQxK is None:
             return logits_BxHxQxK
         biased_BxQxHxD, segment_2xHxD = (
@@ -555,6 +564,11 @@ class TransformerXL(_DotProductScheme):
         of_kind_BxHxQx2 = jnp.einsum("bqhd,shd->bhqs", biased_BxQxHxD, segment_2xHxD, preferred_element_type=wide)
         same_BxHxQx1, other_BxHxQx1 = jnp.split(of_kind_BxHxQx2, 2, axis=-1)
         return logits_BxHxQxK + jnp.where(self.differ_BxQxK[:, None], other_BxHxQx1, same_BxHxQx1)
+
+    def _waves(self, distances: Int[Array, "*shape"], dtype: jnp.dtype) -> Float[Array, "*shape E"]:
+        """All sines, then all cosines, as in the authors' code."""
+        wide = jnp.promote_types(dtype, jnp.float32)
+        return jnp.concatenate(sinusoids(distances, self.weight_ExHxD.shape[0], 10000.0, wide), axis=-1).astype(dtype)
 
 
 SCHEMES: dict[AttentionPosition, type[PositionScheme]] = {

@@ -9,12 +9,31 @@ import numpy as np
 
 from transformer.config import UserError
 
-# Seeds of held-out data, beyond all seeds of runs, so that no run trains on it.
-VALIDATION_SEED, TEST_SEED = 2**40, 2**41
-# What a run of seed 0 draws from, beyond all seeds of runs too. NumPy cuts numbers into words of 32 bits and adds
-# zeros, so that (0, 256) is the generator of (2**40, 0): step 256 would train on the first batch of validation.
-_SEED_OF_RUN_ZERO = 2**32
+# Seeds of held-out data. NumPy cuts numbers into words of 32 bits and drops zeros at the end, so that 2**40 + 1,
+# (2**40 + 1, 0) and (1, 256) are one generator: step 256 of run 1 would train on what 2**40 + 1 draws. These are
+# multiples of 2**32, whose first word is 0. A run's first word is its seed, and run 0 draws from 2**32, the words 0, 1.
+VALIDATION_SEED, TEST_SEED, PROBE_SEED = 2**40, 2**41, 3 * 2**40
+_WORD = 2**32
+_SEED_OF_RUN_ZERO = _WORD
 Batch = dict[str, np.ndarray]
+
+
+def random_generator(seed: int, *numbers: int) -> np.random.Generator:
+    """Return the random generator of a seed and further numbers; no held-out seed has a generator of any run.
+
+    Args:
+        seed: The seed of a run, less than 2**32, or of held-out data, such as `VALIDATION_SEED`.
+        numbers: Further numbers, such as the step.
+
+    Raises:
+        ValueError: If a run of another seed may have the generator: a seed above those of runs is no multiple of 2**32,
+            or too small a one.
+    """
+    if seed >= _WORD and (seed % _WORD or seed < VALIDATION_SEED):
+        raise ValueError(
+            f"seed {seed} is neither a run's, below 2**32, nor held out, a multiple of 2**32 from 2**40 on"
+        )
+    return np.random.default_rng((seed or _SEED_OF_RUN_ZERO, *numbers))
 
 
 class BatchSource(Protocol):
@@ -255,7 +274,7 @@ class GeneratedBatches:
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step, from 0."""
-        return self.draw(np.random.default_rng((self.seed or _SEED_OF_RUN_ZERO, step)))
+        return self.draw(random_generator(self.seed, step))
 
 
 def fingerprint(items: Iterable[str | int | np.ndarray | None]) -> str:

@@ -13,9 +13,11 @@ from transformer.config import UserError
 from transformer.data.batches import fingerprint
 from transformer.data.datasets.local_files import check_inside_folder, is_hidden, list_files, locate_file
 from transformer.data.datasets.text_files import files_by_split
+from transformer.data.parquet_metadata import ColumnChunk, page_sizes, read_column_chunks
 from transformer.json_reading import open_regular_file, parse_json, require_object
 from transformer.storage.paths import parse_path, storage_of
 
+_TEXT = "text"  # the field and the column of documents
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 PIECE_BYTES = 1 << 18
 """About the bytes of text that are tokenized as one string: a longer one would take many times its size in memory."""
@@ -23,7 +25,8 @@ _SEARCH_BYTES = (1 << 16, 1 << 20)  # how far a cut is looked for, first and at 
 _MAX_LINE_BYTES = 1 << 26  # of a line of a .jsonl
 _SAMPLED_BYTES = 1 << 16  # of each of the three samples by which a file is known
 _BLOCK_BYTES = 1 << 20
-_PARQUET_ROWS = 64  # that are decoded at once
+_PARQUET_ROWS = 64  # that are decoded at once, fewer if pages are large
+_MAX_PAGE_BYTES = 1 << 28  # of a page of a .parquet in memory, also of a batch of rows, each at most a page
 _NAMES_SHOWN = 8  # fields and columns that a message lists
 _WILDCARD = re.compile(r"[*?\[]")
 # A line end between two characters that are no white space. Byte-level tokenizers split words there in any case, so
@@ -163,12 +166,22 @@ def _describe(path: Path) -> CorpusFile:
         unsampled = CorpusFile(str(path), size, "")
         if not size:
             raise UserError(f"{path} is empty: give it text, or remove it")
-        samples = hashlib.sha256()
-        for start in sorted({0, max(size - _SAMPLED_BYTES, 0) // 2, max(size - _SAMPLED_BYTES, 0)}):
-            samples.update(unsampled.read(start, start + _SAMPLED_BYTES))
+        return dataclasses.replace(unsampled, samples_sha256=hash_samples(unsampled.read, size))
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}: name .txt, .jsonl or .parquet files that exist") from error
-    return dataclasses.replace(unsampled, samples_sha256=samples.hexdigest())
+
+
+def hash_samples(read: Callable[[int, int], bytes], size: int) -> str:
+    """Return the SHA-256 of the first, middle and last 64 KiB of a file, by which it is known.
+
+    Args:
+        read: A function (start, stop) that returns the bytes `start` to `stop` - 1, fewer at the end.
+        size: The size of the file.
+    """
+    samples = hashlib.sha256()
+    for start in sorted({0, max(size - _SAMPLED_BYTES, 0) // 2, max(size - _SAMPLED_BYTES, 0)}):
+        samples.update(read(start, start + _SAMPLED_BYTES))
+    return samples.hexdigest()
 
 
 def corpus_fingerprint(files: Sequence[CorpusFile]) -> str:
@@ -247,8 +260,8 @@ def _sampled_ranges(file: CorpusFile, places: Sequence[int]) -> Iterator[tuple[F
         for place in places:
             yield FileRange(file, place, min(place + PIECE_BYTES, file.size)), PIECE_BYTES
         return
-    with _opened_parquet(file) as parquet:
-        offsets = _row_group_offsets(parquet)
+    with _opened_parquet(file) as opened:
+        offsets = [chunk.start for chunk in opened.chunks]
     for number, of_group in itertools.groupby(places, lambda place: max(sum(at <= place for at in offsets) - 1, 0)):
         yield FileRange(file, offsets[number], offsets[number] + 1), PIECE_BYTES * len(list(of_group))
 
@@ -326,39 +339,79 @@ def _text_of_line(line: bytes, where: str) -> str:
 
 
 def _parquet_texts(part: FileRange) -> Iterator[str]:
-    with _opened_parquet(part.file) as parquet:
-        offsets = _row_group_offsets(parquet)
-        groups = [number for number, offset in enumerate(offsets) if part.start <= offset < part.stop]
+    with _opened_parquet(part.file) as opened:
+        groups = [number for number, chunk in enumerate(opened.chunks) if part.start <= chunk.start < part.stop]
         for group in groups:
-            for batch in parquet.iter_batches(_PARQUET_ROWS, row_groups=[group], columns=["text"], use_threads=False):
-                yield from (text for text in batch.column(0).to_pylist() if text)
+            rows = min(_PARQUET_ROWS, max(_MAX_PAGE_BYTES // max(opened.largest_page(group), 1), 1))
+            num_rows = 0
+            for batch in opened.parquet.iter_batches(rows, row_groups=[group], columns=[_TEXT], use_threads=False):
+                try:
+                    yield from (text for text in batch.column(0).to_pylist() if text)
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{part.file.name}, row group {group}: its column {_TEXT!r} has a text that is not UTF-8 "
+                        f"({error.reason})"
+                    ) from error
+                num_rows += len(batch)
+            if num_rows != opened.chunks[group].num_rows:
+                raise UserError(
+                    f"{part.file.name} is damaged: its row group {group} has {num_rows:,} rows where its footer says "
+                    f"{opened.chunks[group].num_rows:,}"
+                )
+
+
+class _OpenedParquet(NamedTuple):
+    """A .parquet file, its bytes, and where the texts of each row group lie."""
+
+    file: CorpusFile
+    parquet: Any
+    source: BinaryIO
+    chunks: list[ColumnChunk]
+
+    def largest_page(self, group: int) -> int:
+        """Return the bytes that the largest page of the texts of a row group has in memory.
+
+        Raises:
+            UserError: If these are more than `_MAX_PAGE_BYTES`: pyarrow would allocate them, whatever a page has.
+            ValueError: If a header is malformed.
+        """
+        largest = 0
+        for size in page_sizes(self.source, self.chunks[group]):
+            largest = max(largest, *size)
+            if largest > _MAX_PAGE_BYTES:
+                raise UserError(
+                    f"{self.file.name}, row group {group}: a page of its column {_TEXT!r} has {largest:,} bytes, more "
+                    f"than {_MAX_PAGE_BYTES:,}: write it with smaller pages"
+                )
+        return largest
 
 
 @contextlib.contextmanager
-def _opened_parquet(file: CorpusFile) -> Iterator[Any]:
+def _opened_parquet(file: CorpusFile) -> Iterator[_OpenedParquet]:
     import pyarrow
     import pyarrow.parquet
 
     source: BinaryIO = open_regular_file(file.path) if isinstance(file.path, Path) else file.path.open("rb")
     with source:
         try:
-            parquet = pyarrow.parquet.ParquetFile(source, buffer_size=_BLOCK_BYTES)
+            parquet = pyarrow.parquet.ParquetFile(source, buffer_size=_BLOCK_BYTES, page_checksum_verification=True)
             schema = parquet.schema_arrow
-            kinds = (pyarrow.string(), pyarrow.large_string())
-            if "text" not in schema.names or schema.field("text").type not in kinds:
+            columns = [number for number, name in enumerate(schema.names) if name == _TEXT]
+            kind = schema.field(columns[0]).type if columns else None
+            if isinstance(kind, pyarrow.DictionaryType):
+                kind = kind.value_type
+            if kind not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
                 raise UserError(
-                    f"{file.name} has no column 'text' of strings; its columns are {', '.join(schema.names[:8])}"
+                    f"{file.name} has no column {_TEXT!r} of strings; its columns are {', '.join(schema.names[:8])}"
                 )
-            yield parquet
-        except (pyarrow.ArrowException, OSError, EOFError) as error:
+            if len(columns) > 1:
+                raise UserError(f"{file.name} has {len(columns)} columns {_TEXT!r}: give the others other names")
+            yield _OpenedParquet(file, parquet, source, read_column_chunks(source, file.size, _TEXT))
+        except UserError:
+            raise
+        except (pyarrow.ArrowException, OSError, EOFError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{file.name} cannot be read as a .parquet file: {reason}") from error
-
-
-def _row_group_offsets(parquet: Any) -> list[int]:
-    """Return where each row group begins in its file."""
-    groups = [parquet.metadata.row_group(number).column(0) for number in range(parquet.metadata.num_row_groups)]
-    return [group.dictionary_page_offset or group.data_page_offset for group in groups]
 
 
 def _document_pieces(text: str) -> Iterator[Piece]:

@@ -58,6 +58,11 @@ class QuestionWindow(NamedTuple):
         """The question, its context and its answers, like the texts of a `LabeledExample`."""
         return (self.question.question, self.question.context, *(answer.text for answer in self.question.answers))
 
+    @property
+    def holds_answer(self) -> bool:
+        """Whether the window holds the whole of the answer."""
+        return 0 <= self.label[0] - self.context_start < len(self.offsets)
+
     def text_of_span(self, first: int, last: int) -> str:
         """Return the text of the context from the token at place `first` to that at place `last`."""
         start, stop = self.offsets[first - self.context_start][0], self.offsets[last - self.context_start][1]

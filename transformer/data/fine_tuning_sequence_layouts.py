@@ -64,6 +64,17 @@ class SequenceLayout(enum.Enum):
         """Return how many sequences an example of so many texts makes."""
         return {SequenceLayout.UNORDERED: 2, SequenceLayout.CHOICE: texts - 1}.get(self, 1)
 
+    def canonical_texts(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """Return an example's texts, sorted where their order means nothing: both of a pair, or the answers."""
+        match self:
+            case SequenceLayout.SINGLE | SequenceLayout.PAIR:
+                return tuple(texts)
+            case SequenceLayout.UNORDERED:
+                return tuple(sorted(texts))
+            case SequenceLayout.CHOICE:
+                context, *answers = texts
+                return (context, *sorted(answers))
+
     def arrange_texts[T](self, texts: Sequence[T]) -> list[tuple[T, ...]]:
         """Return the texts of each sequence, in order."""
         match self:
@@ -126,13 +137,13 @@ class DelimiterTokens(NamedTuple):
 
         Args:
             texts: The token numbers of its texts.
-            longest: The number of tokens to which the sequence is cut: the longer text, the first of two equal ones,
-                loses tokens at its end. None cuts nothing.
+            longest: The number of tokens to which the sequence is cut: the longest text, the last of equal ones, loses
+                tokens at its end, as in BERT's code. None cuts nothing.
         """
         sizes = [len(text) for text in texts]
         room = sum(sizes) if longest is None else max(longest - self.num_special_tokens(len(texts)), 0)
         while sum(sizes) > room:
-            sizes[sizes.index(max(sizes))] -= 1
+            sizes[len(sizes) - 1 - sizes[::-1].index(max(sizes))] -= 1
         row = list(self.start_ids)
         for number, (text, size) in enumerate(zip(texts, sizes, strict=True)):
             row += [*(self.between_ids if number else ()), *text[:size]]

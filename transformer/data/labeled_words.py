@@ -29,29 +29,42 @@ class EntitySpan(NamedTuple):
     stop: int
 
 
+# What the first letters of labels mean: B begins an entity, I continues it, E is its last word, S its only one. In the
+# scheme BILOU the last two are L and U, in BMES the middle is M.
+_MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I"}
+
+
+def is_entity_label(name: str) -> bool:
+    """Whether a label marks a word as part of an entity, as "B-PER" does, or of none, "O"."""
+    return name == "O" or (name[:1] in _MARKS and name[1:2] == "-")
+
+
 def marks_entities(classes: Sequence[str]) -> bool:
-    """Whether labels mark entities, as "B-PER", "I-PER" and "O" do."""
-    return "O" in classes and all(name == "O" or name.startswith(("B-", "I-")) for name in classes)
+    """Whether labels mark entities, as "B-PER", "I-PER" and "O" do, or those of the schemes IOBES and BILOU."""
+    return "O" in classes and all(map(is_entity_label, classes))
 
 
 def entity_spans(labels: Sequence[str]) -> list[EntitySpan]:
     """Return the entities that the labels of a text mark (Tjong Kim Sang and De Meulder 2003, its conlleval).
 
-    "B-X" begins an entity of type X. "I-X" continues one of the same type, and begins one behind anything else.
+    "B-X" begins an entity of type X. "I-X" continues one of the same type, and begins one behind anything else. "E-X"
+    does as "I-X" and ends the entity; "S-X" is a whole one.
 
     Args:
         labels: The label of every word.
     """
     spans: list[EntitySpan] = []
+    ended = True
     for number, label in enumerate(labels):
         if label == "O":
             continue
-        mark, entity_type = label[0], label[2:]
+        mark, entity_type = _MARKS[label[0]], label[2:]
         last = spans[-1] if spans else None
-        if mark == "I" and last is not None and (last.type, last.stop) == (entity_type, number):
+        if mark in "IE" and last is not None and not ended and (last.type, last.stop) == (entity_type, number):
             spans[-1] = last._replace(stop=number + 1)
         else:
             spans.append(EntitySpan(entity_type, number, number + 1))
+        ended = mark in "ES"
     return spans
 
 

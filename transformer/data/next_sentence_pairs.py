@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.config import UserError
-from transformer.data.batches import Batch
+from transformer.data.batches import Batch, random_generator
 from transformer.data.text_batches import SpecialTokenFrame
 
 FOLLOWS, ELSEWHERE = 0, 1
@@ -121,7 +121,7 @@ class NextSentenceBatches:
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         step = step % self.batches_per_epoch if self._repeats else step
-        random = np.random.default_rng((self._seed, step))
+        random = random_generator(self._seed, step)
         shape = self._rows, self._context
         tokens, types = np.full(shape, self._pad, np.int32), np.zeros(shape, np.int32)
         lengths, follows = np.zeros((2, self._rows), np.int32)

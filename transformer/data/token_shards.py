@@ -2,7 +2,9 @@
 
 A folder holds `00000.tokens`, `00001.tokens`, ..., each an array of little-endian uint16 (uint32 for vocabularies
 beyond 65,536), the tokenizer, and `index.json`, which is written last: a folder with it is whole. Every document ends
-with the tokenizer's end token, which no text encodes to, so that documents need no index of their own.
+with the tokenizer's end token, which no text encodes to, so that documents need no index of their own. The index has a
+SHA-256 of all that it says and of samples of every shard, which are compared whenever the folder is opened: 0.05 s
+of a processor for 5 GB of tokens in 150 shards.
 
 Flat files were chosen over array_record (0.8.6). Windows of 2,048 tokens in a random order are read at 370 million
 tokens per second of a processor by open and pread, and at 94 million (compressed) or 180 million (not) from
@@ -11,21 +13,25 @@ array_record with a window a record, which fixes the length of windows when the 
 arrays take 1.4 times the compressed records.
 """
 
+import concurrent.futures
 import dataclasses
 import hashlib
+import json
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from transformer.config import MatchesPattern, NonNegativeInt, Range, UserError, VocabSize
+from transformer.config import MatchesPattern, NonNegativeInt, Range, UserError, VocabSize, to_config
+from transformer.data.corpus import hash_samples
 from transformer.data.tokenizers.tokenizer import TokenNumber
-from transformer.json_reading import read_dataclass, read_regular_file
+from transformer.json_reading import parse_dataclass, read_json_object, read_regular_file
 from transformer.storage.paths import storage_of
 
 INDEX_FILE = "index.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _SUFFIX = ".tokens"
+_SAMPLING_THREADS = 16  # since a bucket answers slowly
 _AGAIN = "remove the folder and tokenize again"
 
 Digest = Annotated[str, MatchesPattern("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
@@ -44,6 +50,8 @@ class ShardIndex:
         num_tokens: The number of tokens of each shard.
         num_documents: The number of documents that end in each shard.
         shard_sha256: The SHA-256 of each shard.
+        samples_sha256: The SHA-256 of the first, middle and last 64 KiB of each shard.
+        index_sha256: The SHA-256 of all of the above.
     """
 
     version: Annotated[int, Range(FORMAT_VERSION, FORMAT_VERSION)]
@@ -54,6 +62,34 @@ class ShardIndex:
     num_tokens: tuple[NonNegativeInt, ...]
     num_documents: tuple[NonNegativeInt, ...]
     shard_sha256: tuple[Digest, ...]
+    samples_sha256: tuple[Digest, ...]
+    index_sha256: Digest
+
+    def compute_digest(self) -> str:
+        """Return the SHA-256 of all that the index says."""
+        fields = {name: value for name, value in to_config(self).items() if name != "index_sha256"}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _read_index(path: Path) -> ShardIndex:
+    """Read an index, and check that it is of this version, whole and unchanged.
+
+    Raises:
+        UserError: If it is not.
+    """
+    fields = read_json_object(path)
+    version = fields.get("version")
+    if isinstance(version, int) and version != FORMAT_VERSION:
+        raise UserError(f"{path} is of version {version} of token shards, where {FORMAT_VERSION} is read: {_AGAIN}")
+    index = parse_dataclass(ShardIndex, fields, str(path))
+    columns = (index.num_tokens, index.num_documents, index.shard_sha256, index.samples_sha256)
+    if len(set(map(len, columns))) > 1:
+        raise UserError(f"{path} is not usable: its lists differ in length")
+    if index.end_id >= index.vocab_size:
+        raise UserError(f"{path} is not usable: end_id={index.end_id} is beyond its vocabulary")
+    if index.compute_digest() != index.index_sha256:
+        raise UserError(f"{path} was changed, for its SHA-256 differs: {_AGAIN}")
+    return index
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -78,18 +114,14 @@ class TokenShards:
         folder: The folder.
 
     Raises:
-        UserError: If it has no index or a damaged one, or a shard is missing or of another size.
+        UserError: If it has no index or a damaged one, or a shard is missing, of another size or with other samples.
     """
 
     def __init__(self, folder: Path):
         if not has_token_shards(folder):
             raise UserError(f"{folder} holds no {INDEX_FILE}: its token shards are not finished: tokenize again")
-        self.folder, self.index = folder, read_dataclass(ShardIndex, folder / INDEX_FILE)
+        self.folder, self.index = folder, _read_index(folder / INDEX_FILE)
         counts = self.index.num_tokens
-        if not len(counts) == len(self.index.num_documents) == len(self.index.shard_sha256):
-            raise UserError(f"{folder / INDEX_FILE} is not usable: its lists differ in length")
-        if self.index.end_id >= self.index.vocab_size:
-            raise UserError(f"{folder / INDEX_FILE} is not usable: end_id={self.index.end_id} is beyond its vocabulary")
         self.dtype = token_dtype(self.index.vocab_size)
         self._storage, self._paths = storage_of(folder), [folder / shard_name(n) for n in range(len(counts))]
         self._starts = np.concatenate([[0], np.cumsum(np.array(counts, np.int64))])
@@ -99,6 +131,18 @@ class TokenShards:
             if found != wanted:
                 has = "is missing" if found is None else f"has {found:,} bytes where its index says {wanted:,}"
                 raise UserError(f"{path} {has}: {_AGAIN}")
+        with concurrent.futures.ThreadPoolExecutor(_SAMPLING_THREADS) as pool:
+            samples = pool.map(self._hash_samples, range(len(counts)))
+            for path, digest, expected in zip(self._paths, samples, self.index.samples_sha256, strict=True):
+                if digest != expected:
+                    raise UserError(f"{path} is not what its index says, for samples of it differ: {_AGAIN}")
+
+    def _hash_samples(self, number: int) -> str:
+        def read(start: int, stop: int) -> bytes:
+            return self._storage.read_range(self._paths[number], start, min(stop, size))
+
+        size = self.index.num_tokens[number] * self.dtype.itemsize
+        return hash_samples(read, size)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -129,23 +173,36 @@ class TokenShards:
                 raise UserError(f"{path} has become shorter than its index says: {_AGAIN}")
             parts.append(np.frombuffer(content, self.dtype))
             start, number = last, number + 1
-        tokens = np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32)
+        tokens = np.concatenate(parts) if parts else np.zeros(0, self.dtype)
+        self._check_range(tokens)
+        return tokens.astype(np.int32)
+
+    def _check_range(self, tokens: np.ndarray) -> None:
+        """Check stored numbers, before a large one could turn negative as an int32.
+
+        Raises:
+            UserError: If one is beyond the vocabulary.
+        """
         if len(tokens) and tokens.max() >= self.index.vocab_size:
             raise UserError(
                 f"{self.folder} is damaged: it has the token {tokens.max()} where its vocabulary has "
                 f"{self.index.vocab_size:,}: {_AGAIN}"
             )
-        return tokens
 
     def check_content(self) -> None:
-        """Read all shards and compare them with their SHA-256.
+        """Read all shards, and compare them with their SHA-256, their numbers of documents and the vocabulary.
 
         Raises:
             UserError: If one differs.
         """
-        for path, digest in zip(self._paths, self.index.shard_sha256, strict=True):
-            if hashlib.sha256(read_regular_file(path)).hexdigest() != digest:
+        for path, digest, documents in zip(self._paths, self.index.shard_sha256, self.index.num_documents, strict=True):
+            content = read_regular_file(path)
+            if hashlib.sha256(content).hexdigest() != digest:
                 raise UserError(f"{path} is damaged, for its SHA-256 differs: {_AGAIN}")
+            tokens = np.frombuffer(content, self.dtype)
+            self._check_range(tokens)
+            if (found := np.count_nonzero(tokens == self.index.end_id)) != documents:
+                raise UserError(f"{path} has {found:,} documents where its index says {documents:,}: {_AGAIN}")
 
 
 def split_documents(tokens: np.ndarray, end_id: int) -> list[np.ndarray]:

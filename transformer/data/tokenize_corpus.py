@@ -7,6 +7,7 @@ under its own name at once. A kill loses the shards under way, and the next call
 import concurrent.futures
 import concurrent.futures.process
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import io
@@ -33,6 +34,7 @@ from transformer.data.corpus import (
     corpus_fingerprint,
     describe_files,
     divide_files,
+    hash_samples,
     read_pieces,
 )
 from transformer.data.token_shards import (
@@ -71,11 +73,12 @@ class TokenizingProgress(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """A finished shard: its numbers of tokens and documents, and its SHA-256."""
+    """A finished shard: its numbers of tokens and documents, its SHA-256, and that of its samples."""
 
     num_tokens: int
     num_documents: int
     sha256: str
+    samples_sha256: str
 
 
 def tokenizer_fingerprint(directory: Path) -> str:
@@ -147,13 +150,18 @@ def tokenize_corpus(
         copy_tokenizer(tokenizer_dir, folder)
         written = [shard for shard in shards if shard is not None]
         index = ShardIndex(
-            FORMAT_VERSION,
-            corpus_fingerprint(files),
-            digest,
-            tokenizer.vocab_size,
-            end_id,
-            *map(tuple, zip(*written, strict=True)),
+            version=FORMAT_VERSION,
+            corpus_sha256=corpus_fingerprint(files),
+            tokenizer_sha256=digest,
+            vocab_size=tokenizer.vocab_size,
+            end_id=end_id,
+            num_tokens=tuple(shard.num_tokens for shard in written),
+            num_documents=tuple(shard.num_documents for shard in written),
+            shard_sha256=tuple(shard.sha256 for shard in written),
+            samples_sha256=tuple(shard.samples_sha256 for shard in written),
+            index_sha256="",
         )
+        index = dataclasses.replace(index, index_sha256=index.compute_digest())
         storage_of(folder).replace(folder / INDEX_FILE, f"{json.dumps(to_config(index))}\n".encode())
     return TokenShards(folder)
 
@@ -223,7 +231,8 @@ class _ShardWriter:
         tokens = np.frombuffer(content, dtype)
         blocks = (tokens[start : start + _COUNTED_TOKENS] for start in range(0, len(tokens), _COUNTED_TOKENS))
         documents = sum(np.count_nonzero(block == self._tokenizer.eos_id) for block in blocks)
-        return Shard(len(tokens), int(documents), hashlib.sha256(content).hexdigest())
+        samples = hash_samples(lambda start, stop: content[start:stop], len(content))
+        return Shard(len(tokens), int(documents), hashlib.sha256(content).hexdigest(), samples)
 
 
 def _written_shards(

@@ -28,22 +28,35 @@ class SpecialTokens(NamedTuple):
         bos_id: The begin token.
         eos_id: The end token.
         vocab_size: The number of tokens, for a model whose embedding has more rows; those are never generated.
+        other_end_ids: Further tokens that end a text as the end token does.
     """
 
     pad_id: int | None = None
     bos_id: int | None = None
     eos_id: int | None = None
     vocab_size: int | None = None
+    other_end_ids: tuple[int, ...] = ()
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text."""
+        return (*(() if self.eos_id is None else (self.eos_id,)), *self.other_end_ids)
 
     @property
     def never_generated_ids(self) -> list[int]:
         """The tokens that are never generated: padding and begin, unless begin is also the end, as in GPT-2."""
-        return [token for token in (self.pad_id, self.bos_id) if token is not None and token != self.eos_id]
+        return [token for token in (self.pad_id, self.bos_id) if token is not None and token not in self.end_ids]
 
     @property
     def fill_id(self) -> int:
         """The token that fills a sequence after its end: padding, else the end token, else token 0."""
         return next((token for token in (self.pad_id, self.eos_id) if token is not None), 0)
+
+    def with_one_end(self, tokens: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
+        """Return generated tokens with the end token in place of the others that end a text."""
+        if self.eos_id is None or not self.other_end_ids:
+            return tokens
+        return jnp.where(jnp.isin(tokens, jnp.array(self.other_end_ids)), self.eos_id, tokens)
 
 
 class DecodedSequences(NamedTuple):
@@ -172,7 +185,7 @@ def generate(
 
     Each step takes the model's logits, applies the constraints, excludes padding and begin, normalizes (except for a
     `ShallowFusion` model), and lets the strategy choose; scores are sums of these log-probabilities. A row ends with
-    the end token or with the token that completes a stop string. Jit it with `model`, `strategy`, `length` and `tokens`
+    an end token or with the token that completes a stop string. Jit it with `model`, `strategy`, `length` and `tokens`
     static.
 
     Args:
@@ -218,7 +231,7 @@ def generate(
     vocabulary = jax.eval_shape(model.step, variables, cache, first_R)[0].shape[-1]
     of_model = None if key is None else jax.random.fold_in(key, _MODEL_STREAM)
     limits.check(vocabulary)
-    end_V = np.arange(vocabulary) == tokens.eos_id
+    end_V = np.isin(np.arange(vocabulary), tokens.end_ids)
 
     def advance(carry: tuple) -> tuple:
         step, tokens_R, cache, constraint_state, attended, state = carry

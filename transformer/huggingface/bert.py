@@ -1,6 +1,7 @@
 """Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with heads of pre-training or fine-tuning."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from transformer.config import UserError
@@ -33,13 +34,13 @@ _KEYS = (
     ConfigKey("num_hidden_layers", "layers"),
     ConfigKey("num_attention_heads", "heads"),
     ConfigKey("intermediate_size", "feed_forward"),
-    ConfigKey("max_length", "max_length"),
+    ConfigKey("max_position_embeddings", "max_length"),
     ConfigKey("position_offset", "position_offset"),
-    ConfigKey("type_vocab_size", "num_token_types", 2),
-    ConfigKey("layer_norm_eps", "norm_epsilon", 1e-12),
-    ConfigKey("hidden_dropout_prob", "dropout", 0.1),
-    ConfigKey("attention_probs_dropout_prob", "attention_dropout", 0.1),
-    ConfigKey("hidden_act", "activation", "gelu", ACTIVATIONS),
+    ConfigKey("type_vocab_size", "num_token_types"),
+    ConfigKey("layer_norm_eps", "norm_epsilon"),
+    ConfigKey("hidden_dropout_prob", "dropout"),
+    ConfigKey("attention_probs_dropout_prob", "attention_dropout"),
+    ConfigKey("hidden_act", "activation", values=ACTIVATIONS),
     ConfigKey("pooler", "add_pooling_layer"),
     ConfigKey("head", "head"),
     ConfigKey("output_bias", "output_bias"),
@@ -57,12 +58,17 @@ _FIXED: dict[str, Any] = {
     "embedding_norm": True,
     "tie_embeddings": True,
 }
-_FIXED_KEYS = (
-    FixedConfigKey("position_embedding_type", "absolute"),
-    FixedConfigKey("is_decoder", False),
-    FixedConfigKey("add_cross_attention", False),
-    FixedConfigKey("tie_word_embeddings", True),
-)
+# A key of earlier versions of the library.
+_FIXED_KEYS = (FixedConfigKey("position_embedding_type", "absolute"),)
+_TRAINING_KEYS = {"classifier_dropout": "hidden_dropout_prob"}
+
+
+def _other_architectures(bare: str) -> tuple[str, ...]:
+    return (bare, *(bare.replace("Model", ending) for ending in FINE_TUNED_CLASSES.values()))
+
+
+# RoBERTa's head of masked language modeling, whatever the activation of its blocks.
+_HEAD_ACTIVATION = "gelu"
 # BERT's second head of pre-training: whether a text follows another.
 _FOLLOWS = "cls.seq_relationship"
 # Old files call a norm's scale and bias gamma and beta.
@@ -101,9 +107,15 @@ def _heads(config: Config, names: TensorNames, body: str, transform: str, classi
         transform: A tensor of the head of masked language modeling.
         classifier: A tensor of the head of classes of a whole text.
     """
-    architectures = config.get("architectures") or ()
+    architectures = config["architectures"] or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
+    if f"{_FOLLOWS}.weight" in names and not scored and _reads_next_sentence(architectures):
+        raise UserError(
+            f"config.json has architectures={list(architectures)}: the head of next sentences, {_FOLLOWS}, is read "
+            "beside that of masked language modeling alone, as a BertForPreTraining has both; this folder has no "
+            f"{transform}"
+        )
     by_tensors = None if scored else _head_of_tensors(names, classifier, pooled)
     fine_tuned = fine_tuned_head(architectures, by_tensors, FINE_TUNED_CLASSES)
     # Published files may hold the second head of pre-training under the name of a class that passes over it.
@@ -112,6 +124,11 @@ def _heads(config: Config, names: TensorNames, body: str, transform: str, classi
     # Old files of models that score every token hold a pooler that nothing reads.
     pooled &= head not in ("token_classes", "span")
     return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": num_classes(config, head)}
+
+
+def _reads_next_sentence(architectures: Sequence[str]) -> bool:
+    """Whether a model may read the head of next sentences: its class does, or no class is named."""
+    return not architectures or architectures[0].endswith("NextSentencePrediction")
 
 
 def _head_of_tensors(names: TensorNames, classifier: str, pooled: bool) -> str | None:
@@ -140,14 +157,7 @@ def _restore_heads(config: Config, bare: str) -> Config:
 
 
 def _simplify_bert(config: Config, names: TensorNames) -> Config:
-    max_length = config.get("max_position_embeddings")
-    simplified = {**config, "max_length": max_length, "position_offset": 0}
-    return _heads(simplified, names, "bert", "cls.predictions.transform.dense.weight", "classifier.weight")
-
-
-def _restore_bert(config: Config) -> Config:
-    rest = {name: value for name, value in config.items() if name not in ("max_length", "position_offset")}
-    return _restore_heads({**rest, "max_position_embeddings": config["max_length"]}, "BertModel")
+    return _heads(config, names, "bert", "cls.predictions.transform.dense.weight", "classifier.weight")
 
 
 BERT = ConversionSpec(
@@ -157,7 +167,9 @@ BERT = ConversionSpec(
     config_keys=tuple(key for key in _KEYS if key.our_key != "position_offset"),
     fixed_fields={**_FIXED, "position_offset": 0},
     training_defaults={"initialization": "bert"},
+    other_architectures=("BertForPreTraining", *_other_architectures("BertModel")),
     fixed_keys=_FIXED_KEYS,
+    training_keys=_TRAINING_KEYS,
     tensor_entries=(
         *_entries(
             "bert",
@@ -179,8 +191,7 @@ BERT = ConversionSpec(
     dropped_tensors=(r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.dense\.(weight|bias)"),
     tensor_renames=_RENAMED,
     simplify_config=_simplify_bert,
-    simplified_keys=frozenset({"max_position_embeddings"}),
-    restore_config=_restore_bert,
+    restore_config=lambda config: _restore_heads(config, "BertModel"),
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
     infer_fields_from_shapes=sizes_from_shapes,
@@ -189,19 +200,33 @@ BERT = ConversionSpec(
 
 def _simplify_roberta(config: Config, names: TensorNames) -> Config:
     # Position 0 has the row behind the padding token's number, -1 where there is none.
-    pad = config.get("pad_token_id", 1)
-    if not isinstance(pad, int) or pad < -1:
+    pad, rows = config["pad_token_id"], config["max_position_embeddings"]
+    if pad is None or pad < -1:
         raise UserError(f"config.json has pad_token_id={pad!r}, from which a roberta model counts its positions")
-    offset = pad + 1
-    max_length = config.get("max_position_embeddings", 512) - offset
-    simplified = {**config, "max_length": max_length, "position_offset": offset}
-    return _heads(simplified, names, "roberta", "lm_head.dense.weight", "classifier.out_proj.weight")
+    if rows < pad + 2:
+        raise UserError(f"config.json has max_position_embeddings={rows}: pad_token_id={pad} leaves no position")
+    positions = {"max_position_embeddings": rows - pad - 1, "position_offset": pad + 1}
+    simplified = _heads({**config, **positions}, names, "roberta", "lm_head.dense.weight", "classifier.out_proj.weight")
+    if simplified["head"] == "masked" and ACTIVATIONS.get(config["hidden_act"]) != _HEAD_ACTIVATION:
+        raise UserError(
+            f"config.json has hidden_act={config['hidden_act']!r}, but the head of a {ROBERTA.architecture} has "
+            f"{_HEAD_ACTIVATION} in any case; only {_HEAD_ACTIVATION} can be read with it"
+        )
+    return simplified
 
 
 def _restore_roberta(config: Config) -> Config:
+    if config["head"] == "masked" and ACTIVATIONS[config["hidden_act"]] != _HEAD_ACTIVATION:
+        raise UserError(
+            f"config.model.activation={ACTIVATIONS[config['hidden_act']]} is not {_HEAD_ACTIVATION}, which its head "
+            "has in any case"
+        )
     offset = config["position_offset"]
-    rest = {name: value for name, value in config.items() if name not in ("max_length", "position_offset")}
-    positions = {"max_position_embeddings": config["max_length"] + offset, "pad_token_id": offset - 1}
+    rest = {name: value for name, value in config.items() if name != "position_offset"}
+    positions = {
+        "max_position_embeddings": config["max_position_embeddings"] + offset,
+        "pad_token_id": offset - 1,
+    }
     return _restore_heads({**rest, **positions}, "RobertaModel")
 
 
@@ -224,7 +249,9 @@ ROBERTA = ConversionSpec(
     config_keys=_KEYS,
     fixed_fields=_FIXED,
     training_defaults={"initialization": "bert"},
+    other_architectures=_other_architectures("RobertaModel"),
     fixed_keys=_FIXED_KEYS,
+    training_keys=_TRAINING_KEYS,
     tensor_entries=(
         *_entries("roberta", _ROBERTA_POOLER, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
         *(
@@ -246,7 +273,6 @@ ROBERTA = ConversionSpec(
     dropped_tensors=(r"(roberta\.)?pooler\.dense\.(weight|bias)",),
     tensor_renames=_RENAMED,
     simplify_config=_simplify_roberta,
-    simplified_keys=frozenset({"max_position_embeddings"}),
     restore_config=_restore_roberta,
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),

@@ -1,38 +1,30 @@
 """ConversionSpec: how a Hugging Face architecture maps to a model family of ours, in tables of keys and tensors."""
 
 import dataclasses
+import typing
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from transformer.attention.positions import PositionCombination
-from transformer.config import UserError, to_config
+from transformer.config import (
+    NonNegativeInt,
+    PositiveInt,
+    UserError,
+    VocabSize,
+    convert_value,
+    shorten_value,
+    to_config,
+)
+from transformer.huggingface.config_classes import CONFIG_CLASSES, WITHOUT_EFFECT, ClassKeys
+from transformer.huggingface.generation_config import GENERATION_KEYS
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Shape, TensorLayout
 from transformer.layers.transformer_config import Projections, TransformerConfig
-from transformer.models.registry import family_name
+from transformer.models.registry import FAMILIES, family_name
 from transformer.models.task_interface import TaskInterface
 
 Config = dict[str, Any]
 TensorNames = frozenset[str]
-_REQUIRED = object()
-
-# Keys of config.json that change nothing of what a model computes: what its class and files are called, how it was
-# initialized and trained, what its library returns and how fast, heads for other problems, defaults of generation.
-_WITHOUT_EFFECT = frozenset(
-    """_name_or_path architectures attention_softmax_in_fp32 auto_map bad_words_ids begin_suppress_tokens
-    bias_dropout_fusion bos_token_id chunk_size_feed_forward classif_dropout classifier_dropout
-    decoder_start_token_id directionality diversity_penalty do_sample dtype early_stopping
-    encoder_no_repeat_ngram_size encoder_stride end_n_top eos_token_id exponential_decay_length_penalty finetuning_task
-    force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label init_std
-    initializer_factor initializer_range is_decoder label2id length_penalty masked_softmax_fusion max_length
-    max_sequence_length min_length model_type n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels
-    num_return_sequences offset_alibi output_attentions output_hidden_states output_past output_scores pad_token_id
-    pooler_act pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_output_size pooler_size_per_head
-    pooler_type predict_special_tokens prefix pretraining_tp problem_type remove_invalid_values
-    reorder_and_upcast_attn repetition_penalty return_dict return_dict_in_generate sep_token_id skip_bias_add
-    skip_bias_add_qkv slow_but_exact start_n_top suppress_tokens task_specific_params temperature tf_legacy_loss
-    tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id use_bfloat16
-    use_cache use_mems_eval use_mems_train""".split()  # noqa: SIM905  a list of names, not lines
-)
+_ABSENT = object()
 
 TRAINING_ONLY_FIELDS = frozenset(
     {"initialization", "stochastic_depth", "backend", "remat", "scan_unroll", "size", "attention_dropout", "lora"}
@@ -67,14 +59,14 @@ class ConfigKey:
     Attributes:
         their_key: The key of config.json.
         our_key: The field of our config.
-        default: The library's value if the key is absent or null; without a default the key is required.
+        default: The library's value if a key that is none of its config class is absent or null.
         values: The library's values, each with ours, where they differ; of several with the same meaning the first is
             written.
     """
 
     their_key: str
     our_key: str
-    default: Any = _REQUIRED
+    default: Any = _ABSENT
     values: Mapping[Any, Any] | None = None
 
     def read(self, config: Config) -> Any:
@@ -87,12 +79,10 @@ class ConfigKey:
             The value.
 
         Raises:
-            UserError: If the key is missing, or if its value has no equivalent.
+            UserError: If the value has no equivalent.
         """
         value = config.get(self.their_key)
-        if value is None:
-            if self.default is _REQUIRED:
-                raise UserError(f"config.json has no {self.their_key}, which a {config.get('model_type')} model needs")
+        if value is None and self.default is not _ABSENT:
             value = self.default
         if self.values is None:
             return value
@@ -101,7 +91,8 @@ class ConfigKey:
                 return ours
         known_values = ", ".join(map(repr, self.values))
         raise UserError(
-            f"config.json has {self.their_key}={value!r}, which this model cannot be; known: {known_values}"
+            f"config.json has {self.their_key}={shorten_value(value)}, which this model cannot be; known: "
+            f"{known_values}"
         )
 
     def write(self, ours: Config) -> Any:
@@ -134,21 +125,68 @@ class FixedConfigKey:
         their_key: The key of config.json.
         value: The supported value, also assumed if the key is absent.
         is_written: Whether an export writes the key.
+        null: Whether null means that value too.
     """
 
     their_key: str
     value: Any
     is_written: bool = False
+    null: bool = True
 
     def check(self, config: Config) -> None:
-        """Check that config.json does not have another value.
+        """Check that config.json does not have another value, or a list of others.
 
         Raises:
             UserError: If it does; gives key and value.
         """
-        value = config.get(self.their_key)
-        if value is not None and value != self.value:
-            raise UserError(f"config.json has {self.their_key}={value!r}; only {self.value!r} can be read")
+        value = config.get(self.their_key, self.value)
+        values = value if isinstance(value, list) else [value]
+        if any(each != self.value and not (each is None and self.null) for each in values):
+            raise UserError(_unsupported_value(self.their_key, value, self.value))
+
+
+# Keys of no config class that the library, or an earlier version of it, reads all the same.
+_READ_BEYOND_CLASSES = (
+    FixedConfigKey("attention_chunk_size", None),
+    FixedConfigKey("fusion_config", None),
+    FixedConfigKey("layer_types", "full_attention"),
+    FixedConfigKey("per_layer_config", None),
+    FixedConfigKey("pruned_heads", {}),
+    FixedConfigKey("quantization_config", None),
+    FixedConfigKey("tie_encoder_decoder", False),
+    FixedConfigKey("transformers_weights", None),
+)
+
+CAUSAL = FixedConfigKey("is_causal", True, null=False)
+CAUSAL_KEYS = (CAUSAL, FixedConfigKey("sliding_window", None))
+"""The same for models that generate: masks and caches are made as these say."""
+
+# What a class has that the others of its `model_type` have not, by the end of its name.
+_CLASS_DIFFERENCES = {
+    "DoubleHeadsModel": "which has a second head, of multiple choice",
+    "ForSequenceClassification": "which has a head of classes of texts",
+    "ForTokenClassification": "which has a head of classes of tokens",
+    "ForQuestionAnswering": "which has a head that finds answers",
+    "ForMultipleChoice": "which has a head that chooses among texts",
+    "ForNextSentencePrediction": "which has no head but that of whether a text follows another",
+    "ForMaskedImageModeling": "which has a head that restores images",
+    "ForImageClassification": "which has one head of classes",
+    "EncoderModel": "which has no decoder",
+    "LMHeadModel": "which reads texts in one direction",
+    "ForCausalLM": "which reads texts in one direction",
+    "Model": "which has no head",
+}
+# The limits of what is a part of the interface of our models.
+_INTERFACE_LIMITS = {
+    "vocab_size": VocabSize,
+    "side": PositiveInt,
+    "channels": PositiveInt,
+    "classes": NonNegativeInt,
+}
+
+
+def _unsupported_value(key: str, value: Any, supported: Any) -> str:
+    return f"config.json has {key}={shorten_value(value)}; only {supported!r} can be read"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,17 +243,22 @@ class ConversionSpec:
     Attributes:
         model_type: The `model_type` of config.json.
         architecture: The class of the library, for `architectures` in config.json.
+        other_architectures: The other classes that can be read.
+        bare_architecture: The class without a head, which can be read if the head is the embedding table.
         model_family: The name of our model family.
         config_keys: Keys of config.json, each with the config field of ours that it gives.
         fixed_fields: Config fields of ours that are the same for every such model, with their values.
         tensor_entries: The tensors of the file, each with the parameters that it holds.
         training_defaults: Config fields of ours that only training reads, with the values that an import sets.
-        fixed_keys: Keys of config.json of which only one value is supported.
+        fixed_keys: Keys of config.json of which only one value is supported, other than those of the config class,
+            which must have its defaults unless they are read.
+        training_keys: Rates that only training reads and that no model of ours has, each with the key whose rate ours
+            have there; "" if none.
         optional_prefix: A prefix of tensor names that a file may leave out.
         tensor_aliases: Names of second copies of a tensor, each with the name of the original.
         ignored_tensors: Patterns of tensors that hold no parameter.
         dropped_tensors: Patterns of parameters that no model of ours has; an import leaves them out and says so.
-        key_aliases: Other names of keys of config.json, each with the usual name.
+        key_aliases: Other names of keys of config.json, each with the usual name, whose value they replace.
         tensor_renames: Regular expressions of outdated parts of tensor names, each with its replacement.
         simplify_config: Rewrites config.json so that each key corresponds to one field of ours; its second argument is
             the names of the tensors in the file.
@@ -235,7 +278,10 @@ class ConversionSpec:
     fixed_fields: Mapping[str, Any]
     tensor_entries: tuple[TensorEntry, ...]
     training_defaults: Mapping[str, Any]
+    other_architectures: tuple[str, ...] = ()
+    bare_architecture: str = ""
     fixed_keys: tuple[FixedConfigKey, ...] = ()
+    training_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     optional_prefix: str = ""
     tensor_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored_tensors: tuple[str, ...] = ()
@@ -250,23 +296,77 @@ class ConversionSpec:
     simplified_keys: TensorNames = frozenset()
     unread_tensors: Callable[[Config], Mapping[str, Shape]] = _no_tensors
 
-    def unread_keys(self, config: Mapping[str, Any]) -> list[str]:
-        """List the keys of a config.json that are not read although they may describe the model."""
-        read = (
-            {key.their_key for key in self.config_keys}
-            | {only.their_key for only in self.fixed_keys}
-            | self.key_aliases.keys()
-        )
-        read |= self.simplified_keys | _WITHOUT_EFFECT
+    @property
+    def class_keys(self) -> ClassKeys:
+        """The keys of the library's config class."""
+        return CONFIG_CLASSES[self.model_type]
+
+    @property
+    def _read_keys(self) -> set[str]:
+        keys = {key.their_key for key in self.config_keys} | {only.their_key for only in self.fixed_keys}
+        return keys | self.key_aliases.keys() | self.simplified_keys | self.training_keys.keys()
+
+    def config_notes(self, config: Mapping[str, Any]) -> list[str]:
+        """Return what a user should know of a config.json that can be read: what of it is not read, or read otherwise.
+
+        Args:
+            config: The content of config.json.
+        """
+        notes = []
+        for alias, name in self.key_aliases.items():
+            if config.get(alias) is not None and config.get(name) not in (None, config[alias]):
+                notes.append(
+                    f"config.json has {name}={config[name]} and {alias}={config[alias]}: the second counts, as in "
+                    "transformers"
+                )
+        complete = self.complete_config(config)
+        for name, usual in self.training_keys.items():
+            rate, ours = complete[name], complete[usual] if usual else 0
+            if rate not in (None, ours):
+                applied = f"has the rate of {usual} there, {ours}" if usual else "has no such dropout"
+                notes.append(f"config.json has {name}={rate}; further training {applied}")
+        architecture = (complete["architectures"] or (self.architecture,))[0]
+        if complete["problem_type"] == "multi_label_classification" and architecture.endswith("Classification"):
+            notes.append(
+                "config.json has problem_type='multi_label_classification': a text may have several of its classes; "
+                "here it has one"
+            )
+        read = self._read_keys | self.class_keys.keys() | WITHOUT_EFFECT | GENERATION_KEYS
+        read |= {only.their_key for only in _READ_BEYOND_CLASSES}
         empty: tuple[Any, ...] = (None, {}, [], "")
-        return sorted(
+        unread = sorted(
             name
             for name, value in config.items()
             if name not in read and value not in empty and not name.startswith("summary_")
         )
+        if unread:
+            notes.append(f"keys of config.json that are not read: {', '.join(unread)}")
+        return notes
+
+    def complete_config(self, config: Mapping[str, Any]) -> Config:
+        """Return a config.json with every key of its class: other names resolved, and defaults for absent keys.
+
+        Args:
+            config: The content of config.json.
+
+        Raises:
+            UserError: If a value is of the wrong kind; gives the key.
+        """
+        complete = dict(config)
+        for alias, name in self.key_aliases.items():
+            if complete.get(alias) is not None:
+                complete[name] = complete[alias]
+        for name, (kind, default) in self.class_keys.items():
+            complete[name] = (
+                convert_value(kind, complete[name], f"config.json: {name}") if name in complete else default
+            )
+        return complete
 
     def convert_config(self, config: Mapping[str, Any], names: TensorNames) -> tuple[Config, TaskInterface]:
         """Convert config.json to the config of our model.
+
+        A key of the library's config class that is not read must have its default there, unless it changes nothing of
+        what the model computes.
 
         Args:
             config: The content of config.json.
@@ -276,20 +376,50 @@ class ConversionSpec:
             The `config.model` section, and the interface that a task must have for this model.
 
         Raises:
-            UserError: If a key is missing, or if our models cannot express its value; gives the key.
+            UserError: If a value is of the wrong kind, or if our models cannot express it; gives the key.
         """
-        plain = dict(config)
-        for spelling, name in self.key_aliases.items():
-            if plain.get(name) is None and plain.get(spelling) is not None:
-                plain[name] = plain[spelling]
-        for only in self.fixed_keys:
+        plain = self.complete_config(config)
+        self._check_architecture(plain, names)
+        ignored = self._read_keys | WITHOUT_EFFECT
+        for name, (_, default) in self.class_keys.items():
+            if name not in ignored and plain[name] != default:
+                raise UserError(_unsupported_value(name, plain[name], default))
+        for only in (*self.fixed_keys, *_READ_BEYOND_CLASSES):
             only.check(plain)
         plain = self.simplify_config(plain, names)
         section = {"family": self.model_family, **self.fixed_fields, **self.training_defaults}
-        section |= {key.our_key: key.read(plain) for key in self.config_keys}
+        hints = typing.get_type_hints(FAMILIES[self.model_family].config_class, include_extras=True)
+        for key in self.config_keys:
+            value = key.read(plain)
+            kind = _INTERFACE_LIMITS.get(key.our_key, hints.get(key.our_key, Any))
+            if key.values is None:
+                convert_value(kind, value, f"config.json: {key.their_key}")
+            section[key.our_key] = value
         return {
             key: value for key, value in section.items() if key not in self.interface_keys
         }, self.make_task_interface(section)
+
+    def _check_architecture(self, config: Config, names: TensorNames) -> None:
+        """Check that the class that a config.json names has no head, and lacks none, of which ours know nothing.
+
+        Raises:
+            UserError: If it has or does; gives the class and why.
+        """
+        architecture = (config["architectures"] or (self.architecture,))[0]
+        readable = (self.architecture, *self.other_architectures)
+        if architecture in readable:
+            return
+        reason = next(
+            (text for end, text in _CLASS_DIFFERENCES.items() if architecture.endswith(end)), "which is unknown"
+        )
+        if architecture == self.bare_architecture:
+            if "lm_head.weight" in names or config.get("tie_word_embeddings", True):
+                return
+            reason = "which has no head, while tie_word_embeddings=False"
+        raise UserError(
+            f"config.json has architectures={[architecture]}, {reason}; of {self.model_type} models "
+            f"{', '.join(readable)} can be read"
+        )
 
     def write_config(self, model: Any, shapes: Mapping[str, Shape]) -> Config:
         """Convert the config of our model to config.json.

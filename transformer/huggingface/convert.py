@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +12,21 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import UserError, lookup_by_name
-from transformer.huggingface import bert, gpt, llama, marian, preprocessor, safetensors_files, t5, vit, xlnet
+from transformer.config import UserError, shorten_value
+from transformer.huggingface import (
+    bert,
+    generation_config,
+    gpt,
+    llama,
+    marian,
+    preprocessor,
+    safetensors_files,
+    t5,
+    vit,
+    xlnet,
+)
 from transformer.huggingface.conversion_spec import Config, ConversionSpec, InexpressibleModelError
+from transformer.huggingface.generation_config import Generation
 from transformer.huggingface.parameter_conversion import (
     MatchedTensorNames,
     PlannedTensor,
@@ -22,7 +36,8 @@ from transformer.huggingface.parameter_conversion import (
     plan_file_tensors,
     tensors_to_params,
 )
-from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader
+from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader, TensorSpec
+from transformer.huggingface.tensor_layouts import Shape
 from transformer.json_reading import read_json_object
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
@@ -48,6 +63,7 @@ class ImportedModel(NamedTuple):
         params: The parameters.
         notes: Notes for the user: what was converted, dropped or not read.
         preprocessing: For an image model, the values of our task config from its preprocessor_config.json.
+        generation: How a model that generates does so, from its generation_config.json or config.json.
     """
 
     config: Config
@@ -56,6 +72,7 @@ class ImportedModel(NamedTuple):
     params: PyTree
     notes: list[str]
     preprocessing: Config
+    generation: Generation
 
 
 class OpenedModel(NamedTuple):
@@ -74,6 +91,7 @@ class OpenedModel(NamedTuple):
     param_shapes: PyTree
     notes: list[str]
     preprocessing: Config
+    generation: Generation
     read_params: Callable[[], PyTree]
 
 
@@ -93,24 +111,24 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
     """
     headers = safetensors_files.read_folder_headers(folder)
     config = read_config(folder)
-    family = lookup_by_name(str(config.get("model_type")), CONVERSIONS, f"{folder / CONFIG}: model_type")
     try:
-        section, interface = _section(family, config, frozenset(headers))
+        family = _conversion_of(config)
+        section, interface = family.convert_config(config, frozenset(headers))
         shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
         plan = plan_file_tensors(family, parameter_shapes(shapes))
         names = match_tensor_names(family, headers, plan)
         _check(plan, names, headers)
         _check_aliases(family, names, headers)
         preprocessing = _preprocessing(folder, family, interface)
+        generation = _generation(folder, family, config, section)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     notes = _notes(names, headers, dtype)
-    if unread := family.unread_keys(config):
-        notes.append(f"keys of config.json that are not read: {', '.join(unread)}")
+    notes += family.config_notes(config) + generation.notes
     if preprocessing and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
     read = functools.partial(_read, plan, names, headers, dtype)
-    return OpenedModel(config, section, interface, shapes, notes, preprocessing, read)
+    return OpenedModel(config, section, interface, shapes, notes, preprocessing, generation, read)
 
 
 def read_model_folder(folder: Path, dtype: str = "float32") -> ImportedModel:
@@ -126,8 +144,8 @@ def read_model_folder(folder: Path, dtype: str = "float32") -> ImportedModel:
     Raises:
         UserError: If the folder cannot be read or converted, as in `open_model_folder`.
     """
-    config, model, interface, _, notes, preprocessing, read = open_model_folder(folder, dtype)
-    return ImportedModel(config, model, interface, read(), notes, preprocessing)
+    config, model, interface, _, notes, preprocessing, generation, read = open_model_folder(folder, dtype)
+    return ImportedModel(config, model, interface, read(), notes, preprocessing, generation)
 
 
 def write_model_folder(
@@ -160,8 +178,19 @@ def write_model_folder(
             raise UserError(f"{family.model_type} needs {name}={config[name]}, but the run's tokenizer has {number}")
         config[name] = number
     make_empty_folder(folder, "--save_pretrained")
-    unread = {name: np.zeros(shape, config["dtype"]) for name, shape in family.unread_tensors(config).items()}
-    safetensors_files.write_tensors(folder / safetensors_files.WEIGHTS, params_to_tensors(plan, params) | unread)
+    leaves = leaves_by_path(params)
+    kinds = {planned.tensor_name: np.dtype(leaves[planned.leaf_paths[0]].dtype) for planned in plan}
+    shapes: dict[str, Shape] = {planned.tensor_name: planned.shape for planned in plan}
+    unread = family.unread_tensors(config)
+    zeros = ((name, np.zeros(shape, config["dtype"])) for name, shape in unread.items())
+    safetensors_files.write_tensors(
+        folder,
+        {
+            name: TensorSpec.of_type(kinds.get(name, np.dtype(config["dtype"])), shape)
+            for name, shape in {**shapes, **unread}.items()
+        },
+        itertools.chain(params_to_tensors(plan, params), zeros),
+    )
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
     return family
@@ -239,6 +268,16 @@ def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterfac
     )
 
 
+def _generation(folder: Path, family: ConversionSpec, config: Config, section: Config) -> Generation:
+    """Return how a model generates; nothing for one that does not."""
+    if family.model_family not in ("decoder", "encoder_decoder"):
+        return Generation({}, None, [])
+    file = folder / generation_config.FILE
+    content = read_json_object(file) if file.is_file() else None
+    searches = family.model_family == "encoder_decoder"
+    return generation_config.convert_generation_config(config, content, section["vocab_size"], searches=searches)
+
+
 @contextlib.contextmanager
 def atomic_output_folder(folder: Path, flag: str) -> Iterator[None]:
     """Create a folder for the context; an error empties it again, so that no half-written model is left.
@@ -262,11 +301,24 @@ def atomic_output_folder(folder: Path, flag: str) -> Iterator[None]:
         raise
 
 
-def _section(family: ConversionSpec, config: Config, names: frozenset[str]) -> tuple[Config, TaskInterface]:
-    try:
-        return family.convert_config(config, names)
-    except (TypeError, AttributeError, ZeroDivisionError) as error:
-        raise UserError(f"{CONFIG} has a value of the wrong kind for a {family.model_type} model: {error}") from error
+def _conversion_of(config: Config) -> ConversionSpec:
+    """Return the conversion spec of a config.json.
+
+    Raises:
+        UserError: If models of its `model_type` cannot be read; gives those that can, by what they are.
+    """
+    model_type = config.get("model_type")
+    if isinstance(model_type, str) and model_type in CONVERSIONS:
+        return CONVERSIONS[model_type]
+    same = {re.sub(r"\W|_", "", name): name for name in CONVERSIONS}.get(re.sub(r"\W|_", "", str(model_type).lower()))
+    families: dict[str, list[str]] = {}
+    for family in CONVERSIONS.values():
+        families.setdefault(family.model_family, []).append(family.model_type)
+    known = "; ".join(f"{name}: {', '.join(types)}" for name, types in families.items())
+    raise UserError(
+        f"{CONFIG} has model_type={shorten_value(model_type)}, which cannot be read"
+        + (f": did you mean {same!r}?" if same else f"; by our families, those that can are {known}")
+    )
 
 
 def _check(plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
@@ -283,8 +335,24 @@ def _read(
     plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str
 ) -> PyTree:
     ours = {names.tensors[planned.tensor_name]: planned.tensor_name for planned in plan}
-    tensors = ((ours[name], tensor) for name, tensor in safetensors_files.read_tensors(headers, list(ours)))
-    return tensors_to_params(plan, tensors, jnp.dtype(dtype))
+    kind = jnp.dtype(dtype)
+    read = safetensors_files.read_tensors(headers, list(ours))
+    tensors = ((ours[name], _finite(name, tensor.astype(kind, copy=False))) for name, tensor in read)
+    return tensors_to_params(plan, tensors, kind)
+
+
+def _finite(name: str, tensor: np.ndarray) -> np.ndarray:
+    """Return a tensor, all of whose values are numbers.
+
+    Raises:
+        UserError: If they are not; gives the tensor.
+    """
+    if count := tensor.size - np.count_nonzero(np.isfinite(tensor)):
+        raise UserError(
+            f"the tensor {name!r} has {count} of {tensor.size} values that are not finite numbers: the training of "
+            "this model diverged, or its file is damaged"
+        )
+    return tensor
 
 
 def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
@@ -302,5 +370,5 @@ def _notes(names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype
     held = sorted({FLOAT_TYPES[headers[name].dtype] for name in names.tensors.values()} - {dtype})
     notes = [f"the file holds {', '.join(held)}; the run's parameters are {dtype}"] if held else []
     if names.dropped:
-        notes.append(f"left out, as no model of ours has them: {', '.join(sorted(names.dropped))}")
+        notes.append(f"left out, as its class does not read them: {', '.join(sorted(names.dropped))}")
     return notes

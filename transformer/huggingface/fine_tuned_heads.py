@@ -41,9 +41,53 @@ def fine_tuned_head(architectures: Sequence[str], by_tensors: str | None, classe
 
 
 def num_classes(config: Config, head: str) -> int:
-    """Return the number of classes that config.json names or counts; 0 if the head has none."""
+    """Return the number of classes that config.json names or counts; 0 if the head has none.
+
+    Raises:
+        UserError: If its outputs are no logits of classes of which one is true, and no single score.
+    """
     named, count = config.get("id2label"), config.get("num_labels", 2)
-    return (len(named) if isinstance(named, dict) else count) if head in HEADS_WITH_CLASSES else 0
+    count = (len(named) if isinstance(named, dict) else count) if head in HEADS_WITH_CLASSES else 0
+    problem = config.get("problem_type")
+    if head == "classes" and (
+        problem == "multi_label_classification"
+        or (problem == "regression" and count != 1)
+        or (problem == "single_label_classification" and count == 1)
+    ):
+        raise UserError(
+            f"config.json has problem_type={problem!r} with {count} outputs: only classes of which one is true "
+            "(single_label_classification), or a single score (regression), can be read"
+        )
+    return count
+
+
+def class_names_of_config(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Return the names of a published model's classes by number; those that it does not name are LABEL_0, and so on.
+
+    Raises:
+        UserError: If it names others than the classes 0 to `count` - 1.
+    """
+    named = config.get("id2label") or {}
+    if not isinstance(named, dict) or not named.keys() <= {str(number) for number in range(count)}:
+        raise UserError(f"config.json has id2label={named!r:.200}: it must name the classes 0 to {count - 1}")
+    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
+
+
+def output_names(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Return what the outputs of a published model's head of classes are, as `TaskInterface.class_names`.
+
+    A single output is a score. Empty if there is none, or if config.json names no class: LABEL_0, which the library
+    writes for those, is no name.
+    """
+    names = class_names_of_config(config, count)
+    unnamed = names == tuple(f"LABEL_{number}" for number in range(count))
+    return names if not unnamed else ("score",) if count == 1 else ()
+
+
+def class_name_keys(names: Sequence[str]) -> dict[str, Any]:
+    """Return the keys of config.json that name classes."""
+    named = {str(number): name for number, name in enumerate(names)}
+    return {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
 
 
 def without_head_keys(config: Config, keys: Sequence[str]) -> Config:

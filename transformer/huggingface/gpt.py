@@ -3,10 +3,10 @@
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
+    CAUSAL_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
-    FixedConfigKey,
     TensorEntry,
     TensorNames,
     embedding_entries,
@@ -44,43 +44,27 @@ _PLAIN = {
 }
 
 
-def _sizes(epsilon: float, dropout: float, tied: bool) -> tuple[ConfigKey, ...]:
-    return (
-        ConfigKey("vocab_size", "vocab_size"),
-        ConfigKey("n_embd", "width"),
-        ConfigKey("n_layer", "layers"),
-        ConfigKey("n_head", "heads"),
-        ConfigKey("n_inner", "feed_forward"),
-        ConfigKey("n_positions", "max_length"),
-        ConfigKey("layer_norm_epsilon", "norm_epsilon", epsilon),
-        ConfigKey("resid_pdrop", "dropout", dropout),
-        ConfigKey("attn_pdrop", "attention_dropout", dropout),
-        ConfigKey("tie_word_embeddings", "tie_embeddings", tied),
-    )
-
-
-def _one_dropout(config: Config, default: float) -> None:
-    embedding, residual = (config.get(name, default) for name in ("embd_pdrop", "resid_pdrop"))
-    if embedding != residual:
-        raise UserError(f"config.json has embd_pdrop={embedding}, not resid_pdrop={residual}; they must be equal")
-
-
-def _four_widths(config: Config) -> Config:
-    return {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0)}
+_SIZES = (
+    ConfigKey("vocab_size", "vocab_size"),
+    ConfigKey("n_embd", "width"),
+    ConfigKey("n_layer", "layers"),
+    ConfigKey("n_head", "heads"),
+    ConfigKey("n_inner", "feed_forward"),
+    ConfigKey("n_positions", "max_length"),
+    ConfigKey("layer_norm_epsilon", "norm_epsilon"),
+    ConfigKey("resid_pdrop", "dropout"),
+    ConfigKey("attn_pdrop", "attention_dropout"),
+    ConfigKey("tie_word_embeddings", "tie_embeddings"),
+)
+_TRAINING_KEYS = {"embd_pdrop": "resid_pdrop"}
 
 
 def _simplify_gpt(config: Config, names: TensorNames) -> Config:
-    _one_dropout(config, 0.1)
-    return _four_widths(config)
+    return {**config, "n_inner": 4 * config["n_embd"] if config["n_inner"] is None else config["n_inner"]}
 
 
 def _restore_gpt(config: Config) -> Config:
     return {**config, "embd_pdrop": config["resid_pdrop"]}
-
-
-def _simplify_gpt1(config: Config, names: TensorNames) -> Config:
-    _one_dropout(config, 0.1)
-    return {**config, "n_inner": 4 * config.get("n_embd", 0)}
 
 
 def _without_inner(config: Config, width: str) -> Config:
@@ -108,21 +92,18 @@ GPT2 = ConversionSpec(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
     model_family="decoder",
-    config_keys=(*_sizes(1e-5, 0.1, True), ConfigKey("activation_function", "activation", "gelu_new", ACTIVATIONS)),
+    config_keys=(*_SIZES, ConfigKey("activation_function", "activation", values=ACTIVATIONS)),
     fixed_fields={**_PLAIN, "norm_placement": "pre", "positions": "learned"},
     training_defaults={"initialization": "gpt2"},
-    fixed_keys=(
-        FixedConfigKey("scale_attn_weights", True),
-        FixedConfigKey("scale_attn_by_inverse_layer_idx", False),
-        FixedConfigKey("add_cross_attention", False),
-    ),
+    bare_architecture="GPT2Model",
+    fixed_keys=CAUSAL_KEYS,
+    training_keys=_TRAINING_KEYS,
     tensor_entries=_gpt_entries("wte", "wpe"),
     optional_prefix="transformer.",
     tensor_aliases={"lm_head.weight": "transformer.wte.weight"},
     ignored_tensors=_MASKS,
     key_aliases=_KEY_ALIASES,
     simplify_config=_simplify_gpt,
-    simplified_keys=frozenset({"embd_pdrop"}),
     restore_config=_restore_gpt,
 )
 
@@ -131,29 +112,29 @@ GPT1 = ConversionSpec(
     architecture="OpenAIGPTLMHeadModel",
     model_family="decoder",
     config_keys=(
-        *_sizes(1e-5, 0.1, True),
+        *_SIZES,
         # Their "gelu" is the tanh approximation.
-        ConfigKey("afn", "activation", "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
+        ConfigKey("afn", "activation", values={"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
     ),
     fixed_fields={**_PLAIN, "norm_placement": "post", "positions": "learned"},
     training_defaults={"initialization": "gpt"},
+    bare_architecture="OpenAIGPTModel",
+    training_keys=_TRAINING_KEYS,
     tensor_entries=_gpt_entries("tokens_embed", "positions_embed"),
     optional_prefix="transformer.",
     tensor_aliases={"lm_head.weight": "transformer.tokens_embed.weight"},
     ignored_tensors=_MASKS,
     key_aliases=_KEY_ALIASES,
-    simplify_config=_simplify_gpt1,
-    simplified_keys=frozenset({"embd_pdrop"}),
+    simplify_config=lambda config, names: {**config, "n_inner": 4 * config["n_embd"]},
     restore_config=lambda config: _restore_gpt(_without_inner(config, "n_embd")),
 )
 
 
 def _simplify_gptj(config: Config, names: TensorNames) -> Config:
-    _one_dropout(config, 0.0)
-    depth, turned = config.get("n_embd", 0) // max(config.get("n_head", 1), 1), config.get("rotary_dim")
+    depth, turned = config["n_embd"] // max(config["n_head"], 1), config["rotary_dim"]
     if turned != depth:
         raise UserError(f"config.json has rotary_dim={turned}; only whole heads can rotate: it must be {depth}")
-    return _four_widths(config)
+    return _simplify_gpt(config, names)
 
 
 def _restore_gptj(config: Config) -> Config:
@@ -164,7 +145,7 @@ GPTJ = ConversionSpec(
     model_type="gptj",
     architecture="GPTJForCausalLM",
     model_family="decoder",
-    config_keys=(*_sizes(1e-5, 0.0, False), ConfigKey("activation_function", "activation", "gelu_new", ACTIVATIONS)),
+    config_keys=(*_SIZES, ConfigKey("activation_function", "activation", values=ACTIVATIONS)),
     fixed_fields={
         **_PLAIN,
         "norm_placement": "parallel",
@@ -174,6 +155,9 @@ GPTJ = ConversionSpec(
         "output_bias": True,
     },
     training_defaults={"initialization": "gpt2"},
+    bare_architecture="GPTJModel",
+    fixed_keys=CAUSAL_KEYS,
+    training_keys=_TRAINING_KEYS,
     tensor_entries=(
         *embedding_entries("transformer.wte", "embedding"),
         *norm_entries(f"{_H}.ln_1", "layers/attention_residual/norm"),
@@ -191,7 +175,7 @@ GPTJ = ConversionSpec(
     ignored_tensors=_MASKS,
     key_aliases=_KEY_ALIASES,
     simplify_config=_simplify_gptj,
-    simplified_keys=frozenset({"embd_pdrop", "rotary_dim"}),
+    simplified_keys=frozenset({"rotary_dim"}),
     restore_config=_restore_gptj,
 )
 
@@ -206,10 +190,10 @@ BLOOM = ConversionSpec(
         ConfigKey("n_head", "heads"),
         ConfigKey("n_inner", "feed_forward"),
         ConfigKey("seq_length", "max_length", 2048),
-        ConfigKey("layer_norm_epsilon", "norm_epsilon", 1e-5),
-        ConfigKey("hidden_dropout", "dropout", 0.0),
-        ConfigKey("attention_dropout", "attention_dropout", 0.0),
-        ConfigKey("tie_word_embeddings", "tie_embeddings", True),
+        ConfigKey("layer_norm_epsilon", "norm_epsilon"),
+        ConfigKey("hidden_dropout", "dropout"),
+        ConfigKey("attention_dropout", "attention_dropout"),
+        ConfigKey("tie_word_embeddings", "tie_embeddings"),
     ),
     fixed_fields={
         **_PLAIN,
@@ -219,7 +203,8 @@ BLOOM = ConversionSpec(
         "embedding_norm": True,
     },
     training_defaults={"initialization": "gpt"},
-    fixed_keys=(FixedConfigKey("apply_residual_connection_post_layernorm", False),),
+    bare_architecture="BloomModel",
+    fixed_keys=CAUSAL_KEYS,
     tensor_entries=(
         *embedding_entries("transformer.word_embeddings", "embedding"),
         *norm_entries("transformer.word_embeddings_layernorm", "embedding_norm"),
@@ -237,6 +222,6 @@ BLOOM = ConversionSpec(
     optional_prefix="transformer.",
     tensor_aliases={"lm_head.weight": "transformer.word_embeddings.weight"},
     key_aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-    simplify_config=lambda config, names: {**config, "n_inner": 4 * config.get("hidden_size", 0)},
+    simplify_config=lambda config, names: {**config, "n_inner": 4 * config["hidden_size"]},
     restore_config=lambda config: _without_inner(config, "hidden_size"),
 )

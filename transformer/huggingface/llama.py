@@ -1,9 +1,12 @@
 """Conversion of Llama (Touvron et al. 2023) and Mistral (Jiang et al. 2023)."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from transformer.config import UserError
+from transformer.config import UserError, convert_value, shorten_value
 from transformer.huggingface.conversion_spec import (
+    CAUSAL,
+    CAUSAL_KEYS,
     GATED_ACTIVATIONS,
     Config,
     ConfigKey,
@@ -28,11 +31,11 @@ _KEYS = (
     ConfigKey("head_dim", "head_dim"),
     ConfigKey("intermediate_size", "feed_forward"),
     ConfigKey("max_position_embeddings", "max_length"),
-    ConfigKey("rms_norm_eps", "norm_epsilon", 1e-6),
-    ConfigKey("rope_theta", "rotary_base", 10000.0),
-    ConfigKey("attention_dropout", "attention_dropout", 0.0),
-    ConfigKey("tie_word_embeddings", "tie_embeddings", False),
-    ConfigKey("hidden_act", "activation", "silu", GATED_ACTIVATIONS),
+    ConfigKey("rms_norm_eps", "norm_epsilon"),
+    ConfigKey("rope_theta", "rotary_base"),
+    ConfigKey("attention_dropout", "attention_dropout"),
+    ConfigKey("tie_word_embeddings", "tie_embeddings"),
+    ConfigKey("hidden_act", "activation", values=GATED_ACTIVATIONS),
 )
 _FIXED: dict[str, Any] = {
     "score": "scaled_dot",
@@ -46,6 +49,7 @@ _FIXED: dict[str, Any] = {
 }
 _TRAINING_DEFAULTS = {"initialization": "gpt", "dropout": 0.0}
 _ROTARY = frozenset({"rope_scaling", "rope_parameters"})
+_ROTARY_BASE = 10000.0
 _WHOLE_HEADS = FixedConfigKey("partial_rotary_factor", 1.0)
 _IGNORED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant
 
@@ -66,28 +70,49 @@ def _entries() -> tuple[TensorEntry, ...]:
 
 def _rotary(config: Config) -> Config:
     """Return the config with the base of rotary positions, which newer files nest; raises for scaled positions."""
-    for name in ("rope_scaling", "rope_parameters"):
-        stated = config.get(name) or {}
-        kind = stated.get("rope_type", stated.get("type", "default"))
-        if kind != "default" or stated.get("partial_rotary_factor", 1.0) != 1.0:
-            raise UserError(f"config.json has {name}={stated}; only plain rotary positions can be read")
-        if unread := stated.keys() - {"rope_type", "type", "partial_rotary_factor", "rope_theta"}:
-            raise UserError(f"config.json has {name}={stated}, whose {', '.join(sorted(unread))} are not read")
-        if "rope_theta" in stated:
-            config = {**config, "rope_theta": stated["rope_theta"]}
-    heads = config.get("num_attention_heads") or 1
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    stated = convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}")
+    kind = stated.get("rope_type", stated.get("type", "default"))
+    if not _is_plain(stated, kind) or stated.get("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError(f"config.json has {name}={shorten_value(stated)}; only plain rotary positions can be read")
+    read = {"rope_type", "type", "partial_rotary_factor", "rope_theta", "factor", *_ROTARY_SCALING_KEYS.get(kind, ())}
+    if unread := stated.keys() - read:
+        raise UserError(
+            f"config.json has {name}={shorten_value(stated)}, whose {', '.join(sorted(unread))} cannot be read"
+        )
+    heads = config["num_attention_heads"]
     return {
         **config,
-        "num_key_value_heads": config.get("num_key_value_heads") or config.get("num_attention_heads"),
-        "head_dim": config.get("head_dim") or config.get("hidden_size", 0) // heads,
+        "rope_theta": stated.get("rope_theta", config.get("rope_theta", _ROTARY_BASE)),
+        "num_key_value_heads": heads if config["num_key_value_heads"] is None else config["num_key_value_heads"],
+        "head_dim": config["hidden_size"] // max(heads, 1) if config["head_dim"] is None else config["head_dim"],
+        "attention_dropout": config["attention_dropout"] or 0.0,
     }
+
+
+# Further keys of a kind of scaled rotary positions; none of them has an effect where the factor is 1.
+_ROTARY_SCALING_KEYS = {
+    "yarn": ("original_max_position_embeddings", "beta_fast", "beta_slow"),
+    "llama3": ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+}
+
+
+def _is_plain(stated: Mapping[str, Any], kind: Any) -> bool:
+    """Return whether stated rotary positions turn as plain ones do, up to `max_position_embeddings`."""
+    if kind == "default":
+        return True
+    factor = stated.get("factor")
+    if isinstance(factor, bool) or not isinstance(factor, int | float):
+        return False
+    # A dynamic scale begins behind the last position.
+    return factor >= 1 if kind == "dynamic" else factor == 1 and kind in ("linear", *_ROTARY_SCALING_KEYS)
 
 
 _BIASES = {(True, True): "all", (False, True): "feed_forward", (False, False): "none"}
 
 
 def _simplify_llama(config: Config, names: TensorNames) -> Config:
-    flags = (bool(config.get("attention_bias")), bool(config.get("mlp_bias")))
+    flags = (config["attention_bias"], config["mlp_bias"])
     if flags not in _BIASES:
         raise UserError("config.json has attention_bias=True, which can be read with mlp_bias=True alone")
     return {**_rotary(config), "biases": _BIASES[flags]}
@@ -106,7 +131,8 @@ LLAMA = ConversionSpec(
     config_keys=(*_KEYS, ConfigKey("biases", "biases")),
     fixed_fields={**_FIXED, "attention_windows": ()},
     training_defaults=_TRAINING_DEFAULTS,
-    fixed_keys=(_WHOLE_HEADS,),
+    bare_architecture="LlamaModel",
+    fixed_keys=(*CAUSAL_KEYS, _WHOLE_HEADS),
     tensor_entries=_entries(),
     optional_prefix="model.",
     tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
@@ -119,7 +145,7 @@ LLAMA = ConversionSpec(
 
 def _simplify_mistral(config: Config, names: TensorNames) -> Config:
     # Their window includes the query's own position, ours does not.
-    window = config.get("sliding_window", 4096)
+    window = config["sliding_window"]
     if window is not None and window < 2:
         raise UserError(f"config.json has sliding_window={window}; it must be at least 2, or null")
     return {**_rotary(config), "sliding_window": () if window is None else (window - 1,)}
@@ -139,7 +165,13 @@ MISTRAL = ConversionSpec(
     config_keys=(*_KEYS, ConfigKey("sliding_window", "attention_windows")),
     fixed_fields={**_FIXED, "biases": "none"},
     training_defaults=_TRAINING_DEFAULTS,
-    fixed_keys=(FixedConfigKey("attention_bias", False), FixedConfigKey("mlp_bias", False), _WHOLE_HEADS),
+    bare_architecture="MistralModel",
+    fixed_keys=(
+        CAUSAL,
+        FixedConfigKey("attention_bias", False),
+        FixedConfigKey("mlp_bias", False),
+        _WHOLE_HEADS,
+    ),
     tensor_entries=_entries(),
     optional_prefix="model.",
     tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},

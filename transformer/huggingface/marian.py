@@ -3,6 +3,7 @@
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
+    CAUSAL_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -33,13 +34,15 @@ def _side(name: str) -> tuple[TensorEntry, ...]:
 
 
 def _simplify(config: Config, names: TensorNames) -> Config:
+    if not config["decoder_vocab_size"]:
+        config = {**config, "decoder_vocab_size": config["vocab_size"]}
     for one, other in (
         ("decoder_attention_heads", "encoder_attention_heads"),
         ("decoder_ffn_dim", "encoder_ffn_dim"),
         ("decoder_vocab_size", "vocab_size"),
     ):
-        if config.get(one) is not None and config[one] != config.get(other):
-            raise UserError(f"config.json has {one}={config[one]}, not {other}={config.get(other)}; they must be equal")
+        if config[one] != config[other]:
+            raise UserError(f"config.json has {one}={config[one]}, not {other}={config[other]}; they must be equal")
     return config
 
 
@@ -63,11 +66,11 @@ MARIAN = ConversionSpec(
         ConfigKey("decoder_layers", "decoder_layers"),
         ConfigKey("encoder_attention_heads", "heads"),
         ConfigKey("encoder_ffn_dim", "feed_forward"),
-        ConfigKey("max_position_embeddings", "max_length", 1024),
-        ConfigKey("dropout", "dropout", 0.1),
-        ConfigKey("attention_dropout", "attention_dropout", 0.0),
-        ConfigKey("activation_function", "activation", "gelu", ACTIVATIONS),
-        ConfigKey("scale_embedding", "embedding_scale", False, {False: "none", True: "sqrt_width"}),
+        ConfigKey("max_position_embeddings", "max_length"),
+        ConfigKey("dropout", "dropout"),
+        ConfigKey("attention_dropout", "attention_dropout"),
+        ConfigKey("activation_function", "activation", values=ACTIVATIONS),
+        ConfigKey("scale_embedding", "embedding_scale", values={False: "none", True: "sqrt_width"}),
     ),
     fixed_fields={
         "score": "scaled_dot",
@@ -86,17 +89,15 @@ MARIAN = ConversionSpec(
     training_defaults={"initialization": "xavier"},
     fixed_keys=(
         FixedConfigKey("is_encoder_decoder", True, is_written=True),
-        FixedConfigKey("tie_word_embeddings", True),
         FixedConfigKey("share_encoder_decoder_embeddings", True, is_written=True),
         FixedConfigKey("static_position_embeddings", True, is_written=True),
         FixedConfigKey("normalize_before", False),
         FixedConfigKey("normalize_embedding", False),
         FixedConfigKey("add_final_layer_norm", False),
         FixedConfigKey("add_bias_logits", False),
-        FixedConfigKey("activation_dropout", 0.0),
-        FixedConfigKey("encoder_layerdrop", 0.0),
-        FixedConfigKey("decoder_layerdrop", 0.0),
+        *CAUSAL_KEYS,
     ),
+    training_keys={"activation_dropout": "", "encoder_layerdrop": "", "decoder_layerdrop": ""},
     tensor_entries=(
         *embedding_entries("model.shared", "embedding"),
         *_side("encoder"),
@@ -110,6 +111,11 @@ MARIAN = ConversionSpec(
         "lm_head.weight": "model.shared.weight",
     },
     ignored_tensors=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
+    key_aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    },
     simplify_config=_simplify,
     simplified_keys=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
     restore_config=_restore,

@@ -1,7 +1,8 @@
 """Conversion of parameters between the tensors of a Hugging Face file and our tree, in both directions by one plan."""
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from transformer.huggingface.tensor_layouts import Shape, TensorLayout
 from transformer.models.model import PyTree, leaves_by_path
 
 Shapes = Mapping[str, Shape]
+_ALIGNMENT = 64  # bytes
 
 
 class PlannedTensor(NamedTuple):
@@ -144,18 +146,23 @@ def _matches(patterns: Iterable[str], name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def params_to_tensors(plan: list[PlannedTensor], params: PyTree) -> dict[str, np.ndarray]:
-    """Convert our parameters to the tensors of a plan, by name."""
+def params_to_tensors(plan: list[PlannedTensor], params: PyTree) -> Iterator[tuple[str, np.ndarray]]:
+    """Convert our parameters to the tensors of a plan, one at a time.
+
+    Args:
+        plan: The plan.
+        params: The parameters.
+
+    Yields:
+        The name and value of each tensor, in the order of the plan.
+    """
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
-    return {
-        planned.tensor_name: planned.layout.write(
-            [
-                leaves[leaf] if planned.layer_index is None else leaves[leaf][planned.layer_index]
-                for leaf in planned.leaf_paths
-            ]
-        )
-        for planned in plan
-    }
+    for planned in plan:
+        parts = [
+            leaves[leaf] if planned.layer_index is None else leaves[leaf][planned.layer_index]
+            for leaf in planned.leaf_paths
+        ]
+        yield planned.tensor_name, planned.layout.write(parts)
 
 
 def tensors_to_params(
@@ -174,10 +181,11 @@ def tensors_to_params(
         The tree of parameters, as NumPy arrays.
     """
     places = {planned.tensor_name: planned for planned in plan}
-    leaves: dict[str, np.ndarray] = {}
+    shapes: dict[str, Shape] = {}
     for planned in plan:
         for leaf, shape in zip(planned.leaf_paths, planned.leaf_shapes, strict=True):
-            leaves[leaf] = np.empty(shape if planned.layer_index is None else (planned.layer_index + 1, *shape), dtype)
+            shapes[leaf] = shape if planned.layer_index is None else (planned.layer_index + 1, *shape)
+    leaves = {leaf: _empty_array(shape, dtype) for leaf, shape in shapes.items()}
     for name, tensor in tensors:
         planned = places[name]
         for leaf, part in zip(planned.leaf_paths, planned.layout.read(tensor, planned.leaf_shapes), strict=True):
@@ -190,6 +198,14 @@ def tensors_to_params(
             node = node.setdefault(parent, {})
         node[last] = array
     return tree
+
+
+def _empty_array(shape: Shape, dtype: Any) -> np.ndarray:
+    """Return an array that begins where jax takes it over without a copy on a CPU."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def parameter_shapes(tree: PyTree) -> Shapes:

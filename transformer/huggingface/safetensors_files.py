@@ -4,27 +4,28 @@ The format: 8 bytes, the length N of the header, little-endian; N bytes of JSON 
 byte range of each tensor; then the bytes, without gaps (safetensors' specification).
 """
 
-import collections
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from transformer.config import UserError, convert_value
-from transformer.json_reading import open_regular_file, read_json_object
-from transformer.storage.disk_errors import find_disk_error
+from transformer.json_reading import RepeatedKeyError, open_regular_file, read_json_object, refuse_repeated_keys
+from transformer.models.model import find_non_finite
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LENGTH, _LONGEST_HEADER = 8, 100_000_000
 _BITS = {"BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32}
 _BITS |= {"F64": 64, "I64": 64, "U64": 64, "F8_E4M3": 8, "F8_E5M2": 8}
 FLOAT_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+_TYPE_NAMES = {name: short for short, name in FLOAT_TYPES.items()}
+MAX_SHARD_BYTES = 5 * 10**9
+"""The largest size of the tensors of a file that is written, as in Hugging Face's library."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 # A zip of pickles, or a bare pickle, which begins with its protocol.
 _PICKLED = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -44,6 +45,28 @@ class TensorHeader:
     file: Path
     dtype: str
     shape: tuple[int, ...]
+
+
+class TensorSpec(NamedTuple):
+    """The type, such as "F32", and the shape of a tensor to write."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> "TensorSpec":
+        """Return the specification of an array."""
+        return cls.of_type(array.dtype, array.shape)
+
+    @classmethod
+    def of_type(cls, dtype: np.dtype, shape: Sequence[int]) -> "TensorSpec":
+        """Return the specification of a tensor of this type and shape."""
+        return cls(_TYPE_NAMES[str(dtype)], tuple(shape))
+
+    @property
+    def num_bytes(self) -> int:
+        """The size in bytes."""
+        return math.prod(self.shape) * _BITS[self.dtype] // 8
 
 
 def read_folder_headers(folder: Path) -> dict[str, TensorHeader]:
@@ -75,31 +98,77 @@ def read_tensors(headers: Mapping[str, TensorHeader], names: Sequence[str]) -> I
         The name and value of each.
 
     Raises:
-        UserError: If a file cannot be read; gives the file.
+        UserError: If a file cannot be read, or a value is not finite; gives the file.
     """
-    for file in sorted({headers[name].file for name in names}):
+    for name in sorted(names, key=lambda name: headers[name].file):
+        file = headers[name].file
         try:
+            # Opened anew for each: what was read of an open file stays in the memory of the process.
             with safetensors.safe_open(file, "np") as opened:
-                for name in names:
-                    if headers[name].file == file:
-                        yield name, opened.get_tensor(name)
+                tensor = opened.get_tensor(name)
         except (safetensors.SafetensorError, OSError) as error:
             raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
+        if find_non_finite({name: tensor}) is not None:
+            raise UserError(
+                f"{file}: tensor {name!r} holds NaN or infinity: the model's training diverged, or the file is damaged"
+            )
+        yield name, tensor
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write tensors by name to a file, with the metadata that Hugging Face expects.
+def write_tensors(
+    folder: Path,
+    specs: Mapping[str, TensorSpec],
+    tensors: Iterable[tuple[str, np.ndarray]],
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Write tensors to model.safetensors; if they are more than `max_shard_bytes`, to shards with an index.
+
+    The library writes a file from tensors that are all in memory, as it would their bytes. These are written one at a
+    time, in the same format.
+
+    Args:
+        folder: The folder.
+        specs: The type and shape of every tensor by name, in their order.
+        tensors: The name and value of each, in the same order.
+        max_shard_bytes: The largest size of a file's tensors; one tensor may be larger.
 
     Raises:
         OSError: If the disk is full or fails.
     """
-    try:
-        safetensors.numpy.save_file(dict(tensors), path, {"format": "pt"})
-    except safetensors.SafetensorError as error:
-        failure = find_disk_error(error)
-        if failure is None:
-            raise
-        raise OSError(failure.errno, failure.strerror, str(path)) from error
+    shards: list[dict[str, TensorSpec]] = [{}]
+    filled = 0
+    for name, spec in specs.items():
+        if shards[-1] and filled + spec.num_bytes > max_shard_bytes:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = spec
+        filled += spec.num_bytes
+    count, values = len(shards), iter(tensors)
+    names = [WEIGHTS] if count == 1 else [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+    for file, shard in zip(names, shards, strict=True):
+        with (folder / file).open("wb") as opened:
+            opened.write(_header(shard))
+            for (name, spec), (given, value) in zip(shard.items(), values, strict=False):
+                if given != name or TensorSpec.of(value) != spec:
+                    raise ValueError(f"the tensor {given!r} of {value.shape} is not {name!r}, {spec}")
+                opened.write(memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8)))
+    if count > 1:
+        files = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        total = sum(spec.num_bytes for spec in specs.values())
+        index = json.dumps({"metadata": {"total_size": total}, "weight_map": files}, indent=2, sort_keys=True)
+        (folder / INDEX).write_text(f"{index}\n")
+
+
+def _header(specs: Mapping[str, TensorSpec]) -> bytes:
+    """Return the header of a file, with the metadata that Hugging Face expects."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, spec in specs.items():
+        start, end = end, end + spec.num_bytes
+        header[name] = {"dtype": spec.dtype, "shape": spec.shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH)
+    return len(text).to_bytes(_LENGTH, "little") + text
 
 
 def read_header(file: Path) -> dict[str, TensorHeader]:
@@ -132,18 +201,10 @@ def read_header(file: Path) -> dict[str, TensorHeader]:
 
 
 def _parse(file: Path, text: bytes) -> dict[str, Any]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        entries = dict(pairs)
-        if len(entries) != len(pairs):
-            counted = collections.Counter(name for name, _ in pairs)
-            twice = next(name for name, count in counted.items() if count > 1)
-            raise UserError(f"{file} is damaged: its header names {twice!r} twice")
-        return entries
-
     try:
-        header = json.loads(text, object_pairs_hook=once)
-    except UserError:
-        raise
+        header = json.loads(text, object_pairs_hook=refuse_repeated_keys)
+    except RepeatedKeyError as error:
+        raise UserError(f"{file} is damaged: its header names {error} twice") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is damaged: its header is not JSON ({str(error)[:100]})") from error
     if not isinstance(header, dict):

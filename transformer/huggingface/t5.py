@@ -1,7 +1,8 @@
 """Conversion of T5 (Raffel et al. 2020), and of version 1.1 with gated layers and an untied head (Shazeer 2020)."""
 
-from transformer.config import UserError
+from transformer.config import UserError, convert_value
 from transformer.huggingface.conversion_spec import (
+    CAUSAL_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -51,22 +52,29 @@ def _side(name: str, cross: bool) -> tuple[TensorEntry, ...]:
 
 
 def _simplify(config: Config, names: TensorNames) -> Config:
-    tied = config.get("tie_word_embeddings") is not False
-    scaled = config.get("scale_decoder_outputs")
-    scaled = tied if scaled is None else scaled
+    stated_tie = convert_value(bool | None, config.get("tie_word_embeddings"), "config.json: tie_word_embeddings")
+    tied = stated_tie is not False
+    # A null is false here: only without the key do they scale because of the tie.
+    scaled = convert_value(bool | None, config.get("scale_decoder_outputs", tied), "config.json: scale_decoder_outputs")
     if scaled and not tied:
         raise UserError("config.json has scale_decoder_outputs=True, which goes with tie_word_embeddings=True alone")
-    kind = config.get("feed_forward_proj", "relu")
+    kind = config["feed_forward_proj"]
     stated, meant = config.get("dense_act_fn"), "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
     if stated not in (None, meant):
         raise UserError(f"config.json has dense_act_fn={stated!r}, not the {meant!r} of feed_forward_proj={kind!r}")
     gated = kind.startswith("gated-")
     if config.get("is_gated_act") not in (None, gated):
         raise UserError(f"config.json has is_gated_act={config['is_gated_act']}, and feed_forward_proj={kind!r}")
+    layers, decoder_layers, encoder_layers = (
+        config.get(name) for name in ("num_layers", "num_decoder_layers", "num_hidden_layers")
+    )
     return {
         **config,
-        "num_decoder_layers": config.get("num_decoder_layers") or config.get("num_layers"),
-        "attention_dropout": config.get("dropout_rate", 0.1),
+        "num_layers": layers if encoder_layers is None else encoder_layers,
+        # As many as the usual name of the key says, also where its other name says otherwise.
+        "num_decoder_layers": layers if decoder_layers is None else decoder_layers,
+        "tie_word_embeddings": tied,
+        "attention_dropout": config["dropout_rate"],
         "logit_scale": "inverse_sqrt_width" if scaled else "none",
     }
 
@@ -92,13 +100,13 @@ T5 = ConversionSpec(
         ConfigKey("d_kv", "head_dim"),
         ConfigKey("d_ff", "feed_forward"),
         ConfigKey("n_positions", "max_length", 512),
-        ConfigKey("relative_attention_num_buckets", "relative_attention_num_buckets", 32),
-        ConfigKey("relative_attention_max_distance", "relative_attention_max_distance", 128),
-        ConfigKey("layer_norm_epsilon", "norm_epsilon", 1e-6),
-        ConfigKey("dropout_rate", "dropout", 0.1),
+        ConfigKey("relative_attention_num_buckets", "relative_attention_num_buckets"),
+        ConfigKey("relative_attention_max_distance", "relative_attention_max_distance"),
+        ConfigKey("layer_norm_epsilon", "norm_epsilon"),
+        ConfigKey("dropout_rate", "dropout"),
         ConfigKey("attention_dropout", "attention_dropout"),
-        ConfigKey("feed_forward_proj", "activation", "relu", _ACTIVATIONS),
-        ConfigKey("tie_word_embeddings", "tie_embeddings", True),
+        ConfigKey("feed_forward_proj", "activation", values=_ACTIVATIONS),
+        ConfigKey("tie_word_embeddings", "tie_embeddings"),
         ConfigKey("logit_scale", "logit_scale", values={"none": "none", "inverse_sqrt_width": "inverse_sqrt_width"}),
     ),
     fixed_fields={
@@ -114,7 +122,9 @@ T5 = ConversionSpec(
         "output_bias": False,
     },
     training_defaults={"initialization": "t5"},
-    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True),),
+    bare_architecture="T5Model",
+    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True), *CAUSAL_KEYS),
+    key_aliases={"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_kv"},
     tensor_entries=(
         *embedding_entries("shared", "embedding"),
         *_side("encoder", False),
@@ -129,6 +139,6 @@ T5 = ConversionSpec(
     # Published files also hold a table for cross-attention, which no version reads.
     ignored_tensors=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     simplify_config=_simplify,
-    simplified_keys=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act"}),
+    simplified_keys=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_hidden_layers"}),
     restore_config=_restore,
 )

@@ -12,7 +12,6 @@ from transformer.huggingface.conversion_spec import (
     Config,
     ConfigKey,
     ConversionSpec,
-    FixedConfigKey,
     TensorEntry,
     TensorNames,
     attention_entries,
@@ -24,17 +23,17 @@ from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.models.vit import VitConfig
 
 _KEYS = (
-    ConfigKey("patch_size", "patch_size", 16),
-    ConfigKey("num_hidden_layers", "layers", 12),
-    ConfigKey("hidden_size", "width", 768),
-    ConfigKey("num_attention_heads", "heads", 12),
-    ConfigKey("intermediate_size", "feed_forward", 3072),
-    ConfigKey("layer_norm_eps", "norm_epsilon", 1e-12),
-    ConfigKey("hidden_dropout_prob", "dropout", 0.0),
-    ConfigKey("attention_probs_dropout_prob", "attention_dropout", 0.0),
-    ConfigKey("hidden_act", "activation", "gelu", ACTIVATIONS),
-    ConfigKey("image_size", "side", 224),
-    ConfigKey("num_channels", "channels", 3),
+    ConfigKey("patch_size", "patch_size"),
+    ConfigKey("num_hidden_layers", "layers"),
+    ConfigKey("hidden_size", "width"),
+    ConfigKey("num_attention_heads", "heads"),
+    ConfigKey("intermediate_size", "feed_forward"),
+    ConfigKey("layer_norm_eps", "norm_epsilon"),
+    ConfigKey("hidden_dropout_prob", "dropout"),
+    ConfigKey("attention_probs_dropout_prob", "attention_dropout"),
+    ConfigKey("hidden_act", "activation", values=ACTIVATIONS),
+    ConfigKey("image_size", "side"),
+    ConfigKey("num_channels", "channels"),
     ConfigKey("num_labels", "classes", 2),
 )
 _FIXED: dict[str, Any] = {
@@ -47,12 +46,19 @@ _FIXED: dict[str, Any] = {
 
 
 def _simplify(config: Config, names: TensorNames) -> Config:
-    """Return the config with the number of classes, which config.json gives by the classes' names."""
+    """Return the config with sides of squares, and the number of classes, which config.json gives by their names."""
+    sides = {}
     for key in ("image_size", "patch_size"):
-        if isinstance(config.get(key), list):
-            raise UserError(f"config.json has {key}={config[key]}; only square images and patches can be read")
-    named = config.get("id2label")
-    return {**config, "num_labels": len(named)} if isinstance(named, dict) else config
+        stated = config[key]
+        values = (stated, stated) if isinstance(stated, int) else stated
+        if len(values) != 2 or values[0] != values[1]:
+            raise UserError(f"config.json has {key}={list(values)}; only square images and patches can be read")
+        sides[key] = values[0]
+    depth, stated = config["hidden_size"] // max(config["num_attention_heads"], 1), config.get("head_dim", ...)
+    if stated not in (..., depth):
+        raise UserError(f"config.json has head_dim={stated!r}, not hidden_size / num_attention_heads={depth}")
+    named = config["id2label"]
+    return {**config, **sides} | ({} if named is None else {"num_labels": len(named)})
 
 
 def _interface(section: Config) -> TaskInterface:
@@ -98,9 +104,9 @@ def _family(model_type: str, architecture: str, pooling: str, heads: tuple[Tenso
         config_keys=_KEYS,
         fixed_fields={**_FIXED, "pooling": pooling},
         training_defaults={"initialization": "bert"},
-        fixed_keys=(FixedConfigKey("qkv_bias", True),),
         tensor_entries=(*_entries(model_type), *heads),
         simplify_config=_simplify,
+        simplified_keys=frozenset({"head_dim"}),
         make_task_interface=_interface,
         interface_keys=frozenset({"side", "channels", "classes"}),
         infer_fields_from_shapes=_fields_from_shapes,

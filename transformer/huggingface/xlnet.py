@@ -41,19 +41,19 @@ _SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activatio
 
 
 def _simplify(config: Config, names: TensorNames) -> Config:
-    width, heads = config.get("d_model", 0), config.get("n_head", 1)
-    if config.get("d_head", width // heads) * heads != width:
-        raise UserError(f"config.json has d_head={config['d_head']}, not d_model / n_head={width // heads}")
+    depth = config["d_model"] // max(config["n_head"], 1)
+    if (config["d_head"] or depth) * config["n_head"] != config["d_model"]:
+        raise UserError(f"config.json has d_head={config['d_head']}, not d_model / n_head={depth}")
     by_tensors = next((head for name, head in _FIRST_TENSORS.items() if name in names), None)
-    head = fine_tuned_head(config.get("architectures") or (), by_tensors, _FINE_TUNED_CLASSES) or "permuted"
+    head = fine_tuned_head(config["architectures"] or (), by_tensors, _FINE_TUNED_CLASSES) or "permuted"
     if head == "classes":
         for key, value in _SUMMARY.items():
             FixedConfigKey(key, value).check(config)
     return {
         **config,
         # Its code has one rate for all.
-        "attention_dropout": config.get("dropout", 0.1),
-        "mem_len": config.get("mem_len") or 0,
+        "attention_dropout": config["dropout"],
+        "mem_len": config["mem_len"] or 0,
         "head": head,
         "output_bias": head == "permuted",
         "num_labels": num_classes(config, head),
@@ -85,10 +85,10 @@ XLNET = ConversionSpec(
         ConfigKey("n_layer", "layers"),
         ConfigKey("n_head", "heads"),
         ConfigKey("d_inner", "feed_forward"),
-        ConfigKey("layer_norm_eps", "norm_epsilon", 1e-12),
-        ConfigKey("dropout", "dropout", 0.1),
+        ConfigKey("layer_norm_eps", "norm_epsilon"),
+        ConfigKey("dropout", "dropout"),
         ConfigKey("attention_dropout", "attention_dropout"),
-        ConfigKey("ff_activation", "activation", "gelu", ACTIVATIONS),
+        ConfigKey("ff_activation", "activation", values=ACTIVATIONS),
         ConfigKey("mem_len", "memory_length"),
         ConfigKey("head", "head"),
         ConfigKey("output_bias", "output_bias"),
@@ -109,16 +109,17 @@ XLNET = ConversionSpec(
     },
     # Its positions have no end; its texts were of 512 tokens.
     training_defaults={"initialization": "gpt", "max_length": 512},
-    fixed_keys=(
-        FixedConfigKey("attn_type", "bi", is_written=True),
-        FixedConfigKey("clamp_len", -1),
-        FixedConfigKey("same_length", False),
-        # Of half of a batch the texts would run backwards, and a memory would be of a segment's first tokens.
-        FixedConfigKey("bi_data", False),
-        FixedConfigKey("reuse_len", 0),
-        FixedConfigKey("untie_r", True),
-        FixedConfigKey("tie_word_embeddings", True),
-    ),
+    other_architectures=tuple(f"XLNet{ending}" for ending in _FINE_TUNED_CLASSES.values()),
+    # Of half of a batch the texts of `bi_data` would run backwards; with `reuse_len` a memory would be of a segment's
+    # first tokens.
+    fixed_keys=(FixedConfigKey("attn_type", "bi", is_written=True), FixedConfigKey("reuse_len", 0)),
+    training_keys={"summary_last_dropout": "dropout"},
+    key_aliases={
+        "n_token": "vocab_size",
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
     tensor_entries=(
         *embedding_entries("transformer.word_embedding", "embedding"),
         TensorEntry("transformer.mask_emb", ("blank",), VECTOR_WITH_LEADING_AXES),

@@ -13,6 +13,7 @@ from transformer.layers.fine_tuning_heads import last_state
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear, logits_product
+from transformer.layers.sequence_lengths import check_num_positions
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig
 from transformer.logical_axes import with_logical_constraint
 
@@ -50,6 +51,7 @@ class EmbeddingAndHead(Module):
         builder: ParameterBuilder,
     ):
         self.config, self.dtype, self.offset = config, builder.dtype, offset
+        self.max_length: int | None = config.max_length
         width, rows = config.width, config.max_length + offset
         self.embedding = Embedding(vocabulary, width, builder=builder)
         learned = config.positions is PositionEncoding.LEARNED
@@ -94,8 +96,13 @@ class EmbeddingAndHead(Module):
         key: Key[Array, ""] | None,
         types_BxT: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "B T E"]:
-        """As `embed`, but for vectors that do not come from tokens, such as audio features."""
+        """As `embed`, but for vectors that do not come from tokens, such as audio features.
+
+        Raises:
+            UserError: If the model has fewer positions.
+        """
         width = self.config.width
+        check_num_positions(x_BxTxE.shape[1], self.max_length, "a sequence")
         match self.config.positions:
             case PositionEncoding.LEARNED:
                 assert self.positions is not None
@@ -156,7 +163,7 @@ class ClassHead(Module):
 
     def __init__(self, width: int, classes: int, *, rate: float, builder: ParameterBuilder):
         self.rate = rate
-        axes = (("embed", width),), (("features", classes),)
+        axes = (("embed", width),), (("classes", classes),)
         self.output = Linear(*axes, bias=False, role=ParameterRole.LOGITS, builder=builder)
 
     def __call__(

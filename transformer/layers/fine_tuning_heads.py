@@ -8,10 +8,17 @@ from transformer.layers.linear import Linear
 from transformer.layers.transformer_config import Biases, TransformerConfig
 
 
-def make_head_layer(config: TransformerConfig, outputs: int, builder: ParameterBuilder) -> Linear:
-    """Build a linear layer from states to so many outputs, with a bias unless the model has none."""
+def make_head_layer(
+    config: TransformerConfig, outputs: int, builder: ParameterBuilder, axis: str = "features"
+) -> Linear:
+    """Build a linear layer from states to so many outputs along `axis`, with a bias unless the model has none."""
     bias = config.biases is not Biases.NONE
-    return Linear((("embed", config.width),), (("features", outputs),), bias=bias, builder=builder)
+    return Linear((("embed", config.width),), ((axis, outputs),), bias=bias, builder=builder)
+
+
+def make_class_layer(config: TransformerConfig, classes: int, builder: ParameterBuilder) -> Linear:
+    """Build a linear layer from states to the logits of classes."""
+    return make_head_layer(config, classes, builder, axis="classes")
 
 
 def last_state(x_BxTxE: Float[Array, "B T E"], lengths_B: Int[Array, " B"]) -> Float[Array, "B E"]:

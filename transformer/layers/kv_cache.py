@@ -89,7 +89,8 @@ def write_slot(
         here_SxK = jnp.arange(slots)[None] == slot_S[:, None]
         return jnp.where(here_SxK[:, None, None, :, None], new, cache_SxGxNxKxD)
     for share in range(shares):
-        at = (share, 0, 0, slot_S[share], 0)
+        # In 64-bit mode Python's numbers would be of another type than the slot.
+        at = tuple(jnp.asarray(index, slot_S.dtype) for index in (share, 0, 0, slot_S[share], 0))
         cache_SxGxNxKxD = jax.lax.dynamic_update_slice(cache_SxGxNxKxD, new[share : share + 1], at)
     return cache_SxGxNxKxD
 

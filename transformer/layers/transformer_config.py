@@ -294,6 +294,7 @@ class TransformerConfig(Config, path="config.model"):
             self.relative_attention_num_buckets,
             self.relative_attention_max_distance,
             bidirectional,
+            self.resolved_base_width,
         )
         return AttentionSizes(
             self.heads, self.resolved_head_dim, self.resolved_head_dim, self.resolved_head_dim, *settings

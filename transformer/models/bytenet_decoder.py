@@ -12,6 +12,7 @@ from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision, unstack_layers
 from transformer.layers.initialization import InitializationRule
+from transformer.layers.sequence_lengths import read_prompts
 from transformer.models.bytenet_base import (
     DecoderCarry,
     DilatedConvolutionConfig,
@@ -80,9 +81,9 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts except for the last token of each, which the first step reads."""
-        tokens_BxP = jnp.asarray(inputs["tokens"])
+        prompts = read_prompts(inputs)
+        tokens_BxP, last_B = prompts
         examples, width = tokens_BxP.shape
-        last_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32))) - 1
         weights = unstack_layers(self.decoder, self.config.sets)
 
         def read(past: PastInputs, given: tuple[Array, Array]) -> tuple[PastInputs, None]:
@@ -94,9 +95,10 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         past, _ = jax.lax.scan(
             read, initial_past_inputs(self.decoder, weights, examples, self.dtype), (tokens_BxP.T, jnp.arange(width))
         )
-        first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
         carry = DecoderCarry(last_B.astype(jnp.int32), past)
-        return Cache((), repeat_per_beam(carry, num_beams), (), weights), repeat_per_beam(first_B, num_beams)
+        return Cache((), repeat_per_beam(carry, num_beams), (), weights), repeat_per_beam(
+            prompts.last_tokens(), num_beams
+        )
 
 
 def build(config: ByteNetDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:

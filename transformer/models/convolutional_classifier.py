@@ -66,7 +66,7 @@ class ConvolutionalClassifier(StatelessModule):
                 setattr(self, f"attention_{number}", block)
             inputs = outputs
         self.norm = LayerNorm(encoder.width, builder=builder)
-        classes = (("features", interface.vocabularies["classes"]),)
+        classes = (("classes", interface.vocabularies["classes"]),)
         self.head = Linear((("embed", encoder.width),), classes, bias=True, builder=builder)
 
     def forward(

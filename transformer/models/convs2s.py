@@ -29,7 +29,7 @@ from transformer.layers.functional_module import (
 )
 from transformer.layers.initialization import Initialization, InitializationRule, ParameterRole
 from transformer.layers.linear import Linear
-from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
+from transformer.layers.sequence_lengths import check_num_positions, real_lengths, real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, Cache, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
@@ -306,7 +306,12 @@ class ConvS2S(StatelessModule):
         return self.logits(hidden_BxTxE), aux
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Encode the source once; every row starts with the begin token, and zeros before it."""
+        """Encode the source once; every row starts with the begin token, and zeros before it.
+
+        Raises:
+            UserError: If the source or `length` exceeds `max_length`.
+        """
+        check_num_positions(length, self.config.max_length, "a target to be generated")
         source, config = self.encode(jnp.asarray(inputs["source"]), None), self.config
         rows = num_beams * len(source.lengths)
         layers = unstack_layers(self.decoder, config.decoder_layers)
@@ -345,6 +350,7 @@ class ConvS2S(StatelessModule):
     ) -> Float[Array, "B T E"]:
         """Return token plus position embeddings, zero beyond the lengths (section 3.1)."""
         count = tokens_BxT.shape[1]
+        check_num_positions(count, self.config.max_length, "a sequence")
         x_BxTxE = self._looked_up(tokens_BxT, positions, jnp.arange(count)[None])
         x_BxTxE = jnp.where(real_positions(lengths_B, count)[..., None], x_BxTxE, 0)
         return dropout(with_logical_constraint(x_BxTxE, "batch", "length", None), self.config.dropout, key)

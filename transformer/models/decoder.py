@@ -17,6 +17,7 @@ from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.residual import NormPlacement
+from transformer.layers.sequence_lengths import read_prompts
 from transformer.layers.transformer_block import Block, outputs_of_each_layer, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
 from transformer.models.model import Aux, Cache, Inputs, Model
@@ -165,11 +166,15 @@ class Decoder(TokenDecoder):
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Prefill the right-padded prompts; the first step reads each row's last prompt token again."""
-        tokens_BxP = jnp.asarray(inputs["tokens"])
-        examples, width = tokens_BxP.shape
-        lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32)))
-        last_B = lengths_B - 1
+        """Prefill the right-padded prompts; the first step reads each row's last prompt token again.
+
+        Raises:
+            UserError: If a prompt is empty, or if prompts and what follows are longer than `max_length`.
+        """
+        prompts = read_prompts(inputs)
+        prompts.check_room(length, self.config.max_length)
+        tokens_BxP, last_B = prompts
+        width, lengths_B = tokens_BxP.shape[1], last_B + 1
         mask = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
         _, outputs = scan_blocks(
             self.layers,
@@ -180,10 +185,9 @@ class Decoder(TokenDecoder):
             ),
             self.embed(tokens_BxP, jnp.arange(width)[None], None),
         )
-        first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
         filled = outputs_of_each_layer(outputs)
         cache = self.make_cache(self.layers, filled, last_B, num_beams=num_beams, length=width + length, examples={})
-        return cache, repeat_per_beam(first_B, num_beams)
+        return cache, repeat_per_beam(prompts.last_tokens(), num_beams)
 
     def step(
         self,

@@ -14,7 +14,7 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.fine_tuning_heads import make_head_layer
+from transformer.layers.fine_tuning_heads import make_class_layer, make_head_layer
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.sequence_lengths import real_lengths
@@ -180,7 +180,7 @@ class Encoder(TokenModel):
         followed = config.head is EncoderHead.PRETRAINING
         self.next_sentence = make_head_layer(config, 2, builder) if followed else None
         classified = config.head in (EncoderHead.CLASSES, EncoderHead.TOKEN_CLASSES)
-        self.classes = make_head_layer(config, interface.vocabularies["classes"], builder) if classified else None
+        self.classes = make_class_layer(config, interface.vocabularies["classes"], builder) if classified else None
         self.span = make_head_layer(config, 2, builder) if config.head is EncoderHead.SPAN else None
 
     def forward(

@@ -15,7 +15,7 @@ from transformer.config import NumLayers, UserError
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import InitializationRule, deepnorm_encoder_decoder
 from transformer.layers.kv_cache import KeysAndValues
-from transformer.layers.sequence_lengths import real_lengths, target_lengths
+from transformer.layers.sequence_lengths import check_num_positions, real_lengths, target_lengths
 from transformer.layers.transformer_block import (
     Block,
     BlockAux,
@@ -180,7 +180,12 @@ class EncoderDecoder(TokenDecoder):
         return self.encoder_norm(x_BxSxE), lengths, stack_by_layer(outputs)
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
-        """Encode the source and project its keys and values once; every row starts with the begin token."""
+        """Encode the source and project its keys and values once; every row starts with the begin token.
+
+        Raises:
+            UserError: If the source or `length` exceeds `max_length`.
+        """
+        check_num_positions(length, self.config.max_length, "a target to be generated")
         memory_BxSxE, lengths, _ = self.encode(inputs, None, None)
         examples, groups, depth = len(memory_BxSxE), self.config.resolved_kv_heads, self.config.resolved_head_dim
 

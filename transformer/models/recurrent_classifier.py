@@ -116,7 +116,7 @@ class RecurrentClassifier(StatelessModule):
             width = config.pooled_width
             self.query = builder.parameter(jax.nn.initializers.normal(0.1), (width,), ("features",))
             self.attention = AttentionCell(config.attention(max_text_length(interface)), width, width, builder=builder)
-        classes = (("features", interface.vocabularies["classes"]),)
+        classes = (("classes", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", config.pooled_width),), classes, bias=True, builder=builder)
 
     def forward(

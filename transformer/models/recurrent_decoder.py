@@ -23,7 +23,7 @@ from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.layers.lstmn import LstmnLayer, StateHistory
 from transformer.layers.recurrent import CellKind, CellState, RecurrentConfig, RecurrentLayer
-from transformer.layers.sequence_lengths import real_positions
+from transformer.layers.sequence_lengths import read_prompts, real_positions
 from transformer.models.model import Aux, Cache, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import (
@@ -169,14 +169,13 @@ class RecurrentDecoder(StatelessModule):
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Read the prompts except for the last token of each, which the first step reads."""
-        tokens_BxP = jnp.asarray(inputs["tokens"])
+        prompts = read_prompts(inputs)
+        tokens_BxP, last_B = prompts
         examples, width = tokens_BxP.shape
-        last_B = jnp.asarray(inputs.get("lengths", jnp.full(examples, width, jnp.int32))) - 1
         before = {"tokens": tokens_BxP, "lengths": last_B}
         _, carried, _ = self._over(before, self._initial(examples, width + length), None, None)
-        first_B = jnp.take_along_axis(tokens_BxP, last_B[:, None], axis=1)[:, 0]
         rows = repeat_per_beam(carried, num_beams)
-        return Cache(layers=(), rows=rows, examples=()), repeat_per_beam(first_B, num_beams)
+        return Cache(layers=(), rows=rows, examples=()), repeat_per_beam(prompts.last_tokens(), num_beams)
 
     def step(
         self,

@@ -19,6 +19,7 @@ from transformer.layers.functional_module import FunctionalModule, ParameterBuil
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.residual import NormPlacement
+from transformer.layers.sequence_lengths import check_num_positions
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import TransformerConfig, block_config_from, check_ring_attention
 from transformer.logical_axes import Placement
@@ -96,6 +97,7 @@ class RegressionDecoder(BlockStacks):
         """Return the predicted numbers at every step."""
         vectors_BxTxI = jnp.asarray(inputs["vectors"], self.dtype)
         embedding_key, layers_key = split_key(key if train else None)
+        check_num_positions(vectors_BxTxI.shape[1], self.config.max_length, "a sequence")
         positions_TxE = self.positions(jnp.arange(vectors_BxTxI.shape[1])).astype(self.dtype)
         x_BxTxE, outputs = scan_blocks(
             self.layers,

@@ -151,7 +151,8 @@ class TaskInterface:
         eos_id: The end token; None if the task has none.
         output: The output that the task needs, as in `Signature`; None if any model will do.
         max_decoded_length: The largest length of a prompt with the tokens generated after it.
-        class_names: The names of the classes in their order; empty if they have none.
+        class_names: The names of the classes in their order, by which a run's outputs are matched with another's; of a
+            single output that is no class, what it is. Empty if they have none.
     """
 
     inputs: Mapping[str, InputSpec]

@@ -121,6 +121,7 @@ def build(config: TransformerXLConfig, interface: TaskInterface, precision: Prec
         functional=FunctionalModule(lambda builder: TransformerXLDecoder(config, interface, builder), precision),
         sites=sites_of_stack(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
         max_length=config.max_length,
+        width_ratio=config.width_ratio,
     )
 
 

@@ -148,7 +148,7 @@ class Vit(BlockStacks):
         self.config, self.pooling, self.shape, self.patch = blocks, config.pooling, grid.shape, config.patch_size
         self.count, self.dtype, tokens = config.layers, builder.dtype, config.pooling.num_extra_tokens
         distilled = config.pooling is ImagePooling.DISTILLED
-        model, classes = (("embed", config.width),), (("features", interface.vocabularies["classes"]),)
+        model, classes = (("embed", config.width),), (("classes", interface.vocabularies["classes"]),)
         pixels = (("features", config.patch_size), ("features", config.patch_size), ("features", channels))
         self.embed = Linear(pixels, model, bias=True, builder=builder)
 

@@ -14,7 +14,7 @@ from transformer.attention.positions import AttentionPosition
 from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.fine_tuning_heads import last_state, make_head_layer
+from transformer.layers.fine_tuning_heads import last_state, make_class_layer, make_head_layer
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.initialization import Initialization, InitializationRule, ParameterRole, deepnorm
 from transformer.layers.residual import NormPlacement
@@ -177,6 +177,7 @@ class XLNet(TokenModel):
             config.padded_vocab_size(interface.vocabularies["tokens"]),
             builder=builder,
         )
+        self.max_length = None
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
         self.layers = builder.stack(
             lambda builder: make_two_stream_block(config, config.relative_segments, alpha, builder), config.layers
@@ -190,7 +191,7 @@ class XLNet(TokenModel):
             config.head in (XLNetHead.CLASSES, XLNetHead.TOKEN_CLASSES),
         )
         self.pooler = make_head_layer(config, config.width, builder) if pooled else None
-        self.classes = make_head_layer(config, interface.vocabularies["classes"], builder) if classified else None
+        self.classes = make_class_layer(config, interface.vocabularies["classes"], builder) if classified else None
         self.span = make_head_layer(config, 2, builder) if config.head is XLNetHead.SPAN else None
 
     def forward(

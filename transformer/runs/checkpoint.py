@@ -49,7 +49,9 @@ from transformer.storage.paths import parse_path, storage_of
 
 PyTree = Any
 DAMAGED_PREFIX = "damaged-"  # begins the name of a checkpoint that was set aside
+UNKNOWN_STEP = -1  # the step that was saved last, if its record is unreadable
 _MOST_VANISHED = 100  # checkpoints that a running run may remove under a reader before it gives up
+_CHUNK_BYTES, _FILE_BYTES = 1 << 20, 1 << 24  # of an array that is compressed at once, and of a file that is written
 _logger = logging.getLogger(__name__)
 
 
@@ -166,7 +168,15 @@ class Checkpoints:
         try:
             self._manager.save(
                 step,
-                args=ocp.args.Composite(state=ocp.args.PyTreeSave(filled), manifest=ocp.args.JsonSave(manifest)),
+                args=ocp.args.Composite(
+                    state=ocp.args.PyTreeSave(
+                        filled,
+                        # What is compressed, and not yet written, is in memory too.
+                        save_args=dict.fromkeys(filled, ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES)),
+                        ocdbt_target_data_file_size=_FILE_BYTES,
+                    ),
+                    manifest=ocp.args.JsonSave(manifest),
+                ),
                 force=True,
             )
         except BaseException:
@@ -549,7 +559,7 @@ def last_saved_step(directory: str | Path) -> int | None:
     """Return the step that was saved last, whether its checkpoint still exists or not.
 
     Returns:
-        The step; None if none was saved, 0 if the record is unreadable.
+        The step; None if none was saved, `UNKNOWN_STEP` if the record is unreadable.
     """
     path = last_saved_step_file(parse_path(directory))
     if not path.exists():
@@ -557,4 +567,4 @@ def last_saved_step(directory: str | Path) -> int | None:
     try:
         return read_dataclass(LastSavedStep, path).newest
     except UserError:
-        return 0
+        return UNKNOWN_STEP

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import json
 import math
@@ -25,7 +26,7 @@ from transformer.storage.paths import storage_of
 PyTree = Any
 SCALAR_TYPES = {bool: "python bool", int: "python int", float: "python float"}
 _NUMPY_LEAF = np.zeros(())  # stands for a NumPy array
-_ELEMENTS_AT_ONCE = 1 << 26  # elements
+_ELEMENTS_AT_ONCE = 1 << 24  # elements
 _MOST_KEY_WORDS = 16  # 32-bit words of a PRNG key
 Dimension = Annotated[int, Range(0, 2**48)]
 """The length of an axis of a stored array."""
@@ -284,7 +285,10 @@ def describe_damaged_array(folder: Path, entries: Mapping[str, Mapping[str, Any]
         folder: The folder of the arrays.
         entries: Their entries in the manifest.
     """
+    is_large = sum(math.prod(entry["shape"]) for entry in entries.values()) > _ELEMENTS_AT_ONCE
     for names in _groups_of_names(entries):
+        if is_large:
+            gc.collect()  # orbax leaves what it wrote and read in cycles
         try:
             arrays = read_arrays(folder, dict.fromkeys(names, _NUMPY_LEAF))
         except UnreadableArray as error:

@@ -3,18 +3,18 @@
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from transformer.config import MatchesPattern, Range, UserError
-from transformer.json_reading import open_regular_file, parse_json, read_regular_file
+from transformer.json_reading import open_regular_file, parse_json, read_regular_file, refuse_repeated_keys
 from transformer.storage.paths import parse_path
 
 _TAIL = 1 << 16  # bytes that hold the last reports of a run
 _LARGEST = 1 << 34  # bytes of a file of records
 _LAST_STEP = 2**53
-_GREATEST = 1e308
 
 Record = dict[str, Any]
 
@@ -34,12 +34,12 @@ class RecordSchema(NamedTuple):
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and -_GREATEST <= value <= _GREATEST)
+    return value is None or (type(value) in (int, float) and abs(value) <= sys.float_info.max)
 
 
 def _is_table(value: Any) -> bool:
     rows = isinstance(value, list) and all(isinstance(row, list) for row in value)
-    return rows and all(_is_number(item) for row in value for item in row)
+    return rows and len({len(row) for row in value}) <= 1 and all(_is_number(item) for row in value for item in row)
 
 
 METRIC_RECORDS = RecordSchema("split", _is_number, "a number or null")
@@ -238,7 +238,11 @@ def complete_lines(content: bytes) -> bytes:
 def _record(line: bytes) -> Record | None:
     try:
         # The careful parser is used only for possible surrogates: files of records are long.
-        record = parse_json(line, "it") if b"\\u" in line else json.loads(line, parse_constant=lambda _: None)
+        record = (
+            parse_json(line, "it")
+            if b"\\u" in line
+            else json.loads(line, parse_constant=lambda _: None, object_pairs_hook=refuse_repeated_keys)
+        )
     except (ValueError, RecursionError):  # also what is not UTF-8
         return None
     return record if isinstance(record, dict) else None

@@ -30,6 +30,7 @@ from transformer.storage.storage import AppendOnlyFile, DirectoryLost
 from transformer.trust import remember_config
 
 _CONFIG = "config.json"
+_FILE_SUFFIXES = (".json", ".jsonl", ".txt", ".html", ".csv")  # of names that are no folder's
 _LOCK = "lock"
 _UNFINISHED = re.compile(r".+\.\d+\.new")
 _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -456,7 +457,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def check_regular_files(path: Path) -> None:
-    """Check that a directory of a run or a sweep holds only regular files and directories.
+    """Check that a directory of a run or a sweep holds only regular files and directories, each where it should be.
 
     What is written to a link lands elsewhere, and reading a pipe may never end. The directory itself may be a link, as
     the user has named it. A bucket has no links.
@@ -477,18 +478,33 @@ def check_regular_files(path: Path) -> None:
                         "put what it stands for in its place, or remove it"
                     )
                 if entry.is_dir():
+                    if entry.name.endswith(_FILE_SUFFIXES):
+                        raise UserError(f"{entry.path} is a folder, and a file is to stand there: move it away")
                     folders.append(entry.path)
                 elif not entry.is_file() and os.path.lexists(entry.path):
                     raise UserError(
                         f"{entry.path} is no regular file (a pipe, a socket or a device), and reading it might never "
                         "end: remove it"
                     )
+    run = RunDirectory(path)
+    for folder in (run.checkpoints_dir, run.maps_dir, run.tensorboard_dir):
+        if folder.is_file():
+            raise UserError(f"{folder} is a file, and a folder is to stand there: move it away")
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON so that a kill at any moment leaves either the old or the new content, complete."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     storage_of(path).replace(path, f"{text}\n".encode())
+
+
+def parse_time(text: str | None) -> datetime.datetime | None:
+    """Return the time of an ISO 8601 text with a time zone, in UTC; None if it is no such text."""
+    try:
+        time = datetime.datetime.fromisoformat(text or "")
+        return None if time.tzinfo is None else time.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def describe_environment() -> dict[str, Any]:

@@ -20,6 +20,9 @@ _WITH_LIMIT = 4  # different numbers from which on a limit is fitted beside the 
 _SEEDS = 2  # of every point, to know by how much a loss scatters
 _RUNS = 6  # to know it by how far they lie from the fit
 _LEVEL = (2.5, 97.5)
+EXPONENTS = (1e-3, 10.0)
+"""The least and the greatest exponent of a law with a limit that is searched."""
+_LOG_LIMIT = 20.0  # the log of E is searched from minus this to it
 Array = Float[np.ndarray, " R"]
 
 
@@ -48,11 +51,14 @@ class ScalingFit(NamedTuple):
         form: The equation.
         values: The fitted values by name.
         intervals: Their 95% bootstrap intervals; empty if there are too few runs.
+        undetermined: What is wrong with values that the runs do not determine, by name: those of a law with a limit
+            that lie at an end of their search, or fit hardly better than there.
     """
 
     form: str
     values: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
+    undetermined: Mapping[str, str]
 
 
 class RunSelection(NamedTuple):
@@ -178,7 +184,7 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
     """Fit L = E + sum_k A_k / x_k^alpha_k.
 
     Minimizes the sum of Huber losses between log L and the log of the sum, by L-BFGS from a grid of initial values or
-    from `start` alone (Hoffmann et al. 2022, appendix D.2). E, A and alpha are positive.
+    from `start` alone (Hoffmann et al. 2022, appendix D.2). E, A and alpha are positive, alpha from 0.001 to 10.
 
     Args:
         x_KxR: The variables [K, runs].
@@ -188,6 +194,31 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
     Returns:
         [E, A_1, alpha_1, ...].
     """
+    return _search(x_KxR, loss, start, {})[0]
+
+
+def _undetermined(x_KxR: Float[np.ndarray, "K R"], loss: Array, best: Array, names: Sequence[str]) -> dict[str, str]:
+    """Say which values of a fitted law with a limit the runs do not determine.
+
+    An exponent is not determined if the end of its search is no worse than noise allows: of R runs the sum of losses is
+    at most exp(chi^2(1) / R) times the least, by the likelihood ratio of normal noise (Wilks 1938).
+    """
+    found = {}
+    if np.log(best[0]) < 1e-3 - _LOG_LIMIT:
+        found[names[0]] = "at the lower end of its search: the runs show no limit"
+    worst = _search(x_KxR, loss, best, {})[1] * np.exp(stats.chi2.ppf(0.95, 1) / len(loss)) + 1e-9
+    for number, name in enumerate(names[2::2]):
+        ends = [exponent for exponent in EXPONENTS if _search(x_KxR, loss, None, {number: exponent})[1] <= worst]
+        if ends:
+            fits = "the end of its search, fits" if len(ends) == 1 else "the ends of its search, fit"
+            found[name] = f"not determined: {' and '.join(f'{end:g}' for end in ends)}, {fits} about as well"
+    return found
+
+
+def _search(
+    x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None, exponents: Mapping[int, float]
+) -> tuple[Array, float]:
+    """Fit a law with a limit, some of whose exponents may be known; return its values and the sum of Huber losses."""
     logs_KxR = np.log(x_KxR)
     middle_K = logs_KxR.mean(1)
     centered_KxR, target = logs_KxR - middle_K[:, None], np.log(loss)
@@ -198,7 +229,13 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
         return np.concatenate([[np.log(values[0])], np.log(a_K) - alpha_K * middle_K, np.log(alpha_K)])
 
     begun = [inner(start)] if start is not None else _starting_points(len(centered_KxR), loss)
-    bounds = [(-20.0, 20.0)] * (1 + len(centered_KxR)) + [(np.log(1e-3), np.log(10.0))] * len(centered_KxR)
+    count = len(centered_KxR)
+    # A power that matters at one end of its variable alone is tiny where it is centered: factors may not end first.
+    reach_K = _LOG_LIMIT + EXPONENTS[1] * np.abs(centered_KxR).max(axis=1)
+    bounds = [(-_LOG_LIMIT, _LOG_LIMIT), *((-reach, reach) for reach in reach_K)] + [
+        (np.log(exponents[number]),) * 2 if number in exponents else tuple(np.log(EXPONENTS)) for number in range(count)
+    ]
+    begun = [np.clip(each, *np.transpose(bounds)) for each in begun]
 
     def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
         options = {"maxiter": steps, "ftol": 1e-14, "gtol": 1e-9}
@@ -214,10 +251,11 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
 
     # All a little way, the best of them to its end.
     nearest = min((descend(each, 40) for each in begun), key=lambda end: end.fun)
-    best = descend(nearest.x, 2000).x
+    end = descend(nearest.x, 2000)
+    best = end.x
     alpha_K = np.exp(best[1 + len(middle_K) :])
     a_K = np.exp(best[1 : 1 + len(middle_K)] + alpha_K * middle_K)
-    return np.concatenate([[np.exp(best[0])], np.column_stack([a_K, alpha_K]).ravel()])
+    return np.concatenate([[np.exp(best[0])], np.column_stack([a_K, alpha_K]).ravel()]), float(end.fun)
 
 
 def huber_loss_and_gradient(
@@ -277,7 +315,8 @@ def _with_intervals(
         drawn = [values(other, best if limit else None) for other in others]
         low, high = np.percentile(np.array(drawn), _LEVEL, axis=0)
         intervals = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
-    return ScalingFit(form, dict(zip(names, map(float, best), strict=True)), intervals)
+    undetermined = _undetermined(x_KxR, loss, best, names) if limit else {}
+    return ScalingFit(form, dict(zip(names, map(float, best), strict=True)), intervals, undetermined)
 
 
 def _drawn_losses(

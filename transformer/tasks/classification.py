@@ -140,16 +140,18 @@ class Classification(LabeledTextTask):
 
 def make_task_interface(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: a logit for each class of the data set."""
+    classes = class_names(config.dataset, config.classes)
     return TaskInterface(
         inputs={
             "tokens": InputSpec((config.batch_size, config.max_text_length)),
             "lengths": InputSpec((config.batch_size,)),
         },
-        vocabularies={"tokens": tokenizer.vocab_size, "classes": len(class_names(config.dataset, config.classes))},
+        vocabularies={"tokens": tokenizer.vocab_size, "classes": len(classes)},
         pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
         output=TEXT_CLASSIFICATION.output,
+        class_names=classes,
     )
 
 

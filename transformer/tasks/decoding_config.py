@@ -30,6 +30,38 @@ _SAMPLING = ("temperature", "top_k", "top_p")
 
 
 @dataclasses.dataclass(frozen=True)
+class DecodingDefaults(Config, path="config.task.decoding"):
+    """How a run generates unless a request says otherwise; an imported model has what its folder says.
+
+    Attributes:
+        end_ids: The tokens that end a text, beside the tokenizer's end token.
+        forbidden_ids: The tokens that are never generated.
+        repetition_penalty: The penalty of tokens that have occurred, as in `DecodingConfig`. 1 is none.
+        max_new_tokens: The largest number of tokens to generate; None is the task's own.
+        temperature: The sampling temperature; None, as for the next two, if it does not ask for sampling.
+        top_k: Sample from the k most probable tokens. 0 is all.
+        top_p: Sample from the smallest set of tokens whose probability reaches p. 1 is all.
+    """
+
+    end_ids: tuple[NonNegativeInt, ...] = ()
+    forbidden_ids: tuple[NonNegativeInt, ...] = ()
+    repetition_penalty: NonNegativeFloat = 1.0
+    max_new_tokens: PositiveInt | None = None
+    temperature: NonNegativeFloat | None = None
+    top_k: NonNegativeInt | None = None
+    top_p: float | None = None
+
+    @property
+    def samples(self) -> bool:
+        """Whether texts are sampled."""
+        return any(getattr(self, name) is not None for name in _SAMPLING)
+
+    def own_settings(self) -> dict[str, Any]:
+        """Return the fields of `DecodingConfig` that the run sets."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
 class DecodingConfig(Config):
     """Decoding: greedy or beam search, or sampling if `temperature`, `top_k` or `top_p` is set.
 
@@ -45,6 +77,8 @@ class DecodingConfig(Config):
         repetition_penalty: The penalty of tokens that stand in the text already, as in
             transformer.decoding.constraints.Constraints. 1 is none.
         stop_sequences: Texts before which the generated text is cut.
+        end_ids: The tokens that end a text, beside the tokenizer's end token.
+        forbidden_ids: The tokens that are never generated.
         seed: The seed of sampling.
 
     Raises:
@@ -62,6 +96,8 @@ class DecodingConfig(Config):
     num_samples: PositiveInt = 1
     repetition_penalty: NonNegativeFloat = 1.0
     stop_sequences: tuple[str, ...] = ()
+    end_ids: tuple[NonNegativeInt, ...] = ()
+    forbidden_ids: tuple[NonNegativeInt, ...] = ()
     seed: Seed = 0
 
     def _check(self) -> None:
@@ -79,7 +115,8 @@ class DecodingConfig(Config):
 
         Args:
             given: The fields that the request sets.
-            **own: The task's own settings, which the request overrides. Sampling replaces the task's own beam search.
+            **own: The task's own settings, which the request overrides. Sampling, also that of the task's own, replaces
+                the task's own beam search; a beam search of the request replaces the task's own sampling.
 
         Raises:
             UserError: If the request has an unknown or invalid field, `score_words`, or `replace_unknown`.
@@ -88,7 +125,9 @@ class DecodingConfig(Config):
         for name in ("replace_unknown", "unknown_dictionary"):
             if name in given:
                 raise UserError(f"--{name}={given[name]} is for runs that translate sentences")
-        if any(name in given for name in _SAMPLING):
+        if given.get("num_beams", 1) > 1:
+            own = {name: value for name, value in own.items() if name not in _SAMPLING}
+        elif any(name in own | dict(given) for name in _SAMPLING):
             own["num_beams"] = 1
         if (own | dict(given)).get("num_beams", 1) == 1:
             own.pop("coverage_penalty", None)
@@ -121,7 +160,7 @@ class DecodingConfig(Config):
         if self.stop_sequences:
             written = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))
             table = build_stop_table(self.stop_sequences, *([*known, *[b""] * len(unknown)] for known in written))
-        return Constraints(self.repetition_penalty, tuple(unknown), table)
+        return Constraints(self.repetition_penalty, (*unknown, *self.forbidden_ids), table)
 
     def _sampled(self) -> list[str]:
         """Return the set options that ask for sampling."""

@@ -145,7 +145,9 @@ class FineTuning(LabeledTextTask):
     def data_summary(self) -> tuple[str, ...]:
         """How many examples each split has, and how many are cut."""
         what = f"examples ({self.shape.layout.value})"
-        return self.summarize_data(self.config, what)
+        # The layout of the data set: some formats read a pair in no order once, as one in order.
+        layout = example_shape(self.config.dataset, self.config.classes, self.config.problem).layout
+        return self.summarize_data(self.config, what, layout.canonical_texts)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of examples and of predicted tokens, without rows that only fill up a batch."""
@@ -376,6 +378,8 @@ def _label_sequences(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], tit
 def make_task_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: class outputs and, with an auxiliary loss, the next tokens."""
     shape, vocabulary = config.shape, tokenizer.vocab_size + config.sequence_format.num_new_tokens
+    # A score and the logit of a choice are both a single output, with another meaning.
+    single = ("choice" if shape.layout is SequenceLayout.CHOICE else "score",)
     return TaskInterface(
         inputs=config.input_specs(shape.num_sequences * config.batch_size),
         vocabularies={"tokens": vocabulary, "classes": shape.num_outputs, **config.type_vocabulary}
@@ -386,7 +390,7 @@ def make_task_interface(config: FineTuningConfig, tokenizer: AnyTokenizer) -> Ta
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
         output=config.signature.output,
-        class_names=shape.classes,
+        class_names=shape.classes or single,
     )
 
 

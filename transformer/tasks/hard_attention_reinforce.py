@@ -89,7 +89,8 @@ def update_baseline(
         The task's next `task_state`.
     """
     mean = estimate.reward / jnp.maximum(jnp.sum(counts_BxT), 1)
-    return {"baseline": DECAY * baseline + (1 - DECAY) * mean}
+    # The mean may be wider, as in 64-bit mode; the state keeps its type.
+    return {"baseline": DECAY * baseline + (1 - DECAY) * mean.astype(baseline.dtype)}
 
 
 def _from_here_on(x_BxT: Float[Array, "B T"]) -> Float[Array, "B T"]:

@@ -24,7 +24,7 @@ from transformer.config import (
 )
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
 from transformer.data.datasets.image_datasets import ImageDataset, open_image_dataset, placeholder_image_dataset
-from transformer.data.datasets.image_files import ResampleFilter, Resizing, decode_image
+from transformer.data.datasets.image_files import MAX_IMAGE_BYTES, ResampleFilter, Resizing, decode_image
 from transformer.data.datasets.local_files import SPLITS, join_notes
 from transformer.data.images import (
     IMAGE_SPEC_FILE,
@@ -35,6 +35,7 @@ from transformer.data.images import (
     Normalization,
     shuffle_patches,
 )
+from transformer.json_reading import read_regular_file
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (
@@ -241,6 +242,7 @@ def make_task_interface(config: ImageClassificationConfig, facts: ImageSpec) -> 
         {"image": InputSpec((config.batch_size, *facts.shape), jnp.float32, Modality.IMAGE)},
         {"classes": len(facts.classes)},
         output=IMAGE_CLASSIFICATION.output,
+        class_names=facts.classes,
     )
 
 
@@ -266,7 +268,7 @@ def read_image_files(
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"{name[:200]!r} is no file: name a JPEG or PNG image, which this model reads")
-        pixels.append(decode_image(path.read_bytes(), str(path), resizing, gray=channels == 1))
+        pixels.append(decode_image(read_regular_file(path, MAX_IMAGE_BYTES), str(path), resizing, gray=channels == 1))
     read = np.stack(pixels)
     return shuffle_patches(read, config.shuffled_patch_size)
 

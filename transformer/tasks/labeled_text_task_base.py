@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from transformer.config import BatchSize, Config, NumDisplayedExamples, SplitName, UserError, VocabSize
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT, HeldOutFiles, is_tsv_or_jsonl, join_notes
-from transformer.data.datasets.split_overlap import describe_overlap
+from transformer.data.datasets.split_overlap import describe_overlap, normalize_text
 from transformer.data.labeled_text_batches import LabeledTextBatches, TokenTypeRule, WithTextsAndLabel
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
@@ -20,9 +20,6 @@ from transformer.models.task_interface import TaskInterface
 from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, real_rows
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView
 from transformer.tasks.text_data import TokenizerKind, pad_texts
-
-GENERATED_DATASETS = ("word_order", "grammar")
-"""Data sets that are generated, by the first part of their names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,18 +205,23 @@ class LabeledTextTask(BaseTask):
             for name, split in self.splits.items()
         }
 
-    def summarize_data(self, config: LabeledTextConfig, what: str) -> tuple[str, ...]:
+    def summarize_data(
+        self, config: LabeledTextConfig, what: str, identify: Callable[[Sequence[str]], tuple[str, ...]] = tuple
+    ) -> tuple[str, ...]:
         """Describe the data: split sizes, how files were split, overlap between splits, and how many examples are cut.
 
         Args:
             config: The config.
             what: What is counted, as in "texts".
+            identify: A function of an example's normalized texts that is equal for examples that are the same.
         """
         sizes = {name: len(split.texts) for name, split in self.splits.items()}
         how = config.held_out.describe(BY_CONTENT) if config.reads_own_files else ""
-        if config.dataset.partition("/")[0] not in GENERATED_DATASETS:
-            texts = {name: [each.texts for each in split.texts] for name, split in self.splits.items()}
-            how = join_notes((how, describe_overlap(texts, what)))
+        texts = {
+            name: [identify(list(map(normalize_text, each.texts))) for each in split.texts]
+            for name, split in self.splits.items()
+        }
+        how = join_notes((how, describe_overlap(texts, what)))
         summary = describe_splits(config.dataset, sizes, what, how)
         cut = sum(split.num_truncated for split in self.splits.values())
         lost = (

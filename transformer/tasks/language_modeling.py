@@ -27,6 +27,7 @@ from transformer.data.token_mixture import TokenMixture, TokenShardBatches
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.tasks.cloze_evaluation import ZERO_SHOT, ClozeEvaluation
+from transformer.tasks.decoding_config import DecodingConfig, DecodingDefaults
 from transformer.tasks.sharded_text import ShardedTextConfig, load_text, make_token_shards
 from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import (
@@ -75,6 +76,8 @@ class LanguageModelingConfig(ShardedTextConfig):
         num_cloze_questions: The number of gaps in the validation text to fill from ten candidate words, and the number
             of last words to predict, at the end (transformer.tasks.cloze_evaluation). 0 is none.
         shots: For each pass over these questions, the number of completed examples in front of each.
+        decoding: How texts are generated unless a request says otherwise. The continuations during training are greedy
+            and end and forbid the same tokens.
     """
 
     batching: Batching = Batching.WINDOWS
@@ -84,6 +87,7 @@ class LanguageModelingConfig(ShardedTextConfig):
     max_new_tokens: PositiveInt = 48
     num_cloze_questions: NumExamplesOrZero = 0
     shots: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = ZERO_SHOT
+    decoding: DecodingDefaults = dataclasses.field(default_factory=DecodingDefaults)
 
     def _check(self) -> None:
         super()._check()
@@ -125,8 +129,12 @@ class LanguageModeling(TextTask):
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
         self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.eval_splits)
         if self._prompts is not None:
-            asked = (config.prompts, self._prompts, config.max_new_tokens)
-            self.evaluations += (continuation_evaluation(tokenizer, *asked, split=config.validation_split),)
+            ends, forbidden = config.decoding.end_ids, config.decoding.forbidden_ids
+            greedy = DecodingConfig(max_new_tokens=config.max_new_tokens, end_ids=ends, forbidden_ids=forbidden)
+            continued = continuation_evaluation(
+                tokenizer, config.prompts, self._prompts, greedy, split=config.validation_split
+            )
+            self.evaluations += (continued,)
         if config.num_cloze_questions:
             cloze = ClozeEvaluation(
                 tokenizer, config.num_cloze_questions, config.shots, config.context_length, config.batch_size
@@ -207,12 +215,14 @@ class LanguageModeling(TextTask):
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Continue the texts.
 
-        Without `max_new_tokens`, at most 64 tokens are generated, as far as the model's positions suffice.
+        Without `max_new_tokens`, at most `config.task.decoding.max_new_tokens` or 64 tokens are generated, as far as
+        the model's positions suffice.
 
         Raises:
             UserError: If a target language or a coverage penalty is given, or a text leaves no room for new tokens.
         """
-        return predict_continuations(view, self.tokenizer, request, request.texts)
+        own = self.config.decoding.own_settings()
+        return predict_continuations(view, self.tokenizer, request, request.texts, **own)
 
 
 def _predicted_positions(batch: Batch) -> Array:

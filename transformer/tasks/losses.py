@@ -35,8 +35,10 @@ def token_loss(
     labels_BxT: Int[Array, "B T"],
     counts_BxT: Bool[Array, "B T"],
     label_smoothing: float,
+    *,
+    num_tokens: int | None = None,
 ) -> TokenLoss:
-    """Sum the cross-entropy against (1 - e) one_hot(label) + e / V, with label smoothing e.
+    """Sum the cross-entropy against (1 - e) one_hot(label) + e / V, with label smoothing e over V tokens.
 
     Label smoothing is that of Szegedy et al. 2016, section 7. Of several tokens with the largest logit the first is the
     prediction, as in argmax and greedy decoding.
@@ -46,6 +48,7 @@ def token_loss(
         labels_BxT: The true tokens.
         counts_BxT: Which tokens count.
         label_smoothing: The smoothing e, from 0 to below 1.
+        num_tokens: V, the number of tokens, if there are more logits; those behind it have no share of the smoothing.
 
     Returns:
         The sums with and without smoothing, and the number of correct predictions.
@@ -62,10 +65,25 @@ def token_loss(
     """
     logits_BxTxV = logits_BxTxV.astype(jnp.promote_types(logits_BxTxV.dtype, jnp.float32))
     cross_entropy_BxT, normalizer_BxT, largest_BxT = _cross_entropies(logits_BxTxV, labels_BxT)
-    uniform_BxT = normalizer_BxT - jnp.mean(logits_BxTxV, axis=-1)
+    # Without smoothing the program stays that of recorded runs.
+    uniform_BxT = normalizer_BxT - _mean_logits(logits_BxTxV, num_tokens if label_smoothing else None)
     smoothed_BxT = (1 - label_smoothing) * cross_entropy_BxT + label_smoothing * uniform_BxT
     correct_BxT = _are_most_probable(logits_BxTxV, largest_BxT, labels_BxT)
     return _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
+
+
+def _mean_logits(logits_BxTxV: Array, num_tokens: int | None) -> Array:
+    """Return the mean of each position's logits of the first `num_tokens` tokens, or of all."""
+    is_token_V = _are_tokens(logits_BxTxV.shape[-1], num_tokens)
+    if is_token_V is None:
+        return jnp.mean(logits_BxTxV, axis=-1)
+    # Not a slice, for which a sharded vocabulary would be gathered.
+    return jnp.mean(logits_BxTxV, axis=-1, where=is_token_V)
+
+
+def _are_tokens(rows: int, num_tokens: int | None) -> Array | None:
+    """Return which rows of a table are of a token; None if all are."""
+    return None if num_tokens is None or num_tokens >= rows else jnp.arange(rows) < num_tokens
 
 
 def _cross_entropies(logits_BxTxV: Array, labels_BxT: Array) -> tuple[Array, Array, Array]:
@@ -92,29 +110,30 @@ def _sum_of_counted(smoothed_BxT: Array, cross_entropy_BxT: Array, correct_BxT: 
     return TokenLoss(smoothed, plain, correct.astype(plain.dtype))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _token_loss_in_few_passes(
     logits_BxTxV: Float[Array, "B T V"],
     labels_BxT: Int[Array, "B T"],
     counts_BxT: Bool[Array, "B T"],
     label_smoothing: float,
+    num_tokens: int | None,
 ) -> TokenLoss:
     """Compute `token_loss` of float32 logits, reading and writing arrays of their size as rarely as possible.
 
     The gradient is softmax minus target, written out, where autodiff scatters the labels' part into an array of zeros.
     Without label smoothing there is no mean over the vocabulary.
     """
-    return _few_passes_forward(logits_BxTxV, labels_BxT, counts_BxT, label_smoothing)[0]
+    return _few_passes_forward(logits_BxTxV, labels_BxT, counts_BxT, label_smoothing, num_tokens)[0]
 
 
 def _few_passes_forward(
-    logits_BxTxV: Array, labels_BxT: Array, counts_BxT: Array, label_smoothing: float
+    logits_BxTxV: Array, labels_BxT: Array, counts_BxT: Array, label_smoothing: float, num_tokens: int | None
 ) -> tuple[TokenLoss, tuple[Array, ...]]:
     normalizer_BxT, prediction_BxT = _reduce_in_one_pass(logits_BxTxV)
     cross_entropy_BxT = normalizer_BxT - jnp.take_along_axis(logits_BxTxV, labels_BxT[..., None], axis=-1)[..., 0]
     smoothed_BxT = cross_entropy_BxT
     if label_smoothing:
-        uniform_BxT = normalizer_BxT - jnp.mean(logits_BxTxV, axis=-1)
+        uniform_BxT = normalizer_BxT - _mean_logits(logits_BxTxV, num_tokens)
         smoothed_BxT = (1 - label_smoothing) * cross_entropy_BxT + label_smoothing * uniform_BxT
     correct_BxT = labels_BxT == prediction_BxT
     sums = _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
@@ -145,12 +164,16 @@ def _reduce_in_one_pass(logits_BxTxV: Array) -> tuple[Array, Array]:
 
 
 def _few_passes_backward(
-    label_smoothing: float, saved: tuple[Array, ...], gradient: TokenLoss
+    label_smoothing: float, num_tokens: int | None, saved: tuple[Array, ...], gradient: TokenLoss
 ) -> tuple[Array, None, None]:
     logits_BxTxV, labels_BxT, counts_BxT, normalizer_BxT = saved
     softmax_BxTxV = jnp.exp(logits_BxTxV - normalizer_BxT[..., None])
     at_label = (1 - label_smoothing) * gradient.smoothed + gradient.cross_entropy
-    everywhere = label_smoothing * gradient.smoothed / logits_BxTxV.shape[-1]
+    rows = logits_BxTxV.shape[-1]
+    everywhere = label_smoothing * gradient.smoothed / min(num_tokens or rows, rows)
+    is_token_V = _are_tokens(rows, num_tokens)
+    if is_token_V is not None:
+        everywhere = jnp.where(is_token_V, everywhere, 0)
     is_label_BxTxV = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype) == labels_BxT[..., None]
     target_BxTxV = jnp.where(is_label_BxTxV, at_label, 0) + everywhere
     of_logits_BxTxV = (gradient.smoothed + gradient.cross_entropy) * softmax_BxTxV - target_BxTxV
@@ -178,6 +201,7 @@ def chunked_token_loss(
     counts_BxT: Bool[Array, "B T"],
     label_smoothing: float,
     *,
+    num_tokens: int | None = None,
     logits_at_once: int | None = None,
 ) -> TokenLoss:
     """Compute `token_loss` of score(hidden) without ever holding more logits than `logits_at_once`.
@@ -192,6 +216,7 @@ def chunked_token_loss(
         labels_BxT: The true tokens.
         counts_BxT: Which tokens count.
         label_smoothing: The smoothing e, from 0 to below 1.
+        num_tokens: The number of tokens over which it smooths, if there are more logits.
         logits_at_once: About how many logits exist at one time on one device; None means 2^30 on GPUs, else 2^27.
     """
     if logits_at_once is None:
@@ -199,8 +224,10 @@ def chunked_token_loss(
 
     def loss_of(hidden: Array, labels: Array, counts: Array) -> TokenLoss:
         if hidden.dtype == jnp.bfloat16:
-            return _token_loss_in_few_passes(score(hidden).astype(jnp.float32), labels, counts, label_smoothing)
-        return token_loss(score(hidden), labels, counts, label_smoothing)
+            return _token_loss_in_few_passes(
+                score(hidden).astype(jnp.float32), labels, counts, label_smoothing, num_tokens
+            )
+        return token_loss(score(hidden), labels, counts, label_smoothing, num_tokens=num_tokens)
 
     batch, length, _ = hidden_BxTxE.shape
     vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]

@@ -342,6 +342,8 @@ class MaskedLanguageModeling(TextTask):
             eligible_BxT &= jnp.asarray(batch["types"]) == 1
         middle_Bx1 = jnp.sum(eligible_BxT, axis=1, keepdims=True) // 2
         middle_BxT = eligible_BxT & (jnp.cumsum(eligible_BxT, axis=1) == middle_Bx1 + 1)
+        # A row's very first token, the middle of a window of one, has none before it: neither objective is asked.
+        middle_BxT = middle_BxT.at[:, 0].set(False)
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             labels_BxT, _ = _next_tokens(tokens_BxT, real_positions(batch))
             return {**batch, "labels": labels_BxT, "counts": jnp.roll(middle_BxT, -1, axis=1)}
@@ -437,8 +439,8 @@ def mask_tokens(
     """Choose a share of each row's eligible tokens and mask them 80 / 10 / 10 (Devlin et al. 2019, section 3.1).
 
     Of the chosen tokens 80% are replaced by the mask token and 10% by a random ordinary token; 10% stay. Whole words
-    are chosen, in random order, as long as they fit the share; the first word of that order is always chosen. If every
-    token is a word of its own, the share is met exactly.
+    are chosen in random order; one that does not fit what is left of the share is left out, and the next is tried. If
+    none fits, the first of the smallest is chosen. If every token is a word of its own, the share is met exactly.
 
     Args:
         tokens_BxT: The tokens.
@@ -493,12 +495,22 @@ def word_indices(starts_BxT: Bool[Array, "B T"]) -> Int[Array, "B T"]:
 def _choose_words(
     eligible_T: Bool[Array, " T"], word_T: Int[Array, " T"], luck_T: Float[Array, " T"], share: float
 ) -> Bool[Array, " T"]:
-    """Choose the words of one row that come first in the order of `luck_T` and fit the share."""
+    """Choose words of one row in the order of `luck_T`, each that fits what is left of the share; one at least."""
     size_W = jax.ops.segment_sum(eligible_T.astype(jnp.int32), word_T, num_segments=word_T.shape[0])
     order_W = jnp.argsort(jnp.where(size_W > 0, luck_T, jnp.inf))
-    taken_W = jnp.cumsum(size_W[order_W])
-    budget = jnp.round(share * jnp.sum(eligible_T)).astype(jnp.int32)
-    fits_W = (taken_W <= jnp.maximum(budget, size_W[order_W[0]])) & (size_W[order_W] > 0)
+    ordered_W = size_W[order_W]
+    smallest = jnp.min(jnp.where(ordered_W > 0, ordered_W, word_T.shape[0]))
+    budget = jnp.maximum(jnp.round(share * jnp.sum(eligible_T)).astype(jnp.int32), smallest)
+
+    def fill(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        # Takes words up to the first that does not fit what is left: what is left only shrinks, so it never fits again.
+        taken_W, open_W, room = state
+        open_W &= ordered_W <= room
+        fits_W = open_W & (jnp.cumsum(jnp.where(open_W, ordered_W, 0)) <= room)
+        return taken_W | fits_W, open_W & ~fits_W, room - jnp.sum(jnp.where(fits_W, ordered_W, 0), dtype=room.dtype)
+
+    nothing_W = jnp.zeros_like(ordered_W, bool)
+    fits_W, _, _ = jax.lax.while_loop(lambda state: jnp.any(state[1]), fill, (nothing_W, ordered_W > 0, budget))
     chosen_W = jnp.zeros_like(fits_W).at[order_W].set(fits_W)
     return chosen_W[word_T] & eligible_T
 

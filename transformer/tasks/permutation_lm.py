@@ -14,7 +14,7 @@ from jaxtyping import Array, Key
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import PositiveInt, UserError
-from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
+from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch, random_generator
 from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches, PermutedSegments
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture
@@ -116,7 +116,7 @@ class PermutationLanguageModeling(TextTask):
         texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, 2 * length)
         before = dataclasses.replace(config.permutations, length=length)
         mapped = dataclasses.replace(before, context_attention=ContextAttention.PERMUTED)
-        random = np.random.default_rng(VALIDATION_SEED)
+        random = random_generator(VALIDATION_SEED)
         self._before = {"tokens": texts[:, :length], "order": before.draw(random, config.num_probe_examples).order}
         self.probe_batch = {"tokens": texts[:, length:], "order": mapped.draw(random, config.num_probe_examples).order}
 

@@ -63,12 +63,13 @@ class QuestionAnsweringConfig(EncoderFineTuningConfig):
     Attributes:
         dataset: "grammar/questions" or "grammar/unanswerable_questions", which are generated, or "FILE.json" or
             "FILE.jsonl", files of your own in the format of SQuAD (transformer.data.datasets.question_answering).
-        window_stride: The number of tokens of a context between the starts of two windows.
+        window_stride: The number of tokens of a context between the starts of two windows, less than a window has, so
+            that windows overlap.
         max_question_length: The number of tokens to which a question is cut.
         max_answer_length: The largest number of tokens in an answer.
 
     Raises:
-        UserError: If a value is out of range, or questions leave no room for a context.
+        UserError: If a value is out of range, questions leave no room for a context, or windows do not overlap.
     """
 
     dataset: str = "grammar/questions"
@@ -85,6 +86,15 @@ class QuestionAnsweringConfig(EncoderFineTuningConfig):
             raise UserError(
                 f"config.task.max_question_length={self.max_question_length} leaves too little of "
                 f"{self.max_text_length} tokens, the greatest of config.task.bucket_lengths, to contexts: at most half"
+            )
+        # Every format has as many special tokens, whatever their numbers.
+        special = DelimiterTokens.of_format(self.sequence_format, 0, 0, 0).num_special_tokens(2)
+        room = self.max_text_length - self.max_question_length - special
+        if self.window_stride >= room:
+            raise UserError(
+                f"config.task.window_stride={self.window_stride} must be below {room}, the tokens of a context beside "
+                f"a question of config.task.max_question_length={self.max_question_length}: windows that do not "
+                "overlap cut answers"
             )
 
     @property
@@ -222,9 +232,20 @@ class QuestionAnswering(LabeledTextTask):
 
     @property
     def data_summary(self) -> tuple[str, ...]:
-        """How many windows each split has, and of how many questions."""
+        """How many windows each split has, of how many questions, and how many answers are in no window."""
         counts = [f"{split[-1].number + 1:,} {name}" for name, split in self._windows.items()]
-        return (*self.summarize_data(self.config, "windows"), f"of {', '.join(counts)} questions")
+        # A question is the same however many answers its annotators gave.
+        summary = self.summarize_data(self.config, "windows", lambda texts: tuple(texts[:2]))
+        summary = (*summary, f"of {', '.join(counts)} questions")
+        lost = {name: _num_answers_in_no_window(split) for name, split in self._windows.items()}
+        if not any(lost.values()):
+            return summary
+        losses = ", ".join(f"{count:,} {name}" for name, count in lost.items() if count)
+        return (
+            *summary,
+            f"the answers of {losses} questions are in no window whole: windows that lack them count as without an "
+            "answer; lower config.task.window_stride or raise the greatest of config.task.bucket_lengths",
+        )
 
     def _loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
@@ -312,6 +333,12 @@ class QuestionAnswering(LabeledTextTask):
         lines = [answer or "(none)" for answer in self._answers(windows, best).values()]
         titles = [f"{lines[each.number]}: {each.question.question}" for each in windows]
         return Predictions(lines, token_axis_labels(self.tokenizer, rows, titles), make_capture_function(view, inputs))
+
+
+def _num_answers_in_no_window(windows: Sequence[QuestionWindow]) -> int:
+    """Count the questions whose answer is in none of their windows."""
+    found = {window.number for window in windows if window.holds_answer}
+    return len({window.number for window in windows if window.question.answers} - found)
 
 
 def encode_questions(

@@ -76,6 +76,8 @@ class LossAux(NamedTuple):
         maps: What the model returned for `StateView.capture`: sums, which add up over microbatches too.
         losses: The model's auxiliary losses, which the training step divides by their denominators and adds to the
             loss.
+        task_state_weight: The number of examples, tokens or words of which a mean has gone into `task_state`, such as a
+            baseline's: microbatches are averaged by it. None averages them evenly.
     """
 
     state: PyTree
@@ -83,17 +85,26 @@ class LossAux(NamedTuple):
     metrics: Mapping[str, Float[Array, ""]]
     maps: Mapping[str, CapturedAttention] = NOTHING_CAPTURED
     losses: Mapping[str, AuxiliaryLoss] = NO_LOSSES
+    task_state_weight: Array | None = None
 
     @classmethod
-    def from_aux(cls, aux: Aux, task_state: PyTree, metrics: Mapping[str, Float[Array, ""]]) -> "LossAux":
+    def from_aux(
+        cls,
+        aux: Aux,
+        task_state: PyTree,
+        metrics: Mapping[str, Float[Array, ""]],
+        *,
+        task_state_weight: Array | None = None,
+    ) -> "LossAux":
         """Return the result of a loss that makes one pass of the model.
 
         Args:
             aux: The auxiliary results of that pass, whose state, maps and losses are taken over.
             task_state: The task's next `task_state`.
             metrics: Metrics by name, [].
+            task_state_weight: The number of examples, tokens or words of which a mean has gone into `task_state`.
         """
-        return cls(aux.state, task_state, metrics, aux.maps, aux.losses)
+        return cls(aux.state, task_state, metrics, aux.maps, aux.losses, task_state_weight)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +119,15 @@ class Objective:
             "/", as in "encoder/attention/query/kernel".
         key_name: The name that seeds the random numbers of the loss; by default `name`. An objective that is renamed
             keeps its old name here, so that recorded results can be reproduced bit for bit.
+        compares_rows: Why the loss is no sum over the rows of the batch, such as that the others are a row's negatives.
+            Microbatches, which would compare fewer rows, are then refused. Empty for a sum over rows.
     """
 
     name: str
     loss_fn: Callable[[StateView, Batch, Mapping[str, Array], Key[Array, ""]], tuple[Array, LossAux]]
     trainable: tuple[str, ...] = ("*",)
     key_name: str = ""
+    compares_rows: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key_name", self.key_name or self.name)

@@ -2,7 +2,8 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -24,7 +25,7 @@ from transformer.data.datasets.text import open_text_dataset
 from transformer.data.labeled_text_batches import TokenTypeRule
 from transformer.data.text_batches import join_documents
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import has_tokenizer
+from transformer.data.tokenizers.tokenizer import count_special_tokens, has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
@@ -143,7 +144,7 @@ def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...
     roles = tuple(dict.fromkeys((*roles, "end"))) if len(splits["train"]) > 1 else roles
     tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, splits, roles)
     encoded: dict[str, Documents] = {name: tokenizer.encode_to_arrays(list(texts)) for name, texts in splits.items()}
-    lines = {name: long_lines(texts) for name, texts in splits.items()} if text.from_files else {}
+    lines = {name: long_lines(texts) for name, texts in splits.items()}
     return EncodedText(
         tokenizer, encoded, join_notes((text.split_note, describe_overlap(lines, "lines of 40 letters and more")))
     )
@@ -165,10 +166,25 @@ def load_or_train_tokenizer(
         UserError: If the kind is `existing` and the run directory has no tokenizer.
     """
     if has_tokenizer(directory):
-        return load_tokenizer(directory)
-    tokenizer = _train(kind, vocab_size, splits, roles)
-    tokenizer.save(directory)
+        tokenizer = load_tokenizer(directory)
+    else:
+        tokenizer = _train(kind, vocab_size, splits, roles)
+        tokenizer.save(directory)
+    if not (directory / "checkpoints").exists():  # once: when a run begins, or is converted
+        note_special_tokens(tokenizer, splits.get("train", ()))
     return tokenizer
+
+
+def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str]) -> None:
+    """Print how often the training text has the characters of special tokens, which stay plain characters."""
+    counts = count_special_tokens(tokenizer, texts)
+    if counts:
+        names = ", ".join(f"{name} {count:,} times" for name, count in list(counts.items())[:5])
+        print(
+            f"the training text has {names}: these are read as plain characters, not as special tokens",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _train(

@@ -1,5 +1,6 @@
 """Continue texts with a trained decoder."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ def generate_continuations(
         inputs,
         strategy=decoding.strategy,
         length=decoding.max_new_tokens,
-        tokens=SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id),
+        tokens=SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, other_end_ids=decoding.end_ids),
         key=jax.random.key(decoding.seed),
         prompt=Prompt(inputs["tokens"], inputs["lengths"]),
         constraints=decoding.constraints(tokenizer, output_vocabulary_size(view, inputs), begins=begins),
@@ -75,18 +76,17 @@ def generate_continuations(
 
 
 def continuation_evaluation(
-    tokenizer: AnyTokenizer, texts: Sequence[str], prompts: Batch, length: int, *, split: str
+    tokenizer: AnyTokenizer, texts: Sequence[str], prompts: Batch, decoding: DecodingConfig, *, split: str
 ) -> Evaluation:
-    """Return an evaluation that continues texts greedily, as samples to read.
+    """Return an evaluation that continues texts, as samples to read.
 
     Args:
         tokenizer: The tokenizer.
         texts: The prompts.
         prompts: `encode_prompts` of them.
-        length: The number of new tokens.
+        decoding: The decoding options.
         split: The split under which the samples are reported.
     """
-    decoding = DecodingConfig(max_new_tokens=length)
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         return {}, {"tokens": generate_continuations(view, tokenizer, batch, decoding).tokens[:, 0]}
@@ -94,7 +94,8 @@ def continuation_evaluation(
     def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
         rows_of_texts = zip(texts, prompt_tokens(prompts), rows["tokens"].tolist(), strict=True)
         samples = [
-            {"prompt": text, "output": _continued(tokenizer, text, *tokens).text} for text, *tokens in rows_of_texts
+            {"prompt": text, "output": _continued(tokenizer, text, prompt, row, decoding).text}
+            for text, prompt, row in rows_of_texts
         ]
         return EvaluationReport({}, samples, note=f"{len(samples)} prompts continued")
 
@@ -149,7 +150,7 @@ def continue_texts(
     tokens, lengths = np.asarray(rollout.tokens), np.asarray(rollout.lengths)
     return [
         [
-            _continued(tokenizer, text, prompt, row[:length].tolist(), decoding.stop_sequences)
+            _continued(tokenizer, text, prompt, row[:length].tolist(), decoding)
             for row, length in zip(rows, row_lengths, strict=True)
         ]
         for text, prompt, rows, row_lengths in zip(texts, prompt_tokens(prompts), tokens, lengths, strict=True)
@@ -188,9 +189,8 @@ def predict_continuations(
     max_length = max_input_length(view)
     prompts = encode_prompts(tokenizer, texts)
     room = max(max_length - int(prompts["lengths"].max()), 1)
-    decoding = DecodingConfig.with_request(
-        request.decoding, **({"max_new_tokens": min(DecodingConfig.max_new_tokens, room)} | own)
-    )
+    own["max_new_tokens"] = min(own.get("max_new_tokens", DecodingConfig.max_new_tokens), room)
+    decoding = DecodingConfig.with_request(request.decoding, **own)
     continuations = continue_texts(view, tokenizer, texts, decoding, max_length)
     lines = [text + each.text for text, several in zip(texts, continuations, strict=True) for each in several]
     rows = [several[0].tokens[: min(MAX_PROBE_TOKENS, max_length)] for several in continuations]
@@ -198,14 +198,14 @@ def predict_continuations(
 
 
 def _continued(
-    tokenizer: AnyTokenizer, text: str, prompt: list[int], chosen: list[int], stops: Sequence[str] = ()
+    tokenizer: AnyTokenizer, text: str, prompt: list[int], chosen: list[int], decoding: DecodingConfig
 ) -> Continuation:
-    if tokenizer.eos_id in chosen:
-        chosen = chosen[: chosen.index(tokenizer.eos_id)]
+    ends = (tokenizer.eos_id, *decoding.end_ids)
+    chosen = list(itertools.takewhile(lambda token: token not in ends, chosen))
     whole = tokenizer.continuation(prompt, chosen)
     # A final space, shown only with the next word, may already complete a stop string.
     spaced = bool(chosen) and tokenizer.token_bytes()[chosen[-1]].endswith(b" ") and not whole.endswith(" ")
-    added = cut_at_stop(whole + " " * spaced, stops)[: len(whole)]
+    added = cut_at_stop(whole + " " * spaced, decoding.stop_sequences)[: len(whole)]
     while len(added) < len(whole) and len(tokenizer.continuation(prompt, chosen[:-1])) >= len(added) and chosen:
         chosen = chosen[:-1]
     # If the tokenizer drops trailing white space, the prompt's own is already there.

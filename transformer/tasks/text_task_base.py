@@ -159,6 +159,7 @@ class TextTask(BaseTask):
             jnp.asarray(batch["labels"]),
             counts_BxT,
             label_smoothing,
+            num_tokens=self.interface.vocabularies["tokens"],
             logits_at_once=self._text.logits_at_once,
         )
         return sums, aux

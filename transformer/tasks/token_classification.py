@@ -16,6 +16,7 @@ from transformer.data.labeled_words import (
     LabeledWords,
     TokenLabelBatches,
     entity_spans,
+    is_entity_label,
     marks_entities,
 )
 from transformer.data.tokenizers.load import AnyTokenizer
@@ -170,7 +171,9 @@ class TokenClassification(LabeledTextTask):
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe's texts, and the texts with their true labels as titles."""
         titles = [
-            bracket_labels(each.texts[0].split(), [self.classes[label] for label in each.label]) for each in self._shown
+            bracket_labels(each.words, [self.classes[label] for label in each.label])
+            for each in self._shown
+            if isinstance(each, LabeledWords)
         ]
         return token_axis_labels(self.tokenizer, self._rows, titles)
 
@@ -235,7 +238,7 @@ def bracket_labels(words: Sequence[str], labels: Sequence[str]) -> str:
         words: The words.
         labels: The label of each word.
     """
-    if not all(label == "O" or label.startswith(("B-", "I-")) for label in labels):
+    if not all(map(is_entity_label, labels)):
         return " ".join(f"{word}/{label}" for word, label in zip(words, labels, strict=True))
     parts, place = [], 0
     for span in entity_spans(labels):

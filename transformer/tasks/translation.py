@@ -14,7 +14,7 @@ from transformer.config import UserError, convert_value
 from transformer.data.batches import BatchSource, BucketedPairBatches, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT
 from transformer.data.datasets.split_overlap import describe_overlap
-from transformer.data.datasets.translation import SentencePair, is_pair_files, is_synthetic
+from transformer.data.datasets.translation import SentencePair, is_pair_files
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.generate import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
@@ -162,9 +162,8 @@ class Translation(BaseTask):
                 "not "
                 "trained on, have no loss, and count as empty translations"
             )
-        if not is_synthetic(self.config.dataset):
-            sources = {name: [pair.source for pair in split.pairs] for name, split in self._splits.items()}
-            lines += filter(None, [describe_overlap(sources, "sources")])
+        sources = {name: [pair.source for pair in split.pairs] for name, split in self._splits.items()}
+        lines += filter(None, [describe_overlap(sources, "sources")])
         return tuple(lines)
 
     def training_batches(self, seed: int) -> BatchSource:
@@ -267,7 +266,14 @@ class Translation(BaseTask):
         )
         labels_BxT = jnp.asarray(batch["labels"])
         counts_BxT, score = labels_BxT != self._pad, functools.partial(view.model.logits, view.variables)
-        sums = chunked_token_loss(score, hidden_BxTxE, labels_BxT, counts_BxT, self.config.label_smoothing)
+        sums = chunked_token_loss(
+            score,
+            hidden_BxTxE,
+            labels_BxT,
+            counts_BxT,
+            self.config.label_smoothing,
+            num_tokens=self.interface.vocabularies["joint"],
+        )
         metrics = {
             "loss": sums.smoothed / denominators["tokens"],
             "cross_entropy": sums.cross_entropy / denominators["tokens"],
@@ -285,7 +291,8 @@ class Translation(BaseTask):
         likelihood_BxT = token_log_likelihood(score(hidden_BxTxE), labels_BxT)
         estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
         loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        return loss, LossAux.from_aux(aux, update_baseline(baseline, estimate, counts_BxT), metrics)
+        updated = update_baseline(baseline, estimate, counts_BxT)
+        return loss, LossAux.from_aux(aux, updated, metrics, task_state_weight=jnp.sum(counts_BxT))
 
     def _expected_reward(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
         """Return the estimate of the sum of expected rewards, and the sum of the rewards of the model's samples."""
@@ -371,13 +378,16 @@ def translate_request(
         dictionary = given.pop("unknown_dictionary", own)
         config = dataclasses.replace(config, replace_unknown=how, unknown_dictionary=dictionary)
     replacer = make_unknown_word_replacer(config, tokenizer)
-    decoding = DecodingConfig.with_request(
-        given,
-        max_new_tokens=max(config.bucket_lengths) if max_length is None else max_length,
-        num_beams=config.num_beams,
-        length_penalty=config.length_penalty,
-        coverage_penalty=config.coverage_penalty,
-    )
+    settings: dict[str, Any] = {
+        "max_new_tokens": max(config.bucket_lengths) if max_length is None else max_length,
+        "num_beams": config.num_beams,
+        "length_penalty": config.length_penalty,
+        "coverage_penalty": config.coverage_penalty,
+        **config.decoding.own_settings(),
+    }
+    if max_length is not None:
+        settings["max_new_tokens"] = min(settings["max_new_tokens"], max_length)
+    decoding = DecodingConfig.with_request(given, **settings)
     return translate(
         view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length, replacer=replacer
     )

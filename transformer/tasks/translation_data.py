@@ -30,7 +30,9 @@ from transformer.data.tokenizers.tokenizer import has_tokenizer, special_token_i
 from transformer.data.tokenizers.train_tokenizer import train_bpe, train_words
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
+from transformer.tasks.decoding_config import DecodingDefaults
 from transformer.tasks.sequence_level_training import SequenceObjective
+from transformer.tasks.text_data import note_special_tokens
 
 # The axes of the maps that show which source token a target token comes from.
 TARGET_OVER_SOURCE = ("target", "source")
@@ -113,6 +115,8 @@ class TranslationConfig(Config, path="config.task"):
         num_samples: The number of translations to sample for each source.
         nll_weight: The weight of the likelihood of the references, with such an objective.
         mrt_alpha: The exponent of minimum risk training.
+        decoding: How sentences are translated unless a request says otherwise. Evaluations end and forbid the same
+            tokens and have the same repetition penalty, but do not sample.
 
     Raises:
         UserError: If a value is out of range, or values do not go together.
@@ -147,6 +151,7 @@ class TranslationConfig(Config, path="config.task"):
     num_samples: PositiveInt = 15
     nll_weight: NonNegativeFloat = 0.017
     mrt_alpha: NonNegativeFloat = 0.005
+    decoding: DecodingDefaults = dataclasses.field(default_factory=DecodingDefaults)
 
     def _check(self) -> None:
         if len(self.languages) not in (0, 2):
@@ -243,6 +248,8 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
                     "config.initialize_from.copy_tokenizer=True bring one along, or say bpe or words"
                 )
         tokenizer.save(directory)
+    if not (directory / "checkpoints").exists():
+        note_special_tokens(tokenizer, (text for pair in pairs["train"] for text in (pair.source, pair.target)))
     return tokenizer, {
         name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()
     }

@@ -68,6 +68,7 @@ def translate(
     batch = BucketedPairBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}
     constraints = decoding.constraints(tokenizer, output_vocabulary_size(view, source_only), begins=True)
+    tokens = SpecialTokens(*special_tokens(tokenizer), other_end_ids=decoding.end_ids)
 
     @jax.jit
     def run(variables: Variables, inputs: Batch) -> tuple[DecodedSequences, Array | None]:
@@ -77,11 +78,12 @@ def translate(
             inputs,
             strategy=decoding.strategy,
             length=decoding.max_new_tokens,
-            tokens=SpecialTokens(*special_tokens(tokenizer)),
+            tokens=tokens,
             key=jax.random.key(decoding.seed),
             constraints=constraints,
             coverage=make_coverage_penalty(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
         )
+        rollout = rollout._replace(tokens=tokens.with_one_end(rollout.tokens))
         if replacer is None:
             return rollout, None
         trained = view._replace(variables=variables)

@@ -219,6 +219,9 @@ def make_decoding_step(
     With a replacer, the rows also have the `positions` of the source that the tokens attend to.
     """
     chosen = make_decoding_strategy(config)
+    own = config.decoding
+    tokens = SpecialTokens(*special_tokens(tokenizer), other_end_ids=own.end_ids)
+    limits = DecodingConfig(forbidden_ids=own.forbidden_ids, repetition_penalty=own.repetition_penalty)
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {"source": jnp.asarray(batch["source"])}
@@ -228,10 +231,11 @@ def make_decoding_step(
             inputs,
             strategy=chosen,
             length=inputs["source"].shape[1],
-            tokens=SpecialTokens(*special_tokens(tokenizer)),
-            constraints=DecodingConfig().constraints(tokenizer, output_vocabulary_size(view, inputs), begins=True),
+            tokens=tokens,
+            constraints=limits.constraints(tokenizer, output_vocabulary_size(view, inputs), begins=True),
             coverage=make_coverage_penalty(view, inputs["source"], tokenizer, config.coverage_penalty),
         )
+        rollout = rollout._replace(tokens=tokens.with_one_end(rollout.tokens))
         rows = {"index": batch["index"], "tokens": rollout.tokens[:, 0]}
         if replacer is not None:
             rows["positions"] = replacer.attended_positions(view, inputs["source"], rollout.tokens[:, 0])

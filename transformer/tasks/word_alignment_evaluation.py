@@ -7,9 +7,8 @@ from pathlib import Path
 from transformer.attention.sites import sites_between
 from transformer.config import UserError
 from transformer.data.datasets.aligned_templates import WordAlignment
-from transformer.data.datasets.local_files import read_text
+from transformer.data.datasets.local_files import read_raw_lines, refuse_empty_lines
 from transformer.data.datasets.translation import SentencePair
-from transformer.line_splitting import split_lines
 from transformer.models.model import Model
 from transformer.tasks.task import Evaluation, Task
 from transformer.tasks.translation import Translation
@@ -34,10 +33,10 @@ def read_alignment_files(
         language: The target language.
 
     Raises:
-        UserError: If a file cannot be read, the files have different numbers of lines or fewer than two, or a link is
-            malformed or lies outside of its sentences.
+        UserError: If a file cannot be read, the files have different numbers of lines or fewer than two, a sentence is
+            empty, there is no link, or one is malformed or lies outside of its sentences.
     """
-    sources, targets, linked = (split_lines(read_text(path)) for path in (source, target, links))
+    sources, targets, linked = (read_raw_lines(path) for path in (source, target, links))
     if not len(sources) == len(targets) == len(linked):
         raise UserError(
             f"{source} has {len(sources)} lines, {target} {len(targets)} and {links} {len(linked)}: give three files "
@@ -47,6 +46,10 @@ def read_alignment_files(
         raise UserError(
             f"{source} has {len(sources)} lines: give at least two pairs, to choose a head and to measure it"
         )
+    for path, sentences in ((source, sources), (target, targets)):
+        refuse_empty_lines([number for number, text in enumerate(sentences, 1) if not text.strip()], path)
+    if not any(map(str.strip, linked)):
+        raise UserError(f"{links} has no links: give those of at least one pair, such as 0-0 1-2 2p3")
     pairs = []
     for number, (source_text, target_text, link_text) in enumerate(zip(sources, targets, linked, strict=True), 1):
         try:

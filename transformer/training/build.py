@@ -41,7 +41,7 @@ from transformer.training.partitioning import (
 )
 from transformer.training.startup_checks import check_memory, check_task_fits_model, device_array_shapes, device_memory
 from transformer.training.state import TrainState, accumulation_dtype, derive_key
-from transformer.training.step import TrainStep, make_train_step
+from transformer.training.step import TrainStep, check_microbatches, make_train_step
 from transformer.training.update_guard import init_gradient_norms
 
 _logger = logging.getLogger(__name__)
@@ -68,6 +68,11 @@ class TrainingComponents(NamedTuple):
     abstract_state: TrainState
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the task's classes; empty if it has none."""
+        return self.task.interface.class_names
+
+    @property
     def evaluations(self) -> list[Evaluation]:
         """The task's evaluations that apply to the model."""
         return [each for each in self.task.evaluations if each.applies(self.model.sites)]
@@ -85,7 +90,8 @@ def build_components(
         synthetic: Whether to use synthetic data of the same shapes instead of reading data, which suffices to compile.
 
     Raises:
-        UserError: If data are missing or do not fit the model, or the mesh fits neither.
+        UserError: If data are missing or do not fit the model, the mesh fits neither, or microbatches would separate
+            rows that an objective compares.
     """
     placement = make_placement(experiment.sharding) if placement is None else placement
     family = models.FAMILIES[models.family_name(experiment.model)]
@@ -95,6 +101,7 @@ def build_components(
         task = tasks.build_synthetic_task(experiment.task, parts)
     else:
         task = tasks.build_task(experiment.task, directory, parts)
+    check_microbatches(task.objectives, experiment.run.num_microbatches)
     check_sequence_divides(task.interface, placement)
     if family.check_ring_attention_placement is not None:
         family.check_ring_attention_placement(experiment.model, placement)

@@ -77,6 +77,7 @@ class CheckpointMetadata:
         data: The SHA-256 of each split.
         tokenizer: The SHA-256 of each file of the tokenizer.
         batches: The fingerprint of the first batches.
+        classes: The names of the classes that the model tells apart (`TaskInterface.class_names`).
         commit: The commit of the code.
         skipped_batches: The batches that the run has skipped.
         records: The extent of each record file at the step.
@@ -87,6 +88,7 @@ class CheckpointMetadata:
     data: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tokenizer: Mapping[str, str] = dataclasses.field(default_factory=dict)
     batches: FirstBatchesFingerprint | None = None
+    classes: tuple[str, ...] = ()
     commit: str | None = None
     skipped_batches: tuple[BatchRange, ...] = ()
     records: Mapping[RecordsName, FileExtent] = dataclasses.field(default_factory=dict)
@@ -121,6 +123,7 @@ def collect_metadata(
         "data": dict(components.task.fingerprint()),
         "tokenizer": tokenizer_digests(directory.path),
         "batches": {"parts": parts, "content": fingerprint(arrays)},
+        "classes": list(components.class_names),
         "commit": directory.facts().get("commit"),
     }
 

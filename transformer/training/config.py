@@ -27,6 +27,7 @@ from transformer.overrides import (
     ReadValue,
     SchemaSection,
     SchemaValue,
+    config_keys_overlap,
     field_schema,
     find_key,
     override_flag,
@@ -192,8 +193,19 @@ def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
         "topology",
         "update_guard.max_consecutive_skips",
     )
-    lasting = experiment.optimizer.schedule in (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
-    return (*keys, "steps") if lasting else keys
+    return keys if _schedules_end(experiment) else (*keys, "steps")
+
+
+def _schedules_end(experiment: ExperimentConfig) -> bool:
+    """Return whether the learning rate of any objective depends on the number of steps."""
+    lasting = (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
+    if any(own.schedule not in lasting for own in experiment.optimizers.values()):
+        return True
+    if experiment.optimizer.schedule in lasting or not experiment.optimizers:
+        return experiment.optimizer.schedule not in lasting
+    # The shared schedule ends: it counts unless every objective has an optimizer of its own.
+    objectives = tasks.build_synthetic_task(experiment.task).objectives
+    return any(objective.name not in experiment.optimizers for objective in objectives)
 
 
 def config_schema(values: Mapping[str, Any]) -> SchemaSection:
@@ -207,7 +219,11 @@ def config_schema(values: Mapping[str, Any]) -> SchemaSection:
     """
     sections = typing.get_type_hints(ExperimentConfig)
     keys = dict(section_schema(RunConfig).keys)
-    keys |= {name: field_schema(hint) for name, hint in sections.items() if name not in ("run", "task", "model")}
+    keys |= {
+        name: field_schema(hint, value=values.get(name))
+        for name, hint in sections.items()
+        if name not in ("run", "task", "model")
+    }
     return SchemaSection({**keys, "task": _task(_section(values, "task")), "model": _model(_section(values, "model"))})
 
 
@@ -234,12 +250,20 @@ def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str
 
     Args:
         base: The nested config.
-        words: Pairs of a dotted key and its value; the last of one key counts.
+        words: Pairs of a dotted key and its value.
 
     Raises:
-        UserError: If a key does not exist, or its text does not parse as the type of the field.
+        UserError: If a key does not exist or is given twice, also as a key of a group that is given, or if its text
+            does not parse as the type of the field.
     """
-    return _override(base, dict(words), parse_value)
+    overrides: dict[str, str] = {}
+    for key, value in words:
+        for other in overrides:
+            if config_keys_overlap(key, other):
+                both = f"--config.{other}={overrides[other]} and --config.{key}={value}"
+                raise UserError(f"{both} set the same key: leave one of them out")
+        overrides[key] = value
+    return _override(base, overrides, parse_value)
 
 
 def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
@@ -333,13 +357,13 @@ def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _task(values: Mapping[str, Any]) -> SchemaSection:
-    group = section_schema(tasks.task_schema(values))
+    group = section_schema(tasks.task_schema(values), values=values)
     return group._replace(keys={"name": SchemaValue(str), **group.keys}, chosen_by=f"task {values['name']}")
 
 
 def _model(values: Mapping[str, Any]) -> SchemaSection:
     """Return the keys of the model's family; a named size gives the defaults of those that it fixes."""
-    group = section_schema(models.model_config_class(values))
+    group = section_schema(models.model_config_class(values), values=values)
     keys = {"family": SchemaValue(str), **group.keys}
     named = {key: values.get(key) for key in ("family", "size")}
     # Without a size these keys have no default: the family has none.

@@ -1,36 +1,53 @@
 """Conversion between run directories and Hugging Face model folders."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import tokenizers
 from jaxtyping import Array, Key
+from tokenizers import processors
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.datasets.word_labels import is_conll_file
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.images import ImageSpec
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import TOKENIZER_FILES, AnyTokenizer
+from transformer.data.tokenizers.tokenizer import FILE as TOKENIZER_FILE
 from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer, special_token_ids_by_role
-from transformer.huggingface import preprocessor
-from transformer.huggingface.convert import ImportedModel, atomic_output_folder, read_model_folder, write_model_folder
+from transformer.huggingface import generation_config, preprocessor
+from transformer.huggingface.convert import (
+    ImportedModel,
+    OpenedModel,
+    atomic_output_folder,
+    open_model_folder,
+    write_model_folder,
+)
+from transformer.huggingface.fine_tuned_heads import class_name_keys, class_names_of_config, output_names
 from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
-from transformer.models.model import PyTree, Variables, count_parameters
+from transformer.models.model import Model, PyTree, Variables, count_parameters, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.paths import storage_of
 from transformer.tasks import registry as tasks
-from transformer.training.build import build_components, jit_for_one_call
+from transformer.tasks.task import StateView
+from transformer.training.build import TrainingComponents, build_components, jit_for_one_call
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
-from transformer.training.partitioning import single_device_placement
+from transformer.training.entry_names import match_classes
+from transformer.training.init_from import select_entries
+from transformer.training.parameter_averages import init_average
+from transformer.training.partitioning import is_axis_names, single_device_placement
 from transformer.training.run_loading import open_run
-from transformer.training.state import derive_key
+from transformer.training.state import TrainState, derive_key
 
 TASK_OF_FAMILY = {
     "decoder": "language_modeling",
@@ -61,6 +78,9 @@ _FILES = {
     "token_classification": "FILE.conll",
     "question_answering": "FILE.json",
 }
+_SEQUENCE_FORMATS = ("bert", "roberta", "xlnet")
+_ENCODER_DECODERS = ("marian", "t5")
+_WITH_TOKEN_TYPES = ("bert", "xlnet")
 _SPECIAL = {
     "pad": ("pad_token",),
     "begin": ("bos_token", "cls_token"),
@@ -140,7 +160,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
-    imported = read_model_folder(source)
+    imported = open_model_folder(source)
     kept = load_preprocessing(source, imported)
     if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
@@ -156,7 +176,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
             directory.record(converted={"model_type": imported.config["model_type"], "notes": imported.notes})
             if not isinstance(kept, ImageSpec):
                 kept.save(directory.path)
-            parameters, begun = _save_start(experiment, directory, imported.params, fine_tuning.seed, kept)
+            parameters, notes = _save_start(experiment, directory, imported, fine_tuning.seed, kept)
         except BaseException:
             if last_saved_step(directory.checkpoints_dir) is None:
                 # Otherwise the same command would be refused once the disk has space again.
@@ -164,7 +184,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
                     storage_of(directory.checkpoints_dir).remove_tree(directory.checkpoints_dir)
                 directory.abandon()
             raise
-    return ConversionResult(task_name, parameters, (*imported.notes, *begun))
+    return ConversionResult(task_name, parameters, (*imported.notes, *notes))
 
 
 def task_of_model(model: Mapping[str, Any]) -> str:
@@ -172,7 +192,7 @@ def task_of_model(model: Mapping[str, Any]) -> str:
     return TASK_OF_HEAD.get(model.get("head", ""), TASK_OF_FAMILY[model["family"]])
 
 
-def _with_head_of(imported: ImportedModel, problem: str | None) -> ImportedModel:
+def _with_head_of(imported: OpenedModel, problem: str | None) -> OpenedModel:
     """Return a model with the head of a problem: its own, or one that is still to be initialized.
 
     Raises:
@@ -191,7 +211,7 @@ def _with_head_of(imported: ImportedModel, problem: str | None) -> ImportedModel
     return imported._replace(model={**imported.model, "head": head, **pooler})
 
 
-def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | ImageSpec:
+def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> AnyTokenizer | ImageSpec:
     """Load what a published model reads its inputs with.
 
     Args:
@@ -209,35 +229,80 @@ def load_preprocessing(source: Path, imported: ImportedModel) -> AnyTokenizer | 
 
 
 def _save_start(
-    experiment: ExperimentConfig, directory: RunDirectory, params: PyTree, seed: int, kept: Any
+    experiment: ExperimentConfig, directory: RunDirectory, imported: OpenedModel, seed: int, kept: Any
 ) -> tuple[int, tuple[str, ...]]:
-    """Save the initial state with these parameters; return their number, and notes on parts that are reinitialized."""
+    """Save the imported parameters as the checkpoint of step 0; return their number, and notes on the head.
+
+    The optimizers are not made: `transformer.training.restore` makes them if the run is trained.
+    """
     components = build_components(experiment, directory.path, single_device_placement())
     key, abstract = jax.random.key(seed), components.abstract_state.variables
-    begun: tuple[str, ...] = ()
-    if isinstance(kept, ImageSpec) and (own := ImageSpec.load(directory.path)).classes != kept.classes:
-        params = {name: leaf for name, leaf in params.items() if name not in IMAGE_HEADS}
-        begun = (f"the head begins anew: the data's {len(own.classes)} classes are not those of the folder",)
+    params, notes = imported.read_params(), []
     heads = IMAGE_HEADS if isinstance(kept, ImageSpec) else FINE_TUNED
     begins = [name for name in heads if name in abstract.params]
     fresh = [name for name in begins if _shapes(params.get(name)) != _shapes(abstract.params[name])]
-    if fresh and heads is FINE_TUNED:
-        begun = (*begun, f"initialized randomly: {', '.join(fresh)}")
+    scoring = [name for name in begins if name not in fresh and _class_axes(components.model, name)]
+    count = imported.interface.vocabularies.get("classes", 0)
+    theirs, ours = output_names(imported.config, count), components.class_names
+    match = match_classes(theirs, ours) if scoring else None
+    if match is not None and match.num_matched == 0:
+        fresh += scoring
+        notes.append(f"the head begins anew: the {match.describe_names()}")
+    elif match is not None:
+        notes.append(match.describe())
+    elif scoring and not theirs:
+        if isinstance(kept, ImageSpec):  # whose classes are the names of folders, in the order of the alphabet
+            fresh += scoring
+            notes.append(f"the head begins anew: config.json names no class, and the data's are {', '.join(ours)}")
+        else:
+            notes.append(f"config.json names no class: its outputs are taken to be {', '.join(ours)}, in this order")
+    if fresh:
+        notes.append(f"initialized randomly: {', '.join(fresh)}")
+    partial = scoring if match is not None and match.num_matched else []
 
     def draw(key: Key[Array, ""]) -> Variables:
         # The others are read from the folder: to draw them as well takes longer than to train a step.
         drawn = components.model.init(derive_key(key, 0, "init"))
-        return drawn._replace(params={name: drawn.params[name] for name in fresh})
+        return drawn._replace(params={name: drawn.params[name] for name in (*fresh, *partial)})
 
     drawn = jit_for_one_call(draw, components.placement)(key)
+    for name in partial:
+        assert match is not None
+        for leaf, axis in _class_axes(components.model, name).items():
+            chosen = select_entries(params[name][leaf], drawn.params[name][leaf], axis, match.entries)
+            params[name] = {**params[name], leaf: chosen}
     params = {name: drawn.params[name] if name in fresh else params[name] for name in abstract.params}
-    placed = jax.tree.map(lambda leaf, given: jax.device_put(given, leaf.sharding), abstract.params, params)
-    state = components.init_state(key, drawn._replace(params=placed))
+    count = count_parameters(params)
+    params = jax.tree.map(lambda leaf, given: jax.device_put(given, leaf.sharding), abstract.params, params)
+    state = _starting_state(experiment, components, key, drawn._replace(params=params))
+    metadata = collect_metadata(experiment, components, directory)
     with Checkpoints(directory.checkpoints_dir, experiment.run.keep_checkpoints) as checkpoints:
-        checkpoints.save(0, state, collect_metadata(experiment, components, directory))
-    count = count_parameters(placed)
+        checkpoints.save(0, state, metadata)
+        del params, state, drawn  # before the checkpoint is read back
     directory.record(parameters=count)
-    return count, begun
+    return count, tuple(notes)
+
+
+def _starting_state(
+    experiment: ExperimentConfig, components: TrainingComponents, key: Key[Array, ""], variables: Variables
+) -> TrainState:
+    """Return the state before the first step, without the optimizers, which take twice the memory of the parameters."""
+
+    def begin(key: Key[Array, ""]) -> PyTree:
+        # What a task begins with depends on the shapes of the model alone, so that nothing is drawn here.
+        drawn = components.model.init(key)
+        view = StateView(components.model, drawn, {}, {}, jnp.int32(0), train=True)
+        return components.task.init_task_state(view, derive_key(key, 0, "extra"))
+
+    averages = {name: init_average(kind, variables.params) for name, kind in experiment.parameter_averages.items()}
+    task_state = jit_for_one_call(begin, components.placement)(key)
+    return TrainState(jnp.int32(0), key, variables, {}, averages, task_state, {})
+
+
+def _class_axes(model: Model, part: str) -> dict[str, int]:
+    """Return the axis of the classes of every parameter of a part of the model that has one, by its name there."""
+    axes = leaves_by_path(model.axes().params.get(part, {}), is_axis_names)
+    return {path: names.index("classes") for path, names in axes.items() if "classes" in names}
 
 
 def _shapes(params: PyTree) -> PyTree:
@@ -245,7 +310,7 @@ def _shapes(params: PyTree) -> PyTree:
 
 
 def fine_tuning_config(
-    imported: ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuningOptions, *, name: str
+    imported: OpenedModel | ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuningOptions, *, name: str
 ) -> dict[str, Any]:
     """Return the config of a run that trains an imported model further.
 
@@ -282,12 +347,12 @@ def fine_tuning_config(
     }
 
 
-def _given(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _given(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
     return {"name": task_of_model(imported.model)} | {key: value for key, value in given.items() if value is not None}
 
 
-def _image_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     """Return the config of a task over images, which are resized and normalized as preprocessor_config.json says."""
     return {
         "dataset": "images",
@@ -297,7 +362,9 @@ def _image_task(imported: ImportedModel, fine_tuning: FineTuningOptions) -> dict
     }
 
 
-def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _text_task(
+    imported: OpenedModel | ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions
+) -> dict[str, Any]:
     model, task = imported.model, _given(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
     if tokenizer.vocab_size > rows:
@@ -312,14 +379,24 @@ def _text_task(imported: ImportedModel, tokenizer: AnyTokenizer, fine_tuning: Fi
             "bucket_lengths": (context,),
             "batch_size": fine_tuning.batch_size,
         }
+    generation = imported.generation
+    decoding = {"decoding": generation.decoding} if generation.decoding else {}
     if name == "translation":
         lengths = tuple(length for length in (32, 64) if length < context)
-        return {**task, "bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
-    return {**task, "tokenizer": "existing", "context_length": context, "batch_size": fine_tuning.batch_size}
+        beams = {} if generation.num_beams is None else {"num_beams": generation.num_beams}
+        batches = {"bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
+        return {**task, **batches, **beams, **decoding}
+    return {
+        **task,
+        **decoding,
+        "tokenizer": "existing",
+        "context_length": context,
+        "batch_size": fine_tuning.batch_size,
+    }
 
 
 def _labeled_text_task(
-    imported: ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int
+    imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int
 ) -> dict[str, Any]:
     """Return what is particular to a task: its problem and its classes, with the names of config.json."""
     count, dataset = imported.interface.vocabularies.get("classes", 0), fine_tuning.dataset or ""
@@ -328,26 +405,16 @@ def _labeled_text_task(
         case "token_classification":
             return {"classes": classes} if is_conll_file(dataset) else {}
         case "question_answering":
-            # As of SQuAD, where windows of 384 tokens begin every 128.
-            return {"max_question_length": min(64, context // 2), "window_stride": max(context // 3, 1)}
+            # As of SQuAD, where windows of 384 tokens begin every 128; short ones overlap by a token at least.
+            question = min(64, context // 2)
+            room = context - question - 4  # special tokens at most
+            return {"max_question_length": question, "window_stride": max(min(context // 3, room - 1), 1)}
         case _ if is_tsv_or_jsonl(dataset):
             scored = count == 1 and not fine_tuning.classes
             problem = fine_tuning.problem or ("similarity" if scored else "classification")
             return {"problem": problem, "classes": classes, "auxiliary": 0.0}
         case _:
             return {"auxiliary": 0.0}
-
-
-def class_names_of_config(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Return the names of a published model's classes by number; those that it does not name are LABEL_0, and so on."""
-    named = config.get("id2label") or {}
-    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
-
-
-def class_name_keys(names: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of config.json that name classes."""
-    named = {str(number): name for number, name in enumerate(names)}
-    return {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
 
 
 def export_to_huggingface(
@@ -375,6 +442,8 @@ def export_to_huggingface(
     kept = reader.load_preprocessor(directory.path)
     interface = dataclasses.replace(reader.make_task_interface(experiment.task, kept), output=None)
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
+    # Arrays of these shapes that take no memory: NumPy's are read without a second copy.
+    shapes = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), shapes)
     step, params = run.read_checkpoint(
         step, lambda checkpoints, at: run.restore_eval_parameters(checkpoints, at, shapes)
     )
@@ -393,10 +462,16 @@ def export_to_huggingface(
             said = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, said)
     else:
-        keys = class_name_keys(interface.class_names) if interface.class_names else {}
+        keys = class_name_keys(interface.class_names) if len(interface.class_names) > 1 else {}
         with atomic_output_folder(target, "--save_pretrained"):
-            family = write_model_folder(target, model, params, _token_keys(experiment, kept), keys)
+            tokens = _token_keys(experiment, kept)
+            family = write_model_folder(target, model, params, tokens, keys)
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length, family.model_type)
+            task = experiment.task
+            if decoding := getattr(task, "decoding", None):
+                said = generation_config.generation_config(decoding, getattr(task, "num_beams", None), tokens)
+                if said:
+                    write_json(target / generation_config.FILE, said)
     return ConversionResult(family.model_type, count_parameters(params), tuple(notes))
 
 
@@ -430,7 +505,55 @@ def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_lengt
         if name != ROLES_FILE and (run / name).is_file():
             storage_of(target).replace(target / name, (run / name).read_bytes())
     if isinstance(tokenizer, Tokenizer):
+        framed = add_sequence_template(tokenizer, model_type)
+        if framed is not None:
+            storage_of(target).replace(target / TOKENIZER_FILE, framed.to_str(pretty=True).encode())
         write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length, model_type))
+
+
+def add_sequence_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer | None:
+    """Return the tokenizer with the special tokens that our tasks put around and between texts for such a model.
+
+    Args:
+        tokenizer: The tokenizer.
+        model_type: The `model_type` of the model.
+
+    Returns:
+        The tokenizer; None if it puts special tokens around texts already, or there is nothing to put.
+    """
+    begin, end = tokenizer.bos_id, tokenizer.eos_id
+    if tokenizer.backend.encode("", add_special_tokens=True).ids:
+        return None
+    types = 2
+    if model_type in _SEQUENCE_FORMATS and begin is not None and end is not None:
+        sequence_format = SequenceFormat(model_type)
+        delimiters = DelimiterTokens.of_format(sequence_format, tokenizer.vocab_size, begin, end)
+        types = sequence_format.num_token_types if sequence_format.has_token_types(2) else 1
+    elif model_type in _SEQUENCE_FORMATS:
+        delimiters = DelimiterTokens(*(() if number is None else (number,) for number in (begin, None, end)))
+    elif model_type in _ENCODER_DECODERS and end is not None:
+        delimiters, types = DelimiterTokens((), (), (end,)), 1
+    else:
+        return None
+    names = {number: tokenizer.backend.id_to_token(number) for number in {*itertools.chain.from_iterable(delimiters)}}
+    if not names or None in names.values():
+        return None
+
+    def piece(ids: Iterable[int], type_id: int) -> list[str]:
+        return [f"{names[number]}:{type_id}" for number in ids]
+
+    second = min(1, types - 1)
+    # XLNet's last token has a type of its own.
+    cut = len(delimiters.end_ids) - delimiters.begin_is_last * (types > 2)
+    start, between = piece(delimiters.start_ids, 0), piece(delimiters.between_ids, 0)
+    closing, behind = delimiters.end_ids[:cut], piece(delimiters.end_ids[cut:], types - 1)
+    framed = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    framed.post_processor = processors.TemplateProcessing(
+        single=[*start, "$A:0", *piece(closing, 0), *behind],
+        pair=[*start, "$A:0", *between, f"$B:{second}", *piece(closing, second), *behind],
+        special_tokens=[(name, number) for number, name in names.items()],
+    )
+    return framed
 
 
 def tokenizer_config(tokenizer: Tokenizer, max_length: int, model_type: str) -> Mapping[str, Any]:
@@ -447,4 +570,11 @@ def tokenizer_config(tokenizer: Tokenizer, max_length: int, model_type: str) -> 
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}
     # The library's XLNet classifies the state at the last place of a batch, which must not be padding.
     padding = {"padding_side": "left"} if model_type == "xlnet" else {}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length, **padding, **roles}
+    typed = ["token_type_ids"] if model_type in _WITH_TOKEN_TYPES else []
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", *typed, "attention_mask"],
+        "model_max_length": max_length,
+        **padding,
+        **roles,
+    }

@@ -7,7 +7,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -21,17 +21,15 @@ from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
 from transformer.json_reading import read_json_object
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
-from transformer.models.model import Model, Variables, leaves_by_path
+from transformer.models.model import Model, Variables, find_non_finite, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, LeafShape
 from transformer.runs.distributed import is_primary
 from transformer.runs.run_directory import RunDirectory, check_regular_files
 from transformer.storage.paths import parse_path, storage_of
+from transformer.training.entry_names import NameMatch, match_classes, match_tokens
 from transformer.training.init_plan import ArrayInfo, InitPlan, parse_init_rule, plan_parameters
 from transformer.training.partitioning import is_axis_names
 from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
-
-if TYPE_CHECKING:
-    from transformer.huggingface.convert import OpenedModel
 
 Wanted = Mapping[str, jax.ShapeDtypeStruct]
 
@@ -72,6 +70,8 @@ class InitSource(NamedTuple):
         read_arrays: A function that reads the arrays of some paths and places them as given.
         averaged_paths: The paths whose values are an average's.
         lora: How the source scales its LoRA updates; None if it has none.
+        class_names: The names of its classes (`TaskInterface.class_names`); empty if they are unknown.
+        load_tokenizer: A function that loads its tokenizer; None if it has none.
         notes: Warnings for the user.
     """
 
@@ -81,6 +81,8 @@ class InitSource(NamedTuple):
     read_arrays: Callable[[Wanted], dict[str, jax.Array]]
     averaged_paths: frozenset[str] = frozenset()
     lora: LoraConfig | None = None
+    class_names: tuple[str, ...] = ()
+    load_tokenizer: Callable[[], AnyTokenizer] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -129,6 +131,10 @@ class InitReport:
                 for path in plan.cast_paths
             },
             "averaged": self.num_averaged,
+            "matched_by_name": {
+                axis: {"paths": list(plan.paths_matched_along(axis)), "matched": match.num_matched}
+                for axis, match in plan.names.items()
+            },
             "merged": list(self.merged_paths),
             "fresh": dict(plan.newly_initialized),
             "unused": list(self.unused_paths),
@@ -138,10 +144,7 @@ class InitReport:
     def format_lines(self) -> list[str]:
         """Return the report as lines of text."""
         plan = self.plan
-        numbers = sum(
-            math.prod(map(min, plan.targets[path].shape, taken.array_info.shape))
-            for path, taken in plan.matched_sources.items()
-        )
+        numbers = sum(taken.count_numbers(plan.targets[path]) for path, taken in plan.matched_sources.items())
         renamed = sum(path != taken.source_path for path, taken in plan.matched_sources.items())
         loaded = f"  loaded: {len(plan.matched_sources)} parameters ({numbers:,} numbers)"
         if renamed:
@@ -150,9 +153,15 @@ class InitReport:
             loaded += f", {self.num_averaged} as the average {self.average_name!r} has them"
         lines = [f"initialized from {self.source.description}", loaded]
         for path in plan.resized_paths:
-            shape, axis = plan.matched_sources[path].array_info.shape, plan.matched_sources[path].resized_axis or 0
+            taken = plan.matched_sources[path]
+            shape, axis = taken.array_info.shape, taken.resized_axis or 0
             kept = min(shape[axis], plan.targets[path].shape[axis])
+            if taken.named_axis is not None:
+                kept = sum(entry >= 0 for entry in taken.entries)
             lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
+        for axis_name, match in plan.names.items():
+            if paths := plan.paths_matched_along(axis_name):
+                lines.append(f"  {match.describe()} ({_list_paths(paths)})")
         casts: dict[str, int] = {}
         for path in plan.cast_paths:
             change = f"{plan.matched_sources[path].array_info.dtype} -> {plan.targets[path].dtype}"
@@ -184,6 +193,10 @@ class InitTarget(Protocol):
     @property
     def init_state(self) -> Callable[..., TrainState]:
         """The function that makes the state from a key and, if given, variables."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the task's classes; empty if it has none."""
 
 
 class InitPlanWithSource(NamedTuple):
@@ -241,7 +254,7 @@ def build_initial_state(
         return components.init_state(key), None
     fresh = functools.partial(_fresh_variables, components.init_state, key)
     variables, report = load_variables_from_source(
-        config, components.model, components.abstract_state.variables, fresh, workdir
+        config, components.model, components.abstract_state.variables, fresh, workdir, components.class_names
     )
     return components.init_state(key, variables), report
 
@@ -252,6 +265,7 @@ def load_variables_from_source(
     abstract: Variables,
     fresh: Callable[[], Variables],
     workdir: Path | None = None,
+    class_names: tuple[str, ...] = (),
 ) -> tuple[Variables, InitReport]:
     """Load a model's variables from the source that the config names.
 
@@ -261,42 +275,79 @@ def load_variables_from_source(
         abstract: The shapes and shardings of its variables.
         fresh: A function that makes initial variables, for those that are not taken.
         workdir: The new run's directory, if there is one.
+        class_names: The names of its classes; empty if it has none.
 
     Raises:
         UserError: If the source is missing or unreadable, or does not fit the model.
         DamagedCheckpoint: If the bytes of the source's checkpoint changed.
     """
-    source, report = plan_initialization(config, model, abstract, workdir)
+    source, report = plan_initialization(config, model, abstract, workdir, class_names)
     where = flatten_variables(abstract)
     values = _read_values(source, report, where)
-    drawn = flatten_variables(fresh()) if report.plan.newly_initialized or report.plan.resized_paths else {}
+    drawn = flatten_variables(fresh()) if report.plan.newly_initialized or report.plan.partial_paths else {}
     values |= _cast_and_resize(report.plan, drawn, values, where)
     leaves = [values[path] if path in values else drawn[path] for path in where]
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
 
 
 def plan_initialization(
-    config: InitializeFromConfig, model: Model, abstract: Variables, workdir: Path | None
+    config: InitializeFromConfig,
+    model: Model,
+    abstract: Variables,
+    workdir: Path | None,
+    class_names: tuple[str, ...] = (),
 ) -> InitPlanWithSource:
-    """Open the source, and plan from shapes alone what is taken from it. All processes call it together.
+    """Open the source, and plan from shapes and names what is taken from it. All processes call it together.
 
     Args:
         config: The source.
         model: The model.
         abstract: The shapes of its variables.
         workdir: The new run's directory, if there is one.
+        class_names: The names of its classes; empty if it has none.
 
     Raises:
         UserError: If the source is missing or unreadable, or does not fit the model under the rules.
     """
     source = open_init_source(config.run, config.step, config.average, workdir)
     planned = plan_parameters(
-        _targets(model, abstract), source.leaves, [parse_init_rule(rule) for rule in config.rules]
+        _targets(model, abstract),
+        source.leaves,
+        [parse_init_rule(rule) for rule in config.rules],
+        _match_names(source, class_names, workdir),
     )
+    source = source._replace(notes=(*source.notes, *_notes_on_names(source, planned, class_names)))
     averaged = sum(taken.source_path in source.averaged_paths for taken in planned.matched_sources.values())
     return InitPlanWithSource(
         source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
     )
+
+
+def _match_names(source: InitSource, class_names: tuple[str, ...], workdir: Path | None) -> dict[str, NameMatch]:
+    """Match the entries of the axes that have names, where they differ between the source and the new run."""
+    tokens = None
+    if source.load_tokenizer is not None and workdir is not None and has_tokenizer(workdir):
+        tokens = match_tokens(source.load_tokenizer(), load_tokenizer(workdir))
+    matches = {"classes": match_classes(source.class_names, class_names), "vocabulary": tokens}
+    return {axis: match for axis, match in matches.items() if match is not None}
+
+
+def _notes_on_names(source: InitSource, planned: InitPlan, class_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what is taken by number although its entries have, or may have, other names."""
+    taken = {axis for path in planned.matched_sources for axis in planned.targets[path].axes}
+    known = {axis for target in planned.targets.values() for axis in target.axes}
+    notes = [
+        f"{source.description}: no parameter of this family has the axis {axis!r}, so that entries are taken by "
+        f"number; the {match.describe_names()}"
+        for axis, match in planned.names.items()
+        if axis not in known
+    ]
+    if "classes" in taken and len(class_names) > 1 and not source.class_names:
+        notes.append(
+            f"{source.description} does not name its classes: its outputs are taken to be {', '.join(class_names)}, in "
+            "this order"
+        )
+    return tuple(notes)
 
 
 def check_lora_scale(prepared: InitPlanWithSource, lora: LoraConfig | None) -> None:
@@ -352,7 +403,7 @@ def open_init_source(run: str, step: int | None, average: str, workdir: Path | N
             raise UserError(
                 f"config.initialize_from.{key}={given!r} is of runs: {run} is a published model, which has none"
             )
-    return _source_of_folder(path, run, workdir)
+    return _source_of_folder(path, run)
 
 
 def find_source(run: str, workdir: Path | None) -> Path:
@@ -411,6 +462,9 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
         if at not in steps:
             raise UserError(f"config.initialize_from.step={step}: {run} has checkpoints of {steps} alone")
         stored = checkpoints.leaves(at)
+        classes = checkpoints.metadata(at).get("classes", [])
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise UserError(f"the manifest of step {at} in {path} is not usable: classes: must be a list of names")
     names = _leaf_names(stored, run, average)
 
     def read(wanted: Wanted) -> dict[str, jax.Array]:
@@ -420,7 +474,17 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
 
     leaves = {source: ArrayInfo(stored[name].shape, stored[name].dtype) for source, name in names.items()}
     averaged = frozenset(source for source, name in names.items() if name.startswith(AVERAGES))
-    return InitSource(f"{run} at step {at}", at, leaves, read, averaged, _lora_of(path), _notes_of_run(path, workdir))
+    return InitSource(
+        f"{run} at step {at}",
+        at,
+        leaves,
+        read,
+        averaged,
+        _lora_of(path),
+        class_names=tuple(classes),
+        load_tokenizer=functools.partial(load_tokenizer, path) if has_tokenizer(path) else None,
+        notes=_notes_of_run(path, workdir),
+    )
 
 
 def _how_to_make_a_checkpoint() -> str:
@@ -459,21 +523,16 @@ def _lora_of(path: Path) -> LoraConfig | None:
 
 
 def _notes_of_run(path: Path, workdir: Path | None) -> tuple[str, ...]:
-    """Warn if the tokenizers differ, since rows of an embedding table are matched by number."""
+    """Warn if the tokenizers differ, though their tokens may be the same."""
     files = [folder / FILE for folder in (path, parse_path(workdir or path))]
-    differ = all(file.is_file() for file in files) and files[0].read_bytes() != files[1].read_bytes()
-    return (_another_tokenizer(path),) if differ else ()
+    if not all(file.is_file() for file in files) or files[0].read_bytes() == files[1].read_bytes():
+        return ()
+    return (f"{path} has another tokenizer (config.initialize_from.copy_tokenizer=True brings it along)",)
 
 
-def _another_tokenizer(path: Path) -> str:
-    return (
-        f"{path} has another tokenizer: row n of a table of tokens that was loaded was another token's "
-        "(config.initialize_from.copy_tokenizer=True brings it along)"
-    )
-
-
-def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
+def _source_of_folder(path: Path, run: str) -> InitSource:
     from transformer.huggingface.convert import open_model_folder  # which few runs need, and which takes a while
+    from transformer.huggingface.fine_tuned_heads import output_names
 
     try:
         published = open_model_folder(path)
@@ -490,24 +549,22 @@ def _source_of_folder(path: Path, run: str, workdir: Path | None) -> InitSource:
         name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.param_shapes).items()
     }
     said = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
-    notes = (*published.notes, *_notes_of_folder(path, published, workdir))
-    return InitSource(said, None, leaves, read, notes=notes)
+    reads_images = "image" in published.interface.inputs
+    return InitSource(
+        said,
+        None,
+        leaves,
+        read,
+        class_names=output_names(published.config, published.interface.vocabularies.get("classes", 0)),
+        load_tokenizer=None if reads_images else functools.partial(load_huggingface_tokenizer, path),
+        notes=tuple(published.notes),
+    )
 
 
 def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     if leaf.sharding is None:
         return jax.numpy.asarray(array)
     return jax.make_array_from_callback(array.shape, leaf.sharding, array.__getitem__)
-
-
-def _notes_of_folder(path: Path, published: "OpenedModel", workdir: Path | None) -> tuple[str, ...]:
-    if workdir is None or "image" in published.interface.inputs or not has_tokenizer(workdir):
-        return ()
-    theirs, ours = (
-        (each.vocab_size, each.pieces(range(each.vocab_size)))
-        for each in (load_huggingface_tokenizer(path), load_tokenizer(workdir))
-    )
-    return () if theirs == ours else (_another_tokenizer(path),)
 
 
 def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
@@ -566,6 +623,11 @@ def _read_values(
         low = source.read_arrays({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
         merge = jax.jit(add_low_rank_product, static_argnames="scale", out_shardings=values[path].sharding)
         values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
+    if (spoilt := find_non_finite(values)) is not None:
+        raise UserError(
+            f"config.initialize_from.run={report.source_name} holds NaN or infinity in what {spoilt} takes: name "
+            "another run, or an earlier config.initialize_from.step"
+        )
     return values
 
 
@@ -600,21 +662,41 @@ def _cast_and_resize(
     values: Mapping[str, jax.Array],
     where: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, jax.Array]:
-    """Cast and resize the values whose type or size differs from their target's."""
+    """Cast and resize the values whose type, size or order differs from their target's."""
 
     def fit(fresh: Mapping[str, jax.Array], values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         fitted = {path: value.astype(where[path].dtype) for path, value in values.items()}
         for path, into in fresh.items():
+            taken = plan.matched_sources[path]
+            if taken.named_axis is not None:
+                fitted[path] = select_entries(fitted[path], into, taken.named_axis, taken.entries)
+                continue
             common = jax.lax.slice(fitted[path], [0] * into.ndim, list(map(min, into.shape, fitted[path].shape)))
             fitted[path] = jax.lax.dynamic_update_slice(into, common, [0] * into.ndim)
         return fitted
 
-    unfit = sorted({*plan.resized_paths, *plan.cast_paths})
+    unfit = sorted({*plan.partial_paths, *plan.cast_paths})
     if not unfit:
         return {}
     placed = {path: where[path].sharding or values[path].sharding for path in unfit}
-    arguments = {path: fresh[path] for path in plan.resized_paths}, {path: values[path] for path in unfit}
+    arguments = {path: fresh[path] for path in plan.partial_paths}, {path: values[path] for path in unfit}
     return jax.jit(fit, out_shardings=placed)(*arguments)
+
+
+def select_entries(values: jax.Array, fresh: jax.Array, axis: int, entries: Sequence[int]) -> jax.Array:
+    """Return `fresh` with entries along an axis taken from `values`.
+
+    Args:
+        values: The array to take from.
+        fresh: The array that keeps its other entries.
+        axis: The axis.
+        entries: For every entry of `fresh` that of `values`; -1 for none.
+    """
+    places = np.array(entries)
+    taken = jnp.take(values, np.maximum(places, 0), axis=axis)
+    shape = [1] * fresh.ndim
+    shape[axis] = len(places)
+    return jnp.where((places >= 0).reshape(shape), taken, fresh)
 
 
 def _list_paths(paths: Sequence[str], shown: int = 6) -> str:

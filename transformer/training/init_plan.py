@@ -9,16 +9,20 @@ A rule is one line of text, about the parameters of the new run (targets) and th
 A `*` matches any characters, including "/"; if there are several, the first match as few as possible. On the right each
 `*` is replaced by the match of the one on the left. The first rule with `=` that matches a target decides its source;
 without one it is the source of the same path. Rules with `resize` only allow a resize, and all of them apply.
+
+Where classes or tokens of both runs have other names, or another order, entries are taken by name and not by number.
 """
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
 from transformer.config import UserError, suggest_nearest
+from transformer.training.entry_names import NameMatch
 
 FRESH = "fresh"
 
@@ -58,11 +62,22 @@ class MatchedSource:
         source_path: The path of the source.
         array_info: Its shape and type.
         resized_axis: The axis along which the sizes differ, if any.
+        named_axis: The axis along which entries are taken by name, if any.
+        entries: For every entry along `named_axis`, the source's; -1 for one that keeps its initial value.
     """
 
     source_path: str
     array_info: ArrayInfo
     resized_axis: int | None = None
+    named_axis: int | None = None
+    entries: tuple[int, ...] = ()
+
+    def count_numbers(self, target: ArrayInfo) -> int:
+        """Return how many numbers of the target are taken."""
+        sizes = list(map(min, target.shape, self.array_info.shape))
+        if self.named_axis is not None:
+            sizes[self.named_axis] = sum(entry >= 0 for entry in self.entries)
+        return math.prod(sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,17 +89,33 @@ class InitPlan:
         matched_sources: The source of each target that has one.
         newly_initialized: The rule that left each other target fresh.
         unused_paths: The sources that no target takes.
+        names: The match of the entries' names by logical axis, where they differ.
     """
 
     targets: Mapping[str, ArrayInfo]
     matched_sources: Mapping[str, MatchedSource]
     newly_initialized: Mapping[str, str]
     unused_paths: tuple[str, ...]
+    names: Mapping[str, NameMatch] = dataclasses.field(default_factory=dict)
 
     @property
     def resized_paths(self) -> tuple[str, ...]:
         """The targets whose size differs from that of their source, of which they take a part."""
         return tuple(path for path, taken in self.matched_sources.items() if taken.resized_axis is not None)
+
+    @property
+    def partial_paths(self) -> tuple[str, ...]:
+        """The targets that take a part of their source, or its entries in another order."""
+        named = (path for path, taken in self.matched_sources.items() if taken.named_axis is not None)
+        return tuple(dict.fromkeys((*self.resized_paths, *named)))
+
+    def paths_matched_along(self, axis: str) -> tuple[str, ...]:
+        """Return the targets whose entries along a logical axis are taken by name."""
+        return tuple(
+            path
+            for path, taken in self.matched_sources.items()
+            if taken.named_axis is not None and self.targets[path].axes[taken.named_axis] == axis
+        )
 
     @property
     def cast_paths(self) -> tuple[str, ...]:
@@ -128,14 +159,18 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def plan_parameters(
-    targets: Mapping[str, ArrayInfo], sources: Mapping[str, ArrayInfo], rules: Sequence[InitRule]
+    targets: Mapping[str, ArrayInfo],
+    sources: Mapping[str, ArrayInfo],
+    rules: Sequence[InitRule],
+    names: Mapping[str, NameMatch] | None = None,
 ) -> InitPlan:
-    """Decide where the values of every target come from, by paths, shapes and types alone.
+    """Decide where the values of every target come from, by paths, shapes, types and names alone.
 
     Args:
         targets: The parameters of the new run by path.
         sources: The arrays of the source by path.
         rules: The rules.
+        names: The match of the entries' names by logical axis, where they differ.
 
     Raises:
         UserError: If a rule has no effect, or a source is missing or has another shape or type; the message names the
@@ -144,9 +179,33 @@ def plan_parameters(
     origins, fresh = _origins(targets, rules)
     _check_resize_rules(targets, fresh, rules)
     _check_sources(targets, sources, origins)
-    taken = {path: _taken(path, targets[path], source, sources[source], rules) for path, (source, _) in origins.items()}
+    names = names or {}
+    taken = {
+        path: _match_entries(path, targets[path], _taken(path, targets[path], source, sources[source], rules), names)
+        for path, (source, _) in origins.items()
+    }
     used = {each.source_path for each in taken.values()}
-    return InitPlan(targets, taken, fresh, tuple(source for source in sources if source not in used))
+    return InitPlan(targets, taken, fresh, tuple(source for source in sources if source not in used), names)
+
+
+def _match_entries(path: str, target: ArrayInfo, taken: MatchedSource, names: Mapping[str, NameMatch]) -> MatchedSource:
+    """Take the entries of an axis by name where those of the source are others, or stand in another order."""
+    for axis, logical in enumerate(target.axes):
+        match = names.get(logical or "")
+        if match is None or taken.resized_axis not in (None, axis):
+            continue
+        size, stored = target.shape[axis], taken.array_info.shape[axis]
+        if size < len(match.target_names) or stored < len(match.source_names):
+            continue  # an axis of other entries, such as those of a second vocabulary
+        if match.num_matched == 0:
+            raise UserError(
+                f"config.initialize_from: the parameter {path} {target.shape} cannot take {taken.source_path!r} in the "
+                f"run: the {match.describe_names()}; leave it fresh with the rule {f'{path} = {FRESH}'!r}"
+            )
+        # Rows behind the names, such as those that fill a table up, stand for nothing that both have.
+        entries = (*match.entries, *(-1,) * (size - len(match.entries)))
+        return dataclasses.replace(taken, named_axis=axis, entries=entries)
+    return taken
 
 
 def _origins(

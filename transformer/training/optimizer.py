@@ -22,7 +22,7 @@ from transformer.config import (
     UserError,
     suggest_nearest,
 )
-from transformer.layers.lora import has_lora
+from transformer.layers.lora import LORA_NAME, has_lora
 from transformer.models.model import Model, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective
 from transformer.training.state import cast_to_accumulation_dtype
@@ -332,13 +332,17 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
 
 # Logical axes that grow with the width of a Transformer; those of one group are one side of a matrix.
 _WIDTH_AXES = (frozenset({"embed"}), frozenset({"feed_forward"}), frozenset({"heads", "groups", "head_dim"}))
+# Matrices from the width to a number of features that does not grow. Their products sum over the width as the logits
+# do, which the model divides itself.
+_WIDTH_TO_FEATURES = ("*/router/kernel", "*/noise/kernel", f"*/{LORA_NAME}/down")
 
 
 def width_rate_factors(model: Model) -> dict[str, float] | None:
     """Return the factor on Adam's learning rate for each parameter in the maximal update parametrization.
 
-    It is 1 / m for hidden matrices, both sides of which grow with the width, and 1 for vectors, tables and the matrix
-    of the logits (Yang et al. 2022, table 8).
+    It is 1 / m for hidden matrices, both sides of which grow with the width, and for those that choose experts or begin
+    a low-rank update, whose inputs grow; and 1 for vectors, tables and the matrix of the logits (Yang et al. 2022,
+    table 8).
 
     Args:
         model: The model, whose `width_ratio` is m.
@@ -350,7 +354,8 @@ def width_rate_factors(model: Model) -> dict[str, float] | None:
         return None
     axes = leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
     sides = {path: sum(not group.isdisjoint(names) for group in _WIDTH_AXES) for path, names in axes.items()}
-    return {path: 1 / model.width_ratio if count > 1 else 1.0 for path, count in sides.items()}
+    scaled = {path for path, count in sides.items() if count > 1 or matches_any_pattern(path, _WIDTH_TO_FEATURES)}
+    return {path: 1 / model.width_ratio if path in scaled else 1.0 for path in axes}
 
 
 def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:

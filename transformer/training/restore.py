@@ -7,9 +7,17 @@ from typing import Any, NamedTuple
 from transformer.config import UserError
 from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
-from transformer.runs.checkpoint import DAMAGED_PREFIX, DamagedCheckpoint, RestoredCheckpoint, last_saved_step
+from transformer.runs.checkpoint import (
+    DAMAGED_PREFIX,
+    UNKNOWN_STEP,
+    Checkpoints,
+    DamagedCheckpoint,
+    RestoredCheckpoint,
+    last_saved_step,
+    last_saved_step_file,
+)
 from transformer.runs.distributed import first_message_across_processes, is_primary, print_and_log, run_on_primary
-from transformer.runs.jsonl_reading import FileExtent, describe_change
+from transformer.runs.jsonl_reading import FileExtent, describe_change, last_step, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.training.build import TrainingComponents
@@ -23,7 +31,7 @@ from transformer.training.checkpoint_metadata import (
 )
 from transformer.training.rollback import describe_no_longer_skipped, skipped_batches
 from transformer.training.run_setup import TrainingRun
-from transformer.training.state import TrainState
+from transformer.training.state import HYPERPARAMETERS, TrainState
 
 # A fact in environment.json. A run that is told to stop saves a step before it has reported it; the process that later
 # reports it records the step and the extents of the records here. Resuming from another step deletes the fact.
@@ -63,7 +71,7 @@ def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint 
             differ from those of the checkpoint; nothing is changed then.
     """
     checkpoints = run.checkpoints
-    sound = checkpoints.restore_newest_valid(lambda step: checkpoints.restore(step, components.abstract_state))
+    sound = checkpoints.restore_newest_valid(lambda step: restore_state(checkpoints, step, components))
     if sound is None:
         run_on_primary(lambda: _reported_extents(run.directory, 0))
         return None
@@ -73,6 +81,26 @@ def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint 
     checkpoints.announce_damage(sound, set_aside=True)
     run_on_primary(lambda: _set_aside_damaged_maps(run.directory))
     return _resume_point(run, sound.step, state, metadata)
+
+
+def restore_state(
+    checkpoints: Checkpoints, step: int, components: TrainingComponents
+) -> tuple[TrainState, dict[str, Any]]:
+    """Restore the state of a checkpoint, and its metadata. All processes call it together.
+
+    A converted run begins with the parameters alone: its optimizers are made here, when it is to be trained.
+
+    Raises:
+        UserError: If there is no checkpoint of the step, or it is of another model.
+        DamagedCheckpoint: If its bytes changed.
+    """
+    abstract = components.abstract_state
+    if any(name.startswith(HYPERPARAMETERS) for name in checkpoints.leaves(step)):
+        return checkpoints.restore(step, abstract)
+    begun, metadata = checkpoints.restore(step, abstract.without_optimizers())
+    state = components.init_state(begun.key, begun.variables)
+    kept = {name: getattr(begun, name) for name in ("step", "key", "averages", "task_state")}
+    return state._replace(**kept), metadata
 
 
 def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> tuple[int, list[ResumePoint]]:
@@ -96,7 +124,7 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
         restored = []
         for each, wrong in zip(runs, damaged, strict=True):
             try:
-                restored.append(each.checkpoints.restore(step, components.abstract_state))
+                restored.append(restore_state(each.checkpoints, step, components))
             except DamagedCheckpoint as error:
                 wrong[step] = error
         if len(restored) == len(runs):
@@ -165,7 +193,14 @@ def _check_unchanged(run: TrainingRun, metadata: Mapping[str, Any], step: int) -
 
 def _announce_missing_checkpoint(directory: RunDirectory, sound: RestoredCheckpoint[Any]) -> None:
     last = run_on_primary(lambda: last_saved_step(directory.checkpoints_dir))
-    if is_primary() and last is not None and last > max([sound.step, *sound.damaged]):
+    if is_primary() and last == UNKNOWN_STEP:
+        reached = last_step(read_records(directory.metrics_file)) if directory.metrics_file.is_file() else None
+        ends = "" if reached is None else f", and its metrics reach step {reached}"
+        print_and_log(
+            f"{last_saved_step_file(directory.checkpoints_dir)} is damaged, which says what step was saved last{ends}; "
+            f"step {sound.step} is used, the last one there is"
+        )
+    elif is_primary() and last is not None and last > max([sound.step, *sound.damaged]):
         print_and_log(
             f"{directory.checkpoints_dir}: the checkpoint of step {last} is missing; step {sound.step} is used instead"
         )

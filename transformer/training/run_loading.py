@@ -14,10 +14,11 @@ from transformer.command_invocation import shell_command
 from transformer.config import UserError
 from transformer.costs.model_sizes import count_active_parameters
 from transformer.data.datasets.tfds_preparation import restrict_downloads
+from transformer.data.tokenizers.load import tokenizer_digests
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.models import registry as models
-from transformer.models.model import PyTree, replace_with_averaged
+from transformer.models.model import PyTree, find_non_finite, leaves_by_path, replace_with_averaged
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
@@ -42,6 +43,9 @@ from transformer.trust import check_trusted, trust_flags
 LoadedRun = tuple[ExperimentConfig, TrainingComponents, TrainState]
 
 
+_TASK_STATE = "task_state/"  # what a task keeps may be infinite, such as the best score so far
+
+
 class RecordedRun(NamedTuple):
     """A run directory, and the experiment that its config.json describes."""
 
@@ -61,7 +65,8 @@ class RecordedRun(NamedTuple):
             The step, and the result of `read`.
 
         Raises:
-            UserError: If the run has no checkpoint, or its config or tokenizer is no longer that of the checkpoint.
+            UserError: If the run has no checkpoint, its config or tokenizer is no longer that of the checkpoint, or a
+                parameter is not finite.
             DamagedCheckpoint: If the checkpoint of the step is damaged, or all are.
         """
         path = self.directory.path
@@ -76,7 +81,16 @@ class RecordedRun(NamedTuple):
                 refuse_change(
                     path, describe_config_change(metadata, config, at) or describe_tokenizer_change(metadata, path, at)
                 )
-                return read(checkpoints, at)
+                value = read(checkpoints, at)
+                arrays = {
+                    name: leaf for name, leaf in leaves_by_path(value).items() if not name.startswith(_TASK_STATE)
+                }
+                if (name := find_non_finite(arrays)) is not None:
+                    raise UserError(
+                        f"checkpoint {at} of {path} holds NaN or infinity in {name}: its training diverged; name an "
+                        "earlier step"
+                    )
+                return value
 
             if step is not None:
                 return step, read_one(step)
@@ -211,16 +225,22 @@ def load_ensemble(
     (experiment, components, state), *others = runs
     if not others:
         return experiment, components, state
+    first_tokenizer = tokenizer_digests(RunDirectory.open(workdirs[0]).path)
     for workdir, (_, other, _) in zip(workdirs[1:], others, strict=True):
         if _model_interface(other) != _model_interface(components):
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an "
                 "ensemble is of runs of one task and one tokenizer"
             )
-        if _tokenizer_file(workdir) != _tokenizer_file(workdirs[0]):
+        if other.class_names != components.class_names:
+            raise UserError(
+                f"{workdir} cannot join an ensemble with {workdirs[0]}: its classes are "
+                f"{', '.join(other.class_names)}, and not {', '.join(components.class_names)} in this order"
+            )
+        if tokenizer_digests(RunDirectory.open(workdir).path) != first_tokenizer:
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its tokenizer is another; train both with one, "
-                "by config.initialize_from or a copy of tokenizer.json"
+                "by config.initialize_from or a copy of its files"
             )
     chosen = [
         evaluation_view(one.model, of_run, of_experiment.eval_parameters).variables
@@ -301,11 +321,6 @@ def _model_interface(components: TrainingComponents) -> tuple[Any, ...]:
     """Return what the models of one ensemble must have in common."""
     interface = components.task.interface
     return interface.signature, dict(interface.vocabularies), _special_tokens(components)
-
-
-def _tokenizer_file(workdir: str | Path) -> bytes | None:
-    path = RunDirectory.open(workdir).path / "tokenizer.json"
-    return path.read_bytes() if path.is_file() else None
 
 
 class TrainedModelSize(NamedTuple):

@@ -14,7 +14,7 @@ from transformer.config import RunConfig, UserError
 from transformer.data.batches import BatchSource
 from transformer.maps.store import MapStore
 from transformer.models.model import count_parameters, leaves_by_path
-from transformer.runs.checkpoint import Checkpoints, last_saved_step
+from transformer.runs.checkpoint import UNKNOWN_STEP, Checkpoints, last_saved_step, last_saved_step_file
 from transformer.runs.distributed import claim_run_directory, is_primary, run_on_primary, run_on_primary_first
 from transformer.runs.jsonl_reading import last_step, read_records
 from transformer.runs.preemption import ProgressMonitor
@@ -107,7 +107,11 @@ def set_up_runs(
                 if directory.is_new and experiment.initialize_from.run:
                     variables = components.abstract_state.variables
                     prepared = plan_initialization(
-                        experiment.initialize_from, components.model, variables, directory.path
+                        experiment.initialize_from,
+                        components.model,
+                        variables,
+                        directory.path,
+                        components.class_names,
                     )
                     check_lora_scale(prepared, getattr(experiment.model, "lora", None))
         except UserError:
@@ -160,7 +164,9 @@ def refuse_missing_checkpoints(directory: RunDirectory) -> None:
         return
     last_saved = last_saved_step(path)
     evidence = None
-    if last_saved is not None:
+    if last_saved == UNKNOWN_STEP:
+        evidence = f"it has saved one, by {last_saved_step_file(path)}, which is damaged"
+    elif last_saved is not None:
         evidence = f"it has saved the checkpoint of step {last_saved}"
     elif "converted" in directory.facts():
         evidence = "it was converted, and its parameters were in its checkpoint"
@@ -221,12 +227,13 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
 
 def _warmup_notes(experiment: ExperimentConfig, components: TrainingComponents) -> list[str]:
     """Warn of a learning-rate warmup that is longer than the run."""
-    steps = experiment.run.steps
-    warmups = {experiment.optimizer_of(each.name).warmup_steps for each in components.task.objectives}
+    steps, names = experiment.run.steps, [objective.name for objective in components.task.objectives]
+    keys = {f"optimizers.{name}" if name in experiment.optimizers else "optimizer": name for name in names}
+    warmups = {key: experiment.optimizer_of(name).warmup_steps for key, name in keys.items()}
     return [
-        f"warning: config.optimizer.warmup_steps={warmup} is beyond config.steps={steps}: the learning rate never "
+        f"warning: config.{key}.warmup_steps={warmup} is beyond config.steps={steps}: the learning rate never "
         "reaches its peak"
-        for warmup in sorted(warmups)
+        for key, warmup in warmups.items()
         if warmup > steps
     ]
 

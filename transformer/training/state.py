@@ -12,8 +12,9 @@ from transformer.models.model import Variables
 
 PyTree = Any
 
-# Prefixes of the paths of a state's leaves in a checkpoint: parameters, the model's state, averages by name.
-PARAMS, STATE, AVERAGES = "variables/params/", "variables/state/", "averages/"
+# Prefixes of the paths of a state's leaves in a checkpoint: parameters, the model's state, averages by name, and the
+# numbers of the optimizers, which every state of a training has.
+PARAMS, STATE, AVERAGES, HYPERPARAMETERS = "variables/params/", "variables/state/", "averages/", "hyperparameters/"
 
 
 class TrainState(NamedTuple):

@@ -1,7 +1,7 @@
 """One training step (losses, gradients, updates and averages), the same for every model and task."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Key
 
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAttention
+from transformer.config import UserError
 from transformer.models.model import Model, Variables, replace_with_averaged
 from transformer.tasks.task import Batch, LossAux, Objective, StateView, Task
 from transformer.training.initial_state import trained_parameters
@@ -80,7 +81,11 @@ def make_train_step(
 
     Returns:
         The step: (state, batch, observe) to (state, metrics).
+
+    Raises:
+        UserError: If a batch whose rows an objective compares would be split.
     """
+    check_microbatches(task.objectives, num_microbatches)
 
     def step(state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
         def key(name: str) -> Key[Array, ""]:
@@ -131,6 +136,21 @@ def make_train_step(
     return step
 
 
+def check_microbatches(objectives: Sequence[Objective], num_microbatches: int) -> None:
+    """Check that the losses of a task are sums over rows if its batches are to be split.
+
+    Raises:
+        UserError: If one is not: a microbatch would have another loss.
+    """
+    for objective in objectives:
+        if num_microbatches > 1 and objective.compares_rows:
+            raise UserError(
+                f"config.num_microbatches={num_microbatches} would change the loss {objective.name!r}: "
+                f"{objective.compares_rows}. Say config.num_microbatches=1; a smaller batch, more devices or "
+                "config.model.remat save memory"
+            )
+
+
 def _accumulate_gradients(
     view: StateView,
     objective: Objective,
@@ -171,16 +191,27 @@ def _accumulate_gradients(
         microbatch, micro_key = micro
         gradients, aux = gradient(microbatch, micro_key, counts)
         added = jax.tree.map(jnp.add, carry, (gradients, aux.metrics, aux.maps))
-        return added, (aux.state, aux.task_state)
+        return added, (aux.state, aux.task_state, aux.task_state_weight)
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (shapes, aux.metrics, aux.maps))
-    (gradients, metrics, maps), (states, extras) = jax.lax.scan(add, zeros, (microbatches, keys))
+    (gradients, metrics, maps), (states, task_states, weights) = jax.lax.scan(add, zeros, (microbatches, keys))
     # Every microbatch starts from the same state; the large batch's new state is the mean of theirs.
-    # Integers, such as a replayed seed, are not averaged: as floats they would lose their last digits.
-    state, extra = jax.tree.map(
-        lambda x: jnp.mean(x, axis=0) if jnp.issubdtype(x.dtype, jnp.floating) else x[0], (states, extras)
-    )
-    return gradients, LossAux(state, extra, metrics, maps)
+    return gradients, LossAux(_mean_of_states(states), _mean_of_states(task_states, weights), metrics, maps)
+
+
+def _mean_of_states(states: Any, weights: Array | None = None) -> Any:
+    """Return the mean over microbatches, in front, weighted by `weights` unless all are 0."""
+
+    def mean(x: Array) -> Array:
+        # Integers, such as a replayed seed, are not averaged: as floats they would lose their last digits.
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x[0]
+        if weights is None:
+            return jnp.mean(x, axis=0)
+        each = jnp.where(jnp.sum(weights) > 0, weights, 1).astype(x.dtype)
+        return jnp.tensordot(each, x, axes=1) / jnp.sum(each)
+
+    return jax.tree.map(mean, states)
 
 
 def _add_auxiliary_losses(value: Array, aux: LossAux, counts: Counts | None) -> tuple[Array, LossAux]:

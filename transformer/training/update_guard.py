@@ -93,7 +93,7 @@ def guard_update(
     for name, seen in previous_state.gradient_norms.items():
         norm = norms[_GRADIENT if len(previous_state.gradient_norms) == 1 else f"{name}/{_GRADIENT}"]
         good &= (norm <= update_guard.spike_factor * jnp.median(seen)) | jnp.any(seen == 0)
-        recent[name] = jnp.roll(seen, 1).at[0].set(norm)
+        recent[name] = jnp.roll(seen, 1).at[0].set(norm.astype(seen.dtype))
 
     def kept(new: Any, old: Any) -> Any:
         return jax.tree.map(lambda made, had: jnp.where(good, made, had), new, old)

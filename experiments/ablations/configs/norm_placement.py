@@ -9,7 +9,7 @@ initialization: under 30 minutes on two cores. One run alone:
     python -m launch.train --config=experiments/ablations/configs/norm_placement.py --workdir=runs/one
 
 Expect parallel, pre and sandwich to be best, at 1e-2 (test loss 1.29, 1.32, 1.40), then post at 3e-3 (1.66), and
-deepnorm, which starts with small values, last (2.06); at 3e-2 post hardly learns: results/norm_placement.md. Expect the
+deepnorm, which starts with small values, last (2.06); at 3e-2 post ends at 3.83: results/norm_placement.md. Expect the
 gradients at initialization of Xiong et al. 2020: in a decoder with cross-attention post-norm's gradient grows toward
 the output (last over first layer about 8 at 6+6 layers) and pre-norm's falls (about 0.7); in a decoder alone the
 gradient of post-norm's last layer is equally large at every depth, and pre-norm's shrinks with depth, about as L^-0.5.

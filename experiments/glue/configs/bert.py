@@ -41,7 +41,12 @@ MODEL = {
 WORD_TASKS: dict[str, tuple[dict, str]] = {
     "entities": ({"name": "token_classification", "dataset": "grammar/entities"}, "token_classes"),
     "questions": (
-        {"name": "question_answering", "dataset": "grammar/unanswerable_questions", "max_question_length": 32},
+        {
+            "name": "question_answering",
+            "dataset": "grammar/unanswerable_questions",
+            "max_question_length": 32,
+            "window_stride": 16,
+        },
         "span",
     ),
 }

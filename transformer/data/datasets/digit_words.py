@@ -1,6 +1,10 @@
 """Lines of digits in words, "three one four": text for the language model of a speech recognizer."""
 
+from collections.abc import Iterator
+
 import numpy as np
+
+from transformer.data.datasets.example_splits import split_of, take_examples
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 """The digits by number."""
@@ -9,11 +13,20 @@ _FEWEST, _MOST = 2, 4
 
 
 def generate_digit_lines() -> tuple[dict[str, list[str]], str]:
-    """Generate a document for each split, of lines of 2 to 4 uniformly random digits, and describe their source."""
-    splits = {}
-    for number, (split, count) in enumerate(_LINES.items()):
-        random = np.random.default_rng(number)
-        lengths = random.integers(_FEWEST, _MOST + 1, count)
-        lines = [" ".join(WORDS[digit] for digit in random.integers(10, size=length)) for length in lengths]
-        splits[split] = ["".join(f"{line}\n" for line in lines)]
+    """Generate a document for each split, of lines of 2 to 4 uniformly random digits, and describe their source.
+
+    A hash of a line says which split it belongs to.
+    """
+    splits = {split: ["".join(f"{line}\n" for line in _split_lines(split))] for split in _LINES}
     return splits, "numbers drawn here"
+
+
+def _split_lines(split: str) -> list[str]:
+    candidates = _lines(np.random.default_rng(list(_LINES).index(split)))
+    return take_examples(candidates, _LINES[split], lambda line: split_of(line) == split, "digit_words", split)
+
+
+def _lines(random: np.random.Generator) -> Iterator[str]:
+    while True:
+        digits = random.integers(10, size=random.integers(_FEWEST, _MOST + 1))
+        yield " ".join(WORDS[digit] for digit in digits)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import math
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
@@ -14,10 +15,14 @@ from transformer.data.datasets.local_files import (
     locate_file,
     read_fields,
 )
+from transformer.data.datasets.split_overlap import normalize_text
 from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, find_problem, generate_grammar_examples
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
+
+# Squared errors of greater scores, summed over a batch, would be infinite in float32.
+_GREATEST_SCORE = 1e15
 
 
 class FineTuningProblem(enum.Enum):
@@ -167,7 +172,13 @@ def open_examples(
                 LabeledExample(tuple(map(str.strip, texts)), _label(label.strip(), classes, str(path)))
                 for *texts, label in read_fields(path, columns)
             ]
-        return divide_into_splits(name, read.pop("train"), lambda each: each.texts[0], read)
+        # A pair in no order belongs where its swapped pair does: by the text that comes first in the alphabet.
+        return divide_into_splits(
+            name,
+            read.pop("train"),
+            lambda each: shape.layout.canonical_texts(list(map(normalize_text, each.texts)))[0],
+            read,
+        )
     if kind == "grammar":
         held_out.refuse(name)
         return generate_grammar_examples(rest)
@@ -188,12 +199,18 @@ def _label(label: str, classes: tuple[str, ...], path: str) -> float:
             )
         return classes.index(label)
     try:
-        score = float(label)
+        # Python takes an underscore between digits, which no other program writes.
+        score = float("" if "_" in label else label)
     except ValueError:
-        score = float("nan")
-    if not abs(score) < 1e6:
+        score = math.nan
+    if not math.isfinite(score):
         raise UserError(
             f"{path} has the label {label!r}, which is no score: give a number, or name the labels by "
             "config.task.classes"
+        )
+    if abs(score) > _GREATEST_SCORE:
+        raise UserError(
+            f"{path} has the score {label}, beyond {_GREATEST_SCORE:g}: divide all scores by a constant, since their "
+            "squares must be numbers of 32 bits"
         )
     return score

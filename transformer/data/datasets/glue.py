@@ -5,9 +5,8 @@ import pathlib
 from collections.abc import Mapping
 
 from transformer.config import UserError
-from transformer.data.datasets.local_files import read_text, refuse_empty_lines
+from transformer.data.datasets.local_files import read_raw_lines, refuse_empty_lines
 from transformer.data.labeled_text_batches import LabeledText
-from transformer.line_splitting import split_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +97,7 @@ def glue_metric(dataset: str) -> str | None:
 
 def _read(path: pathlib.Path, made: GlueDataset, how: str) -> list[LabeledText] | None:
     """Read the sentences of a file in order; None if its header has no label."""
-    lines = split_lines(read_text(path))
+    lines = read_raw_lines(path)
     if not lines:
         raise UserError(f"{path} has no sentences: {how}")
     columns, first = made.columns, 1

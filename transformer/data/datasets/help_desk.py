@@ -5,12 +5,12 @@ pairs of a device and a symptom are never in the training split: their answers h
 """
 
 import dataclasses
-import hashlib
 import random
 from typing import NamedTuple
 
 from transformer.config import Config, PositiveInt, from_config
 from transformer.data.datasets.dataset_name_options import parse_int_options
+from transformer.data.datasets.example_splits import hash_bucket, split_of
 from transformer.data.datasets.synthetic_symbols import SPLITS
 
 NAME = "help_desk"
@@ -63,10 +63,9 @@ class HelpDeskQuestion(NamedTuple):
         Of known pairs one in ten is for test and one in twenty for validation. New pairs are for test, one in three for
         validation.
         """
-        bucket = _hash(self.text) % 20
         if self.new_pair:
-            return "test" if bucket % 3 else "validation"
-        return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
+            return "test" if hash_bucket(self.text) % 3 else "validation"
+        return split_of(self.text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +121,3 @@ def _draw_one(generator: random.Random) -> HelpDeskQuestion:
     phrase_choices = (OPENINGS, DEVICES[device], SYMPTOMS[answer], ENDINGS)
     text = " ".join(filter(None, map(generator.choice, phrase_choices)))
     return HelpDeskQuestion(text, answer.format(device=device), is_held_out_pair(device, answer))
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

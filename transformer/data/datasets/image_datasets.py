@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Annotated
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_name_options import parse_int_options
@@ -30,7 +30,7 @@ from transformer.data.synthetic_glyphs import DIGITS, GLYPHS, draw_glyphs
 
 _KIND = DatasetKind("set of images", "tfds/NAME, such as tfds/mnist", ())
 OMNIGLOT, TFDS = "omniglot", "tfds"
-_VALIDATION_STEP = 20  # One in this many training images is for validation, if the files have no such split.
+_VALIDATION_STEP = 20  # One in this many training images of a class is for validation, if the files have no such split.
 _GLYPHS = {"digits": tuple(DIGITS), "glyphs": tuple(GLYPHS)}
 _KNOWN = (*_GLYPHS, OMNIGLOT, f"{TFDS}/NAME")
 
@@ -236,10 +236,16 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
         raise UserError(f"{name} has the splits {', '.join(read)} but no train")
     train, splits, split_note = read["train"], {split: each for split, each in read.items() if split != "train"}, ""
     if "validation" not in splits:
+        counts = np.bincount(train.labels)
+        if (single := np.flatnonzero(counts == 1)).size:
+            raise UserError(
+                f"{name} has one training image of {classes[single[0]]!r}, which cannot train and validate: give more, "
+                "or a split validation"
+            )
         held = _last_of_every(train, _VALIDATION_STEP)
         splits["validation"] = LabeledImages(train.pixels[held], train.labels[held])
         train = LabeledImages(train.pixels[~held], train.labels[~held])
-        split_note = f"every {_VALIDATION_STEP}th training image of a class validates"
+        split_note = _describe_held_out(counts[counts > 0])
     for split, images in splits.items():
         if images.pixels.shape[1:] != train.pixels.shape[1:]:
             sizes = " x ".join(map(str, images.pixels.shape[1:])), " x ".join(map(str, train.pixels.shape[1:]))
@@ -253,9 +259,18 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
     return ImageDataset(name, classes, splits, join_notes((split_note, notes, overlap)))
 
 
+def _describe_held_out(counts: Int[np.ndarray, " C"]) -> str:
+    """Describe which training images validate, by the number of images of each class."""
+    if max(counts) < _VALIDATION_STEP:
+        return "the last training image of a class validates"
+    fewer = ", and the last of a class that has fewer" if min(counts) < _VALIDATION_STEP else ""
+    return f"every {_VALIDATION_STEP}th training image of a class validates{fewer}"
+
+
 def _last_of_every(images: LabeledImages, step: int) -> Bool[np.ndarray, " N"]:
-    """Return which images are the last of every `step` images of their class."""
+    """Return which images are the last of every `step` images of their class; of a class of fewer, its last."""
     held = np.zeros(len(images.labels), bool)
     for label in np.unique(images.labels):
-        held[np.flatnonzero(images.labels == label)[step - 1 :: step]] = True
+        of_class = np.flatnonzero(images.labels == label)
+        held[of_class[min(step, len(of_class)) - 1 :: step]] = True
     return held

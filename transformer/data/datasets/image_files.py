@@ -1,13 +1,18 @@
 """Images in files: a folder or a tar archive for each split, with one folder for each class."""
 
+import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import enum
 import io
+import itertools
+import lzma
 import pathlib
 import tarfile
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import UInt8
@@ -24,20 +29,28 @@ from transformer.data.datasets.local_files import (
 )
 from transformer.data.images import LabeledImages
 from transformer.data.png import SIGNATURE
+from transformer.json_reading import read_regular_file
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ENDINGS = (".jpg", ".jpeg", ".png")
-# No data set has larger images; decoding larger files could exhaust memory.
+# No data set has larger images; reading and decoding larger files could exhaust memory.
 MAX_IMAGE_BYTES = 64 * 2**20
+MAX_IMAGE_PIXELS = 2**26  # of the image as it is stored
+_MAX_SPLIT_BYTES = 2**36
+_MAX_MEMBERS = 2**21  # of an archive
+_MAX_HEADER_BYTES = 2**20  # of a long name in an archive
+# Of headers with absurd numbers, and of thousands that announce one another.
+_OTHER_ERRORS_OF_TARFILE = (ValueError, ArithmeticError, RecursionError)
 _THREADS = 4
+_CHUNK_BYTES, _CHUNK_FILES = 2**22, 128  # about what a thread decodes at once
 
 
 class _File(NamedTuple):
-    """An image file: its class, its name in the split, and its content."""
+    """An image file: its class, its name in the split, and its number among those of its folder or archive."""
 
     label: str
     name: str
-    content: bytes
+    number: int
 
 
 class ResampleFilter(enum.Enum):
@@ -145,7 +158,8 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
             size, a file is not an image, or an image is not in the folder of a class.
     """
     left_out: list[str] = []
-    files = sorted(_archived(source, left_out) if source.is_file() else _in_folder(source, left_out))
+    listed = _list_archive(source, left_out) if source.is_file() else _list_folder(source, left_out)
+    files = sorted(listed)
     found = tuple(sorted({file.label for file in files}))
     if not files:
         raise UserError(f"{source} holds no images: put CLASS/*.jpg or .png into it")
@@ -156,15 +170,80 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
         raise UserError(
             f"{source} has the class {strangers[0]!r}, which train has not: {suggest_nearest(strangers[0], classes)}"
         )
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        pixels = list(pool.map(lambda file: decode_image(file.content, f"{source}: {file.name}", resizing), files))
+    contents = _read_archive(source, listed) if source.is_file() else _read_folder(source, files)
+    pixels, num_wide = _decode_all(source, files, contents, resizing)
     numbers = {label: number for number, label in enumerate(classes)}
-    images = stack_labeled_images(str(source), pixels, [numbers[file.label] for file in files])
-    wide = sum(_has_16_bits(file.content) for file in files)
-    depth = f"of {wide:,} images of 16 bits a channel in {source.name} the upper eight are kept" if wide else ""
+    images = LabeledImages(pixels, np.array([numbers[file.label] for file in files], np.int32))
+    depth = f"of {num_wide:,} images of 16 bits a channel in {source.name} the upper eight are kept" if num_wide else ""
     return ImageSplit(
         images, classes, join_notes((depth, describe_left_out([f"{source.name}/{name}" for name in left_out])))
     )
+
+
+def _decode_all(
+    source: pathlib.Path, files: Sequence[_File], contents: Iterator[tuple[_File, bytes]], resizing: Resizing
+) -> tuple[UInt8[np.ndarray, "N height width C"], int]:
+    """Decode images as they are read, so that memory holds the pixels and few files.
+
+    Args:
+        source: The folder or archive, for messages.
+        files: The files in the order of the images.
+        contents: The files with their contents, in any order.
+        resizing: How images are resized.
+
+    Returns:
+        The images, and how many have 16 bits per channel.
+
+    Raises:
+        UserError: If an image cannot be read, images differ in size, or all together are too large.
+    """
+    places = {file: place for place, file in enumerate(files)}
+    file, content = next(contents)
+    first = decode_image(content, f"{source}: {file.name}", resizing)
+    if len(files) * first.nbytes > _MAX_SPLIT_BYTES:
+        raise UserError(
+            f"{source} has {len(files):,} images of {first.shape[1]} x {first.shape[0]} pixels, "
+            f"{len(files) * first.nbytes:,} bytes in memory: give a smaller config.task.image_size"
+        )
+    pixels = np.empty((len(files), *first.shape), np.uint8)
+
+    def store(chunk: Sequence[tuple[_File, bytes]]) -> int:
+        for file, content in chunk:
+            image = decode_image(content, f"{source}: {file.name}", resizing)
+            _check_sizes_equal(str(source), first.shape, image.shape)
+            pixels[places[file]] = image
+        return sum(_has_16_bits(content) for _, content in chunk)
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        chunks = _chunks(itertools.chain([(file, content)], contents))
+        return pixels, sum(_map_ahead(pool, store, chunks, 2 * _THREADS))
+
+
+def _chunks(contents: Iterable[tuple[_File, bytes]]) -> Iterator[list[tuple[_File, bytes]]]:
+    """Group files, so that starting a thread costs little beside decoding small ones."""
+    chunk: list[tuple[_File, bytes]] = []
+    size = 0
+    for file, content in contents:
+        chunk.append((file, content))
+        size += len(content)
+        if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_FILES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _map_ahead[S, T](
+    pool: concurrent.futures.Executor, function: Callable[[S], T], items: Iterable[S], num_ahead: int
+) -> Iterator[T]:
+    """Yield the results of a function in order, of which a pool makes a few ahead."""
+    pending: collections.deque[concurrent.futures.Future[T]] = collections.deque()
+    for item in items:
+        pending.append(pool.submit(function, item))
+        if len(pending) >= num_ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
 
 
 def _has_16_bits(content: bytes) -> bool:
@@ -185,14 +264,18 @@ def stack_labeled_images(
     Raises:
         UserError: If sizes differ.
     """
-    sizes = {one.shape for one in pixels}
-    if len(sizes) > 1:
-        first, second = sorted(sizes)[:2]
+    for one in pixels:
+        _check_sizes_equal(source, pixels[0].shape, one.shape)
+    return LabeledImages(np.stack(pixels), np.array(labels, np.int32))
+
+
+def _check_sizes_equal(source: str, one: Sequence[int], other: Sequence[int]) -> None:
+    if tuple(one) != tuple(other):
+        first, second = sorted((tuple(one), tuple(other)))
         raise UserError(
             f"{source} has images of {first[1]} x {first[0]} and of {second[1]} x {second[0]} pixels: give "
             "config.task.image_size, to which all are resized"
         )
-    return LabeledImages(np.stack(pixels), np.array(labels, np.int32))
 
 
 def decode_image(
@@ -220,6 +303,12 @@ def decode_image(
     try:
         # Only these formats: a stranger's file must not choose another of Pillow's decoders.
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as opened:
+            # Only the header has been read.
+            if opened.width * opened.height > MAX_IMAGE_PIXELS:
+                raise UserError(
+                    f"{name} has {opened.width:,} x {opened.height:,} pixels, more than {MAX_IMAGE_PIXELS:,}: make it "
+                    "smaller"
+                )
             upright = ImageOps.exif_transpose(opened)
             if upright.mode.startswith("I"):
                 # Pillow would clip gray values above 255, while for color it keeps the upper eight bits.
@@ -227,8 +316,11 @@ def decode_image(
             converted = upright.convert("L" if gray else "RGB")
             resized = resizing(converted)
             return np.asarray(resized, np.uint8).reshape(resized.height, resized.width, -1)
+    except UserError:
+        raise
     except Exception as error:
-        raise UserError(f"{name} is no JPEG or PNG image that can be read: {error}") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{name} is no JPEG or PNG image that can be read: {reason}") from error
 
 
 def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
@@ -250,7 +342,8 @@ def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> It
             yield entry
 
 
-def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
+def _list_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
+    """List the images of a folder at CLASS/NAME."""
     files: list[_File] = []
     unknown: list[str] = []
     for of_class in _entries(folder, left_out):
@@ -265,10 +358,7 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
             if path.is_dir():
                 raise UserError(f"{path} is a folder within that of a class: put its images into {of_class}")
             if path.suffix.lower() in _ENDINGS:
-                try:
-                    files.append(_File(of_class.name, name, path.read_bytes()))
-                except OSError as error:
-                    raise UserError(f"{path} cannot be read: {error}") from error
+                files.append(_File(of_class.name, name, len(files)))
             else:
                 (left_out if is_readme_or_license(path.name) else unknown).append(name)
         if len(files) + len(unknown) == before:
@@ -277,36 +367,93 @@ def _in_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
     return files
 
 
-def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
-    """Read the images of an archive at .../CLASS/NAME; nothing is written to disk."""
+def _read_folder(folder: pathlib.Path, files: Sequence[_File]) -> Iterator[tuple[_File, bytes]]:
+    for file in files:
+        path = folder / file.name
+        try:
+            yield file, read_regular_file(path, MAX_IMAGE_BYTES)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error}") from error
+
+
+class _TarInfo(tarfile.TarInfo):
+    """A member of an archive that is whole and whose name is no longer than a name can be."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        # At a damaged header, and where an archive is cut off, the library ends as if nothing followed.
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"it is cut off or damaged: {error}") from error
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        # These are read whole before they are parsed.
+        kinds = (
+            *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+            *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+        )
+        if self.type in kinds and self.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"it has a header of {self.size:,} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _open_archive(path: pathlib.Path) -> Iterator[tarfile.TarFile]:
+    """Open an archive.
+
+    Raises:
+        UserError: If it cannot be read, then or later, or changes while it is read.
+    """
+    try:
+        with tarfile.open(path, tarinfo=_TarInfo) as archive:
+            yield archive
+    except UserError:
+        raise
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, *_OTHER_ERRORS_OF_TARFILE) as error:
+        raise UserError(f"{path} cannot be read as an archive: {' '.join(str(error).split())}") from error
+
+
+def _members(archive: tarfile.TarFile, path: pathlib.Path) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of an archive, which then forgets them."""
+    for number, member in enumerate(archive):
+        if number >= _MAX_MEMBERS:
+            raise UserError(f"{path} has more than {_MAX_MEMBERS:,} files: divide it")
+        yield member
+        archive.members.clear()  # type: ignore[attr-defined]
+
+
+def _is_image_member(member: tarfile.TarInfo) -> bool:
+    *folders, name = pathlib.PurePosixPath(member.name).parts or (".",)
+    hidden = any(map(is_hidden, (*folders, name)))
+    return member.isfile() and not hidden and name.lower().endswith(_ENDINGS)
+
+
+def _list_archive(path: pathlib.Path, left_out: list[str]) -> list[_File]:
+    """List the images of an archive at .../CLASS/NAME; nothing is written to disk."""
     files: list[_File] = []
     unknown: list[str] = []
     # Keyed by parent folders: `above` has an example image, `named` the archive's name of the folder itself.
     above: dict[tuple[str, ...], str] = {}
     named: dict[tuple[str, ...], str] = {}
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                *folders, name = pathlib.PurePosixPath(member.name).parts or (".",)
-                if any(map(is_hidden, (*folders, name))):
-                    left_out.append(member.name)
-                elif member.isdir():
-                    named[(*folders, name)] = member.name
-                elif not member.isfile():
-                    raise UserError(f"{path}: {member.name} is a link or a device: put the file itself there")
-                elif not name.lower().endswith(_ENDINGS):
-                    (left_out if is_readme_or_license(name) else unknown).append(member.name)
-                elif not folders:
-                    raise UserError(f"{path}: {name} lies in no folder of a class: put it into CLASS/{name}")
-                elif member.size > MAX_IMAGE_BYTES:
-                    raise UserError(f"{path}: {member.name} has {member.size:,} bytes: make it smaller")
-                else:
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    above.setdefault(tuple(folders[:-1]), member.name)
-                    files.append(_File(folders[-1], f"{folders[-1]}/{name}", content.read()))
-    except (OSError, EOFError, tarfile.TarError) as error:
-        raise UserError(f"{path} cannot be read as an archive: {' '.join(str(error).split())}") from error
+    with _open_archive(path) as archive:
+        for member in _members(archive, path):
+            *folders, name = pathlib.PurePosixPath(member.name).parts or (".",)
+            if any(map(is_hidden, (*folders, name))):
+                left_out.append(member.name)
+            elif member.isdir():
+                named[(*folders, name)] = member.name
+            elif not member.isfile():
+                raise UserError(f"{path}: {member.name} is a link or a device: put the file itself there")
+            elif not _is_image_member(member):
+                (left_out if is_readme_or_license(name) else unknown).append(member.name)
+            elif not folders:
+                raise UserError(f"{path}: {name} lies in no folder of a class: put it into CLASS/{name}")
+            elif member.size > MAX_IMAGE_BYTES:
+                raise UserError(f"{path}: {member.name} has {member.size:,} bytes: make it smaller")
+            else:
+                above.setdefault(tuple(folders[:-1]), member.name)
+                files.append(_File(folders[-1], f"{folders[-1]}/{name}", len(files)))
     refuse_unknown_files(path, unknown, _ENDINGS)
     if len(above) > 1:
         one, other, *_ = above.values()
@@ -316,3 +463,13 @@ def _archived(path: pathlib.Path, left_out: list[str]) -> list[_File]:
         if folder[:-1] in above and folder[-1] not in labels:
             raise UserError(f"{path}: {name} holds no images: put .jpg or .png files into it, or remove it")
     return files
+
+
+def _read_archive(path: pathlib.Path, files: Sequence[_File]) -> Iterator[tuple[_File, bytes]]:
+    """Read the images that `_list_archive` lists, in its order."""
+    with _open_archive(path) as archive:
+        images = (member for member in _members(archive, path) if _is_image_member(member))
+        for file, member in zip(files, images, strict=True):
+            content = archive.extractfile(member)
+            assert content is not None
+            yield file, content.read(MAX_IMAGE_BYTES + 1)

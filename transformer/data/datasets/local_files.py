@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer.config import UserError
+from transformer.data.datasets.split_overlap import normalize_text
 from transformer.json_reading import parse_json, read_regular_file, require_object
 from transformer.line_splitting import split_lines
 from transformer.terminal import escape_control_characters
@@ -20,10 +22,11 @@ SPLITS = ("train", "validation", "test")
 # Of twenty parts of the examples, one is for validation and one for test.
 _PARTS = 20
 _SPLIT_OF_PART = {18: "validation", 19: "test"}
+_LABEL = "label"
 _FIELDS_SHOWN = 8  # fields that a message lists
 FIELD_FILES = (".tsv", ".jsonl")
 """The endings of files whose lines have fields."""
-BY_CONTENT = "the SHA-256 of each example's text, 90, 5 and 5% of them"
+BY_CONTENT = "the SHA-256 of each example's text (in NFC, with single spaces, case kept), 90, 5 and 5% of them"
 BY_PLACE = "position, 90, 5 and 5% of the characters"
 _LARGEST_TEXT = 1 << 38  # the largest text in bytes
 
@@ -125,13 +128,25 @@ def read_text(path: pathlib.Path) -> str:
         raise UserError(f"cannot read {path} as UTF-8 text: {error}") from error
 
 
+def read_raw_lines(path: pathlib.Path) -> list[str]:
+    """Read the lines of a UTF-8 file as they are; a carriage return within one belongs to it.
+
+    Raises:
+        UserError: If the file is missing or unreadable, or carriage returns alone end its lines.
+    """
+    text = read_text(path)
+    if "\r" in text and "\n" not in text:
+        raise UserError(f"{path} ends its lines with carriage returns alone: end them with line feeds")
+    return split_lines(text)
+
+
 def read_lines(path: pathlib.Path) -> list[str]:
     """Read the lines of a UTF-8 file, without white space at their ends.
 
     Raises:
         UserError: If the file is missing or unreadable, has no lines, or has an empty line.
     """
-    lines = [line.strip() for line in split_lines(read_text(path))]
+    lines = [line.strip() for line in read_raw_lines(path)]
     if not any(lines):
         raise UserError(f"{path} is empty: it needs a line for each example")
     refuse_empty_lines([number for number, line in enumerate(lines, 1) if not line], path)
@@ -160,7 +175,7 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
 
     If the first line of a .tsv has all `names`, these are its columns; if it has none, the first columns are the
     fields, in order. A .jsonl has an object per line, or one under "translation", as Hugging Face writes pairs; a
-    number is read as its digits.
+    number is read as its digits, and true and false in "label" as these words.
 
     Args:
         path: The file.
@@ -186,7 +201,7 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
 
 def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
     # Empty cells at either end of a line are reported by column name.
-    lines = split_lines(read_text(path))
+    lines = read_raw_lines(path)
     if not any(map(str.strip, lines)):
         raise UserError(f"{path} is empty: it needs a line for each example")
     header = lines[0].split("\t")
@@ -197,6 +212,8 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
             f"{path}: its first line names {', '.join(present)} but not {', '.join(missing)}: let it name all of "
             f"{', '.join(names)}"
         )
+    if twice := [name for name in present if header.count(name) > 1]:
+        raise UserError(f"{path}: its first line names the column {twice[0]} twice: rename one of them")
     named = not missing
     columns = [header.index(name) for name in names] if named else list(range(len(names)))
     rows = []
@@ -226,7 +243,9 @@ def _field(fields: Mapping[str, object], name: str, where: str) -> str:
         has = ", ".join(map(str, list(fields)[:_FIELDS_SHOWN])) or "none"
         raise UserError(f"{where} has no field {name!r}; its fields are {has}")
     value = fields[name]
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, bool) and name == _LABEL:
+        return json.dumps(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
         raise UserError(f"{where} has no text in {name!r} but a {type(value).__name__}")
@@ -238,8 +257,9 @@ def divide_into_splits[T](
 ) -> dict[str, list[T]]:
     """Divide examples into splits by a hash of their text.
 
-    An example's split depends only on the SHA-256 of its text: the same text is never in two splits, and adding
-    examples to a file moves no other. About one in twenty is for validation and one for test.
+    An example's split depends only on the SHA-256 of its text as `normalize_text` returns it: the same text is never in
+    two splits, however its accents and spaces are written, and adding examples to a file moves no other. About one in
+    twenty is for validation and one for test.
 
     Args:
         name: The name of the data set, for the message.
@@ -252,7 +272,7 @@ def divide_into_splits[T](
     """
     splits: dict[str, list[T]] = {split: [] for split in SPLITS}
     for example in examples:
-        part = int.from_bytes(hashlib.sha256(text(example).encode()).digest()[:8], "big") % _PARTS
+        part = int.from_bytes(hashlib.sha256(normalize_text(text(example)).encode()).digest()[:8], "big") % _PARTS
         split = _SPLIT_OF_PART.get(part, "train")
         splits["train" if split in held_out else split].append(example)
     for split in SPLITS:

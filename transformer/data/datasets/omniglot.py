@@ -36,7 +36,7 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
         UserError: If there are no archives, or one cannot be read.
     """
     folder = locate_file(".", data_dir)
-    files = _drawings_in(folder, BACKGROUND)
+    files = _drawings_in(folder, BACKGROUND, resizing)
     if not files:
         raise _none(folder)
     characters = tuple(sorted({character for character, _ in files}))
@@ -44,7 +44,7 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
     splits = {}
     for split, drawers in _DRAWERS.items():
         chosen = sorted(key for key in files if key[1] in drawers)
-        pixels = [decode_image(files[key], f"{folder}: {key[0]}", resizing, gray=True) for key in chosen]
+        pixels = [files[key] for key in chosen]
         splits[split] = stack_labeled_images("omniglot", pixels, [numbers[character] for character, _ in chosen])
     return splits, characters, describe_unread_archives(data_dir, BACKGROUND)
 
@@ -66,11 +66,10 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
     folder = locate_file(".", data_dir)
     read: dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]] = {}
     for archives in (BACKGROUND, EVALUATION):
-        files = _drawings_in(folder, archives)
+        files = _drawings_in(folder, archives, Resizing(side))
         characters: dict[str, list[np.ndarray]] = {}
         for key in sorted(files):
-            pixels = decode_image(files[key], f"{folder}: {key[0]}", Resizing(side), gray=True)[..., 0]
-            characters.setdefault(key[0], []).append(pixels)
+            characters.setdefault(key[0], []).append(files[key][..., 0])
         if len(hands := {len(drawn) for drawn in characters.values()}) > 1:
             raise UserError(f"{folder}: characters of {archives} have from {min(hands)} to {max(hands)} drawings")
         alphabets: dict[str, list[np.ndarray]] = {}
@@ -96,10 +95,12 @@ def _none(folder: pathlib.Path) -> UserError:
     return UserError(f"{folder} has no {BACKGROUND}: give the folder of Omniglot's archives by config.task.data_dir")
 
 
-def _drawings_in(folder: pathlib.Path, archives: str) -> dict[tuple[str, int], bytes]:
-    """Read the files of all archives of this name, by character and drawer."""
+def _drawings_in(
+    folder: pathlib.Path, archives: str, resizing: Resizing
+) -> dict[tuple[str, int], UInt8[np.ndarray, "height width 1"]]:
+    """Decode the files of all archives of this name, by character and drawer."""
     return {
-        (match[1], int(match[2])): drawing
+        (match[1], int(match[2])): decode_image(drawing, f"{folder}: {match[1]}", resizing, gray=True)
         for path in sorted(folder.glob(archives))
         for match, _, drawing in read_members(path, _NAME, MAX_IMAGE_BYTES)
     }

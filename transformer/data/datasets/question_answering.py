@@ -50,7 +50,8 @@ def open_questions(
     Args:
         name: "grammar/questions", which are generated, or "grammar/unanswerable_questions", of which a third has no
             answer (transformer.data.datasets.synthetic_questions); "FILE.json", as SQuAD 1.1 and 2.0 have it; or
-            "FILE.jsonl", an object a line with `question`, `context` and `answers`, as Hugging Face writes SQuAD.
+            "FILE.jsonl", an object a line with `question`, `context` and `answers`, as Hugging Face writes SQuAD. A
+            question without an answer says `is_impossible` in the first and has empty lists in the second.
         data_dir: The folder of the data.
         held_out: The files of splits that have files of their own.
 
@@ -92,24 +93,29 @@ def _read_squad(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
             for asked in _objects(paragraph, "qas", f"{path}: the paragraph {context[:40]!r}"):
                 question = _text(asked, "question", f"{path}: a question about {context[:40]!r}")
                 where = f"{path}: the question {question[:60]!r}"
-                # SQuAD 2.0 keeps a plausible answer, elsewhere, of a question that has none.
-                given = [] if asked.get("is_impossible") else _objects(asked, "answers", where)
-                answers = [Answer(_text(each, "text", where), each.get("answer_start", -1)) for each in given]
-                yield _checked(ExtractiveQuestion(question, context, tuple(answers)), where)
+                pairs = [(each.get("text"), each.get("answer_start")) for each in _objects(asked, "answers", where)]
+                impossible = _is_impossible(asked, where)
+                if not pairs and not impossible:
+                    raise UserError(f"{where} has no answers and does not say is_impossible: true: add either")
+                yield ExtractiveQuestion(question, context, _answers(pairs, context, impossible, where))
 
 
 def _read_lines(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
     for number, line in enumerate(read_lines(path), 1):
         where = f"{path}: line {number}"
         fields = require_object(parse_json(line, where), where)
-        answers = require_object(fields.get("answers", {"text": [], "answer_start": []}), f"{where}: answers")
+        question, context = _text(fields, "question", where), _text(fields, "context", where)
+        if "answers" not in fields:
+            raise UserError(
+                f"{where} has no field 'answers'; its fields are {', '.join(map(str, fields))}: a question without an "
+                'answer has {"text": [], "answer_start": []}'
+            )
+        answers = require_object(fields["answers"], f"{where}: answers")
         texts, starts = answers.get("text"), answers.get("answer_start")
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise UserError(f"{where}: its answers need two lists of one length, text and answer_start")
-        pairs = tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
-        yield _checked(
-            ExtractiveQuestion(_text(fields, "question", where), _text(fields, "context", where), pairs), where
-        )
+        pairs = list(zip(texts, starts, strict=True))
+        yield ExtractiveQuestion(question, context, _answers(pairs, context, _is_impossible(fields, where), where))
 
 
 def _objects(fields: Mapping[str, Any], name: str, where: str) -> list[dict[str, Any]]:
@@ -126,13 +132,30 @@ def _text(fields: Mapping[str, Any], name: str, where: str) -> str:
     return value
 
 
-def _checked(question: ExtractiveQuestion, where: str) -> ExtractiveQuestion:
-    for text, start in question.answers:
-        if not isinstance(text, str) or not isinstance(start, int) or start < 0:
-            raise UserError(f"{where} has the answer {text!r} at {start!r}: it needs a text and its first character")
-        if question.context[start : start + len(text)] != text or not text.strip():
+def _is_impossible(fields: Mapping[str, Any], where: str) -> bool:
+    """Whether a question says that it has no answer; SQuAD 1.1 and Hugging Face's lines have no such key."""
+    impossible = fields.get("is_impossible", False)
+    if not isinstance(impossible, bool):
+        raise UserError(f"{where} has is_impossible={impossible!r:.60}, which is neither true nor false")
+    return impossible
+
+
+def _answers(pairs: Sequence[tuple[Any, Any]], context: str, impossible: bool, where: str) -> tuple[Answer, ...]:
+    """Return the answers of a question from their texts and first characters.
+
+    Raises:
+        UserError: If one is malformed or not in the context, or the question says that it has none.
+    """
+    for text, start in pairs:
+        if not isinstance(text, str) or type(start) is not int or start < 0:
+            raise UserError(
+                f"{where} has the answer {text!r:.60} at {start!r:.60}: it needs a text and its first character"
+            )
+        if impossible:
+            raise UserError(f"{where} says is_impossible, and has the answer {text[:40]!r}: remove one of the two")
+        if context[start : start + len(text)] != text or not text.strip():
             raise UserError(
                 f"{where} has the answer {text[:40]!r}, but character {start} of its context begins "
-                f"{question.context[start : start + len(text)][:40]!r}: answer_start must say where the answer is"
+                f"{context[start : start + len(text)][:40]!r}: answer_start must say where the answer is"
             )
-    return question
+    return tuple(Answer(text, start) for text, start in pairs)

@@ -1,14 +1,33 @@
 """Find examples that occur in two splits of a data set, which would leak held-out data into training."""
 
 import itertools
+import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 # Shorter lines, such as headings, empty lines and the names of speakers, repeat by chance.
 _LEAST_LETTERS = 40
 
 
+def normalize_text(text: str) -> str:
+    """Return a text in Unicode's NFC with single spaces and none at its ends, as splits are compared; case is kept."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def _normalize(example: Hashable) -> Hashable:
+    """Normalize an example's texts; anything else, such as the digest of an image, is compared as it is."""
+    match example:
+        case str():
+            return normalize_text(example)
+        case tuple():
+            return tuple(map(_normalize, example))
+        case _:
+            return example
+
+
 def describe_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str:
     """Describe how many examples of a split occur in an earlier one as well; "" for none.
+
+    Texts are compared as `normalize_text` returns them.
 
     Args:
         splits: The examples by split, training first; training is read once and not kept in memory.
@@ -17,10 +36,10 @@ def describe_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str
     if not splits:
         return ""
     first, *others = splits
-    held = {name: list(splits[name]) for name in others}
+    held = {name: list(map(_normalize, splits[name])) for name in others}
     known = {name: frozenset(examples) for name, examples in held.items()}
     found: dict[str, set[Hashable]] = {name: set() for name in others}
-    for example in splits[first]:
+    for example in map(_normalize, splits[first]):
         for name in others:
             if example in known[name]:
                 found[name].add(example)

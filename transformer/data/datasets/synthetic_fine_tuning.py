@@ -8,6 +8,7 @@ import numpy as np
 
 from transformer.config import Config, PositiveInt, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_name_options import parse_int_options
+from transformer.data.datasets.example_splits import split_of, take_examples
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample
@@ -104,6 +105,12 @@ def _write_facts(facts: Sequence[Fact], random: np.random.Generator) -> str:
     return " and ".join(clauses)
 
 
+def _sort_facts(text: str) -> str:
+    """Write facts in alphabetical order, each as who is taller than whom."""
+    clauses = (clause.split(" is smaller than ") for clause in text.split(" and "))
+    return " and ".join(sorted(" is taller than ".join(reversed(names)) for names in clauses))
+
+
 @dataclasses.dataclass(frozen=True)
 class GrammarProblem:
     """A synthetic problem.
@@ -113,25 +120,48 @@ class GrammarProblem:
         num_texts: The number of texts in an example.
         classes: The names of its classes; empty for scores and choices.
         sample_examples: A function that samples one or two examples.
+        identify: A function from their texts to what no other example has that says the same in another order.
     """
 
     layout: SequenceLayout
     num_texts: int
     classes: tuple[str, ...]
     sample_examples: Callable[[np.random.Generator], list[LabeledExample]]
+    identify: Callable[[Sequence[str]], str]
 
 
 PROBLEMS: Mapping[str, GrammarProblem] = {
-    "acceptability": GrammarProblem(SequenceLayout.SINGLE, 1, ("unacceptable", "acceptable"), sample_acceptability),
-    "entailment": GrammarProblem(SequenceLayout.PAIR, 2, ("entailment", "neutral", "contradiction"), sample_entailment),
-    "similarity": GrammarProblem(SequenceLayout.UNORDERED, 2, (), sample_similarity),
-    "choice": GrammarProblem(SequenceLayout.CHOICE, 1 + ANSWERS, (), sample_choice),
+    "acceptability": GrammarProblem(
+        SequenceLayout.SINGLE, 1, ("unacceptable", "acceptable"), sample_acceptability, "\n".join
+    ),
+    "entailment": GrammarProblem(
+        SequenceLayout.PAIR,
+        2,
+        ("entailment", "neutral", "contradiction"),
+        sample_entailment,
+        lambda texts: f"{_sort_facts(texts[0])}\n{texts[1]}",
+    ),
+    "similarity": GrammarProblem(
+        SequenceLayout.UNORDERED,
+        2,
+        (),
+        sample_similarity,
+        lambda texts: "\n".join(sorted(" and ".join(sorted(text.split(" and "))) for text in texts)),
+    ),
+    # The answers are the people of the facts, in any order.
+    "choice": GrammarProblem(
+        SequenceLayout.CHOICE,
+        1 + ANSWERS,
+        (),
+        sample_choice,
+        lambda texts: "\n".join(map(_sort_facts, texts[0].split(" . "))),
+    ),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class GrammarDatasetConfig(Config):
-    """How often each split is sampled; short texts may be in several splits.
+    """How often each split is sampled; a hash of what an example says tells which split it belongs to.
 
     Attributes:
         train: The number of training draws.
@@ -168,25 +198,47 @@ def generate_grammar_examples(rest: str) -> dict[str, list[LabeledExample]]:
         UserError: If the problem or an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     name, _, options = rest.partition("/")
-    return sample_splits(f"grammar/{name}", options, find_problem(rest).sample_examples)
+    problem = find_problem(rest)
+    return sample_splits(
+        f"grammar/{name}",
+        options,
+        problem.sample_examples,
+        lambda examples: problem.identify([text for example in examples for text in example.texts]),
+    )
 
 
 def sample_splits[T](
-    name: str, options: str, sample_examples: Callable[[np.random.Generator], list[T]]
+    name: str,
+    options: str,
+    sample_examples: Callable[[np.random.Generator], list[T]],
+    identify: Callable[[list[T]], str] | None = None,
 ) -> dict[str, list[T]]:
-    """Sample the examples of every split.
+    """Sample the examples of every split, of which no two share one.
 
     Args:
         name: The name of the data set, for messages.
         options: Fields of `GrammarDatasetConfig`, as in "train=512,test=64".
-        sample_examples: A function that samples one or more examples.
+        sample_examples: A function that samples one or more examples, which stay in one split.
+        identify: A function from what it samples to the text whose hash says which split they belong to. None for a set
+            with so many examples that few recur: what the test split has is left out of the others, and what the
+            validation split has of training.
 
     Raises:
         UserError: If an option is unknown, a value is not a whole number, or a size is below 1.
     """
     sizes = from_config(GrammarDatasetConfig, parse_int_options(name, options, "train=512,test=64"), name)
-    splits = {}
-    for number, split in enumerate(SPLITS):
-        random = np.random.default_rng((sizes.seed, number))
-        splits[split] = [example for _ in range(getattr(sizes, split)) for example in sample_examples(random)]
-    return splits
+    held_out = set[tuple[T, ...]]()
+
+    def sample_split(split: str) -> list[T]:
+        random = np.random.default_rng((sizes.seed, SPLITS.index(split)))
+
+        def belongs(examples: list[T]) -> bool:
+            return split_of(identify(examples)) == split if identify else tuple(examples) not in held_out
+
+        candidates = (sample_examples(random) for _ in itertools.count())
+        sampled = take_examples(candidates, getattr(sizes, split), belongs, name, split)
+        held_out.update(map(tuple, sampled))
+        return [example for examples in sampled for example in examples]
+
+    sampled_last_first = {split: sample_split(split) for split in reversed(SPLITS)}
+    return {split: sampled_last_first[split] for split in SPLITS}

@@ -5,13 +5,15 @@ Every target word has one known source word, so that the true alignment is known
 
 import dataclasses
 import functools
-from typing import Annotated
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
 from transformer.data.datasets.dataset_name_options import parse_int_options
+from transformer.data.datasets.example_splits import ENOUGH_EXAMPLES, draw_again, split_of, take_examples
 
 # Letters and digits of Latin scripts, so that every symbol is one visible character.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())
@@ -25,8 +27,8 @@ class SymbolPairsDatasetConfig(Config):
     """Pairs of random symbols, all equally likely.
 
     A symbol is a word of one character, which BPE makes one token if its vocabulary holds 2 x symbols + 5. Without the
-    source the best loss is log(symbols) nats per word. If there are few symbols and short lengths, splits have pairs in
-    common.
+    source the best loss is log(symbols) nats per word. A hash of the source says which split a pair belongs to, where
+    its length has so few sources that random ones recur.
 
     Attributes:
         num_symbols: The number of symbols.
@@ -58,23 +60,32 @@ class SymbolPairsDatasetConfig(Config):
         """The smallest number of words."""
         return self.length if self.min_length is None else self.min_length
 
-    def draw(self, split: str, step: int) -> list[AlignedPair]:
-        """Sample the pairs of a split.
+    def draw(self, split: str, name: str) -> list[AlignedPair]:
+        """Sample the pairs of a split of "copy" or "reversal"."""
+        step = 1 if name == "copy" else -1
 
-        Args:
-            split: The split.
-            step: 1 to copy, -1 to reverse.
-        """
-        random = np.random.default_rng((self.seed, SPLITS.index(split)))
-        count = getattr(self, split)
-        words_N = random.integers(self.resolved_min_length, self.length + 1, count)
-        if split == "test" and self.test_length is not None:
-            words_N[:] = self.test_length
-        symbols_NxT = np.array(list(ALPHABET))[random.integers(0, self.num_symbols, (count, self.length))]
-        return [
-            AlignedPair(" ".join(row[:words]), " ".join(row[:words][::step]), _links(words, step))
-            for row, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True)
-        ]
+        def belongs(words: list[str]) -> bool:
+            return self.num_symbols ** len(words) >= ENOUGH_EXAMPLES or split_of(" ".join(words)) == split
+
+        sources = take_examples(self._sources(split, belongs), getattr(self, split), belongs, name, split)
+        return [AlignedPair(" ".join(words), " ".join(words[::step]), _links(len(words), step)) for words in sources]
+
+    def _sources(self, split: str, belongs: Callable[[list[str]], bool]) -> Iterator[list[str]]:
+        random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
+        missing_lengths = set[Hashable]()
+        while True:
+            words_N = random.integers(self.resolved_min_length, self.length + 1, count)
+            if split == "test" and self.test_length is not None:
+                words_N[:] = self.test_length
+            symbols_NxT = random.integers(0, self.num_symbols, (count, self.length))
+            for symbols, words in zip(symbols_NxT.tolist(), words_N.tolist(), strict=True):
+                first = [ALPHABET[symbol] for symbol in symbols[:words]]
+                yield draw_again(
+                    first, functools.partial(self._draw_source, random, words), belongs, words, missing_lengths
+                )
+
+    def _draw_source(self, random: np.random.Generator, words: int) -> list[str]:
+        return [ALPHABET[symbol] for symbol in random.integers(0, self.num_symbols, words).tolist()]
 
 
 def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair]]:
@@ -88,7 +99,7 @@ def generate_symbol_pairs(name: str, options: str) -> dict[str, list[AlignedPair
         UserError: If an option is unknown, a value is not a whole number, or sizes are impossible.
     """
     config = from_config(SymbolPairsDatasetConfig, parse_int_options(name, options, "length=12,num_symbols=16"), name)
-    return {split: config.draw(split, 1 if name == "copy" else -1) for split in SPLITS}
+    return {split: config.draw(split, name) for split in SPLITS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +109,8 @@ class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
     A document is a segment of `min_segment_length` to `max_segment_length` symbols, all lengths and symbols equally
     likely, repeated until it is full. A position alone says nothing: a head must find what followed the same symbol
     before. With n lengths of mean m and S symbols no model can have a loss below (m - 1) log S + log n nats per
-    document, given its first symbol; a model that does not use the repetition has (length - 1) log S.
+    document, given its first symbol; a model that does not use the repetition has (length - 1) log S. A hash of the
+    document says which split it belongs to, where its segment is so short that random ones recur.
 
     Attributes:
         num_symbols: The number of symbols S.
@@ -130,12 +142,38 @@ class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
 
     def draw(self, split: str) -> list[str]:
         """Sample the documents of a split."""
-        random = np.random.default_rng((self.seed, SPLITS.index(split)))
-        count = getattr(self, split)
-        period_Nx1 = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))
-        segment_NxP = random.integers(0, self.num_symbols, (count, self.max_segment_length))
-        document_NxT = np.take_along_axis(segment_NxP, np.arange(self.length) % period_Nx1, axis=1)
-        return ["".join(row) for row in np.array(list(ALPHABET))[document_NxT]]
+
+        def belongs(document: _Repeated) -> bool:
+            return self.num_symbols**document.period >= ENOUGH_EXAMPLES or split_of(document.text) == split
+
+        documents = take_examples(self._documents(split, belongs), getattr(self, split), belongs, "repeated", split)
+        return [document.text for document in documents]
+
+    def _documents(self, split: str, belongs: Callable[["_Repeated"], bool]) -> Iterator["_Repeated"]:
+        random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
+        missing_periods = set[Hashable]()
+        while True:
+            period_N = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))[:, 0]
+            segment_NxP = random.integers(0, self.num_symbols, (count, self.max_segment_length))
+            for period, segment in zip(period_N.tolist(), segment_NxP.tolist(), strict=True):
+                first = self._repeat(segment[:period])
+                yield draw_again(
+                    first, functools.partial(self._draw_document, random, period), belongs, period, missing_periods
+                )
+
+    def _draw_document(self, random: np.random.Generator, period: int) -> "_Repeated":
+        return self._repeat(random.integers(0, self.num_symbols, period).tolist())
+
+    def _repeat(self, segment: Sequence[int]) -> "_Repeated":
+        text = "".join(ALPHABET[symbol] for symbol in segment)
+        return _Repeated(len(text), (text * (self.length // len(text) + 1))[: self.length])
+
+
+class _Repeated(NamedTuple):
+    """A document of a repeated segment of `period` symbols."""
+
+    period: int
+    text: str
 
 
 def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]:

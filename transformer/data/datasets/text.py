@@ -49,14 +49,12 @@ class TextDataset:
         splits: The documents of each split, a random-access sequence.
         source_description: The source of the text, such as a path or a seed.
         split_note: How the splits of a user's files were cut.
-        from_files: Whether the text is from files and not generated, so that splits may overlap.
     """
 
     name: str
     splits: Mapping[str, Sequence[str]]
     source_description: str
     split_note: str = ""
-    from_files: bool = False
 
     def split(self, name: str) -> Sequence[str]:
         """Return the documents of a split.
@@ -135,9 +133,7 @@ def open_text_dataset(
         held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
         found = read_text_splits(files, held)
         how = held_out.describe(BY_PLACE, found.named_splits)
-        return TextDataset(
-            name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))), from_files=True
-        )
+        return TextDataset(name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))))
     held_out.refuse(name)
     if name == PYTHON_DOCS:
         return TextDataset(name, *read_python_docs())
@@ -149,7 +145,7 @@ def open_text_dataset(
         if data_dir is None:
             raise UserError(f"{name} needs its files: give their folder by config.task.data_dir")
         read = read_tinyshakespeare if name == TINYSHAKESPEARE else read_wikitext
-        return TextDataset(name, read(pathlib.Path(data_dir).expanduser()), data_dir, from_files=True)
+        return TextDataset(name, read(pathlib.Path(data_dir).expanduser()), data_dir)
     path = pathlib.Path(name).expanduser()
     if path.is_dir() and newest_prepared_version(path):
         return _open_folder(name, path)
@@ -196,7 +192,7 @@ def _open_folder(name: str, folder: pathlib.Path) -> TextDataset:
         cut = whole.stop - whole.stop // _HELD_OUT
         splits["train"] = dataclasses.replace(whole, stop=cut)
         splits["validation"] = dataclasses.replace(whole, start=cut)
-    return TextDataset(name, splits, str(prepared.folder), from_files=True)
+    return TextDataset(name, splits, str(prepared.folder))
 
 
 def _feature_of(name: str, features: TfdsFeatures) -> str:

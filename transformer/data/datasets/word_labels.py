@@ -1,6 +1,7 @@
 """Open any data set of texts with a label for every word."""
 
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
@@ -19,6 +20,7 @@ from transformer.line_splitting import split_lines
 GENERATED = "grammar/entities"
 ENDINGS = (".conll", ".txt")
 _DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
+_COLUMN_GAP = re.compile("[\t ]+")
 _SHOWN = 100  # classes that a message lists
 
 
@@ -57,7 +59,7 @@ def open_word_labels(
     Args:
         name: "grammar/entities" or "grammar/entities/train=512,test=64", generated sentences
             (transformer.data.datasets.synthetic_entities); or "FILE.conll" or "FILE.txt" in CoNLL format: a word a line
-            in the first column, its label in the last, white space between, and an empty line after each text.
+            in the first column, its label in the last, tabs or spaces between, and an empty line after each text.
         data_dir: The folder of the data.
         classes: The labels, for files of your own.
         held_out: The files of splits that have files of their own.
@@ -68,7 +70,8 @@ def open_word_labels(
     if not is_conll_file(name):
         word_classes(name, classes)
         held_out.refuse(name)
-        return sample_splits(GENERATED, name.removeprefix(GENERATED).removeprefix("/"), sample_entities)
+        options = name.removeprefix(GENERATED).removeprefix("/")
+        return sample_splits(GENERATED, options, sample_entities, lambda sampled: sampled[0].texts[0])
     paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.named}.items()}
     read = {split: read_conll(path) for split, path in paths.items()}
     if not classes:
@@ -83,21 +86,36 @@ def open_word_labels(
 def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Read the words and labels of every text of a file in CoNLL format.
 
+    Tabs and spaces part columns. Any other white space, such as a no-break space, belongs to a word.
+
     Raises:
-        UserError: If the file is unreadable or has no words, or a line has a word and no label.
+        UserError: If the file is unreadable or has no words, a line has a word and no label or other columns than the
+            first, or a carriage return alone ends lines.
     """
     texts: list[list[tuple[str, str]]] = [[]]
+    first: tuple[int, int] | None = None
     for number, line in enumerate(split_lines(read_text(path)), 1):
-        cells = line.split()
-        if not cells or cells[0] == _DOCUMENT:
+        where = f"{path}: line {number}"
+        if "\r" in line:
+            raise UserError(f"{where} has a carriage return within it: end lines with a line feed")
+        cells = _COLUMN_GAP.split(line.strip("\t "))
+        if cells == [""] or cells[0] == _DOCUMENT:
             texts.append([])
-        elif len(cells) == 1:
+            continue
+        if len(cells) == 1:
             raise UserError(
-                f"{path}: line {number} has one column: it needs a word, white space and the word's label, with an "
-                "empty line after each text"
+                f"{where} has one column: it needs a word, a tab or space and the word's label, with an empty line "
+                "after each text"
             )
-        else:
-            texts[-1].append((cells[0], cells[-1]))
+        if not cells[0].strip():
+            raise UserError(f"{where} has no visible character in its word: remove the line")
+        first = first or (number, len(cells))
+        if len(cells) != first[1]:
+            raise UserError(
+                f"{where} has {len(cells)} columns and line {first[0]} has {first[1]}: every word has as many, parted "
+                "by tabs or spaces"
+            )
+        texts[-1].append((cells[0], cells[-1]))
     if not any(texts):
         raise UserError(f"{path} is empty: it needs a line for each word")
     return [(tuple(word for word, _ in text), tuple(label for _, label in text)) for text in texts if text]

@@ -1,12 +1,14 @@
 """Sentences whose class is encoded only in the order of their words: "dog behind cat" and "cat behind dog"."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.dataset_name_options import parse_int_options
+from transformer.data.datasets.example_splits import split_of, take_examples
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.labeled_text_batches import LabeledText
 
@@ -21,8 +23,8 @@ class WordOrderDatasetConfig(Config, path="word_order"):
 
     They contain "dog", "behind" and "cat" in this order, or "cat", "behind" and "dog", at random positions among filler
     words. The class is the animal in front, which is named last. Sentences come in pairs that differ only in that
-    order, and so in their class: a model that only counts words is correct in exactly half of them. Splits of short
-    sentences overlap.
+    order, and so in their class: a model that only counts words is correct in exactly half of them. A hash of the pair
+    says which split it belongs to; there is one pair of three words, which is in one split alone.
 
     Attributes:
         min_length: The smallest number of words.
@@ -49,15 +51,25 @@ class WordOrderDatasetConfig(Config, path="word_order"):
 
     def draw(self, split: str) -> list[LabeledText]:
         """Sample the sentences of a split, the two of a pair one after the other."""
-        random = np.random.default_rng((self.seed, SPLITS.index(split)))
-        sentences = []
-        for length in random.integers(self.min_length, self.max_length + 1, getattr(self, split)):
+        pairs = take_examples(
+            self._pairs(np.random.default_rng((self.seed, SPLITS.index(split)))),
+            getattr(self, split),
+            lambda pair: split_of("\n".join(text for text, _ in pair)) == split,
+            "word_order",
+            split,
+        )
+        return [sentence for pair in pairs for sentence in pair]
+
+    def _pairs(self, random: np.random.Generator) -> Iterator[list[LabeledText]]:
+        while True:
+            length = random.integers(self.min_length, self.max_length + 1)
             words = random.choice(FILLERS, length)
             places = np.sort(random.choice(length, 3, replace=False))
+            pair = []
             for label, front in enumerate(CLASSES):
                 words[places] = CLASSES[1 - label], "behind", front
-                sentences.append(LabeledText(" ".join(words), label))
-        return sentences
+                pair.append(LabeledText(" ".join(words), label))
+            yield pair
 
 
 def generate_word_order(options: str) -> dict[str, list[LabeledText]]:

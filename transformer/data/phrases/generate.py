@@ -5,7 +5,6 @@ phrase is a hash of its value alone, so that what is held out in one language is
 """
 
 import dataclasses
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
@@ -13,6 +12,7 @@ from typing import Annotated, NamedTuple
 from transformer.config import Config, PositiveInt, Range, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair
 from transformer.data.datasets.dataset_name_options import parse_int_options
+from transformer.data.datasets.example_splits import split_of
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 from transformer.data.phrases.phrase_kinds import KINDS, Value, round_down_to_five_minutes
 from transformer.data.phrases.templates import WHOLE
@@ -54,9 +54,7 @@ def assign_split(kind: str, value: Value) -> str:
     """
     if _must_train(kind, value):
         return "train"
-    text = f"{kind}:{','.join(str(part) for part in value)}"
-    bucket = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % 20
-    return "test" if bucket < 2 else "validation" if bucket < 3 else "train"
+    return split_of(f"{kind}:{','.join(str(part) for part in value)}")
 
 
 def sample_phrases(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[SampledPhrase]:

@@ -9,9 +9,10 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer.config import UserError
+from transformer.data.tokenizers.checked_backend import library_errors, parse_backend, without_stderr
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
-from transformer.json_reading import read_json_object
+from transformer.json_reading import read_json_object, read_regular_file
 from transformer.line_splitting import split_lines
 
 _END_OF_TEXT = "<|endoftext|>"
@@ -103,8 +104,21 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
 
         return MarianTokenizer.open(folder)
     tokenizer_config = _json(folder / "tokenizer_config.json")
-    tokenizer = _open(folder, tokenizer_config)
-    backend, named = tokenizer.backend, tokenizer_config | _json(folder / "special_tokens_map.json")
+    tokenizer, named = _open(folder, tokenizer_config), tokenizer_config | _json(folder / "special_tokens_map.json")
+    try:
+        with library_errors(), without_stderr():
+            opened = _with_roles(folder, tokenizer, tokenizer_config, named)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
+    opened.try_encoding(folder)
+    return opened
+
+
+def _with_roles(
+    folder: Path, tokenizer: Tokenizer, tokenizer_config: Mapping[str, Any], named: Mapping[str, Any]
+) -> Tokenizer:
+    """Return the tokenizer with the special tokens that the folder's other files name."""
+    backend = tokenizer.backend
     try:
         _check_options(tokenizer_config, tokenizer)
         _add_tokens(tokenizer_config, backend)
@@ -112,23 +126,22 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
         _add_special(roles, named, backend)
         opened = Tokenizer.from_roles(backend, special_token_ids_by_role(tokenizer) | roles)
         opened.token_encoding  # noqa: B018  refused here, where the folder is known
-        last = max(backend.get_vocab().values(), default=-1)
-        if last + 1 != opened.vocab_size:
-            raise UserError(
-                f"the tokenizer's {opened.vocab_size} tokens have numbers up to {last}: only those without gaps are "
-                "read"
-            )
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder}: tokenizer_config.json or special_tokens_map.json is unusable: {error}") from error
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"tokenizer_config.json or special_tokens_map.json is unusable: {error}") from error
+    last = max(backend.get_vocab().values(), default=-1)
+    if last + 1 != opened.vocab_size:
+        raise UserError(
+            f"the tokenizer's {opened.vocab_size} tokens have numbers up to {last}: only those without gaps are read"
+        )
     return opened
 
 
 def _open(folder: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
     whole = folder / "tokenizer.json"
     if whole.is_file():
-        return Tokenizer(_read(whole, lambda path: tokenizers.Tokenizer.from_file(str(path))))
+        return Tokenizer(_read(whole, lambda path: parse_backend(read_regular_file(path).decode("utf-8"))))
     advice = "write one by transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     sets = (("vocab.json", "merges.txt"), ("vocab.txt",))
     files = next((names for names in sets if all((folder / name).is_file() for name in names)), None)
@@ -283,6 +296,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _read[T](path: Path, read: Callable[[Path], T]) -> T:
     try:
-        return read(path)
-    except Exception as error:
-        raise UserError(f"{path} cannot be read as a tokenizer's file: {' '.join(str(error).split())[:200]}") from error
+        with library_errors(), without_stderr():
+            return read(path)
+    except UserError as error:
+        raise UserError(f"{path} cannot be read as a tokenizer's file: {error}") from error

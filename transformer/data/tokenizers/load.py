@@ -3,9 +3,8 @@
 import hashlib
 from pathlib import Path
 
-import tokenizers
-
 from transformer.config import UserError
+from transformer.data.tokenizers.checked_backend import parse_backend
 from transformer.data.tokenizers.marian import MarianTokenizer
 from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, has_tokenizer
 from transformer.json_reading import read_dataclass, read_regular_file
@@ -46,9 +45,11 @@ def load_tokenizer(directory: Path) -> AnyTokenizer:
         roles = read_dataclass(RolesFile, directory / ROLES_FILE)
         if roles.sentencepiece:
             return MarianTokenizer.open(directory)
-        backend = tokenizers.Tokenizer.from_str(read_regular_file(directory / FILE).decode("utf-8"))
-        return Tokenizer.from_roles(backend, {role: getattr(roles, role) for role in ROLES})
-    except UserError:
-        raise
+        backend = parse_backend(read_regular_file(directory / FILE).decode("utf-8"))
+        loaded = Tokenizer.from_roles(backend, {role: getattr(roles, role) for role in ROLES})
+    except UserError as error:
+        raise UserError(f"the tokenizer in {directory} cannot be read: {error}") from error
     except Exception as error:
         raise UserError(f"the tokenizer in {directory} cannot be read: {' '.join(str(error).split())[:200]}") from error
+    loaded.try_encoding(directory)
+    return loaded

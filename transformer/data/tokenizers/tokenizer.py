@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import json
+import re
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -15,6 +18,7 @@ import tokenizers.models
 import tokenizers.pre_tokenizers
 
 from transformer.config import Range, UserError, refuse_single_text, suggest_nearest
+from transformer.data.tokenizers.checked_backend import MAX_GROWTH, library_errors, without_stderr
 from transformer.data.tokenizers.token_text import (
     CONTINUATION_PREFIX,
     WORD_START,
@@ -27,6 +31,11 @@ from transformer.data.tokenizers.token_text import (
 from transformer.storage.paths import storage_of
 
 _MOST_BYTE_TOKENS = 2**9  # of a tokenizer of bytes, special ones included; a greater one is not looked at
+_TRIAL_TEXTS = (
+    " Hello, World! It's 3.50 $ for 12 \u201cr\u00e9sum\u00e9s\u201d\t(a-b_c@d.e)\r\n",
+    "\u65e5\u672c\u8a9e \u0416 \u0e20 \ufdfa \ufb01 e\u0301 \u00a0\u200b\ufeff\u2028\ue000\U0001f600\x00\x7f",
+    "",
+)
 _ID_FIELDS = {"pad": "pad_id", "begin": "bos_id", "end": "eos_id", "unknown": "unk_id", "mask": "mask_id"}
 
 ROLES = tuple(_ID_FIELDS)
@@ -82,6 +91,11 @@ class Tokenizer:
         # Published files may enable either, which would silently truncate or pad texts.
         self.backend.no_truncation()
         self.backend.no_padding()
+        # With dropout a text has other tokens whenever it is read.
+        if rate := getattr(self.backend.model, "dropout", None):
+            self.backend.model.dropout = None
+            said = f"the tokenizer leaves out merges at random, dropout={rate:g}: this is off, for all texts"
+            print(said, file=sys.stderr, flush=True)
 
     @staticmethod
     def from_roles(backend: tokenizers.Tokenizer, ids: Mapping[str, int | None]) -> "Tokenizer":
@@ -119,6 +133,29 @@ class Tokenizer:
         pieces = self.backend.get_vocab().items()
         return frozenset(piece for piece, number in pieces if number not in self.special_ids)
 
+    def try_encoding(self, folder: Path) -> None:
+        """Encode and decode texts and pairs of all kinds of characters, as a check of a stranger's tokenizer.
+
+        Args:
+            folder: The folder that it is from, for the message.
+
+        Raises:
+            UserError: If the library fails, makes far more tokens than there are characters, or has none for any text.
+        """
+        texts = _TRIAL_TEXTS if self._characters is None else ("".join(sorted(self._characters)[:100]), "")
+        try:
+            if self.special_ids.issuperset(self.backend.get_vocab().values()):
+                raise UserError("it has no token but special ones")
+            with library_errors(), without_stderr():
+                for text in texts:
+                    for pair in (None, text):
+                        ids = self.backend.encode(text, pair, add_special_tokens=True).ids
+                        if len(ids) > MAX_GROWTH * (len(text.encode()) + 1):
+                            raise UserError(f"it makes {len(ids):,} tokens of {len(text)} characters")
+                        self.backend.decode(ids)
+        except UserError as error:
+            raise UserError(f"the tokenizer in {folder} cannot be used: {error}") from error
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode texts without special tokens.
 
@@ -134,7 +171,8 @@ class Tokenizer:
         """
         refuse_single_text(texts, "texts")
         self._check_characters(texts)
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with library_errors():
+            return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_to_arrays(self, texts: Sequence[str], dtype: npt.DTypeLike = np.int32) -> list[np.ndarray]:
         """Encode texts as `encode` does, into arrays; a tokenizer of bytes takes no more memory than these.
@@ -178,7 +216,8 @@ class Tokenizer:
             UserError: If a character has no token, and there is no token for unknown text.
         """
         self._check_characters(texts)
-        encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        with library_errors():
+            encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
         return [
             EncodedTextWithOffsets(encoding.ids, [_without_space(text, *pair) for pair in encoding.offsets])
             for text, encoding in zip(texts, encoded, strict=True)
@@ -207,7 +246,8 @@ class Tokenizer:
         if self.mask_id is None:
             return self.encode([text])[0]
         self._check_characters(text.split(self.backend.id_to_token(self.mask_id)))
-        return self._mask_reader.encode(text, add_special_tokens=False).ids
+        with library_errors():
+            return self._mask_reader.encode(text, add_special_tokens=False).ids
 
     @functools.cached_property
     def _mask_reader(self) -> tokenizers.Tokenizer:
@@ -421,6 +461,19 @@ def special_token_ids_by_role(tokenizer: Any) -> dict[str, int | None]:
 def save_special_token_roles(directory: Path, roles: dict) -> None:
     """Write the roles, the last of a tokenizer's files: if this file exists, all do."""
     storage_of(directory).replace(directory / ROLES_FILE, f"{json.dumps(roles, indent=1)}\n".encode())
+
+
+def count_special_tokens(tokenizer: Any, texts: Iterable[str]) -> dict[str, int]:
+    """Count how often texts have the characters of each special token, which are not read as that token."""
+    numbers = sorted(tokenizer.special_ids)
+    names = [name for name in dict.fromkeys(tokenizer.pieces(numbers)) if name]
+    if not names:
+        return {}
+    expression = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(expression.findall(text))
+    return dict(counts.most_common())
 
 
 def has_tokenizer(directory: Path) -> bool:

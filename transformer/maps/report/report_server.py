@@ -1,7 +1,9 @@
 """Serve the page of a run to a browser on this machine, and refresh it while the run trains."""
 
+import contextlib
 import hashlib
 import http.server
+import socket
 import socketserver
 import sys
 import threading
@@ -19,6 +21,7 @@ from transformer.storage.storage import FileVersion
 
 ADDRESS = "127.0.0.1"  # this machine alone: a page may hold private data
 PORT = 8765
+DEADLINE = 10.0  # seconds for a request to arrive as a whole
 PAUSE = 1.0  # seconds between two checks of the run
 QUIET = 10.0  # seconds at least between two pages: a reader is not to be reloaded at every logged step
 # A page is made from these files; the lists of a store's steps, in maps/*.json, are replaced once a step is complete.
@@ -47,6 +50,7 @@ class PageServer(socketserver.ThreadingTCPServer):
     Args:
         port: The port; 0 for any free one.
         shown: The page to serve first.
+        deadline: The most seconds for a request to arrive as a whole.
 
     Raises:
         UserError: If the port is taken or not allowed.
@@ -55,8 +59,8 @@ class PageServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
 
-    def __init__(self, port: int, shown: ServedPage):
-        self.shown = shown
+    def __init__(self, port: int, shown: ServedPage, deadline: float = DEADLINE):
+        self.shown, self.deadline = shown, deadline
         try:
             super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -85,8 +89,23 @@ class PageServer(socketserver.ThreadingTCPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    timeout = 10  # seconds for a request to arrive
+    timeout = 10  # seconds of each read and write
     server: PageServer
+
+    def setup(self) -> None:
+        super().setup()
+        # A client that sends a byte now and then never meets the timeout of a read.
+        self._deadline = threading.Timer(self.server.deadline, self._disconnect)
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def finish(self) -> None:
+        self._deadline.cancel()
+        super().finish()
+
+    def _disconnect(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         self._answer(whole=True)
@@ -95,6 +114,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(whole=False)
 
     def _answer(self, whole: bool) -> None:
+        self._deadline.cancel()  # an answer may take longer, as through a tunnel
         shown = self.server.shown  # read once: it may be replaced at any moment
         if self.headers.get_all("Host") not in [[host] for host in self.server.hosts]:
             status, kind, body = HTTPStatus.MISDIRECTED_REQUEST, "text/plain", b"this server has another name\n"

@@ -14,14 +14,15 @@ from ml_collections import ConfigDict
 
 from transformer.config import (
     Config,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Seed,
     TupleLimits,
     UserError,
     from_config,
     suggest_nearest,
 )
+from transformer.overrides import config_keys_overlap
 
 Overrides = Mapping[str, Any]  # dotted key without "config." -> value; a mapping replaces a whole group
 
@@ -31,6 +32,50 @@ class Direction(enum.Enum):
 
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
+
+
+class PredictedDirection(enum.Enum):
+    """How an arm is expected to differ from the reference; similar is neither better nor worse by `at_most`."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SIMILAR = "similar"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction(Config, path="prediction"):
+    """What is expected of an arm, written down before its runs: the direction and the size of its difference.
+
+    Attributes:
+        arm: The arm, which is compared with the reference.
+        direction: Whether it is better, worse or similar.
+        task: The task; None for the mean over all tasks.
+        at_least: The smallest expected size, in units of `reported_metric`.
+        at_most: The largest expected size; of similar arms by default `smallest_effect_of_interest`.
+        more_than_on: Another task. The sizes are then those by which the difference exceeds the one on that task.
+    """
+
+    arm: str
+    direction: PredictedDirection
+    task: str | None = None
+    at_least: PositiveFloat | None = None
+    at_most: PositiveFloat | None = None
+    more_than_on: str | None = None
+
+    def _check(self) -> None:
+        if self.direction is PredictedDirection.SIMILAR and (
+            self.at_least is not None or self.more_than_on is not None
+        ):
+            key = "at_least" if self.at_least is not None else "more_than_on"
+            raise UserError(f"prediction.direction='similar' excludes {key}: say at_most, or better or worse")
+        if self.at_least is not None and self.at_most is not None and self.at_least >= self.at_most:
+            raise UserError(
+                f"prediction.at_least={self.at_least:g} must be smaller than prediction.at_most={self.at_most:g}"
+            )
+        if self.more_than_on is not None and self.task is None:
+            raise UserError(f"prediction.more_than_on={self.more_than_on!r} compares two tasks: name the other as task")
+        if self.more_than_on is not None and self.more_than_on == self.task:
+            raise UserError(f"prediction.more_than_on={self.more_than_on!r} is its own task: name another")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +92,7 @@ class DepthSweep(Config, path="stack"):
     depths: Annotated[tuple[PositiveInt, ...], TupleLimits(min_length=1, distinct=True)]
     depth_keys: Annotated[tuple[str, ...], TupleLimits(min_length=1)]
     overrides: Overrides = dataclasses.field(default_factory=dict)
-    seeds: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3)
+    seeds: Annotated[tuple[Seed, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +118,8 @@ class Ablation(Config, path="ablation"):
         smallest_effect_of_interest: The smallest difference that matters, in units of `reported_metric`.
         plotted_metrics: Further metrics to plot.
         initial_gradients: Depth sweeps of gradients at initialization, by name.
+        predictions: What is expected of the arms; the report says of each whether it came out.
+        known_before: What was known of the outcome when the study was planned, such as earlier runs with its seeds.
     """
 
     question: str
@@ -82,13 +129,15 @@ class Ablation(Config, path="ablation"):
     selection_metric: str = "validation/loss"
     reported_metric: str = "test/loss"
     direction: Direction = Direction.MINIMIZE
-    seeds: Annotated[tuple[NonNegativeInt, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3, 4, 5)
+    seeds: Annotated[tuple[Seed, ...], TupleLimits(min_length=1, distinct=True)] = (1, 2, 3, 4, 5)
     tasks: Mapping[str, Overrides] = dataclasses.field(default_factory=lambda: {"": {}})
     target: float | None = None
     learned_threshold: float | None = None
     smallest_effect_of_interest: PositiveFloat | None = None
     plotted_metrics: tuple[str, ...] = ()
     initial_gradients: Mapping[str, DepthSweep] = dataclasses.field(default_factory=dict)
+    predictions: tuple[Prediction, ...] = ()
+    known_before: str = ""
 
     def _check(self) -> None:
         if not self.question.strip():
@@ -109,6 +158,7 @@ class Ablation(Config, path="ablation"):
                 )
         self._check_tuning_grid()
         self._check_owners()
+        self._check_predictions()
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -125,6 +175,11 @@ class Ablation(Config, path="ablation"):
         for values in itertools.product(*self.tuning_grid.values()):
             yield dict(zip(self.tuning_grid, values, strict=True))
 
+    def keys_by_owner(self) -> list[tuple[str, Collection[str]]]:
+        """Return the config keys that the study sets, each group with a name of who sets it: an arm, a task ..."""
+        owners = (*_named("arm", self.arms), *_named("task", self.tasks))
+        return [("ablation.seeds", ("seed",)), ("tuning_grid", self.tuning_grid), *owners]
+
     def _check_tuning_grid(self) -> None:
         for key, values in self.tuning_grid.items():
             if not values:
@@ -133,6 +188,29 @@ class Ablation(Config, path="ablation"):
                 # 1 and True are one to ==, but not to a config.
                 if sum(type(value) is type(other) and value == other for other in values) > 1:
                     raise UserError(f"ablation.tuning_grid[{key!r}] has {value!r} twice: every value is tried once")
+
+    def _check_predictions(self) -> None:
+        predicted: set[tuple[str, str | None, str | None]] = set()
+        for number, prediction in enumerate(self.predictions):
+            path = f"ablation.predictions[{number}]"
+            if prediction.arm not in self.arms:
+                raise UserError(
+                    f"{path}.arm={prediction.arm!r} is no arm: {suggest_nearest(prediction.arm, self.arms)}"
+                )
+            if prediction.arm == self.reference:
+                raise UserError(f"{path}.arm={prediction.arm!r} is the reference, which differs from itself in nothing")
+            for key, task in (("task", prediction.task), ("more_than_on", prediction.more_than_on)):
+                if task is not None and task not in self.tasks:
+                    raise UserError(f"{path}.{key}={task!r} is no task: {suggest_nearest(task, self.tasks)}")
+            similar = prediction.direction is PredictedDirection.SIMILAR
+            if similar and prediction.at_most is None and self.smallest_effect_of_interest is None:
+                raise UserError(f"{path} says similar and not how much: give at_most or smallest_effect_of_interest")
+            subject = (prediction.arm, prediction.task, prediction.more_than_on)
+            if subject in predicted:
+                raise UserError(
+                    f"{path} is the second prediction of arm {prediction.arm!r} for one task: let one say it"
+                )
+            predicted.add(subject)
 
     def _check_owners(self) -> None:
         """Check that each key is set by only one of the seeds, the tuned values, an arm or a task."""
@@ -177,6 +255,12 @@ def build_ablation(**values: Any) -> Ablation:
         ```
     """
     plain = {name: _plain(value) for name, value in values.items()}
+    for number, prediction in enumerate(_sequence(plain, "predictions")):
+        if not isinstance(prediction, Mapping | Prediction):
+            raise UserError(
+                f"ablation.predictions[{number}]={prediction!r} must be a dict, such as "
+                "{'arm': 'pre', 'direction': 'better', 'task': 'phrases', 'at_least': 0.1}"
+            )
     for name in ("arms", "tasks"):
         for key, overrides in _mapping(plain, name).items():
             if not isinstance(key, str) or not isinstance(overrides, Mapping):
@@ -207,11 +291,6 @@ def replace_seeds(spec: Ablation, text: str) -> Ablation:
     return dataclasses.replace(spec, seeds=seeds)
 
 
-def config_keys_overlap(key: str, other: str) -> bool:
-    """Return whether two dotted keys are equal or one is a group that contains the other."""
-    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
-
-
 def _overlaps(keys: Iterable[str], others: Collection[str]) -> Iterator[tuple[str, str]]:
     return ((key, other) for key in keys for other in others if config_keys_overlap(key, other))
 
@@ -225,6 +304,13 @@ def _mapping(values: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
     if not isinstance(mapping, Mapping):
         raise UserError(f"ablation.{name}={mapping!r} must be a dict")
     return mapping
+
+
+def _sequence(values: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    sequence = values.get(name, ())
+    if not isinstance(sequence, tuple):
+        raise UserError(f"ablation.{name}={sequence!r} must be a list")
+    return sequence
 
 
 def _stack(name: Any, values: Any) -> DepthSweep:

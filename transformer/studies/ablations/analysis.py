@@ -12,10 +12,12 @@ from transformer.config import to_config
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import (
     Comparison,
+    SecondOpinion,
     compare_arms,
     compare_best_two,
     count_learned,
     equality_tolerance,
+    second_opinion,
 )
 from transformer.studies.ablations.calibration import describe_calibration
 from transformer.studies.ablations.formatting import explain_verdict
@@ -32,7 +34,8 @@ from transformer.studies.ablations.hyperparameter_selection import (
     tuning_seeds,
     worst_value,
 )
-from transformer.studies.ablations.registration import describe_registration
+from transformer.studies.ablations.predictions import describe_prediction, judge_predictions, prediction_as_json
+from transformer.studies.ablations.registration import describe_registration, is_contradicted
 from transformer.studies.ablations.run_distributions import (
     Scores,
     arm_scores,
@@ -41,7 +44,7 @@ from transformer.studies.ablations.run_distributions import (
     probability_of_improvement,
     profile_thresholds,
 )
-from transformer.studies.ablations.run_result import Point, RunResult
+from transformer.studies.ablations.run_result import UNKNOWN, Point, RunResult
 from transformer.studies.ablations.statistics import (
     MIN_RUNS_FOR_BOOTSTRAP,
     clip_to_metric_range,
@@ -76,6 +79,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     """
     study = select_hyperparameters(spec, cells)
     pairs = compare_arms(study)
+    opinions = [second_opinion(study, pair) for pair in pairs]
     of_arms, scores = about.get("arms", {}), {arm: arm_scores(study, arm) for arm in spec.arms}
     thresholds = profile_thresholds(list(scores.values()))
     arms = [
@@ -83,8 +87,9 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         for name in spec.arms
     ]
     registration, added = about.get("registration"), _added_seeds(spec, about)
+    predictions = judge_predictions(study, pairs)
     if registration:
-        exploratory, provenance = bool(registration["changes"]), [describe_registration(registration)]
+        exploratory, provenance = is_contradicted(registration), describe_registration(registration)
     else:
         exploratory, provenance = bool(added), [describe_added_seeds(added)] if added else []
     result = {
@@ -96,10 +101,15 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         "exploratory": exploratory,
         "warnings": study_warnings(study),
         "arms": arms,
-        "comparisons": [{**_comparison(study, pair), "improvement": _improvement(pair, scores)} for pair in pairs],
+        "comparisons": [
+            {**_comparison(study, pair, opinion), "improvement": _improvement(pair, scores)}
+            for pair, opinion in zip(pairs, opinions, strict=True)
+        ],
+        "predictions": [prediction_as_json(spec, each) for each in predictions],
         "summary": [
             *provenance,
-            *summary_sentences(study, pairs, arms, compare_best_two(study)),
+            *(describe_prediction(spec, each) for each in predictions),
+            *summary_sentences(study, list(zip(pairs, opinions, strict=True)), arms, compare_best_two(study)),
             *(describe_calibration(spec, about["calibration"]) if about.get("calibration") else ()),
         ],
         "runs": [_flat(cell) for arm in spec.arms for cell in study.runs_of_arm(arm)],
@@ -444,7 +454,7 @@ def _heatmap(study: StudyResults, arm: str) -> dict[str, Any] | None:
 # --- As the result holds it
 
 
-def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
+def _comparison(study: StudyResults, pair: Comparison, opinion: SecondOpinion | None) -> dict[str, Any]:
     # Who draws the only task's differences finds its seeds by the task's name.
     task = next(iter(study.spec.tasks)) if len(study.spec.tasks) == 1 else pair.task_name
     return {
@@ -464,7 +474,8 @@ def _comparison(study: StudyResults, pair: Comparison) -> dict[str, Any]:
         "p_adjusted": pair.p_adjusted,
         "num_comparisons": pair.num_comparisons,
         "verdict": pair.verdict,
-        "caveats": comparison_caveats(study, pair),
+        **(dict.fromkeys(SecondOpinion._fields) if opinion is None else opinion._asdict()),
+        "caveats": comparison_caveats(study, pair, opinion),
         "learned": pair.learned_counts._asdict(),
         "reason": explain_verdict(study, pair),
     }
@@ -480,6 +491,9 @@ def _flat(cell: RunResult) -> dict[str, Any]:
         "selection_value": cell.selection_value,
         "reported_value": cell.reported_value,
         "steps": cell.num_steps,
+        "started": cell.started or UNKNOWN,
+        "commit": cell.commit or UNKNOWN,
+        "hardware": cell.hardware or UNKNOWN,
         "directory": cell.directory,
         "command": cell.command,
         "trust": cell.trust_flags,

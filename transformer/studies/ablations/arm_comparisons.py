@@ -1,8 +1,10 @@
 """Compare each arm with the reference: paired differences, their intervals, and the verdict."""
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from transformer.studies.ablations.hyperparameter_selection import (
     DIVERGED,
@@ -24,11 +26,16 @@ from transformer.studies.ablations.statistics import (
     jackknife_error,
     least_permutation_p,
     permutation_p,
+    skewness_score,
+    studentized_bootstrap_p,
+    t_statistic,
     t_test,
 )
 
 MIN_SEEDS_FOR_VERDICT = 3  # paired seeds
 ENOUGH_SEEDS = 5  # the default; with fewer, all runs of one arm may be stuck, and none of another, by chance
+UNEQUAL_SPREADS = 3.0  # a ratio of standard deviations
+EVIDENT_SKEWNESS = 2.0  # standard errors
 ROUNDING = 2.0**-22  # relative: metrics that differ by less are equal, as some are computed in float32
 
 
@@ -109,6 +116,87 @@ class Comparison(NamedTuple):
     def p_adjusted(self) -> float | None:
         """The p-value after Bonferroni's correction; None if no verdict may be given."""
         return None if self.p_value is None else bonferroni_correction(self.p_value, self.num_comparisons)
+
+
+class SecondOpinion(NamedTuple):
+    """What all runs of two arms say about the noise that the t test of their difference takes to be normal.
+
+    Unequal arms with normal noise do it no harm. Where one arm's noise is larger and skewed, so are the differences.
+
+    Attributes:
+        spread_ratio: The standard deviation of the arm's runs over that of the reference's, the geometric mean over
+            tuned values; None without spread.
+        skewness: The skewness of the differences, in standard errors of that of normal noise.
+        p_bootstrap: The p-value of the t statistic by the studentized bootstrap, corrected as that of the t test; None
+            with fewer than `ENOUGH_SEEDS` seeds, or where the t test does not judge.
+    """
+
+    spread_ratio: float | None
+    skewness: float
+    p_bootstrap: float | None
+
+
+def second_opinion(study: StudyResults, pair: Comparison) -> SecondOpinion | None:
+    """Look at the noise of a comparison, in the runs that learned at the selected values and at all that were tried.
+
+    It decides nothing. No test of a few pairs holds its level whatever the noise: a bad run of ten is not to be seen
+    in five that are good.
+
+    Args:
+        study: The results of the study.
+        pair: The comparison.
+
+    Returns:
+        The second opinion; None where no t test is valid.
+    """
+    if pair.test is None or pair.test.p_value is None:
+        return None
+    groups = _paired_values(study, pair)
+    differences = [[value - other for value, other in group] for group in groups]
+    ratios = [
+        math.log(spreads[0] / spreads[1])
+        for group in groups
+        if min(spreads := [np.std(column, ddof=1) for column in zip(*group, strict=True)]) > 0
+    ]
+    p_bootstrap = None
+    if pair.num_seeds >= ENOUGH_SEEDS and any(np.ptp(group) > 0 for group in differences):
+        t = math.copysign(t_statistic(pair.test.p_value, pair.num_seeds), pair.test.mean)
+        p = studentized_bootstrap_p(t, pair.num_seeds, differences)
+        p_bootstrap = bonferroni_correction(p, pair.num_comparisons)
+    ratio = math.exp(math.fsum(ratios) / len(ratios)) if ratios else None
+    return SecondOpinion(ratio, skewness_score(differences), p_bootstrap)
+
+
+def _paired_values(study: StudyResults, pair: Comparison) -> list[list[tuple[float, float]]]:
+    """Return the reported values of both arms by seed: at the selected values, and at all that both tried alike."""
+    tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
+    arms = (pair.arm_name, pair.reference_name)
+    selected: list[Mapping[str, Mapping[str, Any]]] = [
+        {task: study.selected_hyperparameters[arm, task] for task in tasks} for arm in arms
+    ]
+    tried: list[list[Mapping[str, Mapping[str, Any]]]] = [
+        [dict.fromkeys(tasks, hyperparameters)] * len(arms) for hyperparameters in study.spec.combinations()
+    ]
+    groups = []
+    for of_arms in tried if selected in tried else [selected, *tried]:
+        values, others = (
+            _learned_values(study, arm, pair.task_name, by_task) for arm, by_task in zip(arms, of_arms, strict=True)
+        )
+        group = [(value, others[seed]) for seed, value in values.items() if seed in others]
+        if len(group) >= MIN_SEEDS_FOR_VERDICT:
+            groups.append(group)
+    return groups
+
+
+def _learned_values(
+    study: StudyResults, arm: str, task: str | None, hyperparameters_by_task: Mapping[str, Mapping[str, Any]]
+) -> dict[int, float]:
+    """Return the reported values by seed of an arm's runs with some tuned values that learned."""
+    return study.average_over_tasks(
+        lambda name: study.runs_with(arm, name, hyperparameters_by_task[name]),
+        lambda cell: cell.reported_value if has_learned(cell) else None,
+        task,
+    )
 
 
 def compare_arms(study: StudyResults) -> list[Comparison]:

@@ -1,19 +1,29 @@
 """How often a study's design gives a verdict: simulated studies, with and without a difference, judged as the real one.
 
 Every simulated study has the arms, seeds, tasks, tuned values and thresholds of the real one, and goes through the
-functions that give its verdicts. In a study without differences all arms draw from the same runs. A study with one
-shifts the reported values of one arm.
+functions that give its verdicts. In a study without differences the reported means of all arms are equal. A study with
+one shifts the reported values of one arm. How often arms whose means are equal get a verdict depends on their noise, so
+studies are simulated with several kinds.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from transformer.config import MatchesPattern, NonNegativeInt, PositiveFloat, PositiveInt, Range, UserError, hash_config
+from transformer.config import (
+    MatchesPattern,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Range,
+    TupleLimits,
+    UserError,
+    hash_config,
+)
 from transformer.json_reading import read_dataclass
 from transformer.runs.run_directory import write_json
 from transformer.studies.ablations.ablation import Ablation, Direction
@@ -22,11 +32,11 @@ from transformer.studies.ablations.hyperparameter_selection import (
     DIVERGED,
     DONE,
     StudyResults,
+    best_value,
     has_completed_or_diverged,
     has_learned,
     select_hyperparameters,
 )
-from transformer.studies.ablations.registration import registered_study
 from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.statistics import (
     Interval,
@@ -34,12 +44,27 @@ from transformer.studies.ablations.statistics import (
     estimate_discrete_step,
     wilson_interval,
 )
+from transformer.studies.sweeps.trials import to_json_values
 
 FILE = "calibration.json"
 NUM_STUDIES = 2_000
-SEED_CORRELATION = 0.5  # of the runs of two arms with the same seed, where noise is normal
-METRIC_CORRELATION = 0.96  # of both metrics of a run, where noise is normal
-_NOT_OF_THE_DESIGN = ("question", "base", "rule")
+SEED_CORRELATION = 0.5  # of the runs of two arms with the same seed, where noise is made up
+METRIC_CORRELATION = 0.96  # of both metrics of a run, where noise is made up
+SPREAD = 4.0  # of an unstable arm, in standard deviations of the other arms' noise
+BAD_RUN = 14.0  # by how much a bad run is worse than others, in standard deviations of the difference of two arms
+_PENALTY = 10.0  # of all tuned values but the best, in the same unit
+_STUCK, _THRESHOLD = 100.0, 50.0  # of a run that is stuck: its metrics, and beyond what it counts as such
+_QUANTILES = 1_024
+_DESIGN = (
+    "arms",
+    "reference",
+    "tuning_grid",
+    "tasks",
+    "selection_metric",
+    "reported_metric",
+    "learned_threshold",
+    "smallest_effect_of_interest",
+)
 
 Probability = Annotated[float, Range(0.0, 1.0)]
 
@@ -64,27 +89,41 @@ class Rate:
 
 
 @dataclasses.dataclass(frozen=True)
+class Rates:
+    """How often studies with one kind of noise give a verdict.
+
+    Attributes:
+        noise: The noise in words.
+        false_positives: The studies without differences in which an arm got the verdict better or worse over all tasks.
+        false_positives_on_tasks: Those in which an arm got it on a single task; None for one task.
+        deviation: The standard deviation of the paired differences between two arms, in units of the reported metric
+            or, of noise that is made up, of the difference of two arms with normal noise.
+        power: The studies with a difference in which the arm that has it got the verdict better; None without one.
+    """
+
+    noise: str
+    false_positives: Rate
+    false_positives_on_tasks: Rate | None
+    deviation: Annotated[float, Range(0.0, 1e300)]
+    power: Rate | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Calibration:
     """The contents of calibration.json.
 
     Attributes:
         design: The hash of the arms, seeds, tasks, tuned values, metrics and thresholds.
-        num_runs: The number of runs that noise is drawn from; 0 for normal noise.
-        false_positives: The studies without differences in which an arm got the verdict better or worse over all tasks.
-        false_positives_on_tasks: Those in which an arm got it on a single task; None for one task.
-        deviation: The standard deviation of the paired differences between two arms, in units of the reported metric
-            or, of normal noise, of a run's standard deviation.
-        effect: The true difference of the other studies, in `deviation`; None if none was named.
-        power: The studies with that difference in which the arm that has it got the verdict better; None without one.
+        num_runs: The number of runs that the first noise is drawn from; 0 if it is made up.
+        rates: The rates by noise: first that of the runs or, without, normal noise with one clearly best tuned value.
+        effect: The true difference of the studies that measure power, in `deviation` of the first noise; None if none
+            was named.
     """
 
     design: Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
     num_runs: NonNegativeInt
-    false_positives: Rate
-    false_positives_on_tasks: Rate | None
-    deviation: Annotated[float, Range(0.0, 1e300)]
+    rates: Annotated[tuple[Rates, ...], TupleLimits(min_length=1)]
     effect: PositiveFloat | None = None
-    power: Rate | None = None
 
 
 class Pool(NamedTuple):
@@ -92,29 +131,24 @@ class Pool(NamedTuple):
 
     Attributes:
         vectors_RxD: The vectors.
-        kernel_DxD: A matrix whose product with its transpose is the covariance of the noise.
+        kernel_DxN: A matrix whose product with its transpose is the covariance of the noise.
     """
 
     vectors_RxD: np.ndarray
-    kernel_DxD: np.ndarray
+    kernel_DxN: np.ndarray
 
-    def draw(self, random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw some vectors.
-
-        Returns:
-            The rows that were drawn, and the vectors with noise.
-        """
-        rows_N = random.integers(len(self.vectors_RxD), size=count)
-        noise_NxD = random.normal(size=(count, len(self.kernel_DxD))) @ self.kernel_DxD.T
-        return rows_N, self.vectors_RxD[rows_N] + noise_NxD
+    def draw(self, random: np.random.Generator, count: int) -> np.ndarray:
+        """Draw some vectors with noise."""
+        vectors_KxD = self.vectors_RxD[random.integers(len(self.vectors_RxD), size=count)]
+        return vectors_KxD + random.normal(size=(count, self.kernel_DxN.shape[1])) @ self.kernel_DxN.T
 
 
 class Setting(NamedTuple):
-    """The runs that all arms of a simulated study draw from, on one task with one combination of tuned values.
+    """The runs that an arm of a simulated study draws from, on one task with one combination of tuned values.
 
     Attributes:
-        mean_2: The means of the selection and the reported metric.
-        distances: The distances of runs that learned from these means, without what all runs with their seed share.
+        mean_2: The means of the selection and the reported metric of runs that learned.
+        distances: The distances from these means, without what runs with one seed share.
         unlearned_Ux2: The metrics of the runs that were stuck; NaN for those that diverged.
         num_learned: The number of runs that learned.
     """
@@ -129,37 +163,39 @@ class NoiseModel(NamedTuple):
     """The noise of a study.
 
     Attributes:
-        settings: The runs by task and combination of tuned values, in the order of the ablation.
-        seeds: What all runs with one seed share: both metrics of every task.
+        words: What it is.
+        settings: The runs by task, combination of tuned values and arm, in the order of the ablation.
+        seeds: What all runs with one seed share: both metrics of every task and combination, one after the other.
         grids: Of both metrics of every task the step, 0 if it is continuous, and one value.
         limits_2x2: The least and the greatest value of both metrics.
-        num_runs: The number of runs that noise is drawn from; 0 for normal noise.
+        learned_threshold: The value of the selection metric beyond which a run is stuck; None for none.
+        num_runs: The number of runs that noise is drawn from; 0 if it is made up.
     """
 
-    settings: Sequence[Sequence[Setting]]
+    words: str
+    settings: Sequence[Sequence[Sequence[Setting]]]
     seeds: Pool
     grids_Tx2x2: np.ndarray
     limits_2x2: np.ndarray
-    num_runs: int
+    learned_threshold: float | None
+    num_runs: int = 0
 
 
 def calibrate(
     spec: Ablation,
-    base: Mapping[str, Any],
     cells: Sequence[RunResult] = (),
     effect: float | None = None,
     num_studies: int | None = None,
 ) -> Calibration:
-    """Measure how often a design gives a verdict where no arm differs, and where one does.
+    """Measure how often a design gives a verdict where the means of all arms are equal, and where one is better.
 
     Args:
         spec: The ablation.
-        base: The base config.
-        cells: The results of its runs. Noise is drawn from them if they show the noise of every task, else it is
-            normal.
+        cells: The results of its runs. The first noise is drawn from them if they show the noise of every task.
         effect: The difference of the studies that measure power, in standard deviations of the paired differences;
             None for `smallest_effect_of_interest`, if noise is drawn from runs and it is set, else for no power.
-        num_studies: The number of studies without a difference, and of those with one; by default `NUM_STUDIES`.
+        num_studies: The number of studies without a difference with each noise, and of those with one; by default
+            `NUM_STUDIES`.
 
     Returns:
         The calibration; the same for the same arguments.
@@ -169,38 +205,43 @@ def calibrate(
     """
     check_seeds(spec)
     num_studies = num_studies or NUM_STUDIES
-    design, model = hash_design(spec, base), noise_from_runs(select_hyperparameters(spec, cells))
-    if model is None:
-        # The threshold has the metric's units, which normal noise has not.
-        spec, model = dataclasses.replace(spec, learned_threshold=None), normal_noise(spec)
-    random = np.random.default_rng(int(design[:16], 16))
-    false, on_tasks, variances = 0, 0, []
+    design, of_runs = hash_design(spec), noise_from_runs(select_hyperparameters(spec, cells))
+    models = [*([of_runs] if of_runs else ()), *made_up_noise(spec)]
+    rates = []
+    for number, model in enumerate(models):
+        random = np.random.default_rng([int(design[:16], 16), number])
+        rates.append(_false_positives(spec, model, random, num_studies))
+        if number:
+            continue
+        deviation = rates[0].deviation
+        if effect is None and of_runs and spec.smallest_effect_of_interest is not None and deviation:
+            effect = spec.smallest_effect_of_interest / deviation
+        if effect is not None:
+            seen = sum(
+                simulate(spec, model, random, effect * deviation)[0].verdict == "better" for _ in range(num_studies)
+            )
+            rates[0] = dataclasses.replace(rates[0], power=_rate(seen, num_studies))
+    return Calibration(design, models[0].num_runs, tuple(rates), effect)
+
+
+def _false_positives(spec: Ablation, model: NoiseModel, random: np.random.Generator, num_studies: int) -> Rates:
+    """Count the studies without a difference that claim one."""
+    overall, on_tasks, variances = 0, 0, []
     for _ in range(num_studies):
         pairs = simulate(spec, model, random)
-        false += _claims_any(pair for pair in pairs if pair.task_name is None)
+        overall += _claims_any(pair for pair in pairs if pair.task_name is None)
         on_tasks += _claims_any(pair for pair in pairs if pair.task_name is not None)
         variances += [
             pair.test.standard_deviation**2
             for pair in pairs
             if pair.task_name is None and pair.test is not None and not pair.diverged_seeds
         ]
-    deviation = math.sqrt(math.fsum(variances) / len(variances)) if variances else 0.0
-    if effect is None and model.num_runs and spec.smallest_effect_of_interest is not None and deviation:
-        effect = spec.smallest_effect_of_interest / deviation
-    calibration = Calibration(
-        design=design,
-        num_runs=model.num_runs,
-        false_positives=_rate(false, num_studies),
-        false_positives_on_tasks=_rate(on_tasks, num_studies) if len(spec.tasks) > 1 else None,
-        deviation=deviation,
+    return Rates(
+        model.words,
+        _rate(overall, num_studies),
+        _rate(on_tasks, num_studies) if len(spec.tasks) > 1 else None,
+        math.sqrt(math.fsum(variances) / len(variances)) if variances else 0.0,
     )
-    if effect is None:
-        return calibration
-    seen = 0
-    for _ in range(num_studies):
-        arm, *_ = simulate(spec, model, random, effect * deviation)
-        seen += arm.verdict == "better"
-    return dataclasses.replace(calibration, effect=effect, power=_rate(seen, num_studies))
 
 
 def check_seeds(spec: Ablation) -> None:
@@ -216,10 +257,10 @@ def check_seeds(spec: Ablation) -> None:
         )
 
 
-def hash_design(spec: Ablation, base: Mapping[str, Any]) -> str:
+def hash_design(spec: Ablation) -> str:
     """Return the hash of what a calibration depends on."""
-    study = registered_study(spec, base)
-    return hash_config({name: value for name, value in study.items() if name not in _NOT_OF_THE_DESIGN})
+    design = {name: getattr(spec, name) for name in _DESIGN}
+    return hash_config(to_json_values({**design, "seeds": sorted(spec.seeds), "direction": spec.direction.value}))
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
@@ -238,58 +279,127 @@ def read_calibration(path: Path) -> Calibration | None:
 
 
 def describe_calibration(spec: Ablation, calibration: Calibration) -> list[str]:
-    """Say what a calibration found, one sentence each: false positives, then power."""
-    false, on_tasks = calibration.false_positives, calibration.false_positives_on_tasks
-    noise = (
-        f"noise drawn from {calibration.num_runs} of its runs"
-        if calibration.num_runs
-        else f"normal noise, correlated by {SEED_CORRELATION:g} between arms with the same seed"
-    )
+    """Say what a calibration found, one sentence each: false positives, power, false positives with other noise."""
+    first, *others = calibration.rates
+    false, on_tasks = first.false_positives, first.false_positives_on_tasks
     single = f", and {_describe_rate(on_tasks)} claimed one on a single task" if on_tasks else ""
     sentences = [
         f"In {false.num_studies:,} simulated studies without differences, {_describe_rate(false)} claimed one{single} "
-        f"({noise})."
+        f"({first.noise})."
     ]
-    power, effect = calibration.power, calibration.effect
+    power, effect = first.power, calibration.effect
     if power is not None and effect is not None:
-        unit = f" ({effect * calibration.deviation:.3g} in {spec.reported_metric})" if calibration.num_runs else ""
+        unit = f" ({effect * first.deviation:.3g} in {spec.reported_metric})" if calibration.num_runs else ""
         sentences.append(
             f"In {power.num_studies:,} in which one arm is better by {effect:.3g} standard deviations of the paired "
             f"differences{unit}, {_describe_rate(power)} saw it."
         )
+    if others:
+        told = "; ".join(f"{each.noise}: {_describe_shares(each)}" for each in others)
+        sentences.append(f"In {false.num_studies:,} studies each of equal means with other noise, claims of {told}.")
     return sentences
+
+
+def _describe_shares(rates: Rates) -> str:
+    """Describe rates in short: "0.5% (95% interval 0.3 to 1.0%)", with that on single tasks if there are several."""
+    on_tasks = rates.false_positives_on_tasks
+    single = f", {_describe_share(on_tasks)} on a single task" if on_tasks else ""
+    return f"{_describe_share(rates.false_positives)}{single}"
 
 
 # --- The noise
 
 
-def normal_noise(spec: Ablation) -> NoiseModel:
-    """Return normal noise of deviation 1, in which tuned values make no difference.
+def made_up_noise(spec: Ablation) -> list[NoiseModel]:
+    """Return kinds of noise of deviation 1 in which the means of all arms are equal.
 
     The runs of two arms with the same seed are correlated by `SEED_CORRELATION`, and both metrics of a run by
-    `METRIC_CORRELATION`.
+    `METRIC_CORRELATION`. Of several tuned values one is clearly the best, and so is selected by every arm, but in a
+    kind in which all are equally good, and what differs is the luck of their runs.
     """
-    covariance_2x2 = np.array([[1.0, METRIC_CORRELATION], [METRIC_CORRELATION, 1.0]])
-    shared_2x2, own_2x2 = (
-        np.linalg.cholesky(share * covariance_2x2) for share in (SEED_CORRELATION, 1 - SEED_CORRELATION)
+    bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
+    normal = Pool(np.zeros((1, 2)), _root(1 - SEED_CORRELATION))
+    # The waiting time is skewed: most runs are a little better than the mean, and a few much worse.
+    waiting_Q = -np.log1p(-(np.arange(_QUANTILES) + 0.5) / _QUANTILES)
+    skewed_Q = bad * (waiting_Q - waiting_Q.mean()) / waiting_Q.std()
+    own = 1 - SEED_CORRELATION
+    skewed = Pool(
+        np.sqrt(own * METRIC_CORRELATION) * np.stack([skewed_Q] * 2, axis=1),
+        np.sqrt(own * (1 - METRIC_CORRELATION)) * np.eye(2),
     )
-    setting = Setting(np.zeros(2), Pool(np.zeros((1, 2)), own_2x2), np.zeros((0, 2)), 1)
+    unstable = Pool(SPREAD * skewed.vectors_RxD, SPREAD * skewed.kernel_DxN)
+    one_in_ten_R = bad * BAD_RUN * (np.arange(10) == 0)
+    with_bad_runs = normal._replace(vectors_RxD=np.stack([one_in_ten_R - one_in_ten_R.mean()] * 2, axis=1))
+    tuned = len(list(spec.combinations())) > 1
+    best = ", one clearly best tuned value" if tuned else ""
+    stuck_Ux2 = np.full((2, 2), bad * _STUCK)
+    kinds = [
+        _made_up(
+            spec, f"normal noise, correlated by {SEED_CORRELATION:g} between arms with the same seed{best}", normal
+        ),
+        *([_made_up(spec, "normal noise, all tuned values equally good", normal, penalty=0.0)] if tuned else ()),
+        _made_up(spec, f"skewed noise, in one arm with {SPREAD:g} times the spread", skewed, unstable),
+        _made_up(spec, "one arm in which a run of ten is bad", normal, with_bad_runs),
+        _made_up(spec, "two runs of five stuck in every arm", normal, unlearned_Ux2=stuck_Ux2),
+    ]
+    return kinds
+
+
+def _root(variance: float) -> np.ndarray:
+    """Return a root of the covariance of both metrics, each with this variance."""
+    return np.linalg.cholesky(variance * np.array([[1.0, METRIC_CORRELATION], [METRIC_CORRELATION, 1.0]]))
+
+
+def _made_up(
+    spec: Ablation,
+    words: str,
+    noise: Pool,
+    of_one_arm: Pool | None = None,
+    penalty: float = _PENALTY,
+    unlearned_Ux2: np.ndarray | None = None,
+) -> NoiseModel:
+    """Return a model in which one arm, not the reference, may have noise of its own.
+
+    Args:
+        spec: The ablation.
+        words: What the noise is.
+        noise: The noise of all arms.
+        of_one_arm: That of the first arm besides the reference; None for that of the others.
+        penalty: By how much all combinations of tuned values but the first are worse.
+        unlearned_Ux2: The metrics of as many runs as are stuck of every five; None for none.
+    """
+    bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
+    other = next(arm for arm in spec.arms if arm != spec.reference)
+    distances = [of_one_arm if of_one_arm is not None and arm == other else noise for arm in spec.arms]
+    unlearned_Ux2 = np.zeros((0, 2)) if unlearned_Ux2 is None else unlearned_Ux2
+    settings = [
+        [
+            Setting(np.full(2, bad * penalty * (number > 0)), each, unlearned_Ux2, 5 - len(unlearned_Ux2))
+            for each in distances
+        ]
+        for number, _ in enumerate(spec.combinations())
+    ]
     tasks = len(spec.tasks)
+    shared = np.tile(_root(SEED_CORRELATION), (len(settings), 1))  # by all combinations alike
     return NoiseModel(
-        [[setting] * len(list(spec.combinations()))] * tasks,
-        Pool(np.zeros((1, 2 * tasks)), np.kron(np.eye(tasks), shared_2x2)),
+        words,
+        [settings] * tasks,
+        Pool(np.zeros((1, 2 * len(settings) * tasks)), np.kron(np.eye(tasks), shared)),
         np.zeros((tasks, 2, 2)),
         np.array([[-math.inf, math.inf]] * 2),
-        0,
+        # The study's own threshold has the metric's units, which this noise has not.
+        bad * _THRESHOLD if len(unlearned_Ux2) and spec.learned_threshold is not None else None,
     )
 
 
 def noise_from_runs(study: StudyResults) -> NoiseModel | None:
     """Estimate the noise of a study from its runs.
 
-    On each task, the metrics of a run that learned are the mean of its arm and combination, what all runs with its seed
-    share, and a rest. Arms and seeds take degrees of freedom from the rests, which are larger by that. Every arm draws
-    from the rests of all arms with the same combination. A run that diverged or was stuck is drawn as such.
+    On each task, the metrics of a run that learned are the mean of its arm and combination, what the runs of all arms
+    with its seed and combination share, and a rest. An arm keeps its own means but for a shift, after which all arms
+    are as good at their selected values as the best. It draws from its own rests of all combinations, in the size of
+    those of the combination, so that an arm that is unstable or skewed stays so. It diverges and is stuck as often as
+    its own runs, and at its selected values as often as those of all arms at theirs.
 
     Args:
         study: The results of the study.
@@ -315,58 +425,162 @@ def noise_from_runs(study: StudyResults) -> NoiseModel | None:
     ]
     seeds_SxD = np.array([np.concatenate([of_task[seed] for of_task in shared]) for seed in seeds])
     return NoiseModel(
+        f"noise drawn from {len(ended)} of its runs, each arm's from its own",
         [settings for settings, _, _ in known],
-        Pool(seeds_SxD, np.zeros((seeds_SxD.shape[1],) * 2)),
+        Pool(seeds_SxD, np.zeros((seeds_SxD.shape[1], 0))),
         np.array([grids_2x2 for _, _, grids_2x2 in known]),
         np.array(limits),
+        spec.learned_threshold,
         len(ended),
     )
 
 
-def _task_noise(study: StudyResults, task: str) -> tuple[list[Setting], dict[int, np.ndarray], np.ndarray] | None:
-    """Return the settings of a task, what runs with a seed share, and the grids of both metrics."""
+def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], dict[int, np.ndarray], np.ndarray] | None:
+    """Return the settings of a task, what runs with a seed share by combination, and the grids of both metrics."""
     spec = study.spec
     learned: list[list[dict[int, np.ndarray]]] = []  # by combination and arm: the metrics by seed
     unlearned: list[list[np.ndarray]] = []
     for hyperparameters in spec.combinations():
-        arms = [study.runs_with(arm, task, hyperparameters) for arm in spec.arms]
-        learned.append([{cell.seed: _metrics(cell) for cell in cells if has_learned(cell)} for cells in arms])
-        ended = [cell for cells in arms for cell in cells if has_completed_or_diverged(cell)]
-        unlearned.append([_metrics(cell) for cell in ended if not has_learned(cell)])
-    if not all(any(of_arms) or failed for of_arms, failed in zip(learned, unlearned, strict=True)):
-        return None
-    usable = [runs for of_arms in learned for runs in of_arms if len(runs) > 1]
-    distances = [{seed: value_2 - _mean(runs) for seed, value_2 in runs.items()} for runs in usable]
-    count, seeds = sum(map(len, usable)), {seed for runs in usable for seed in runs}
-    freedom = count - len(usable) - (len(seeds) - 1)
-    if freedom < 1:
-        return None
-    shared = {seed: np.mean([each[seed] for each in distances if seed in each], axis=0) for seed in seeds}
-    wider = math.sqrt(count / freedom)
-    settings, every = [], []
-    for of_arms, failed in zip(learned, unlearned, strict=True):
-        rests = [
-            wider * (value_2 - _mean(runs) - shared[seed])
-            for runs in of_arms
-            if len(runs) > 1
-            for seed, value_2 in runs.items()
+        ended = [
+            [cell for cell in study.runs_with(arm, task, hyperparameters) if has_completed_or_diverged(cell)]
+            for arm in spec.arms
         ]
-        every += rests
-        means = [_mean(runs) for runs in of_arms if runs]
-        unlearned_Ux2 = np.array(failed).reshape(-1, 2)
-        settings.append(
-            Setting(np.mean(means, axis=0), _smoothed(rests), unlearned_Ux2, sum(map(len, of_arms)))
-            if means
-            else Setting(np.zeros(2), _smoothed([]), unlearned_Ux2, 0)
+        learned.append([{cell.seed: _metrics(cell) for cell in cells if has_learned(cell)} for cells in ended])
+        unlearned.append(
+            [np.array([_metrics(cell) for cell in cells if not has_learned(cell)]).reshape(-1, 2) for cells in ended]
         )
-    # A combination with single runs only has the noise of the others.
+        if not any(ended):
+            return None
+    usable = [runs for of_arms in learned for runs in of_arms if len(runs) > 1]
+    seeds = [seed for seed in spec.seeds if any(seed in runs for runs in usable)]
+    if not usable or sum(len(runs) - 1 for runs in usable) < len(seeds):
+        return None
+    shared_CxSx2, rests = _rests(learned, seeds)
+    selected = [
+        next(
+            number
+            for number, hyperparameters in enumerate(spec.combinations())
+            if hyperparameters == study.selected_hyperparameters[arm, task]
+        )
+        for arm in spec.arms
+    ]
+    at_best = [_mean(learned[number][arm]) for arm, number in enumerate(selected) if learned[number][arm]]
+    best_2 = np.array([best_value(spec, column) for column in zip(*(each.tolist() for each in at_best), strict=True)])
     settings = [
-        each._replace(distances=_smoothed(every)) if each.num_learned and not len(each.distances.vectors_RxD) else each
-        for each in settings
+        [_setting(learned, unlearned, rests, combination, arm, selected, best_2) for arm in range(len(spec.arms))]
+        for combination in range(len(learned))
     ]
     values_Rx2 = np.array([value_2 for of_arms in learned for runs in of_arms for value_2 in runs.values()])
     steps = [estimate_discrete_step(values_Rx2[:, column].tolist()) for column in range(2)]
+    shared = {seed: shared_CxSx2[:, number].ravel() for number, seed in enumerate(seeds)}
     return settings, shared, np.stack([steps, values_Rx2[0]], axis=1)
+
+
+def _setting(
+    learned: Sequence[Sequence[Mapping[int, np.ndarray]]],
+    unlearned: Sequence[Sequence[np.ndarray]],
+    rests: Mapping[tuple[int, int], np.ndarray],
+    combination: int,
+    arm: int,
+    selected: Sequence[int],
+    best_2: np.ndarray,
+) -> Setting:
+    """Return what an arm draws from with one combination, moved so that it is as good as the best at its selected one.
+
+    Args:
+        learned: The metrics of the runs that learned by combination, arm and seed.
+        unlearned: Those of the others, by combination and arm.
+        rests: The rests of the first, by combination and arm.
+        combination: The combination.
+        arm: The arm.
+        selected: The selected combination of each arm.
+        best_2: The means of the best arm at its selected combination.
+    """
+    distances = _smoothed(_rests_of_arm(rests, combination, arm))
+    own, at_selected = learned[combination][arm], learned[selected[arm]][arm]
+    if combination == selected[arm]:
+        all_unlearned_Ux2 = np.concatenate([unlearned[number][other] for other, number in enumerate(selected)])
+        count = sum(len(learned[number][other]) for other, number in enumerate(selected))
+        return Setting(best_2, distances, all_unlearned_Ux2, count)
+    shift_2 = best_2 - _mean(at_selected) if at_selected else np.zeros(2)
+    mean_2 = _mean(own) + shift_2 if own else np.zeros(2)
+    if not own and not len(unlearned[combination][arm]):  # without a run of its own it has those of all arms
+        return Setting(
+            np.mean([_mean(runs) for runs in learned[combination] if runs] or [np.zeros(2)], axis=0),
+            distances,
+            np.concatenate(unlearned[combination]),
+            sum(map(len, learned[combination])),
+        )
+    return Setting(mean_2, distances, unlearned[combination][arm], len(own))
+
+
+def _rests(
+    learned: Sequence[Sequence[Mapping[int, np.ndarray]]], seeds: Sequence[int]
+) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
+    """Return what runs share by combination and seed, and the rests by combination and arm with two runs or more."""
+    shared_CxSx2, rests = np.zeros((len(learned), len(seeds), 2)), {}
+    for combination, of_arms in enumerate(learned):
+        arms = [arm for arm, runs in enumerate(of_arms) if len(runs) > 1]
+        if not arms:
+            continue
+        distances_AxSx2 = np.full((len(arms), len(seeds), 2), np.nan)
+        for row, arm in enumerate(arms):
+            for seed, value_2 in of_arms[arm].items():
+                distances_AxSx2[row, seeds.index(seed)] = value_2 - _mean(of_arms[arm])
+        own_AxSx2 = np.empty_like(distances_AxSx2)
+        for column in range(2):
+            separated = _separate_seeds(distances_AxSx2[..., column])
+            shared_CxSx2[combination, :, column], own_AxSx2[..., column] = separated
+        for arm, own_Sx2 in zip(arms, own_AxSx2, strict=True):
+            rests[combination, arm] = own_Sx2[~np.isnan(own_Sx2[:, 0])]
+    return shared_CxSx2, rests
+
+
+def _separate_seeds(distances_AxS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Separate the distances of some arms' runs from their means into what seeds share and the arms' own noise.
+
+    Runs of two arms with the same seed covary by what they share, so the variance of an arm's own noise is that of its
+    distances less this covariance. What runs share is the mean of the arms, weighted by the inverse of these variances;
+    the rests are widened to have them.
+
+    Args:
+        distances_AxS: The distances by arm and seed; NaN without.
+
+    Returns:
+        What is shared by seed, and the rests by arm and seed.
+    """
+    known_AxS = ~np.isnan(distances_AxS)
+    values_AxS = np.where(known_AxS, distances_AxS, 0.0)
+    covariance_AxA = values_AxS @ values_AxS.T / np.maximum(known_AxS.astype(float) @ known_AxS.T - 1, 1)
+    variance_A, arms = covariance_AxA.diagonal(), len(covariance_AxA)
+    covariance = (covariance_AxA.sum() - variance_A.sum()) / max(arms * (arms - 1), 1)
+    own_A = np.maximum(variance_A - covariance, 0.0)
+    if own_A.any():  # where an arm's was below 0, the sum of all is kept
+        own_A *= max(variance_A.sum() - arms * covariance, 0.0) / own_A.sum()
+    weights_AxS = known_AxS / np.maximum(own_A, max(1e-6 * own_A.max(), 1e-300))[:, None]
+    shared_S = np.zeros(distances_AxS.shape[1])
+    if arms > 1:
+        shared_S = (weights_AxS * values_AxS).sum(axis=0) / np.maximum(weights_AxS.sum(axis=0), 1e-300)
+    rests_AxS = np.where(known_AxS, values_AxS - shared_S, 0.0)
+    mean_A = (rests_AxS**2).sum(axis=1) / known_AxS.sum(axis=1)
+    factors_A = np.sqrt(own_A / np.where(mean_A > 0, mean_A, 1.0))
+    return shared_S, np.where(known_AxS, factors_A[:, None] * rests_AxS, np.nan)
+
+
+def _rests_of_arm(rests: Mapping[tuple[int, int], np.ndarray], combination: int, arm: int) -> np.ndarray:
+    """Return the rests of an arm with all combinations, each in the size of those with one.
+
+    An arm without rests with the combination has the size of the others' with it or, without any, with all.
+    """
+
+    def size(each_Rx2: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.mean(each_Rx2**2, axis=0))
+
+    of_arm = [rest for (_, other), rest in rests.items() if other == arm] or list(rests.values())
+    alike = [rests[combination, arm]] if (combination, arm) in rests else []
+    alike = alike or [rest for (other, _), rest in rests.items() if other == combination] or list(rests.values())
+    size_2 = np.sqrt(np.mean([size(rest) ** 2 for rest in alike], axis=0))
+    return np.concatenate([size_2 * rest / np.where(size(rest) > 0, size(rest), 1.0) for rest in of_arm])
 
 
 def _metrics(cell: RunResult) -> np.ndarray:
@@ -381,16 +595,16 @@ def _mean(runs: Mapping[int, np.ndarray]) -> np.ndarray:
     return np.mean(list(runs.values()), axis=0)
 
 
-def _smoothed(vectors: Sequence[np.ndarray]) -> Pool:
-    """Return a pool whose noise has the bandwidth of Scott (1992), and which has the covariance of its vectors."""
-    if not len(vectors):
-        return Pool(np.zeros((0, 2)), np.zeros((2, 2)))
-    vectors_Rx2 = np.array(vectors)
-    width = len(vectors) ** (-1 / 6)
-    covariance_2x2 = vectors_Rx2.T @ vectors_Rx2 / len(vectors)
+def _smoothed(vectors_Rx2: np.ndarray) -> Pool:
+    """Return a pool that has the covariance of its vectors, and whose noise has half the bandwidth of Scott (1992).
+
+    His bandwidth, that of normal vectors, would make skewed ones normal.
+    """
+    width = len(vectors_Rx2) ** (-1 / 6) / 2
+    covariance_2x2 = vectors_Rx2.T @ vectors_Rx2 / len(vectors_Rx2)
     values_2, axes_2x2 = np.linalg.eigh(covariance_2x2)  # of a singular one too
     root_2x2 = axes_2x2 * np.sqrt(np.maximum(values_2, 0))
-    shrunk = math.sqrt(1 + width**2)
+    shrunk = math.sqrt(1 + width**2)  # what is added would make the vectors larger
     return Pool(vectors_Rx2 / shrunk, width * root_2x2 / shrunk)
 
 
@@ -411,17 +625,19 @@ def simulate(
     Returns:
         The comparisons, as `compare_arms` returns them: that of this arm first.
     """
+    spec = dataclasses.replace(spec, learned_threshold=model.learned_threshold)
     better = next(arm for arm in spec.arms if arm != spec.reference)
     gain = -difference if spec.direction is Direction.MINIMIZE else difference
-    _, shared_SxD = model.seeds.draw(random, len(spec.seeds))
+    combinations = list(spec.combinations())
+    shared_SxTxCx2 = model.seeds.draw(random, len(spec.seeds)).reshape(-1, len(spec.tasks), len(combinations), 2)
     cells = []
     for number, (task, settings) in enumerate(zip(spec.tasks, model.settings, strict=True)):
-        shared_Sx2 = shared_SxD[:, 2 * number : 2 * number + 2]
-        for hyperparameters, setting in zip(spec.combinations(), settings, strict=True):
-            values_AxSx2 = _draw(setting, random, shared_Sx2, len(spec.arms))
-            for arm, of_arm_Sx2 in zip(spec.arms, values_AxSx2, strict=True):
-                gain_2 = np.array([0.0, gain if arm == better else 0.0])
-                measured_Sx2 = _measured(of_arm_Sx2 + gain_2, model.grids_Tx2x2[number], model.limits_2x2)
+        for combination, (hyperparameters, of_arms) in enumerate(zip(combinations, settings, strict=True)):
+            shared_Sx2 = shared_SxTxCx2[:, number, combination]
+            for arm, setting in zip(spec.arms, of_arms, strict=True):
+                values_Sx2 = _draw(setting, random, shared_Sx2)
+                values_Sx2[:, 1] += gain if arm == better else 0.0
+                measured_Sx2 = _measured(values_Sx2, model.grids_Tx2x2[number], model.limits_2x2)
                 for seed, (chosen_by, reported) in zip(spec.seeds, measured_Sx2.tolist(), strict=True):
                     state = DIVERGED if math.isnan(reported) else DONE
                     cells.append(
@@ -430,25 +646,23 @@ def simulate(
     return compare_arms(select_hyperparameters(spec, cells))
 
 
-def _draw(setting: Setting, random: np.random.Generator, shared_Sx2: np.ndarray, arms: int) -> np.ndarray:
-    """Draw the metrics of runs by arm and seed; NaN of those that diverge."""
-    shape, unlearned = (arms, len(shared_Sx2)), len(setting.unlearned_Ux2)
-    rows_AxS = random.integers(setting.num_learned + unlearned, size=shape)
-    if setting.num_learned:
-        _, distances_Nx2 = setting.distances.draw(random, rows_AxS.size)
-        learned_AxSx2 = setting.mean_2 + shared_Sx2 + distances_Nx2.reshape(*shape, 2)
-    else:
-        learned_AxSx2 = np.zeros((*shape, 2))
+def _draw(setting: Setting, random: np.random.Generator, shared_Sx2: np.ndarray) -> np.ndarray:
+    """Draw the metrics of an arm's runs by seed; NaN of those that diverge."""
+    learned_Sx2 = setting.mean_2 + shared_Sx2 + setting.distances.draw(random, len(shared_Sx2))
+    unlearned = len(setting.unlearned_Ux2)
     if not unlearned:
-        return learned_AxSx2
-    others_AxSx2 = setting.unlearned_Ux2[np.maximum(rows_AxS - setting.num_learned, 0)]
-    return np.where((rows_AxS < setting.num_learned)[..., None], learned_AxSx2, others_AxSx2)
+        return learned_Sx2
+    rows_S = random.integers(setting.num_learned + unlearned, size=len(shared_Sx2))
+    others_Sx2 = setting.unlearned_Ux2[np.maximum(rows_S - setting.num_learned, 0)]
+    return np.where((rows_S < setting.num_learned)[:, None], learned_Sx2, others_Sx2)
 
 
 def _measured(values_Sx2: np.ndarray, grids_2x2: np.ndarray, limits_2x2: np.ndarray) -> np.ndarray:
     """Round the values of discrete metrics to those that they can have."""
     steps_2, origins_2 = grids_2x2.T
     discrete_2 = steps_2 > 0
+    if not discrete_2.any():
+        return values_Sx2
     safe_2 = np.where(discrete_2, steps_2, 1.0)
     rounded_Sx2 = origins_2 + np.round((values_Sx2 - origins_2) / safe_2) * safe_2
     return np.where(discrete_2, np.clip(rounded_Sx2, *limits_2x2.T), values_Sx2)
@@ -465,4 +679,14 @@ def _rate(count: int, of: int) -> Rate:
 
 def _describe_rate(rate: Rate) -> str:
     """Describe a rate: "97 (4.9%, 95% interval 4.0 to 5.9%)"."""
-    return f"{rate.count:,} ({100 * rate.rate:.1f}%, 95% interval {100 * rate.low:.1f} to {100 * rate.high:.1f}%)"
+    return f"{rate.count:,} ({_describe_percentage(rate)})"
+
+
+def _describe_share(rate: Rate) -> str:
+    """Describe a rate without its count: "4.9% (95% interval 4.0 to 5.9%)"."""
+    share, interval = _describe_percentage(rate).split(", ")
+    return f"{share} ({interval})"
+
+
+def _describe_percentage(rate: Rate) -> str:
+    return f"{100 * rate.rate:.1f}%, 95% interval {100 * rate.low:.1f} to {100 * rate.high:.1f}%"

@@ -1,5 +1,6 @@
 """Read the results of an ablation's runs from their run directories."""
 
+import datetime
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from transformer.attention.statistics import ENTROPY, FIRST_TOKEN
 from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_reading import read_records
-from transformer.runs.run_directory import RunDirectory, RunStart
+from transformer.runs.run_directory import RunDirectory, RunStart, parse_time
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_plan import PlannedRun
 from transformer.studies.ablations.run_result import Point, RunResult
@@ -34,6 +35,7 @@ class EndedRun(NamedTuple):
         path: The run directory.
         directory: The run directory, as shown.
         command: The command that trains it again.
+        attempt_times: When its attempts began, in seconds since 1970; None for an unreadable one.
     """
 
     planned: PlannedRun
@@ -41,6 +43,7 @@ class EndedRun(NamedTuple):
     path: Path
     directory: str
     command: str
+    attempt_times: Sequence[float | None] = ()
 
 
 def collect_results(spec: Ablation, ended: Sequence[EndedRun]) -> list[RunResult]:
@@ -119,6 +122,30 @@ def head_statistics_over_training(maps: Path) -> dict[str, dict[str, tuple[Point
     return curves
 
 
+def first_start_of_run(path: Path, attempt_times: Sequence[float | None]) -> datetime.datetime | None:
+    """Return when a run first began, by its own starts and by the trial store, in UTC.
+
+    Args:
+        path: The run directory.
+        attempt_times: When its attempts began, in seconds since 1970, by the trial store; None for an unreadable one.
+
+    Returns:
+        The earliest time; None if there is none, or one of them is not readable and might be earlier.
+    """
+    times = [parse_time(start.started) for start in RunDirectory(path).starts()]
+    times += [None if seconds is None else _utc_time(seconds) for seconds in attempt_times]
+    known = [time for time in times if time is not None]
+    return min(known) if known and len(known) == len(times) else None
+
+
+def _utc_time(seconds: float) -> datetime.datetime | None:
+    """Return the time of some seconds since 1970; None beyond the year 9999."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 def collect_provenance(directories: Sequence[Path]) -> dict[str, Any]:
     """Collect the hardware, commit and package versions of some runs; if they differ, all of them are listed."""
     starts = [start for directory in directories for start in RunDirectory(directory).starts()]
@@ -137,6 +164,7 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
     if ended.state == "done":
         _check_reported(spec, records, planned)
     of_choice = metric_curve(records, spec.selection_metric)
+    provenance, started = collect_provenance([ended.path]), first_start_of_run(ended.path, ended.attempt_times)
     flops = [value for _, value in metric_curve(records, "train/flops_per_step")]
     return RunResult(
         arm_name=planned.arm_name,
@@ -153,6 +181,9 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
         directory=ended.directory,
         command=ended.command,
         trust_flags=shlex.join(trust_flags(planned.trial.config)),
+        started=None if started is None else started.isoformat(timespec="seconds"),
+        commit=provenance["commit"],
+        hardware=provenance["hardware"],
     )
 
 

@@ -143,7 +143,11 @@ def compute_initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
     if not experiment.initialize_from.run:
         return make(key).params
     taken, _ = load_variables_from_source(
-        experiment.initialize_from, model, jax.eval_shape(model.init, key), lambda: make(key)
+        experiment.initialize_from,
+        model,
+        jax.eval_shape(model.init, key),
+        lambda: make(key),
+        class_names=task.interface.class_names,
     )
     return taken.params
 

@@ -13,7 +13,7 @@ from transformer.studies.ablations.statistics import SIGNIFICANCE, Interval, Mea
 
 _BEFORE, _AFTER = (
     ("arm", "task", "seed"),
-    ("state", "selection_value", "reported_value", "steps", "directory", "command"),
+    ("state", "selection_value", "reported_value", "steps", "started", "commit", "hardware", "directory", "command"),
 )
 
 

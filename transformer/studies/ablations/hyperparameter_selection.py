@@ -264,7 +264,9 @@ def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyR
 
 
 def _judged(spec: Ablation, cell: RunResult) -> RunResult:
-    cell = cell._replace(selection_value=_finite(cell.selection_value), reported_value=_finite(cell.reported_value))
+    selection_value, reported_value = _finite(cell.selection_value), _finite(cell.reported_value)
+    if selection_value is not cell.selection_value or reported_value is not cell.reported_value:
+        cell = cell._replace(selection_value=selection_value, reported_value=reported_value)
     if has_completed(cell) and cell.reported_value is None:
         return cell._replace(state=DIVERGED)
     limit, value = spec.learned_threshold, cell.selection_value
@@ -285,11 +287,20 @@ def missing_runs(study: StudyResults, arm: str, tasks: Iterable[str]) -> list[Mi
     Returns:
         The runs, seed by seed.
     """
-    spec = study.spec
+    spec, tasks = study.spec, list(tasks)
+    combinations = [_words(hyperparameters) for hyperparameters in spec.combinations()]
+    ended = sum(
+        has_completed_or_diverged(cell)
+        for task in tasks
+        for words in combinations
+        for cell in study.runs_by_setting.get((arm, task, words), ())
+    )
+    if ended == len(tasks) * len(combinations) * len(spec.seeds):
+        return []
     states = {
         (task, words): {cell.seed: cell for cell in study.runs_by_setting.get((arm, task, words), ())}
         for task in tasks
-        for words in map(_words, spec.combinations())
+        for words in combinations
     }
     return [
         MissingRun(task, seed, hyperparameters, cell is not None and cell.state == FAILED)
@@ -342,23 +353,29 @@ def _choice(spec: Ablation, combinations: Sequence[_Tried], seeds: set[int]) -> 
     if len(combinations) == 1:
         return combinations[0][0]
     sign = 1 if spec.direction is Direction.MINIMIZE else -1
-    tried = [(hyperparameters, [cell for cell in runs if cell.seed in seeds]) for hyperparameters, runs in combinations]
-
-    def learned(runs: Sequence[RunResult]) -> dict[int, float]:
-        values = {cell.seed: cell.selection_value for cell in runs if has_learned(cell)}
-        return {seed: sign * value for seed, value in values.items() if value is not None}
-
+    tried = [
+        (
+            hyperparameters,
+            runs,
+            {
+                cell.seed: sign * cell.selection_value
+                for cell in runs
+                if cell.seed in seeds and has_learned(cell) and cell.selection_value is not None
+            },
+        )
+        for hyperparameters, runs in combinations
+    ]
     worst: dict[int, float] = {}
-    for _, runs in tried:
-        for seed, value in learned(runs).items():
+    for _, _, learned in tried:
+        for seed, value in learned.items():
             worst[seed] = max(value, worst.get(seed, value))
 
-    def rank(entry: _Tried) -> tuple[int, float, int]:
-        own = learned(entry[1])
+    def rank(entry: tuple[Mapping[str, Any], Sequence[RunResult], Mapping[int, float]]) -> tuple[int, float, int]:
+        _, runs, own = entry
         if 2 * len(own) >= len(seeds) and own:
             mean = math.fsum(own.get(seed, value) for seed, value in worst.items()) / len(worst)
             return 0, mean, -len(own)
-        finished = [cell.selection_value for cell in entry[1] if has_completed(cell)]
+        finished = [cell.selection_value for cell in runs if cell.seed in seeds and has_completed(cell)]
         known = list(own.values()) or [sign * value for value in finished if value is not None]
         return len(seeds) - len(own), math.fsum(known) / len(known) if known else math.inf, 0
 

@@ -1,21 +1,38 @@
-"""The registration of a study: what it asks and how it decides, written down with a hash before its first run."""
+"""The registration of a study: what it asks, expects and fixes, written down with a hash before its first run.
+
+A registration is a file in the folder of its study. The hash covers all of it: the time, the study, the resolved config
+of every run, the predictions and the code that judges. `about.json` of the folder names the hash, so that a copied file
+is seen. When each run began is in its own files. None of this stops who edits everything; a commit that holds the hash
+does.
+"""
 
 import dataclasses
 import datetime
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from transformer.config import MatchesPattern, UserError, hash_config
+from transformer.config import MatchesPattern, UserError, flatten_config, hash_config, to_config
 from transformer.json_reading import read_dataclass
-from transformer.runs.run_directory import write_json
+from transformer.runs.run_directory import current_commit, parse_time, write_json
 from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.hash_commits import HashCommit, describe_hash_commit, format_time
+from transformer.studies.ablations.run_plan import PlannedRun, equal_as_json
+from transformer.studies.ablations.run_result import describe_run
 from transformer.studies.sweeps.trial_store import TrialStore
 from transformer.studies.sweeps.trials import to_json_values
 
-_FILE = "registration.json"
+FILE = "registration.json"
 _SHOWN_HASH = 12  # characters of the hash that a sentence has
+_SHOWN_CHANGES = 8
+_OF_RUNS = ("settings", "runs")  # what follows from the fields below, and is named where none of these explains it
+_EXPLAINS_RUNS = ("arms", "reference", "tuning_grid", "tasks", "base")
+_NOTHING_CONFIRMED = (
+    "These p-values and intervals confirm nothing. To confirm a difference, register and train a new study with other "
+    "seeds."
+)
 
 DECISION_RULE = (
     "two-sided paired t test at 5%, Bonferroni-adjusted for the comparisons; the permutation test where runs diverged, "
@@ -23,28 +40,42 @@ DECISION_RULE = (
 )
 """How a verdict is reached. A change of the rules changes this sentence, so that older registrations differ from it."""
 
+_Sha256 = Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
+
 
 @dataclasses.dataclass(frozen=True)
 class Registration:
     """The contents of registration.json.
 
     Attributes:
-        registered: When it was written.
-        sha256: The hash of `study`.
-        study: The study, as `registered_study` returns it.
+        registered: When it was written, as ISO 8601 with its time zone.
+        commit: The commit of the code that wrote it; None without a checkout.
+        sha256: The hash of all else.
+        study: The study, as `registration_contents` returns it.
     """
 
     registered: str
-    sha256: Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
+    commit: str | None
+    sha256: _Sha256
     study: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if self.sha256 != hash_config(self.study):
-            raise ValueError("sha256: the study was changed after it was registered")
+        if parse_time(self.registered) is None:
+            raise ValueError("registered: it must be a time with its zone, such as 2026-11-27T15:35:47+00:00")
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether its hash is that of its contents."""
+        return self.sha256 == hash_registration(dataclasses.asdict(self))
+
+
+def hash_registration(contents: Mapping[str, Any]) -> str:
+    """Return the hash of a registration's contents; a hash among them is left out."""
+    return hash_config({name: value for name, value in contents.items() if name != "sha256"})
 
 
 def registered_study(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a registration fixes of a study, as JSON values.
+    """Return the design of a study, as JSON values.
 
     Args:
         spec: The ablation.
@@ -69,93 +100,284 @@ def registered_study(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def register(trial_store: TrialStore, spec: Ablation, base: Mapping[str, Any]) -> Registration:
-    """Write the registration of a study into its directory.
+def registration_contents(spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[str, Any]:
+    """Return what a registration fixes of a study, as JSON values.
+
+    Besides the design these are the predictions, what was known before, and the judging code. The base config and each
+    arm's on each task are resolved, so that a changed default changes the registration; "runs" is a hash of the
+    resolved configs of all runs.
+
+    Args:
+        spec: The ablation.
+        base: The base config.
+        planned: Its planned runs.
+    """
+    from transformer.training.config import resolve_config  # imports jax
+
+    resolved = resolve_config(base).to_config()
+    return to_json_values(
+        {
+            **registered_study(spec, base),
+            "predictions": to_config(spec.predictions),
+            "known_before": spec.known_before,
+            "base": resolved,
+            "settings": _settings(resolved, planned),
+            "runs": hash_config({"configs": sorted({_hash_without_seed(each.trial.config) for each in planned})}),
+            "code": judging_code_version(),
+        }
+    )
+
+
+def judging_code_version() -> str:
+    """Return the hash of the source of this package, which turns runs into verdicts."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(f"{file.name}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def register(trial_store: TrialStore, about: Mapping[str, Any], contents: Mapping[str, Any]) -> Registration:
+    """Return the registration of a study that is not begun; `write_registration` writes it.
 
     Args:
         trial_store: The study's trial store, without a trial.
-        spec: The ablation.
-        base: The base config.
+        about: The contents of about.json.
+        contents: What it fixes, as `registration_contents` returns it.
 
     Returns:
         The registration. If the same study is registered already, that one.
 
     Raises:
-        UserError: If the study has begun, or another one is registered.
+        UserError: If the study has begun, another one is registered, or the registration is not of this directory.
     """
-    study, path = registered_study(spec, base), trial_store.path
+    path = trial_store.path
     earlier = read_registration(path)
-    if earlier is not None and earlier.study == study:
-        return earlier
     if earlier is not None:
-        changed = "; ".join(describe_changes(earlier, study))
-        raise UserError(f"--workdir={path} has another study registered ({changed}): choose another --workdir")
+        problems, changes = list(_file_problems(earlier, about)), describe_changes(earlier, contents)
+        if problems or changes:
+            what = "a registration that is not its own" if problems else "another study registered"
+            raise UserError(f"--workdir={path} has {what} ({'; '.join(problems or changes)}): choose another --workdir")
+        return earlier
     if trial_store.trials():
         raise UserError(
             f"--workdir={path} has a study that has begun, and a study is registered before its first run: choose "
             "another --workdir"
         )
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    registration = Registration(now, hash_config(study), study)
-    write_json(path / _FILE, dataclasses.asdict(registration))
-    return registration
+    contents_with_time: dict[str, Any] = {
+        "registered": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": current_commit(),
+        "study": contents,
+    }
+    return Registration(sha256=hash_registration(contents_with_time), **contents_with_time)
+
+
+def write_registration(path: Path, registration: Registration) -> None:
+    """Write a registration into the directory of its study, whose about.json names its hash already."""
+    write_json(path / FILE, dataclasses.asdict(registration))
 
 
 def read_registration(path: Path) -> Registration | None:
     """Read the registration in the directory of a study; None if there is none.
 
     Raises:
-        UserError: If the file is not valid, or the study in it does not have its hash.
+        UserError: If the file is not valid.
     """
-    file = path / _FILE
-    return read_dataclass(Registration, file) if file.is_file() else None
+    file = path / FILE
+    return read_dataclass(Registration, file) if file.exists() else None
 
 
-def describe_changes(registration: Registration, study: Mapping[str, Any]) -> list[str]:
+def check_registration(
+    path: Path,
+    about: Mapping[str, Any],
+    contents: Mapping[str, Any],
+    starts: Sequence[datetime.datetime | None],
+    find_commit: Callable[[str, datetime.datetime], HashCommit | None],
+) -> dict[str, Any] | None:
+    """Compare the registration in the directory of a study with the study, its directory and its runs.
+
+    Args:
+        path: The directory.
+        about: The contents of about.json.
+        contents: The study as it is, as `registration_contents` returns it.
+        starts: When each run that has begun first began; None if that is not recorded.
+        find_commit: Returns the `HashCommit` of a hash that was made at a time, or None.
+
+    Returns:
+        What a report says of the registration, as JSON values; None if the study was never registered.
+
+    Raises:
+        UserError: If the file is not valid.
+    """
+    registration = read_registration(path)
+    if registration is None:
+        removed_hash = about.get("registration")
+        if removed_hash is None:
+            return None
+        return {"sha256": removed_hash, "problems": [f"{FILE} is gone, and with it what it fixed"], "changes": []}
+    known_starts = [start for start in starts if start is not None]
+    registered = parse_time(registration.registered)
+    assert registered is not None
+    early_starts = [start for start in known_starts if _seconds(start) < _seconds(registered)]
+    problems = [*_file_problems(registration, about)]
+    if early_starts:
+        problems.append(
+            f"{len(early_starts)} of {len(starts)} runs began before it, the first on "
+            f"{format_time(min(early_starts).isoformat())}"
+        )
+    commit = find_commit(registration.sha256, registered)
+    date = None if commit is None else parse_time(commit.date)
+    return {
+        "registered": registration.registered,
+        "commit_of_code": registration.commit,
+        "sha256": registration.sha256,
+        "problems": problems,
+        "changes": describe_changes(registration, contents),
+        "known_before": str(registration.study.get("known_before", "")),
+        "has_predictions": bool(registration.study.get("predictions")),
+        "num_runs": len(starts),
+        "num_runs_without_start": len(starts) - len(known_starts),
+        "first_start": min(known_starts).isoformat(timespec="seconds") if known_starts else None,
+        "commit": None if commit is None else commit._asdict(),
+        "num_runs_before_commit": sum(_seconds(start) < _seconds(date) for start in known_starts) if date else 0,
+    }
+
+
+def is_contradicted(registration: Mapping[str, Any]) -> bool:
+    """Return whether the registration is not this study's, or came after a run: its verdicts are exploratory.
+
+    Args:
+        registration: The result of `check_registration`.
+    """
+    return bool(registration["problems"] or registration["changes"])
+
+
+def describe_changes(registration: Registration, contents: Mapping[str, Any]) -> list[str]:
     """Describe how a study differs from its registration, one field each.
 
     Args:
         registration: The registration.
-        study: The study as it is, as `registered_study` returns it.
+        contents: The study as it is, as `registration_contents` returns it.
     """
+    before, changes = registration.study, []
+    for field in dict.fromkeys((*before, *contents)):
+        if field in _OF_RUNS and any(not _is_same(before, contents, name) for name in _EXPLAINS_RUNS):
+            continue
+        if field == "runs" and not _is_same(before, contents, "settings"):
+            continue
+        if _is_same(before, contents, field):
+            continue
+        if field == "code":
+            of_commit = f", which is of commit {_shorten(registration.commit[:12])}" if registration.commit else ""
+            changes.append(f"the code that judges is not the registered one{of_commit}")
+        elif field == "runs":
+            changes.append("the resolved configs of the runs are others")
+        elif field not in contents:
+            changes.append(f"{_shorten(field, quoted=False)} is of another version")
+        else:
+            changes += _changes(field, before.get(field), contents[field])
+    if len(changes) > _SHOWN_CHANGES:
+        return [*changes[:_SHOWN_CHANGES], f"and {len(changes) - _SHOWN_CHANGES} more"]
+    return changes
+
+
+def describe_registration(registration: Mapping[str, Any]) -> list[str]:
+    """Say when a study was registered, what contradicts that, what was known before, and which commit shows it.
+
+    Args:
+        registration: The result of `check_registration`.
+
+    Returns:
+        The sentences.
+    """
+    short = registration["sha256"][:_SHOWN_HASH]
+    if "registered" not in registration:
+        return [
+            f"Exploratory: the study was registered with the hash {short}, but {'; '.join(registration['problems'])}. "
+            f"{_NOTHING_CONFIRMED}"
+        ]
+    when = f"egistered on {format_time(registration['registered'])} with the hash {short}"
+    fixed = (
+        "arms, tasks, tuned values, seeds, metrics, thresholds, predictions, every run's resolved config, the rule and "
+        "the code that judges are those of the registration"
+    )
+    unknown, num_runs = registration["num_runs_without_start"], registration["num_runs"]
+    if is_contradicted(registration):
+        reasons = list(registration["problems"])
+        if registration["changes"]:
+            reasons.append(f"changed since: {'; '.join(registration['changes'])}")
+        status = f"Exploratory: r{when}, but {'; '.join(reasons)}. {_NOTHING_CONFIRMED}"
+    elif unknown:
+        status = (
+            f"R{when}, but {unknown} of {num_runs} runs have no start time, so that nothing shows that it came before "
+            f"the runs: {fixed}."
+        )
+    else:
+        status = f"R{when}, before its first run on {format_time(registration['first_start'])}: {fixed}."
+    known_before = " ".join(registration["known_before"].split())
     return [
-        change for field, value in study.items() for change in _changes(field, registration.study.get(field), value)
+        status,
+        f"Known before the registration: {known_before}"
+        if known_before
+        else "The registration does not say what was known before.",
+        describe_hash_commit(registration["commit"], registration["num_runs_before_commit"]),
+        *([] if registration["has_predictions"] else ["The registration makes no predictions."]),
     ]
 
 
-def describe_registration(registration: Mapping[str, Any]) -> str:
-    """Say in one sentence when a study was registered, and how it differs from that.
-
-    Args:
-        registration: `registered`, `sha256` and `changes`.
-    """
-    day, short = registration["registered"].partition("T")[0], registration["sha256"][:_SHOWN_HASH]
-    known = f"egistered on {day}, before its first run, with the hash {short}"
-    if not registration["changes"]:
-        return f"R{known}: arms, tuned values, metrics, seeds, thresholds and rule are those of the registration."
-    return (
-        f"Exploratory: r{known}, and changed since: {'; '.join(registration['changes'])}. These p-values and intervals "
-        "confirm nothing. To confirm a difference, register and train a new study with other seeds."
-    )
+def _file_problems(registration: Registration, about: Mapping[str, Any]) -> Iterator[str]:
+    """Say why a registration is not what was written, or not written here."""
+    if not registration.is_unchanged:
+        yield f"{FILE} was changed after it was written: its hash is not that of its contents"
+    if about.get("registration") != registration.sha256:
+        yield f"{FILE} was copied or made again: about.json of this study does not have its hash"
 
 
-def _changes(field: str, before: Any, after: Any) -> Iterator[str]:
+def _settings(base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[str, dict[str, Any]]:
+    """Return by arm and task the values of the resolved config that the base config does not have."""
+    own = flatten_config(base)
+    settings: dict[str, dict[str, Any]] = {}
+    for each in planned:
+        name = describe_run(each.arm_name, each.task_name, each.seed, {}).rpartition(", seed ")[0]
+        if name not in settings:
+            config = flatten_config(each.trial.config)
+            different = {key: value for key, value in config.items() if not equal_as_json(value, own.get(key))}
+            settings[name] = {
+                key: value for key, value in different.items() if key not in ("name", "seed", *each.hyperparameters)
+            }
+    return settings
+
+
+def _hash_without_seed(config: Mapping[str, Any]) -> str:
+    return hash_config({key: value for key, value in config.items() if key not in ("name", "seed")})
+
+
+def _is_same(before: Mapping[str, Any], after: Mapping[str, Any], field: str) -> bool:
+    return (field in before) == (field in after) and equal_as_json(before.get(field), after.get(field))
+
+
+def _changes(name: str, before: Any, after: Any) -> Iterator[str]:
     """Yield the changed entries of a field, or the whole of one that is no mapping."""
-    if before == after:
+    if equal_as_json(before, after):
         return
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-        yield f"{field} was {_shorten(before)}, is {_shorten(after)}"
+        yield f"{name} was {_shorten(before)}, is {_shorten(after)}"
         return
     for key in [*before, *(key for key in after if key not in before)]:
-        name = f"{field}[{key!r}]"
+        inner = f"{name}[{_shorten(key)}]"
         if key not in after:
-            yield f"{name} is left out"
+            yield f"{inner} is left out"
         elif key not in before:
-            yield f"{name} is new"
+            yield f"{inner} is new"
         else:
-            yield from _changes(name, before[key], after[key])
+            yield from _changes(inner, before[key], after[key])
 
 
-def _shorten(value: Any, limit: int = 60) -> str:
+def _shorten(value: Any, limit: int = 60, *, quoted: bool = True) -> str:
     text = json.dumps(value, ensure_ascii=False)
+    text = text if quoted else text[1:-1]
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _seconds(time: datetime.datetime) -> int:
+    """Return a time in whole seconds, as runs record theirs."""
+    return int(time.timestamp() // 1)

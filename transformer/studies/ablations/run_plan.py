@@ -31,6 +31,11 @@ class PlannedRun(NamedTuple):
     trial: Trial
 
     @property
+    def values(self) -> dict[str, Any]:
+        """The values by which `RunSelection` selects it."""
+        return {"arm": self.arm_name, "task": self.task_name, "seed": self.seed, **self.hyperparameters}
+
+    @property
     def description(self) -> str:
         """The run in words, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
         return describe_run(self.arm_name, self.task_name, self.seed, self.hyperparameters)

@@ -15,6 +15,7 @@ CONFIDENCE = 0.95  # of every interval
 SIGNIFICANCE = 0.05  # two-sided, of every test
 POWER = 0.8  # the share of studies that are to see a true difference
 RESAMPLES = 2000  # of a bootstrap
+BOOTSTRAPPED_TESTS = 9999  # whose statistics are drawn
 SIGN_FLIPS = 9999  # of the signs, where there are too many to try each
 _MOST_PAIRS = 13  # whose signs are all tried
 _ROUNDING = 1e-12  # relative: sums that differ by less are equal
@@ -94,6 +95,11 @@ def t_test(
     return MeanTest(sample.size, mean, deviation, Interval(mean - half, mean + half), p)
 
 
+def t_statistic(p: float, count: int) -> float:
+    """Return the size of the t statistic of a sample that has a two-sided p-value."""
+    return -float(special.stdtrit(count - 1, p / 2))
+
+
 def estimate_discrete_step(values: Sequence[float], resolution: float = 0.0) -> float:
     """Estimate the step of a discrete quantity such as an accuracy: the least distance between values, if some tie.
 
@@ -144,6 +150,53 @@ def permutation_p(differences: Sequence[float]) -> float:
         (sample,), np.mean, permutation_type="samples", vectorized=True, n_resamples=SIGN_FLIPS, rng=0
     )
     return float(test.pvalue)
+
+
+def studentized_bootstrap_p(t: float, count: int, groups: Sequence[Sequence[float]], seed: int = 0) -> float:
+    """Compute the two-sided p of a t statistic by the studentized bootstrap (Hall 1988, Annals of Statistics 16).
+
+        2 min(P(t* <= t), P(t* >= t)),    t* = mean(d*) sqrt(n) / s(d*)
+
+    with n differences d* drawn with replacement from the R differences of all groups, each less the mean of its group
+    and divided by its standard deviation, plus normal noise of deviation R^(-1/5) / 2 (the smoothed bootstrap, Efron
+    1979). Where differences are skewed, t is not symmetric: a mean tends to be off on the side on which the estimate of
+    noise is small. More groups than the one that t is of show the skewness better.
+
+    Args:
+        t: The t statistic.
+        count: The number n of differences that it is of.
+        groups: Differences with noise of the same shape; those of a group that are all equal are left out.
+        seed: The seed of the bootstrap.
+
+    Raises:
+        ValueError: If no group has a spread.
+    """
+    samples = [np.asarray(group, np.float64) for group in groups if len(group) > 1 and np.ptp(group) > 0]
+    if not samples:
+        raise ValueError("a bootstrap takes a group with differences that are not all equal")
+    residuals_R = np.concatenate([(sample - sample.mean()) / sample.std(ddof=1) for sample in samples])
+    random, shape = np.random.default_rng(seed), (BOOTSTRAPPED_TESTS, count)
+    drawn_BxN = random.choice(residuals_R, shape) + len(residuals_R) ** (-1 / 5) / 2 * random.normal(size=shape)
+    t_B = drawn_BxN.mean(axis=1) * math.sqrt(count) / drawn_BxN.std(axis=1, ddof=1)
+    below, above = np.sum(t_B <= t), np.sum(t_B >= t)
+    return min(1.0, 2 * (1 + int(min(below, above))) / (1 + BOOTSTRAPPED_TESTS))
+
+
+def skewness_score(groups: Sequence[Sequence[float]]) -> float:
+    """Compute the mean skewness of some groups in standard errors of that of normal values.
+
+    The skewness m3 / m2^(3/2) of n normal values has mean 0 and variance 6 (n - 2) / ((n + 1) (n + 3)) (Fisher 1930,
+    Proceedings of the Royal Society A 130). Groups of fewer than three values, or of equal ones, are left out.
+
+    Returns:
+        The score; 0 without a group.
+    """
+    samples = [np.asarray(group, np.float64) for group in groups if len(group) > 2 and np.ptp(group) > 0]
+    if not samples:
+        return 0.0
+    skewness = sum(float(stats.skew(sample)) for sample in samples)
+    variance = sum(6 * (n - 2) / ((n + 1) * (n + 3)) for n in map(len, samples))
+    return skewness / math.sqrt(variance)
 
 
 @functools.lru_cache
@@ -197,6 +250,7 @@ def wilson_interval(count: int, n: int) -> Interval:
     return Interval(float(low), float(high))
 
 
+@functools.lru_cache
 def fisher_exact_p(count: int, n: int, other: int, of_other: int) -> float:
     """Compute the two-sided p of Fisher's exact test of two proportions (Fisher 1935, "The design of experiments").
 

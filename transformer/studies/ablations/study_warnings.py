@@ -3,8 +3,16 @@
 import math
 from collections.abc import Collection, Iterator
 
-from transformer.studies.ablations.arm_comparisons import ENOUGH_SEEDS, MIN_SEEDS_FOR_VERDICT, Comparison
+from transformer.studies.ablations.arm_comparisons import (
+    ENOUGH_SEEDS,
+    EVIDENT_SKEWNESS,
+    MIN_SEEDS_FOR_VERDICT,
+    UNEQUAL_SPREADS,
+    Comparison,
+    SecondOpinion,
+)
 from transformer.studies.ablations.formatting import (
+    format_p_value,
     format_some,
     join_words,
 )
@@ -20,6 +28,7 @@ from transformer.studies.ablations.hyperparameter_selection import (
     missing_runs,
 )
 from transformer.studies.ablations.run_result import describe_run
+from transformer.studies.ablations.statistics import SIGNIFICANCE
 
 _ENDED = (DONE, STUCK, DIVERGED, FAILED)
 
@@ -115,16 +124,38 @@ def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
             yield from ((key, word, end) for word, end in (("smallest", numbers[0]), ("largest", numbers[-1])) if end)
 
 
-def comparison_caveats(study: StudyResults, pair: Comparison) -> list[str]:
+def comparison_caveats(study: StudyResults, pair: Comparison, opinion: SecondOpinion | None) -> list[str]:
     """Return what a reader must know beside a verdict, in a few words each.
 
     Args:
         study: The study.
         pair: The comparison.
+        opinion: The second opinion on it; None if there is none.
     """
-    if not _is_tuned(study):
-        return ["not tuned"]
-    return [f"{arms} at the {word} {key}" for arms, word, key, _ in _edges_of_pair(study, pair)]
+    edges = [f"{arms} at the {word} {key}" for arms, word, key, _ in _edges_of_pair(study, pair)]
+    tuning = edges if _is_tuned(study) else ["not tuned"]
+    return [*tuning, *noise_caveats(pair, opinion)]
+
+
+def noise_caveats(pair: Comparison, opinion: SecondOpinion | None) -> list[str]:
+    """Say what the second opinion has against a t test."""
+    if opinion is None:
+        return []
+    caveats, ratio = [], opinion.spread_ratio
+    if ratio is not None and max(ratio, 1 / ratio) >= UNEQUAL_SPREADS:
+        caveats.append(f"spreads differ {max(ratio, 1 / ratio):.2g} x")
+    if abs(opinion.skewness) >= EVIDENT_SKEWNESS:
+        caveats.append("skewed differences")
+    if pair.verdict in ("better", "worse") and opinion.p_bootstrap is not None and opinion.p_bootstrap >= SIGNIFICANCE:
+        caveats.append(f"bootstrap {format_p_value(opinion.p_bootstrap)}")
+    return caveats
+
+
+def describe_noise(pair: Comparison, opinion: SecondOpinion | None) -> str:
+    """Describe what the second opinion has against a verdict of the t test; empty for nothing."""
+    caveats = noise_caveats(pair, opinion)
+    advice = "the t test takes noise to be normal, and this may be a few runs; more seeds tell"
+    return f" But {join_words(caveats)}: {advice}." if caveats else ""
 
 
 def _edges_of_pair(study: StudyResults, pair: Comparison) -> list[tuple[str, str, str, float]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison
+from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, SecondOpinion
 from transformer.studies.ablations.formatting import (
     describe_diverged_seeds,
     explain_verdict,
@@ -25,12 +25,12 @@ from transformer.studies.ablations.statistics import (
     bonferroni_correction,
     fisher_exact_p,
 )
-from transformer.studies.ablations.study_warnings import describe_edge_values
+from transformer.studies.ablations.study_warnings import describe_edge_values, describe_noise
 
 
 def summary_sentences(
     study: StudyResults,
-    pairs: Sequence[Comparison],
+    judged: Sequence[tuple[Comparison, SecondOpinion | None]],
     arms: Sequence[Mapping[str, Any]],
     between_the_best: tuple[Comparison, str] | None,
 ) -> list[str]:
@@ -38,23 +38,23 @@ def summary_sentences(
 
     Args:
         study: The results of the study.
-        pairs: The comparisons with the reference.
+        judged: The comparisons with the reference, each with the second opinion on it, if there is one.
         arms: The arms of the study's result.
         between_the_best: The comparison of the two best arms and the second one's name, if neither is the reference.
 
     Returns:
         The sentences.
     """
-    overall = [pair for pair in pairs if pair.task_name is None]
+    overall = [pair for pair, _ in judged if pair.task_name is None]
     verdicts = {pair.arm_name: pair.verdict for pair in overall}
     return [
         *_learning(study, overall, arms),
         *_winner(study, verdicts, arms),
         *([_runner_up(*between_the_best)] if between_the_best else ()),
-        *(_sentence(study, pair) for pair in overall),
+        *(_sentence(study, pair, opinion) for pair, opinion in judged if pair.task_name is None),
         *(
-            _sentence(study, pair)
-            for pair in pairs
+            _sentence(study, pair, opinion)
+            for pair, opinion in judged
             if pair.task_name is not None
             and pair.verdict in ("better", "worse")
             and pair.verdict != verdicts[pair.arm_name]
@@ -149,7 +149,7 @@ def _value(arm: Mapping[str, Any]) -> str:
     return f"{round_to_error(arm['mean'], (high - low) / 2)} ({format_interval(Interval(low, high))})"
 
 
-def _sentence(study: StudyResults, pair: Comparison) -> str:
+def _sentence(study: StudyResults, pair: Comparison, opinion: SecondOpinion | None) -> str:
     where, against, test = format_task_suffix(pair.task_name), study.spec.reference, pair.test
     if pair.verdict == "not judged" or test is None:
         return f"{pair.arm_name} is not judged against {against}{where}: {explain_verdict(study, pair)}"
@@ -162,7 +162,8 @@ def _sentence(study: StudyResults, pair: Comparison) -> str:
         return f"No difference seen between {arms}: {told}{smallest}."
     size = f" by {format_difference(test, f'{p}; {seeds}', of=study.spec.reported_metric)}"
     told = f": {p}; {seeds}; {diverged}" if diverged else size
-    return f"{pair.arm_name} is {pair.verdict} than {against}{where}{told}.{describe_edge_values(study, pair)}"
+    doubts = f"{describe_edge_values(study, pair)}{describe_noise(pair, opinion)}"
+    return f"{pair.arm_name} is {pair.verdict} than {against}{where}{told}.{doubts}"
 
 
 def _smallest_effect(test: MeanTest, smallest_effect: float | None) -> str:

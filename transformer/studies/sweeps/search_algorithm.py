@@ -114,27 +114,40 @@ def plan_trials(engine: str, base: Mapping[str, Any], space: SearchSpace, total:
     return list(trials.values())
 
 
-def sample_valid_trial(base: Mapping[str, Any], space: SearchSpace, seed: int) -> Trial:
-    """Return the first random trial with a valid config.
+def sample_valid_trials(base: Mapping[str, Any], space: SearchSpace, most: int, seed: int) -> list[Trial]:
+    """Return different random trials with a valid config: all of a finite space up to a number, one of an infinite one.
+
+    Points of a finite space may make one config, as those that two members of a chain share, and some may make none.
 
     Args:
         base: The base config.
         space: The search space.
+        most: The greatest number of trials.
         seed: The seed of the draws.
 
     Returns:
-        The trial.
+        The trials.
 
     Raises:
-        UserError: If none of 30 draws is valid; it describes the first.
+        UserError: If none of the first 30 draws, or of fewer points, is valid; it describes the first.
     """
+    points, most = sample_points(space, seed), 1 if space.num_points is None else most
+    trials: dict[str, Trial] = {}
     mistakes = []
-    for overrides in itertools.islice(sample_points(space, seed), _DRAWS):
+    for overrides in points:
         try:
-            return make_trial(base, overrides)
+            trial = make_trial(base, overrides)
         except UserError as error:
             mistakes.append(error)
-    raise mistakes[0]
+            if not trials and len(mistakes) == _DRAWS:
+                break
+            continue
+        trials.setdefault(trial.name, trial)
+        if len(trials) == most:
+            break
+    if not trials:
+        raise mistakes[0]
+    return list(trials.values())
 
 
 def sample_points(space: SearchSpace, seed: int) -> Iterator[Overrides]:

@@ -279,6 +279,23 @@ class TrialStore:
         ended = _outcome(file)
         return ended.began, ended.ended
 
+    def has_begun(self, trial: Trial) -> bool:
+        """Return whether a trial has an attempt, an outcome or a run directory."""
+        return self._folder(trial).exists() or self.directory(trial).exists()
+
+    def attempt_times(self, trial: Trial) -> list[float | None]:
+        """Return when each attempt of a trial began, in seconds since 1970, also of forgotten ones.
+
+        Returns:
+            The times; None stands for an attempt without one, and for a line that is not what was written.
+        """
+        ended = self.start_and_end_times(trial)
+        recorded = _attempts(self._folder(trial))
+        times = [
+            None if entry is None else entry.began for entry in recorded if entry is None or entry.step is not None
+        ]
+        return times if ended is None else [*times, ended[0]]
+
     def directory(self, trial: Trial) -> Path:
         """Return the run directory of a trial."""
         return self.path / "trials" / trial.name
@@ -359,13 +376,8 @@ class TrialLease:
 
     def attempts(self) -> list[TrialAttempt]:
         """Return the starts so far that are not forgotten."""
-        try:
-            content = read_regular_file(self.folder / "attempts.jsonl")
-        except FileNotFoundError:
-            return []
         attempts: list[TrialAttempt] = []
-        for number, line in enumerate(_whole_lines(content).splitlines(), 1):
-            entry = _attempt(line)
+        for number, entry in enumerate(_attempts(self.folder), 1):
             if entry is None:  # a start is counted too few
                 print(f"{self.folder}/attempts.jsonl:{number} is not what was written: left out", file=sys.stderr)
             elif entry.step is not None:
@@ -426,6 +438,18 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     except UserError:
         return None
     return strip_checksum(entry) if has_valid_checksum(entry) else None
+
+
+def _attempts(folder: Path) -> list[AttemptRecord | None]:
+    """Return the lines of a trial's attempts.jsonl, None for one that is not what was written."""
+    file = folder / "attempts.jsonl"
+    try:
+        content = read_regular_file(file)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    return [_attempt(line) for line in _whole_lines(content).splitlines()]
 
 
 def _attempt(line: bytes) -> AttemptRecord | None:

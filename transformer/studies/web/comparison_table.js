@@ -225,6 +225,9 @@ function pValueCell(pair) {
     line(valueNode(pair.p_adjusted, formatPValue(pair.p_adjusted))),
     small("p ", valueNode(pair.p, formatPValue(pair.p))),
     small("permutation p ", valueNode(pair.p_permutation, formatPValue(pair.p_permutation))),
+    ...(isNumber(pair.p_bootstrap)
+      ? [small("bootstrap p ", valueNode(pair.p_bootstrap, formatPValue(pair.p_bootstrap)))]
+      : []),
   ];
 }
 

@@ -174,7 +174,7 @@ const resultAsJson = () => new Blob([JSON.stringify(ablation, null, 1), "\n"], {
 function runTable() {
   const [before, after] = [
     ["arm", "task", "seed"],
-    ["state", "selection_value", "reported_value", "steps", "directory", "command"],
+    ["state", "selection_value", "reported_value", "steps", "started", "commit", "hardware", "directory", "command"],
   ];
   const rows = ablation.runs.map((cell) => [
     ...before.map((name) => cell[name]),

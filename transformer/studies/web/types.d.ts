@@ -94,6 +94,9 @@ export interface Comparison {
   p_adjusted: MaybeNumber;
   num_comparisons: number;
   p_permutation: MaybeNumber;
+  p_bootstrap: MaybeNumber;
+  spread_ratio: MaybeNumber;
+  skewness: MaybeNumber;
   verdict: string;
   caveats: string[];
   improvement: { value: MaybeNumber; interval: Interval } | null;
@@ -109,6 +112,9 @@ export interface Run {
   selection_value: MaybeNumber;
   reported_value: MaybeNumber;
   steps: MaybeNumber;
+  started: string;
+  commit: string;
+  hardware: string;
   directory: string | null;
   command: string | null;
   trust: string;

@@ -9,7 +9,8 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +32,7 @@ _STEP = "step"
 _ID, _GROUP = "headwise.id", "group"
 _URI, _FILES = "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"
 _UNNAMED = re.compile(r"[^\w. :/-]")
+_REPORTED = "reported_"  # begins the hidden keys of W&B that hold the last step of each kind of report
 _VALUE, _AT_ONCE = 500, 100  # characters of a parameter, and parameters in a request
 
 
@@ -78,7 +80,9 @@ class WandbTracker:
 
     Project, entity and folder are those of its environment variables, WANDB_PROJECT (default "headwise"), WANDB_DIR,
     ... Every report is a line of its history with the run's `step`, which is the horizontal axis of its charts: its own
-    step counter would refuse what a resumed run reports for the step at which it stopped.
+    step counter would refuse what a resumed run reports for the step at which it stopped. A line also has a hidden key
+    of its kind of report with the step; the summary, which a resumed run gets back, has the last of each. So what was
+    reported behind the last checkpoint of a run that was killed is not sent again. Offline there is no summary to get.
 
     Raises:
         RuntimeError: If nobody is logged in. Errors of the library are raised unchanged.
@@ -106,21 +110,28 @@ class WandbTracker:
         )
         self._run.define_metric(_STEP, hidden=True)
         self._run.define_metric("*", step_metric=_STEP)
-        self._held = int(self._run.summary.get(_STEP) or -1) if run.resumed else -1
+        self._run.define_metric(f"{_REPORTED}*", hidden=True)
+        summary = self._run.summary if run.resumed else {}
+        self._held = {key: int(summary[key]) for key in summary.keys() if key.startswith(_REPORTED)}  # noqa: SIM118
 
     def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        if step >= self._held:
-            self._run.log({_STEP: step, **{f"{split}/{name}": value for name, value in values.items()}})
+        self._log(step, {f"{split}/{name}": value for name, value in values.items()}, values)
 
     def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
         names = list(dict.fromkeys(name for sample in samples for name in sample))
         rows = [[sample.get(name, "") for name in names] for sample in samples]
-        self._run.log({_STEP: step, f"{split}/samples": self._library.Table(columns=names, data=rows)})
+        self._log(step, {f"{split}/samples": self._library.Table(columns=names, data=rows)}, names)
 
     def write_page(self, path: Path) -> None:
         artifact = self._library.Artifact(f"maps-{self._run.id}", type="maps")
         artifact.add_file(str(path))
         self._run.log_artifact(artifact)
+
+    def _log(self, step: int, report: Mapping[str, Any], names: Iterable[str]) -> None:
+        """Send a report, unless W&B has one of its kind (the same keys and names) for this step or a later one."""
+        kind = _REPORTED + sha256("\n".join((*report, *names)).encode()).hexdigest()[:12]
+        if step > self._held.get(kind, -1):
+            self._run.log({_STEP: step, kind: step, **report})
 
     def close(self, complete: bool) -> None:
         self._run.finish(exit_code=0 if complete else 1)
@@ -202,6 +213,7 @@ class TrackioTracker:
     """The tracker of one run in Trackio.
 
     Its project is TRACKIO_PROJECT (default "headwise"). Trackio identifies runs by name, so the run's id is part of it.
+    It does not tell what it has of a run: one that was killed sends what it reported behind its last checkpoint again.
     Errors of the library are raised unchanged.
     """
 

@@ -1,0 +1,239 @@
+"""Record the config classes of transformers, and which of their keys change what a model computes.
+
+Recorded with Python 3.11, torch 2.13.0 (CPU), transformers 5.24.0 and numpy 2.4.6, from the root of the checkout:
+
+    golden/bin/python tests/golden/make_config_sweep.py [model_type ...]
+
+It writes tests/golden/config_sweep.json: for each `model_type` the keys of its class with kind and default, the other
+names of its keys, a small config.json, and for every variation of one key what the same weights give by it: "same"
+logits, "other" logits, or no model at all ("none"). Weights are those of weights.random_weights, by name and shape.
+"""
+
+import copy
+import dataclasses
+import importlib.metadata
+import json
+import logging
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from cases import BERT, FEED_FORWARD, GPT2, HEADS, LLAMA, MARIAN, POSITIONS, T5, VOCABULARY, WIDTH, XLNET
+from weights import random_weights
+
+FILE = Path(__file__).with_name("config_sweep.json")
+IMAGES = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "intermediate_size": FEED_FORWARD,
+    "image_size": 8,
+    "patch_size": 4,
+}
+GPT = GPT2 | {"n_layer": 2}
+CASES = {
+    "gpt2": ("GPT2LMHeadModel", GPT),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", {key: value for key, value in GPT.items() if key != "n_inner"}),
+    "gptj": ("GPTJForCausalLM", GPT | {"rotary_dim": WIDTH // HEADS}),
+    "bloom": ("BloomForCausalLM", {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS}),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 5}),
+    "bert": ("BertForPreTraining", BERT),
+    "roberta": ("RobertaForMaskedLM", BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
+    "marian": ("MarianMTModel", MARIAN),
+    "t5": ("T5ForConditionalGeneration", T5 | {"d_kv": 8, "relative_attention_num_buckets": 8}),
+    "vit": ("ViTForImageClassification", IMAGES),
+    "deit": ("DeiTForImageClassificationWithTeacher", IMAGES),
+    "xlnet": ("XLNetLMHeadModel", XLNET | {"d_head": WIDTH // HEADS}),
+}
+ACTIVATIONS = [
+    "relu",
+    "gelu",
+    "gelu_python",
+    "gelu_new",
+    "gelu_fast",
+    "gelu_pytorch_tanh",
+    "quick_gelu",
+    "silu",
+    "swish",
+    "tanh",
+    "relu2",
+    "mish",
+]
+ROTATIONS = [
+    {},
+    {"factor": 2.0},
+    {"type": "linear", "factor": 1.0},
+    {"rope_type": "linear", "factor": 2.0},
+    {"type": "dynamic", "factor": 3.0},
+    {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": POSITIONS},
+    {"rope_type": "yarn", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 1.0, "attention_factor": 0.5},
+    {"rope_type": "llama3", "factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    {"rope_type": "longrope", "factor": 1.0, "short_factor": [2.0] * 4, "long_factor": [1.0] * 4},
+    {"rope_type": "default", "rope_theta": 100.0},
+    {"rope_theta": 100.0},
+    {"rope_theta": None},
+    {"rope_type": "default", "partial_rotary_factor": 0.5},
+    {"type": "linear", "rope_type": "default", "factor": 2.0},
+    {"rope_type": 7},
+    {"rope_type": "linear"},
+    {"rope_type": "linear", "factor": "2"},
+]
+# Values of keys, beside those that follow from the kind of the key's default.
+VALUES: dict[str, list[Any]] = {
+    **dict.fromkeys(("activation_function", "afn", "hidden_act", "ff_activation"), ACTIVATIONS),
+    "rope_scaling": ROTATIONS,
+    "rope_parameters": ROTATIONS,
+    "feed_forward_proj": [
+        "relu",
+        "gated-gelu",
+        "gated-silu",
+        "gelu",
+        "gelu_new",
+        "silu",
+        "gated-relu",
+        "a-b-c",
+        "gated",
+        "tanh",
+    ],
+    "dense_act_fn": ["relu", "silu"],
+    "attn_type": ["uni"],
+    "id2label": [{"0": "a", "1": "b", "2": "c"}, {"0": "a"}, {}, ["a", "b"], {"x": "a"}],
+    "image_size": [[8, 8], [8, 4], [8], [16, 16]],
+    "patch_size": [[4, 4], [4, 2], [2, 2]],
+    "layer_types": [["full_attention"] * 2, ["sliding_attention"] * 2],
+    "per_layer_config": [{"1": {"num_attention_heads": 2}}, {"1": {"intermediate_size": FEED_FORWARD}}],
+    "eos_token_id": [[0, 2]],
+    "problem_type": ["regression", "multi_label_classification"],
+    "summary_type": ["first", "mean"],
+    "pruned_heads": [{}],
+}
+# Keys that no class has: of other classes, of earlier versions, and of one's own.
+FOREIGN = [
+    "attention_bias",
+    "attention_chunk_size",
+    "decoder_start_token_id",
+    "dense_act_fn",
+    "head_dim",
+    "hidden_dropout",
+    "is_causal",
+    "is_decoder",
+    "is_gated_act",
+    "layer_types",
+    "mlp_bias",
+    "my_own_key",
+    "n_embed",
+    "num_labels",
+    "output_attentions",
+    "partial_rotary_factor",
+    "per_layer_config",
+    "position_embedding_type",
+    "pruned_heads",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "scale_decoder_outputs",
+    "sliding_window",
+    "static_position_embeddings",
+    "tie_word_embeddings",
+    "torch_dtype",
+]
+CLOSE = 1e-4  # two kernels of one activation, or of attention, differ by less
+NUMBERS: list[Any] = [None, "x", -1, 0, 1, 2, 3, 0.5, [2]]
+OTHERS: list[Any] = [None, True, False, 2, "x"]
+
+
+def values_of(key: str, default: Any, stated: Any) -> list[Any]:
+    """The values of a key that are tried."""
+    number = isinstance(default, int | float) and not isinstance(default, bool)
+    values = [*VALUES.get(key, []), *(NUMBERS if number else OTHERS)]
+    return [*values, 2 * stated] if type(stated) is int else values
+
+
+def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
+    """What a model of this config.json computes, all numbers in one row."""
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded = transformers.AutoConfig.from_pretrained(folder)
+    loaded._attn_implementation = "eager"
+    with torch.no_grad():
+        model = getattr(transformers, kind)(copy.deepcopy(loaded)).float().eval()
+        parameters = dict(model.named_parameters())
+        weights = random_weights({name: tuple(value.shape) for name, value in parameters.items()}, 3)
+        for name, value in parameters.items():
+            value.copy_(torch.tensor(weights[name]))
+        generator = np.random.default_rng(0)
+        ids, target = (torch.tensor(generator.integers(6, 40, (2, length))) for length in (9, 7))
+        if config["model_type"] in ("vit", "deit"):
+            size = loaded.image_size
+            sides = (size, size) if isinstance(size, int) else tuple(size)
+            inputs = {"pixel_values": torch.tensor(generator.normal(size=(2, loaded.num_channels, *sides))).float()}
+        elif loaded.is_encoder_decoder:
+            inputs = {"input_ids": ids, "decoder_input_ids": target}
+        else:
+            inputs = {"input_ids": ids}
+        output = model(**inputs, return_dict=True)
+    found = [output[name].ravel() for name in output if "logits" in name]
+    return torch.cat(found).numpy()
+
+
+def outcome(kind: str, config: dict[str, Any], usual: np.ndarray, folder: Path) -> str:
+    """Whether a config.json gives the usual logits, others, or no model."""
+    try:
+        found = logits(kind, config, folder)
+    except Exception:
+        return "none"
+    return "same" if found.shape == usual.shape and np.allclose(found, usual, rtol=0, atol=CLOSE) else "other"
+
+
+def record(model_type: str, folder: Path) -> dict[str, Any]:
+    """What is recorded of a model type."""
+    kind, stated = CASES[model_type]
+    base = {"model_type": model_type, "architectures": [kind], **stated}
+    config_class = transformers.AutoConfig.for_model(model_type)
+    keys = {
+        field.name: {
+            "kind": field.type.__name__ if isinstance(field.type, type) else str(field.type),
+            "default": field.default,
+        }
+        for field in dataclasses.fields(config_class)
+    }
+    usual = logits(kind, base, folder)
+    assert np.isfinite(usual).all()
+    varied = []
+    names = dict.fromkeys((*keys, *config_class.attribute_map, *FOREIGN))
+    for key in names:
+        if key == "architectures":
+            continue
+        default = keys.get(config_class.attribute_map.get(key, key), {}).get("default")
+        known = stated.get(config_class.attribute_map.get(key, key), default)
+        rest = {name: value for name, value in base.items() if name != key}
+        tried = [({**rest, key: value}, value) for value in values_of(key, known, known)]
+        varied += [[key, value, outcome(kind, config, usual, folder)] for config, value in tried]
+        if key in stated:
+            varied.append([key, "absent", outcome(kind, rest, usual, folder)])
+    print(model_type, len(varied), flush=True)
+    return {"keys": keys, "aliases": config_class.attribute_map, "config": base, "varied": varied}
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        recorded = {model_type: record(model_type, Path(name)) for model_type in sys.argv[1:] or CASES}
+    before = json.loads(FILE.read_text())["classes"] if FILE.exists() else {}
+    classes = {model_type: (before | recorded)[model_type] for model_type in CASES if model_type in before | recorded}
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    content = {"versions": versions, "classes": classes}
+    FILE.write_text(json.dumps(content, separators=(",", ":"), default=str) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""generation_config.json: where a published model's texts end, and how it chooses their tokens."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from transformer.config import convert_value, shorten_value
+
+FILE = "generation_config.json"
+
+_TOKEN_IDS = int | tuple[int, ...] | None
+# The values with which a key changes nothing. Without the file, config.json may have these keys.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "bad_words_ids": (),
+    "begin_suppress_tokens": (),
+    "diversity_penalty": (0.0,),
+    "do_sample": (False,),
+    "early_stopping": (False,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "exponential_decay_length_penalty": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "length_penalty": (1.0,),
+    "max_length": (20,),
+    "max_new_tokens": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "min_p": (0.0,),
+    "no_repeat_ngram_size": (0,),
+    "num_beam_groups": (1,),
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "remove_invalid_values": (False,),
+    "repetition_penalty": (1.0,),
+    "suppress_tokens": (),
+    "temperature": (1.0,),
+    "top_k": (50,),
+    "top_p": (1.0,),
+    "typical_p": (1.0,),
+}
+GENERATION_KEYS = _NEUTRAL.keys() | {"output_scores", "return_dict_in_generate"}
+"""The keys of generation that a config.json may have."""
+
+# What a file is called, what is returned, and how fast; special tokens are those of the tokenizer.
+_WITHOUT_EFFECT = frozenset(
+    """_from_model_config assistant_confidence_threshold assistant_lookbehind bos_token_id cache_config
+    cache_implementation decoder_start_token_id is_assistant max_cache_len num_assistant_tokens
+    num_assistant_tokens_schedule output_attentions output_hidden_states output_logits output_scores pad_token_id
+    return_dict_in_generate target_lookbehind transformers_version use_cache""".split()  # noqa: SIM905  names
+)
+_SAMPLING_ALONE = frozenset(
+    ["temperature", "top_k", "top_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "min_p", "top_h"]
+)
+_SEARCHING_ALONE = frozenset({"length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups"})
+
+
+class Generation(NamedTuple):
+    """How a published model generates.
+
+    Attributes:
+        decoding: The fields of transformer.tasks.decoding_config.DecodingDefaults that it sets.
+        num_beams: The beam size; None if it says none.
+        notes: What of the file is not honored.
+    """
+
+    decoding: dict[str, Any]
+    num_beams: int | None
+    notes: list[str]
+
+
+def convert_generation_config(
+    config: Mapping[str, Any], content: Mapping[str, Any] | None, vocab_size: int, *, searches: bool
+) -> Generation:
+    """Convert what a folder says of generation; the file alone counts, where there is one, as in transformers.
+
+    Args:
+        config: The content of config.json.
+        content: The content of generation_config.json; None if there is no such file.
+        vocab_size: The number of the model's tokens.
+        searches: Whether the task of the model decodes by beam search of its own.
+
+    Raises:
+        UserError: If a value is of the wrong kind; gives the key and the file.
+    """
+    file = "config.json" if content is None else FILE
+    known = GENERATION_KEYS | {"eos_token_id"}
+    source = {key: config[key] for key in known & config.keys()} if content is None else dict(content)
+    stated = {key: value for key, value in source.items() if value is not None}
+
+    def read(kind: Any, key: str, default: Any) -> Any:
+        return convert_value(kind, stated.get(key, default), f"{file}: {key}")
+
+    def known_tokens(ids: tuple[int, ...]) -> tuple[int, ...]:
+        # Small models often keep the numbers of a greater one's tokens; these never come.
+        return tuple(dict.fromkeys(number for number in ids if 0 <= number < vocab_size))
+
+    ends = read(_TOKEN_IDS, "eos_token_id", ())
+    ends = known_tokens((ends,) if isinstance(ends, int) else ends)
+    forced_end = read(_TOKEN_IDS, "forced_eos_token_id", ())
+    words = read(tuple[tuple[int, ...], ...], "bad_words_ids", ())
+    single = tuple(word[0] for word in words if len(word) == 1 and word[0] not in ends)
+    forbidden = known_tokens((*single, *read(tuple[int, ...], "suppress_tokens", ())))
+    num_beams = read(int, "num_beams", 1)
+    decoding: dict[str, Any] = {
+        "end_ids": ends,
+        "forbidden_ids": forbidden,
+        "repetition_penalty": read(float, "repetition_penalty", 1.0),
+        "max_new_tokens": read(int | None, "max_new_tokens", None),
+    }
+    honored = {"eos_token_id", "suppress_tokens", "repetition_penalty", "max_new_tokens"}
+    if set(ends) >= set((forced_end,) if isinstance(forced_end, int) else forced_end):
+        honored.add("forced_eos_token_id")  # a text that is cut at its greatest length ends in any case
+    if all(len(word) == 1 for word in words):
+        honored.add("bad_words_ids")
+    if read(bool, "do_sample", False) and num_beams == 1:
+        decoding |= {
+            "temperature": read(float, "temperature", 1.0),
+            "top_k": read(int, "top_k", 50),
+            "top_p": read(float, "top_p", 1.0),
+        }
+        honored |= {"do_sample", "temperature", "top_k", "top_p"}
+    elif not read(bool, "do_sample", False):
+        honored |= _SAMPLING_ALONE
+    if num_beams == 1:
+        honored |= _SEARCHING_ALONE
+    if searches:
+        honored.add("num_beams")
+    others = {
+        key: value
+        for key, value in sorted(stated.items())
+        if key not in honored | _WITHOUT_EFFECT and value not in (*_NEUTRAL.get(key, ()), [], "", {})
+    }
+    notes = []
+    if others:
+        named = ", ".join(f"{key}={shorten_value(value)}" for key, value in others.items())
+        notes.append(f"{file} has {named}, which generation does not honor here")
+    decoding = {key: value for key, value in decoding.items() if value not in ((), None)}
+    if decoding.get("repetition_penalty") == 1:
+        del decoding["repetition_penalty"]
+    return Generation(decoding, num_beams if "num_beams" in stated and searches else None, notes)
+
+
+def generation_config(decoding: Any, num_beams: int | None, tokens: Mapping[str, int | None]) -> dict[str, Any]:
+    """Return the content of generation_config.json for a run; empty if its special tokens alone would be in it.
+
+    Args:
+        decoding: The run's DecodingDefaults.
+        num_beams: The beam size of its task; None if it has none.
+        tokens: Its special tokens by key of config.json, such as `pad_token_id`.
+    """
+    end = tokens.get("eos_token_id")
+    content: dict[str, Any] = {}
+    if extra := [number for number in decoding.end_ids if number != end]:
+        content["eos_token_id"] = [*([] if end is None else [end]), *extra]
+    if decoding.forbidden_ids:
+        content["suppress_tokens"] = list(decoding.forbidden_ids)
+    if decoding.repetition_penalty != 1:
+        content["repetition_penalty"] = decoding.repetition_penalty
+    if decoding.max_new_tokens is not None:
+        content["max_new_tokens"] = decoding.max_new_tokens
+    if decoding.samples:
+        options = {"temperature": decoding.temperature, "top_k": decoding.top_k or 0, "top_p": decoding.top_p}
+        content |= {"do_sample": True} | {key: value for key, value in options.items() if value is not None}
+    elif content and num_beams is not None:
+        content["num_beams"] = num_beams
+    return {**{key: value for key, value in tokens.items() if value is not None}, **content} if content else {}

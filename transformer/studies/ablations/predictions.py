@@ -1,0 +1,230 @@
+"""Compare the predictions of a study with its results: which came out, which did not, and by how much."""
+
+import enum
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from transformer.studies.ablations.ablation import Ablation, Direction, PredictedDirection, Prediction
+from transformer.studies.ablations.arm_comparisons import Comparison, equality_tolerance
+from transformer.studies.ablations.formatting import format_interval, format_task_suffix, round_to_error
+from transformer.studies.ablations.hyperparameter_selection import StudyResults
+from transformer.studies.ablations.statistics import Interval, jackknife_error, t_test
+
+
+class Outcome(enum.Enum):
+    """Whether a prediction came out: the whole interval of the difference agrees with it, none of it, or a part."""
+
+    CAME_OUT = "came out"
+    DID_NOT = "did not come out"
+    UNDECIDED = "undecided"
+
+
+class PredictionOutcome(NamedTuple):
+    """The outcome of a prediction.
+
+    Attributes:
+        prediction: The prediction.
+        outcome: Whether it came out.
+        difference: The mean difference, above 0 in the predicted direction; of similar arms as it is. None without one.
+        interval: Its 95% interval, adjusted for the comparisons or predictions of its kind; None without one.
+        num_agreeing_seeds: With how many seeds the difference agrees with the prediction.
+        num_seeds: The number of paired seeds.
+        num_adjusted: The number of intervals that hold together.
+    """
+
+    prediction: Prediction
+    outcome: Outcome
+    difference: float | None
+    interval: Interval | None
+    num_agreeing_seeds: int
+    num_seeds: int
+    num_adjusted: int
+
+
+def judge_predictions(study: StudyResults, pairs: Sequence[Comparison]) -> list[PredictionOutcome]:
+    """Compare every prediction of a study with its results.
+
+    A prediction of an arm on a task takes the interval of that comparison. One that a difference is larger on one task
+    than on another takes the t interval of the differences between the two, paired by seed and adjusted for the number
+    of such predictions.
+
+    Args:
+        study: The results of the study.
+        pairs: The comparisons with the reference.
+    """
+    by_subject = {(pair.arm_name, pair.task_name): pair for pair in pairs}
+    of_tasks = sum(prediction.more_than_on is not None for prediction in study.spec.predictions)
+    outcomes = []
+    for prediction in study.spec.predictions:
+        task = prediction.task if len(study.spec.tasks) > 1 else None
+        pair = by_subject[prediction.arm, task]
+        if prediction.more_than_on is None:
+            outcomes.append(_judge_difference(study.spec, prediction, pair))
+        else:
+            other = by_subject[prediction.arm, prediction.more_than_on]
+            outcomes.append(_judge_excess(study, prediction, pair, other, of_tasks))
+    return outcomes
+
+
+def describe_prediction(spec: Ablation, judged: PredictionOutcome) -> str:
+    """Say in one sentence what was predicted, and what came out.
+
+    Args:
+        spec: The ablation.
+        judged: The outcome of the prediction.
+    """
+    words = f"Predicted: {_describe_expectation(spec, judged.prediction)}. {judged.outcome.value.capitalize()}: "
+    agreeing = f"{judged.num_agreeing_seeds} of {judged.num_seeds} seeds agree"
+    if judged.difference is None:
+        if judged.outcome is Outcome.UNDECIDED:
+            return f"{words}runs are missing or diverged, so that there is no difference."
+        return f"{words}runs diverged, so that only their order counts ({agreeing})."
+    difference, interval = judged.difference, judged.interval
+    subject = "the difference is"
+    if judged.prediction.more_than_on is not None:
+        subject = "the excess is"
+    elif judged.prediction.direction is not PredictedDirection.SIMILAR:
+        subject = f"{judged.prediction.arm} is {_observed_direction(judged.prediction, difference)} by"
+        if difference < 0:
+            difference, interval = -difference, interval and _oriented(interval, -1.0)
+    size = round_to_error(difference, (interval.high - interval.low) / 2 if interval else None)
+    several = f", adjusted for {judged.num_adjusted} comparisons" if judged.num_adjusted > 1 else ""
+    with_interval = f"{format_interval(interval)}{several}" if interval else "no interval"
+    return f"{words}{subject} {size} in {spec.reported_metric} ({with_interval}; {agreeing})."
+
+
+def prediction_as_json(spec: Ablation, judged: PredictionOutcome) -> dict[str, Any]:
+    """Return the outcome of a prediction as the study's result has it."""
+    return {
+        **{name: value for name, value in vars(judged.prediction).items()},
+        "outcome": judged.outcome.value,
+        "difference": judged.difference,
+        "interval": judged.interval,
+        "num_agreeing_seeds": judged.num_agreeing_seeds,
+        "num_seeds": judged.num_seeds,
+        "sentence": describe_prediction(spec, judged),
+    }
+
+
+def _describe_expectation(spec: Ablation, prediction: Prediction) -> str:
+    where = format_task_suffix(prediction.task)
+    if prediction.direction is PredictedDirection.SIMILAR:
+        return f"{prediction.arm} within {_limits(spec, prediction)[1]:g} of {spec.reference}{where}"
+    sizes = [
+        f"{word} {size:g}"
+        for word, size in (("at least", prediction.at_least), ("at most", prediction.at_most))
+        if size is not None
+    ]
+    size = f", by {' and '.join(sizes)}" if sizes else ""
+    words = f"{prediction.arm} {prediction.direction.value} than {spec.reference}{where}"
+    if prediction.more_than_on is None:
+        return f"{words}{size}"
+    return f"{words} by more than on {prediction.more_than_on}{size}"
+
+
+def _observed_direction(prediction: Prediction, difference: float) -> str:
+    """Return whether the arm is better or worse; the difference is above 0 in the predicted direction."""
+    predicted_better = prediction.direction is PredictedDirection.BETTER
+    return "better" if predicted_better == (difference >= 0) else "worse"
+
+
+def _judge_difference(spec: Ablation, prediction: Prediction, pair: Comparison) -> PredictionOutcome:
+    sign = _sign(spec, prediction)
+    values = [sign * value for value in pair.differences.values()]
+    interval = pair.test and pair.test.interval and _oriented(pair.test.interval, sign)
+    if interval:
+        outcome = _compare(spec, prediction, interval)
+    else:
+        # Judged by the order of the runs alone, which has no size.
+        opposite = {"better": "worse", "worse": "better"}.get(pair.verdict)
+        has_size = prediction.at_least is not None or prediction.at_most is not None
+        outcome = Outcome.UNDECIDED
+        if opposite == prediction.direction.value:
+            outcome = Outcome.DID_NOT
+        elif pair.verdict == prediction.direction.value and not has_size:
+            outcome = Outcome.CAME_OUT
+    difference = None if pair.difference is None or pair.test is None else sign * pair.difference
+    return PredictionOutcome(
+        prediction,
+        outcome,
+        difference,
+        interval or None,
+        _num_agreeing(spec, prediction, values),
+        len(values),
+        pair.num_comparisons,
+    )
+
+
+def _judge_excess(
+    study: StudyResults, prediction: Prediction, pair: Comparison, other: Comparison, num_predictions: int
+) -> PredictionOutcome:
+    sign = _sign(study.spec, prediction)
+    seeds = [seed for seed in pair.differences if seed in other.differences]
+    values = [sign * (pair.differences[seed] - other.differences[seed]) for seed in seeds]
+    agreeing = _num_agreeing(study.spec, prediction, values)
+    undecided = PredictionOutcome(prediction, Outcome.UNDECIDED, None, None, agreeing, len(values), num_predictions)
+    if not all(each.test and each.test.interval for each in (pair, other)) or len(values) < 2:
+        return undecided
+    test = t_test(
+        values,
+        resolution=equality_tolerance([*pair.differences.values(), *other.differences.values()]),
+        num_comparisons=num_predictions,
+        least_error=_tuning_error(study, prediction, seeds),
+    )
+    if test.interval is None:
+        return undecided._replace(difference=test.mean)
+    outcome = _compare(study.spec, prediction, test.interval)
+    return undecided._replace(outcome=outcome, difference=test.mean, interval=test.interval)
+
+
+def _tuning_error(study: StudyResults, prediction: Prediction, seeds: Sequence[int]) -> float:
+    """Return the jackknife's standard error of the excess, with tuned values selected anew without each seed."""
+    means = []
+    for without in seeds:
+        other_seeds = [seed for seed in seeds if seed != without]
+        excess = 0.0
+        for task, weight in ((prediction.task, 1.0), (prediction.more_than_on, -1.0)):
+            own, reference = (
+                study.compared_values_by_seed(arm, task, without) for arm in (prediction.arm, study.spec.reference)
+            )
+            excess += weight * math.fsum(own[seed] - reference[seed] for seed in other_seeds) / len(other_seeds)
+        means.append(excess)
+    return jackknife_error(means)
+
+
+def _compare(spec: Ablation, prediction: Prediction, interval: Interval) -> Outcome:
+    low, high = _limits(spec, prediction)
+    if interval.low >= low and interval.high <= high:
+        return Outcome.CAME_OUT
+    if interval.high <= low or interval.low >= high:
+        return Outcome.DID_NOT
+    return Outcome.UNDECIDED
+
+
+def _num_agreeing(spec: Ablation, prediction: Prediction, values: Sequence[float]) -> int:
+    low, high = _limits(spec, prediction)
+    # No difference at all is neither better nor worse.
+    return sum(low <= value <= high and (value != 0 or low < 0) for value in values)
+
+
+def _limits(spec: Ablation, prediction: Prediction) -> tuple[float, float]:
+    """Return the ends of the predicted difference, above 0 in the predicted direction."""
+    if prediction.direction is PredictedDirection.SIMILAR:
+        most = prediction.at_most or spec.smallest_effect_of_interest
+        assert most is not None  # checked with the ablation
+        return -most, most
+    return prediction.at_least or 0.0, math.inf if prediction.at_most is None else prediction.at_most
+
+
+def _sign(spec: Ablation, prediction: Prediction) -> float:
+    """Return the sign with which a difference of the metric is above 0 in the predicted direction."""
+    if prediction.direction is PredictedDirection.SIMILAR:
+        return 1.0
+    is_better_if_larger = spec.direction is Direction.MAXIMIZE
+    return 1.0 if is_better_if_larger == (prediction.direction is PredictedDirection.BETTER) else -1.0
+
+
+def _oriented(interval: Interval, sign: float) -> Interval:
+    low, high = sorted(sign * end for end in interval)
+    return Interval(low, high)

@@ -1,0 +1,104 @@
+"""Match the entries of a parameter's axis by what they stand for: the outputs of a head by class, rows by token."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import special_token_ids_by_role
+
+_SHOWN = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class NameMatch:
+    """Where the entries of an axis stand in a source whose entries have other names, or another order.
+
+    Attributes:
+        what: What the entries are: "classes" or "tokens".
+        source_names: The names of the source's entries.
+        target_names: The names of the new run's.
+        entries: For every entry of the new run, the source's of the same name; -1 if it has none.
+    """
+
+    what: str
+    source_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    entries: tuple[int, ...]
+
+    @property
+    def num_matched(self) -> int:
+        """The number of the new run's entries that the source has."""
+        return sum(entry >= 0 for entry in self.entries)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the source has all of them."""
+        return self.num_matched == len(self.entries)
+
+    def describe(self) -> str:
+        """Describe how many are matched, and which the source lacks."""
+        lacking = [name for name, entry in zip(self.target_names, self.entries, strict=True) if entry < 0]
+        if not lacking:
+            return f"{self.what} matched by name: all {len(self.entries)}, which stand in another order there"
+        return (
+            f"{self.what} matched by name: {self.num_matched:,} of {len(self.entries):,}; initialized randomly: "
+            f"{_list_names(lacking)}"
+        )
+
+    def describe_names(self) -> str:
+        """Describe the names of both sides."""
+        return f"{self.what} are {_list_names(self.target_names)}, and there {_list_names(self.source_names)}"
+
+
+def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> NameMatch | None:
+    """Match classes by their names, without regard to case if that is no longer ambiguous.
+
+    A name that stands twice on one side matches nothing.
+
+    Args:
+        source_names: The names of the source's classes; empty if they are unknown.
+        target_names: The names of the new run's.
+
+    Returns:
+        The match; None if both are the same in the same order, or one side is unknown.
+    """
+    source, target = tuple(source_names), tuple(target_names)
+    if not source or not target or source == target:
+        return None
+    entries = _find_names(source, target)
+    if max(entries) < 0:
+        entries = _find_names([name.casefold() for name in source], [name.casefold() for name in target])
+    return None if entries == tuple(range(len(source))) else NameMatch("classes", source, target, entries)
+
+
+def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None:
+    """Match tokens by their texts; special ones that the source writes otherwise by their roles.
+
+    Args:
+        source: The source's tokenizer.
+        target: The new run's.
+
+    Returns:
+        The match; None if both have the same tokens in the same order.
+    """
+    source_names, target_names = (tuple(each.pieces(range(each.vocab_size))) for each in (source, target))
+    if source_names == target_names:
+        return None
+    entries = list(_find_names(source_names, target_names))
+    roles, wanted = special_token_ids_by_role(source), special_token_ids_by_role(target)
+    for role, number in wanted.items():
+        there = roles[role]
+        if number is not None and there is not None and entries[number] < 0:
+            entries[number] = there
+    return NameMatch("tokens", source_names, target_names, tuple(entries))
+
+
+def _find_names(source: Sequence[str], target: Sequence[str]) -> tuple[int, ...]:
+    counts = Counter(source), Counter(target)
+    places = {name: place for place, name in enumerate(source) if counts[0][name] == 1}
+    return tuple(places.get(name, -1) if counts[1][name] == 1 else -1 for name in target)
+
+
+def _list_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f", ... ({len(names):,} in all)" if len(names) > _SHOWN else "")
