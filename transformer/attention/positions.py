@@ -538,12 +538,12 @@ class TransformerXL(_DotProductScheme):
     ) -> Logits:
         batch, queries = q_BxQxHxD.shape[:2]
         dtype, wide = q_BxQxHxD.dtype, jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
-        shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
         if consecutive:
             # One wave for each distance i - j that occurs, the greatest first; with an offset they differ by example.
             waves_BxPxE = self._waves(query_positions[:, -1:] - jnp.arange(queries + keys - 1)[None], dtype)
             projected_BxPxHxD = jnp.einsum("bpe,ehd->bphd", waves_BxPxE, self.weight_ExHxD.astype(dtype))
             projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (batch, *projected_BxPxHxD.shape[1:]))
+            shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
             products_BxHxQxP = jnp.einsum(
                 "bqhd,bphd->bhqp", shifted_BxQxHxD, projected_BxPxHxD, preferred_element_type=wide
             )
@@ -551,6 +551,7 @@ class TransformerXL(_DotProductScheme):
         else:
             waves_BxQxKxE = self._waves(query_positions[..., None] - jnp.arange(keys), wide)
             waves_BxQxKxE = jnp.broadcast_to(waves_BxQxKxE, (batch, *waves_BxQxKxE.shape[1:]))
+            shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
             turned_BxQxHxE = jnp.einsum(
                 "bqhd,ehd->bqhe", shifted_BxQxHxD, self.weight_ExHxD.astype(dtype), preferred_element_type=wide
             )
