@@ -52,9 +52,9 @@ class NameMatch:
 
 
 def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> NameMatch | None:
-    """Match classes by their names, without regard to case if that is no longer ambiguous.
+    """Match classes by their names, and those that are left without regard to case.
 
-    A name that stands twice on one side matches nothing.
+    A name that stands twice among these on one side matches nothing.
 
     Args:
         source_names: The names of the source's classes; empty if they are unknown.
@@ -67,8 +67,13 @@ def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> N
     if not source or not target or source == target:
         return None
     entries = _find_names(source, target)
-    if max(entries) < 0:
-        entries = _find_names([name.casefold() for name in source], [name.casefold() for name in target])
+    places = [place for place in range(len(source)) if place not in entries]
+    lacking = [place for place, entry in enumerate(entries) if entry < 0]
+    folded = _find_names(
+        [source[place].casefold() for place in places], [target[place].casefold() for place in lacking]
+    )
+    found = dict(zip(lacking, folded, strict=True))
+    entries = tuple(places[found[place]] if found.get(place, -1) >= 0 else entry for place, entry in enumerate(entries))
     return None if entries == tuple(range(len(source))) else NameMatch("classes", source, target, entries)
 
 
