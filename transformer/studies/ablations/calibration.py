@@ -15,11 +15,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from transformer.config import (
-    MatchesPattern,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Range,
+    Sha256,
     TupleLimits,
     UserError,
     hash_config,
@@ -120,7 +120,7 @@ class Calibration:
             was named.
     """
 
-    design: Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
+    design: Sha256
     num_runs: NonNegativeInt
     rates: Annotated[tuple[Rates, ...], TupleLimits(min_length=1)]
     effect: PositiveFloat | None = None

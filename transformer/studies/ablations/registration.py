@@ -12,9 +12,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from transformer.config import MatchesPattern, UserError, flatten_config, hash_config, to_config
+from transformer.config import Sha256, UserError, flatten_config, hash_config, to_config
 from transformer.json_reading import read_dataclass
 from transformer.runs.run_directory import current_commit, parse_time, write_json
 from transformer.studies.ablations.ablation import Ablation
@@ -40,8 +40,6 @@ DECISION_RULE = (
 )
 """How a verdict is reached. A change of the rules changes this sentence, so that older registrations differ from it."""
 
-_Sha256 = Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
-
 
 @dataclasses.dataclass(frozen=True)
 class Registration:
@@ -56,7 +54,7 @@ class Registration:
 
     registered: str
     commit: str | None
-    sha256: _Sha256
+    sha256: Sha256
     study: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -72,32 +70,6 @@ class Registration:
 def hash_registration(contents: Mapping[str, Any]) -> str:
     """Return the hash of a registration's contents; a hash among them is left out."""
     return hash_config({name: value for name, value in contents.items() if name != "sha256"})
-
-
-def registered_study(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the design of a study, as JSON values.
-
-    Args:
-        spec: The ablation.
-        base: The base config.
-    """
-    return to_json_values(
-        {
-            "question": spec.question,
-            "arms": spec.arms,
-            "reference": spec.reference,
-            "tuning_grid": spec.tuning_grid,
-            "tasks": spec.tasks,
-            "seeds": sorted(spec.seeds),
-            "selection_metric": spec.selection_metric,
-            "reported_metric": spec.reported_metric,
-            "direction": spec.direction.value,
-            "learned_threshold": spec.learned_threshold,
-            "smallest_effect_of_interest": spec.smallest_effect_of_interest,
-            "rule": DECISION_RULE,
-            "base": base,
-        }
-    )
 
 
 def registration_contents(spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[str, Any]:
@@ -117,10 +89,21 @@ def registration_contents(spec: Ablation, base: Mapping[str, Any], planned: Sequ
     resolved = resolve_config(base).to_config()
     return to_json_values(
         {
-            **registered_study(spec, base),
+            "question": spec.question,
+            "arms": spec.arms,
+            "reference": spec.reference,
+            "tuning_grid": spec.tuning_grid,
+            "tasks": spec.tasks,
+            "seeds": sorted(spec.seeds),
+            "selection_metric": spec.selection_metric,
+            "reported_metric": spec.reported_metric,
+            "direction": spec.direction.value,
+            "learned_threshold": spec.learned_threshold,
+            "smallest_effect_of_interest": spec.smallest_effect_of_interest,
+            "rule": DECISION_RULE,
+            "base": resolved,
             "predictions": to_config(spec.predictions),
             "known_before": spec.known_before,
-            "base": resolved,
             "settings": _settings(resolved, planned),
             "runs": hash_config({"configs": sorted({_hash_without_seed(each.trial.config) for each in planned})}),
             "code": judging_code_version(),
@@ -267,8 +250,8 @@ def describe_changes(registration: Registration, contents: Mapping[str, Any]) ->
         if _is_same(before, contents, field):
             continue
         if field == "code":
-            of_commit = f", which is of commit {_shorten(registration.commit[:12])}" if registration.commit else ""
-            changes.append(f"the code that judges is not the registered one{of_commit}")
+            origin = f", which is of commit {_shorten(registration.commit[:12])}" if registration.commit else ""
+            changes.append(f"the code that judges is not the registered one{origin}")
         elif field == "runs":
             changes.append("the resolved configs of the runs are others")
         elif field not in contents:
