@@ -197,8 +197,8 @@ class TokenShards:
                 raise UserError(f"{path} is damaged, for its SHA-256 differs: {_AGAIN}")
             tokens = np.frombuffer(content, self.dtype)
             self._check_range(tokens)
-            if (found := np.count_nonzero(tokens == self.index.end_id)) != documents:
-                raise UserError(f"{path} has {found:,} documents where its index says {documents:,}: {_AGAIN}")
+            if (num_ends := np.count_nonzero(tokens == self.index.end_id)) != documents:
+                raise UserError(f"{path} has {num_ends:,} documents where its index says {documents:,}: {_AGAIN}")
 
 
 def split_documents(tokens: np.ndarray, end_id: int) -> list[np.ndarray]:

@@ -148,9 +148,9 @@ def write_tensors(
     for file, shard in zip(names, shards, strict=True):
         with (folder / file).open("wb") as opened:
             opened.write(_header(shard))
-            for (name, spec), (given, value) in zip(shard.items(), values, strict=False):
-                if given != name or TensorSpec.of(value) != spec:
-                    raise ValueError(f"the tensor {given!r} of {value.shape} is not {name!r}, {spec}")
+            for (name, spec), (tensor_name, value) in zip(shard.items(), values, strict=False):
+                if tensor_name != name or TensorSpec.of(value) != spec:
+                    raise ValueError(f"the tensor {tensor_name!r} of {value.shape} is not {name!r}, {spec}")
                 opened.write(memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8)))
     if count > 1:
         files = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}

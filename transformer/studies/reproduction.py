@@ -209,9 +209,9 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only:
     Returns:
         The finding.
     """
-    of_all, after = study_values(recorded), study_values(found)
+    recorded_values, after = study_values(recorded), study_values(found)
     selected = None if only is None else select_study_runs(recorded, only)
-    before = {each: value for each, value in of_all.items() if selected is None or each[:4] in selected}
+    before = {each: value for each, value in recorded_values.items() if selected is None or each[:4] in selected}
     metrics = [sorted({each.metric for each in values}) for values in (before, after)]
     if left_out := [metric for metric in metrics[0] if metric not in metrics[1]]:
         why = f"the record has the metric {', '.join(left_out)}; here are {', '.join(metrics[1]) or 'none'}"
@@ -224,7 +224,7 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only:
             f"tuned values; its arms are {arms[0]}, here they are {arms[1]}"
         )
         return Finding(Verdict.NOT_COMPARED, (why,))
-    precision = recorded_precision(of_all.values())
+    precision = recorded_precision(recorded_values.values())
     apart = [each for each in before if not precision.holds_equal(before[each], after[each])]
     counted = f"{len(before) - len(apart)} of {len(before)} values of runs are those of the record"
     if not apart:
@@ -236,9 +236,9 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only:
     cells: dict[str, tuple[list[float | None], list[float | None]]] = {}
     for each in before:
         cells.setdefault(_cell_name(each), ([], []))[1].append(after[each])
-    for each in of_all:
+    for each in recorded_values:
         if _cell_name(each) in cells:
-            cells[_cell_name(each)][0].append(of_all[each])
+            cells[_cell_name(each)][0].append(recorded_values[each])
     fewest = min(len(values) for values, _ in cells.values())
     if fewest < MIN_RUNS_FOR_SPREAD:
         return Finding(Verdict.NO_SPREAD, (counted, told, f"the record has {fewest} seeds"))
@@ -355,10 +355,10 @@ def _judge_end(
                 f"{name} is {_show(value)} in the record, {_show(other)} here; seeds differ by {_show(spread)}"
             )
     if outside:
-        told = f"{len(outside)} of {len(recorded)} differ by more than the record's seeds do: {_some(outside, '; ')}"
-        return Finding(Verdict.NOT_REPRODUCED, (*reasons, told))
-    told = f"it begins as its record, and {len(recorded)} of {len(recorded)} last values differ by less than seeds do"
-    return Finding(Verdict.WITHIN_SPREAD, (*reasons, told))
+        why = f"{len(outside)} of {len(recorded)} differ by more than the record's seeds do: {_some(outside, '; ')}"
+        return Finding(Verdict.NOT_REPRODUCED, (*reasons, why))
+    why = f"it begins as its record, and {len(recorded)} of {len(recorded)} last values differ by less than seeds do"
+    return Finding(Verdict.WITHIN_SPREAD, (*reasons, why))
 
 
 def _nearer_to_other_arm(before: Mapping[Setting, float | None], after: Mapping[Setting, float | None]) -> str | None:

@@ -86,11 +86,11 @@ def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None
     if source_names == target_names:
         return None
     entries = list(_find_names(source_names, target_names))
-    roles, wanted = special_token_ids_by_role(source), special_token_ids_by_role(target)
-    for role, number in wanted.items():
-        there = roles[role]
-        if number is not None and there is not None and entries[number] < 0:
-            entries[number] = there
+    source_ids, target_ids = special_token_ids_by_role(source), special_token_ids_by_role(target)
+    for role, number in target_ids.items():
+        source_number = source_ids[role]
+        if number is not None and source_number is not None and entries[number] < 0:
+            entries[number] = source_number
     return NameMatch("tokens", source_names, target_names, tuple(entries))
 
 

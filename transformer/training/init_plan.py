@@ -106,8 +106,8 @@ class InitPlan:
     @property
     def partial_paths(self) -> tuple[str, ...]:
         """The targets that take a part of their source, or its entries in another order."""
-        named = (path for path, taken in self.matched_sources.items() if taken.named_axis is not None)
-        return tuple(dict.fromkeys((*self.resized_paths, *named)))
+        matched_by_name = (path for path, taken in self.matched_sources.items() if taken.named_axis is not None)
+        return tuple(dict.fromkeys((*self.resized_paths, *matched_by_name)))
 
     def paths_matched_along(self, axis: str) -> tuple[str, ...]:
         """Return the targets whose entries along a logical axis are taken by name."""
