@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from transformer.config import convert_value, shorten_value
+from transformer.huggingface.config_classes import TOKEN_IDS
 
 FILE = "generation_config.json"
 
-_TOKEN_IDS = int | tuple[int, ...] | None
 # The values with which a key changes nothing. Without the file, config.json may have these keys.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "bad_words_ids": (),
@@ -96,9 +96,9 @@ def convert_generation_config(
         # Small models often keep the numbers of a greater one's tokens; these never come.
         return tuple(dict.fromkeys(number for number in ids if 0 <= number < vocab_size))
 
-    ends = read(_TOKEN_IDS, "eos_token_id", ())
+    ends = read(TOKEN_IDS, "eos_token_id", ())
     ends = known_tokens((ends,) if isinstance(ends, int) else ends)
-    forced_end = read(_TOKEN_IDS, "forced_eos_token_id", ())
+    forced_end = read(TOKEN_IDS, "forced_eos_token_id", ())
     words = read(tuple[tuple[int, ...], ...], "bad_words_ids", ())
     single = tuple(word[0] for word in words if len(word) == 1 and word[0] not in ends)
     forbidden = known_tokens((*single, *read(tuple[int, ...], "suppress_tokens", ())))
