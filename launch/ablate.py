@@ -236,11 +236,11 @@ def _begin(
 
 def _selected(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
     """Return the planned runs that --only names; all without it."""
-    from transformer.studies.ablations.run_result import parse_run_selection
+    from transformer.studies.ablations.run_result import parse_run_filter
 
     if arguments.only is None:
         return planned
-    return parse_run_selection(arguments.only).select((each, each.values) for each in planned)
+    return parse_run_filter(arguments.only).select((each, each.values) for each in planned)
 
 
 def _register(

@@ -48,8 +48,8 @@ from transformer.studies.sweeps.trials import to_json_values
 
 FILE = "calibration.json"
 NUM_STUDIES = 2_000
-SEED_CORRELATION = 0.5  # of the runs of two arms with the same seed, where noise is made up
-METRIC_CORRELATION = 0.96  # of both metrics of a run, where noise is made up
+SEED_CORRELATION = 0.5  # of the runs of two arms with the same seed, where noise is synthetic
+METRIC_CORRELATION = 0.96  # of both metrics of a run, where noise is synthetic
 SPREAD = 4.0  # of an unstable arm, in standard deviations of the other arms' noise
 BAD_RUN = 14.0  # by how much a bad run is worse than others, in standard deviations of the difference of two arms
 _PENALTY = 10.0  # of all tuned values but the best, in the same unit
@@ -97,7 +97,7 @@ class Rates:
         false_positives: The studies without differences in which an arm got the verdict better or worse over all tasks.
         false_positives_on_tasks: Those in which an arm got it on a single task; None for one task.
         deviation: The standard deviation of the paired differences between two arms, in units of the reported metric
-            or, of noise that is made up, of the difference of two arms with normal noise.
+            or, of synthetic noise, of the difference of two arms with normal noise.
         power: The studies with a difference in which the arm that has it got the verdict better; None without one.
     """
 
@@ -114,7 +114,7 @@ class Calibration:
 
     Attributes:
         design: The hash of the arms, seeds, tasks, tuned values, metrics and thresholds.
-        num_runs: The number of runs that the first noise is drawn from; 0 if it is made up.
+        num_runs: The number of runs that the first noise is drawn from; 0 if it is synthetic.
         rates: The rates by noise: first that of the runs or, without, normal noise with one clearly best tuned value.
         effect: The true difference of the studies that measure power, in `deviation` of the first noise; None if none
             was named.
@@ -169,7 +169,7 @@ class NoiseModel(NamedTuple):
         grids: Of both metrics of every task the step, 0 if it is continuous, and one value.
         limits_2x2: The least and the greatest value of both metrics.
         learned_threshold: The value of the selection metric beyond which a run is stuck; None for none.
-        num_runs: The number of runs that noise is drawn from; 0 if it is made up.
+        num_runs: The number of runs that noise is drawn from; 0 if it is synthetic.
     """
 
     words: str
@@ -206,7 +206,7 @@ def calibrate(
     check_seeds(spec)
     num_studies = num_studies or NUM_STUDIES
     design, model_from_runs = hash_design(spec), noise_from_runs(select_hyperparameters(spec, cells))
-    models = [*([model_from_runs] if model_from_runs else ()), *made_up_noise(spec)]
+    models = [*([model_from_runs] if model_from_runs else ()), *synthetic_noise(spec)]
     rates = []
     for number, model in enumerate(models):
         random = np.random.default_rng([int(design[:16], 16), number])
@@ -310,7 +310,7 @@ def _describe_shares(rates: Rates) -> str:
 # --- The noise
 
 
-def made_up_noise(spec: Ablation) -> list[NoiseModel]:
+def synthetic_noise(spec: Ablation) -> list[NoiseModel]:
     """Return kinds of noise of deviation 1 in which the means of all arms are equal.
 
     The runs of two arms with the same seed are correlated by `SEED_CORRELATION`, and both metrics of a run by
@@ -333,16 +333,19 @@ def made_up_noise(spec: Ablation) -> list[NoiseModel]:
     tuned = len(list(spec.combinations())) > 1
     best = ", one clearly best tuned value" if tuned else ""
     stuck_Ux2 = np.full((2, 2), bad * _STUCK)
-    kinds = [
-        _made_up(
+    return [
+        _synthetic_model(
             spec, f"normal noise, correlated by {SEED_CORRELATION:g} between arms with the same seed{best}", normal
         ),
-        *([_made_up(spec, "normal noise, all tuned values equally good", normal, penalty=0.0)] if tuned else ()),
-        _made_up(spec, f"skewed noise, in one arm with {SPREAD:g} times the spread", skewed, unstable),
-        _made_up(spec, "one arm in which a run of ten is bad", normal, with_bad_runs),
-        _made_up(spec, "two runs of five stuck in every arm", normal, unlearned_Ux2=stuck_Ux2),
+        *(
+            [_synthetic_model(spec, "normal noise, all tuned values equally good", normal, penalty=0.0)]
+            if tuned
+            else ()
+        ),
+        _synthetic_model(spec, f"skewed noise, in one arm with {SPREAD:g} times the spread", skewed, unstable),
+        _synthetic_model(spec, "one arm in which a run of ten is bad", normal, with_bad_runs),
+        _synthetic_model(spec, "two runs of five stuck in every arm", normal, unlearned_Ux2=stuck_Ux2),
     ]
-    return kinds
 
 
 def _root(variance: float) -> np.ndarray:
@@ -350,7 +353,7 @@ def _root(variance: float) -> np.ndarray:
     return np.linalg.cholesky(variance * np.array([[1.0, METRIC_CORRELATION], [METRIC_CORRELATION, 1.0]]))
 
 
-def _made_up(
+def _synthetic_model(
     spec: Ablation,
     words: str,
     noise: Pool,

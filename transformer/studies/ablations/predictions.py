@@ -97,7 +97,7 @@ def describe_prediction(spec: Ablation, result: PredictionOutcome) -> str:
 def prediction_as_json(spec: Ablation, result: PredictionOutcome) -> dict[str, Any]:
     """Return the outcome of a prediction as the study's result has it."""
     return {
-        **{name: value for name, value in vars(result.prediction).items()},
+        **vars(result.prediction),
         "outcome": result.outcome.value,
         "difference": result.difference,
         "interval": result.interval,
