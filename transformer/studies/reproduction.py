@@ -170,8 +170,8 @@ def compare_curves(
     counted = f"{len(shared) - len(apart)} of {len(shared)} numbers of {steps} steps are those of the record"
     compared = {(name, step) for name, step, _, _ in shared}
     if left_out := [name for name, step in _last_steps(recorded).items() if (name, step) not in compared]:
-        names = format_some(sorted(left_out), _SHOWN, ", ")
-        why = f"{len(left_out)} metrics of the record have no counterpart in the run: {names}"
+        missing = format_some(sorted(left_out), _SHOWN, ", ")
+        why = f"{len(left_out)} metrics of the record have no counterpart in the run: {missing}"
         return Finding(Verdict.NOT_COMPARED, (counted, why))
     if not apart:
         return Finding(Verdict.EQUAL, (counted,))

@@ -73,10 +73,6 @@ def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> N
 def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None:
     """Match tokens by their texts; special ones that the source writes otherwise by their roles.
 
-    Args:
-        source: The source's tokenizer.
-        target: The new run's.
-
     Returns:
         The match; None if both have the same tokens in the same order.
     """

@@ -214,10 +214,6 @@ def _with_head_of(imported: OpenedModel, problem: str | None) -> OpenedModel:
 def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> AnyTokenizer | ImageSpec:
     """Load what a published model reads its inputs with.
 
-    Args:
-        source: The model folder.
-        imported: The imported model.
-
     Returns:
         Its tokenizer; for images, their size and the names of the classes.
     """
@@ -463,8 +459,8 @@ def export_to_huggingface(
             raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
         with atomic_output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, keys=class_name_keys(kept.classes))
-            said = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
-            write_json(target / preprocessor.FILE, said)
+            content = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
+            write_json(target / preprocessor.FILE, content)
     else:
         keys = class_name_keys(interface.class_names) if len(interface.class_names) > 1 else {}
         with atomic_output_folder(target, "--save_pretrained"):
@@ -517,10 +513,6 @@ def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_lengt
 
 def add_sequence_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer | None:
     """Return the tokenizer with the special tokens that our tasks put around and between texts for such a model.
-
-    Args:
-        tokenizer: The tokenizer.
-        model_type: The `model_type` of the model.
 
     Returns:
         The tokenizer; None if it puts special tokens around texts already, or there is nothing to put.

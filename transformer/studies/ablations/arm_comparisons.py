@@ -142,10 +142,6 @@ def second_opinion(study: StudyResults, pair: Comparison) -> SecondOpinion | Non
     It decides nothing. No test of a few pairs holds its level whatever the noise: a bad run of ten is not to be seen
     in five that are good.
 
-    Args:
-        study: The results of the study.
-        pair: The comparison.
-
     Returns:
         The second opinion; None where no t test is valid.
     """

@@ -68,12 +68,7 @@ def judge_predictions(study: StudyResults, pairs: Sequence[Comparison]) -> list[
 
 
 def describe_prediction(spec: Ablation, result: PredictionOutcome) -> str:
-    """Say in one sentence what was predicted, and what came out.
-
-    Args:
-        spec: The ablation.
-        result: The outcome of the prediction.
-    """
+    """Say in one sentence what was predicted, and what came out."""
     words = f"Predicted: {_describe_expectation(spec, result.prediction)}. {result.outcome.value.capitalize()}: "
     agreeing = f"{result.num_agreeing_seeds} of {result.num_seeds} seeds agree"
     if result.difference is None:

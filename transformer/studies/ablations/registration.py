@@ -78,11 +78,6 @@ def registration_contents(spec: Ablation, base: Mapping[str, Any], planned: Sequ
     Besides the design these are the predictions, what was known before, and the judging code. The base config and each
     arm's on each task are resolved, so that a changed default changes the registration; "runs" is a hash of the
     resolved configs of all runs.
-
-    Args:
-        spec: The ablation.
-        base: The base config.
-        planned: Its planned runs.
     """
     from transformer.training.config import resolve_config  # imports jax
 
