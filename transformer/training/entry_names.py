@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import special_token_ids_by_role
 
-_SHOWN = 8
-
 
 @dataclasses.dataclass(frozen=True)
 class NameMatch:
@@ -43,12 +41,12 @@ class NameMatch:
             return f"{self.what} matched by name: all {len(self.entries)}, which stand in another order there"
         return (
             f"{self.what} matched by name: {self.num_matched:,} of {len(self.entries):,}; initialized randomly: "
-            f"{_list_names(lacking)}"
+            f"{list_names(lacking)}"
         )
 
     def describe_names(self) -> str:
         """Describe the names of both sides."""
-        return f"{self.what} are {_list_names(self.target_names)}, and there {_list_names(self.source_names)}"
+        return f"{self.what} are {list_names(self.target_names)}, and there {list_names(self.source_names)}"
 
 
 def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> NameMatch | None:
@@ -80,10 +78,6 @@ def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> N
 def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None:
     """Match tokens by their texts; special ones that the source writes otherwise by their roles.
 
-    Args:
-        source: The source's tokenizer.
-        target: The new run's.
-
     Returns:
         The match; None if both have the same tokens in the same order.
     """
@@ -91,11 +85,11 @@ def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None
     if source_names == target_names:
         return None
     entries = list(_find_names(source_names, target_names))
-    roles, wanted = special_token_ids_by_role(source), special_token_ids_by_role(target)
-    for role, number in wanted.items():
-        there = roles[role]
-        if number is not None and there is not None and entries[number] < 0:
-            entries[number] = there
+    source_ids, target_ids = special_token_ids_by_role(source), special_token_ids_by_role(target)
+    for role, number in target_ids.items():
+        source_number = source_ids[role]
+        if number is not None and source_number is not None and entries[number] < 0:
+            entries[number] = source_number
     return NameMatch("tokens", source_names, target_names, tuple(entries))
 
 
@@ -105,5 +99,6 @@ def _find_names(source: Sequence[str], target: Sequence[str]) -> tuple[int, ...]
     return tuple(places.get(name, -1) if counts[1][name] == 1 else -1 for name in target)
 
 
-def _list_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f", ... ({len(names):,} in all)" if len(names) > _SHOWN else "")
+def list_names(names: Sequence[str], shown: int = 8) -> str:
+    """List the first names, and count them if there are more: "a, b, ... (9 in all)"."""
+    return ", ".join(names[:shown]) + (f", ... ({len(names):,} in all)" if len(names) > shown else "")
