@@ -240,6 +240,8 @@ def _save_start(
     scoring = [name for name in trained_heads if name not in fresh and _class_axes(components.model, name)]
     count = imported.interface.vocabularies.get("classes", 0)
     source_names, class_names = output_names(imported.config, count), components.class_names
+    if any(name in params and _class_axes(components.model, name) for name in fresh):
+        notes.append(f"the head begins anew: the data's {len(class_names)} classes are not those of the folder")
     match = match_classes(source_names, class_names) if scoring else None
     if match is not None and match.num_matched == 0:
         fresh += scoring
