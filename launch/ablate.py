@@ -236,11 +236,11 @@ def _begin(
 
 def _selected(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
     """Return the planned runs that --only names; all without it."""
-    from transformer.studies.ablations.run_result import parse_run_selection
+    from transformer.studies.ablations.run_result import parse_run_filter
 
     if arguments.only is None:
         return planned
-    return parse_run_selection(arguments.only).select((each, each.values) for each in planned)
+    return parse_run_filter(arguments.only).select((each, each.values) for each in planned)
 
 
 def _register(
@@ -285,14 +285,14 @@ def _registration(
     from transformer.studies.ablations.hash_commits import find_hash_commit
     from transformer.studies.ablations.registration import check_registration, registration_contents
 
-    begun = [trial for trial in trial_store.trials() if trial_store.has_begun(trial)]
+    trials = [trial for trial in trial_store.trials() if trial_store.has_begun(trial)]
     # The folders of code that runs, not the study's, which may be a stranger's: git takes the settings of a repository.
     folders = [Path(str(arguments.config_file)).absolute().parent, Path.cwd()] if search_commits else []
     return check_registration(
         trial_store.path,
         about,
         registration_contents(spec, arguments.config, planned),
-        [first_start_of_run(trial_store.directory(trial), trial_store.attempt_times(trial)) for trial in begun],
+        [first_start_of_run(trial_store.directory(trial), trial_store.attempt_times(trial)) for trial in trials],
         lambda sha256, since: find_hash_commit(sha256, since, folders),
     )
 

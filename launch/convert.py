@@ -62,7 +62,9 @@ def main(arguments: Arguments) -> None:
         )
     given = {name: getattr(arguments, name) for name in IMPORT_FLAGS if getattr(arguments, name) is not None}
     if "classes" in given:
-        given["classes"] = tuple(given["classes"].split(","))
+        given["classes"] = tuple(label.strip() for label in given["classes"].split(","))
+        if "" in given["classes"]:
+            raise UserError(f"--classes={arguments.classes} has an empty label: write each between commas, as yes,no")
     if target is not None and given:
         raise UserError(f"--{next(iter(given))} needs --from_pretrained")
     for name in ("step", "trust"):

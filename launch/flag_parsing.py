@@ -64,8 +64,8 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     if recorded is not None:
         from transformer.trust import check_trusted
 
-        named = arguments.trusted_names or ()
-        check_trusted(arguments.base, named, source=list(arguments.overridden_keys), training=True)
+        trusted_names = arguments.trusted_names or ()
+        check_trusted(arguments.base, trusted_names, source=list(arguments.overridden_keys), training=True)
     return arguments
 
 

@@ -178,11 +178,11 @@ def _check_is_of_record(root: Path, record: Record, each: RecordedRun, path: Pat
     (file,) = (word.removeprefix("--config=") for word in each.words if word.startswith("--config="))
     overrides = [split_override(word) for word in each.words if word.startswith("--config.")]
     name, base = str(root / file), apply_text_overrides(load_config(str(root / file)).to_dict(), overrides)
-    mine = f"--trained={path} is not of run {each.number} of {record.name}"
+    refusal = f"--trained={path} is not of run {each.number} of {record.name}"
     if each.command == "ablate":
         get_ablation = load_function(name, "get_ablation")
         assert get_ablation is not None
-        trials = {each.trial.name: each for each in plan_runs(get_ablation(build_ablation), base)}
+        trials = {planned.trial.name: planned for planned in plan_runs(get_ablation(build_ablation), base)}
         try:
             runs = [(run["arm"], run["task"], str(run["directory"])) for run in report["runs"]]
         except (KeyError, TypeError) as error:
@@ -190,16 +190,16 @@ def _check_is_of_record(root: Path, record: Record, each: RecordedRun, path: Pat
         for arm, task, directory in runs:
             planned = trials.get(directory.rpartition("/")[2])
             if planned is None or (planned.arm_name, planned.task_name) != (arm, task):
-                raise UserError(f"{mine}: its run {directory} of arm {arm!r} has not the config of that arm")
+                raise UserError(f"{refusal}: its run {directory} of arm {arm!r} has not the config of that arm")
         return
     experiment = resolve_config(base)
-    free = [name for name in changeable_keys(experiment) if name != "steps"] + ["initialize_from.run"]
-    wanted = flatten_config(to_json_values(experiment.to_config()))
-    found = flatten_config(RunDirectory(path).config())
-    for key, value in wanted.items():
-        changed = key in found and found[key] != value
-        if changed and not any(config_keys_overlap(key, name) for name in free):
-            raise UserError(f"{mine}: config.{key} is {value} there, {found[key]} here")
+    changeable = [name for name in changeable_keys(experiment) if name != "steps"] + ["initialize_from.run"]
+    expected = flatten_config(to_json_values(experiment.to_config()))
+    actual = flatten_config(RunDirectory(path).config())
+    for key, value in expected.items():
+        changed = key in actual and actual[key] != value
+        if changed and not any(config_keys_overlap(key, name) for name in changeable):
+            raise UserError(f"{refusal}: config.{key} is {value} there, {actual[key]} here")
 
 
 def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) -> Path:
@@ -257,10 +257,10 @@ def _compare_study(
     from transformer.json_reading import read_json_object
     from transformer.studies.reproduction import compare_studies
 
-    recorded, found = read_json_object(each.file), _read_report(path)
+    recorded, report = read_json_object(each.file), _read_report(path)
     before = provenance_of_study(recorded, record.provenance)
     try:
-        return compare_studies(recorded, found, only), before, provenance_of_study(found, Provenance("", "", {}))
+        return compare_studies(recorded, report, only), before, provenance_of_study(report, Provenance("", "", {}))
     except (AttributeError, KeyError, TypeError) as error:
         raise _no_report(path, error) from error
 

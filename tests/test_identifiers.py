@@ -28,6 +28,7 @@ FOREIGN = {
     # Classes and modules of Hugging Face.
     *("BertForSequenceClassification", "RobertaForSequenceClassification", "XLNetForSequenceClassification"),
     *("XLNetForTokenClassification", "XLNetForQuestionAnsweringSimple", "XLNetForQuestionAnswering"),
+    *("GPT2ForSequenceClassification",),
     *("Bert", "Roberta", "audio_utils"),
     # Programs and settings of the machine.
     *("mpirun", "conlleval", "flock", "psycopg2", "GcsFuseCsiDriver", "OnFailure", "jax_debug_infs"),

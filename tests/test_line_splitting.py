@@ -60,11 +60,12 @@ def test_standard_input_has_an_answer_a_line(monkeypatch: pytest.MonkeyPatch) ->
         assert texts == lines
         if not any(lines):
             continue
-        # Two samples of each, of which one has a line end in it.
+        # Two samples of each, of which one has a line end in it. A carriage return is escaped, too.
         answers = [answer for text in texts if text for answer in (f"{text}!", f"{text}\n?")]
         printed = "".join(f"{line}\n" for line in arrange_answers_by_line(texts, answers))
         assert printed.count("\n") == 2 * content.count(b"\n")
-        expected = [shown for line in lines for shown in ((f"{line}!", rf"{line}\n?") if line else ("", ""))]
+        escaped = [line.replace("\r", r"\r") for line in lines]
+        expected = [shown for line in escaped for shown in ((f"{line}!", rf"{line}\n?") if line else ("", ""))]
         assert printed.split("\n")[:-1] == expected
 
 

@@ -192,6 +192,8 @@ NonNegativeInt = Annotated[int, Range(0, _GREATEST)]
 SEEDS = Range(0, 2**32 - 1)
 Seed = Annotated[int, SEEDS]
 """The seed of random numbers."""
+Sha256 = Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
+"""A SHA-256, as written in a file."""
 VocabSize = Annotated[int, Range(1, 2**24)]
 """A number of tokens, limited because training a tokenizer allocates memory for each in advance."""
 NumLayers = Annotated[int, Range(1, 2**12)]

@@ -171,11 +171,11 @@ def refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         RepeatedKeyError: If a key stands twice; the message is its repr.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         counts = collections.Counter(name for name, _ in pairs)
         raise RepeatedKeyError(next(repr(name) for name, count in counts.items() if count > 1))
-    return found
+    return values
 
 
 def _check_integers(values: Iterable[Any], what: str) -> None:

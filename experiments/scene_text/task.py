@@ -147,16 +147,16 @@ class SceneText(ImageToSequenceTask):
             ) -> EvaluationReport:
                 return string_report(self.format_lines(rows["tokens"]), references, shown=_SHOWN)
 
-            name, named = line.value, functools.partial(_name_metrics, line)
+            name, by_line = line.value, functools.partial(_name_metrics, line)
             evaluations += [
-                Evaluation(f"{name}_loss", split, batches, self.loss_sums, named(report_means), at_end),
-                Evaluation(name, split, batches, self.decoding_step, named(finish), at_end),
+                Evaluation(f"{name}_loss", split, batches, self.loss_sums, by_line(report_means), at_end),
+                Evaluation(name, split, batches, self.decoding_step, by_line(finish), at_end),
                 Evaluation(
                     f"{name}_looking",
                     split,
                     batches,
                     sum_glyph_attention_mass,
-                    named(glyph_mass_report),
+                    by_line(glyph_mass_report),
                     at_end,
                     required_axes=TARGET_OVER_GRID,
                 ),

@@ -66,10 +66,21 @@ def test_columns_are_parted_by_tabs_and_spaces_alone(tmp_path: Path) -> None:
         ("EU B-ORG\nin\rO\n", r"line 2 has a carriage return within it"),
         ("EU B-ORG\nNew York B-LOC\n", r"line 2 has 3 columns and line 1 has 2: every word has as many"),
         ("EU NNP B-ORG\n\nin\t\tO\n", r"line 3 has 2 columns and line 1 has 3"),
+        ("New York\tB-LOC\nLos Angeles\tB-LOC\n", r"line 1 has tabs between columns and a space within 'New York'"),
+        ("EU\tNNP\tB-ORG\nNew York\tB-LOC\n", r"line 2 has tabs between columns and a space within 'New York'"),
         ("EU B-ORG\n\u00a0\n", r"line 2 has one column"),
         ("EU B-ORG\n\u00a0 O\n", r"line 2 has no visible character in its word"),
     ],
-    ids=["old ends", "one old end", "a space in a word", "an empty cell", "no label", "white space"],
+    ids=[
+        "old ends",
+        "one old end",
+        "a space in a word",
+        "an empty cell",
+        "two words",
+        "two words of one",
+        "no label",
+        "white space",
+    ],
 )
 def test_lines_that_would_lose_words_are_refused(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_bytes(content.encode())

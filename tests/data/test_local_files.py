@@ -204,6 +204,8 @@ UNFIT_FIELDS = {
         b'{"source": "a"}\n': "line 1 has no field 'target'; its fields are source",
         b'{"source": "a", "target": null}\n': "line 1 has no text in 'target' but a NoneType",
         b'{"source": "a", "target": true}\n': "has no text in 'target' but a bool",
+        b'{"source": "a", "target": NaN}\n': "line 1 has no text in 'target' but NaN: fill or remove it",
+        b'{"source": 1e999, "target": "b"}\n': "line 1 has no text in 'source' but Infinity",
         b'{"source": "a", "target": ""}\n': "line 1 has an empty target",
         b'{"source": "a", "target": "\\ud800"}\n': "line 1 is not usable: it holds half a surrogate pair",
         b'{"source": \n': "line 1 is not JSON",
@@ -300,7 +302,7 @@ def test_a_column_or_field_that_is_named_twice_is_refused(tmp_path: Path) -> Non
     (tmp_path / "twice.jsonl").write_text('{"text": "one", "label": "a", "label": "b"}\n' * 100)
     for name, says in (
         ("twice.tsv", "its first line names the column label twice: rename one of them"),
-        ("twice.jsonl", "line 1 is not usable: an object has the key 'label' twice"),
+        ("twice.jsonl", "line 1 is not usable: it has the key 'label' twice in one object"),
     ):
         told = said(lambda name=name: open_labeled_texts(name, data_dir=str(tmp_path), classes=("a", "b")))
         assert says in told

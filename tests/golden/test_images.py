@@ -107,6 +107,7 @@ def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) 
     assert converted.notes == (
         "no preprocessor_config.json: images are resized and normalized as its defaults would have it",
         "the head begins anew: the data's 2 classes are not those of the folder",
+        "initialized randomly: head",
     )
     published = export_to_huggingface(tmp_path / "run", tmp_path / "out")
     assert published.kind == "vit"

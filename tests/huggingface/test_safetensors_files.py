@@ -217,8 +217,8 @@ def test_a_tensor_that_is_not_finite_is_refused(tmp_path: Path, dtype: str, valu
     spoilt = np.ones((3, 4), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     spoilt[2, 1] = value
     file = tmp_path / safetensors_files.WEIGHTS
-    safetensors_files.write_tensors(file, {"a": np.ones(2, np.float32), "b": spoilt, "c": np.arange(3)})
+    safetensors.numpy.save_file({"a": np.ones(2, np.float32), "b": spoilt, "c": np.arange(3)}, file)
     headers = safetensors_files.read_folder_headers(tmp_path)
     assert len(list(safetensors_files.read_tensors(headers, ["a", "c"]))) == 2
-    with pytest.raises(UserError, match=r"model\.safetensors: tensor 'b' holds NaN or infinity"):
+    with pytest.raises(UserError, match=r"model\.safetensors: tensor 'b' has 1 of 12 values that are not finite"):
         list(safetensors_files.read_tensors(headers, ["a", "b"]))

@@ -157,14 +157,15 @@ def test_several_slices_are_a_job_each_whose_pods_are_numbered_as_jax_does(engin
 
 
 def test_hostile_words_pass_the_shell_of_several_slices(engines, tmp_path):
-    words = (*TRAIN[1:], *(f"--config.name={word}" for word in HOSTILE))
-    found = manifest(engines, *OWN[:1], "--topology=v5p:2x2x2", "--slices=2", "--", *words)
-    command = [expanded(item, {}) for item in pod_of(found)["containers"][0]["command"]]
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MEGASCALE_SLICE_ID": "1", "PROCESS": "1"}
     (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
     (tmp_path / "python").chmod(0o755)
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert tuple(done.stdout.split("\0")[2:-5]) == words
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MEGASCALE_SLICE_ID": "1", "PROCESS": "1"}
+    for word in HOSTILE:
+        words = (*TRAIN[1:], f"--config.name={word}")
+        found = manifest(engines, *OWN[:1], "--topology=v5p:2x2x2", "--slices=2", "--", *words)
+        command = [expanded(item, {}) for item in pod_of(found)["containers"][0]["command"]]
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert tuple(done.stdout.split("\0")[2:-5]) == words
 
 
 def test_a_bucket_is_mounted_by_the_driver_of_gke(engines):

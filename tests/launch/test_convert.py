@@ -228,6 +228,7 @@ ORDERS = [
     *(("bert", order) for order in itertools.permutations(("no", "perhaps", "yes"))),
     *(("bert_tokens", order) for order in (("yes", "no", "perhaps"), ("perhaps", "yes", "no"))),
     ("bert", ("YES", "No", "Perhaps")),
+    ("bert", ("yes", "NO", "Perhaps")),
     ("bert", ("yes", "never", "no")),
 ]
 
@@ -252,7 +253,7 @@ def test_a_head_keeps_what_its_outputs_mean_in_any_order_of_the_labels(
         file.write_text("\n\n".join(f"w{number} {label}" for number, label in enumerate(labels)))
     problem = {"bert": "classification", "bert_tokens": "token_classification"}[name]
     words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={file}", f"--problem={problem}")
-    assert call(convert, *words, f"--classes={','.join(order)}", "--context_length=20", "--batch_size=8") == 0
+    assert call(convert, *words, f"--classes={', '.join(order)}", "--context_length=20", "--batch_size=8") == 0
     said = capsys.readouterr().out
     _, setting, state = load_run(run)
     assert setting.class_names == order
@@ -408,6 +409,9 @@ def test_exactly_one_direction_is_asked_for(tmp_path: Path, capsys: pytest.Captu
         capsys, f"--workdir={tmp_path}", "--from_pretrained=a", "--step=3"
     )
     assert "is missing" in refusal(capsys, f"--workdir={tmp_path / 'absent'}", f"--save_pretrained={tmp_path / 'b'}")
+    assert "--classes=yes,,no has an empty label: write each between commas, as yes,no" in refusal(
+        capsys, f"--workdir={tmp_path}", "--from_pretrained=a", "--classes=yes,,no"
+    )
 
 
 def test_a_directory_that_holds_something_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

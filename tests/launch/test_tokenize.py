@@ -45,7 +45,7 @@ def test_it_prints_the_folders_and_finds_them_again(
     (folder / "00000.tokens").write_bytes(bytes(2 * size))
     assert called(*words, "--verify") == 2
     assert (
-        "00000.tokens is damaged, for its SHA-256 differs: remove the folder and tokenize again"
+        "00000.tokens is not what its index says, for samples of it differ: remove the folder and tokenize again"
         in capsys.readouterr().err
     )
     # A run's tokenizer, and the shards that it makes, can be another's.

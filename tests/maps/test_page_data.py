@@ -278,7 +278,7 @@ def test_metrics_of_a_run_that_was_killed_and_resumed(tmp_path):
     lines = [
         '{"step": 1, "split": "train", "loss": 5.0}',
         '{"step": 2, "split": "train", "loss": 4.0}',
-        '{"step": 2, "split": "train", "loss": 3.0, "ok": true, "lost": null}',
+        '{"step": 2, "split": "train", "loss": 3.0, "lost": null}',
         '{"step": 3, "split": "train", "loss": NaN}',
         '{"step": 4, "split": "tr',
     ]

@@ -3,7 +3,7 @@
     python -m tests.studies.null_studies
     python -m tests.studies.null_studies unequal     # the arms whose noise is unequal alone
 
-`tests/records/verdicts.md` has its tables and how long it took, `docs/guides/ablations.md` the highest rates, and
+`tests/records/verdicts.md` has its tables and how long it took, `docs/guides/verdicts.md` the highest rates, and
 `test_simulation.py` runs a tenth.
 """
 

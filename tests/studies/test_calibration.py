@@ -18,10 +18,10 @@ from transformer.studies.ablations.calibration import (
     calibrate,
     describe_calibration,
     hash_design,
-    made_up_noise,
     noise_from_runs,
     read_calibration,
     simulate,
+    synthetic_noise,
     write_calibration,
 )
 from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
@@ -207,7 +207,7 @@ def test_without_enough_runs_noise_is_normal() -> None:
     assert noise_of(spec, [cell for cell in cells if cell.seed == 1]) is None
     assert noise_of(spec, [cell for cell in cells if cell.arm_name == "pre"]) is None
     assert noise_of(spec, [cell for cell in cells if cell.seed < 3]).num_runs == 4
-    assert len(made_up_noise(spec)[0].settings[0]) == 1
+    assert len(synthetic_noise(spec)[0].settings[0]) == 1
 
 
 def test_a_threshold_in_the_metric_s_units_does_not_judge_normal_noise() -> None:

@@ -241,7 +241,9 @@ CLASSES = {"classes/kernel": ArrayInfo((4, 3), FLOAT, ("embed", "classes"))}
         ("a b c", "a b d", (0, 1, -1)),
         ("A B C", "c a b", (2, 0, 1)),
         ("O B-PER I-PER", "O I-PER B-PER", (0, 2, 1)),
+        ("A b C", "c a b", (2, 0, 1)),  # those of other case beside one of the same
         ("a A b", "b a A", (2, 0, 1)),
+        ("a A b", "A B c", (1, 2, -1)),
         ("a b b", "b a c", (-1, 0, -1)),  # two of one name: which is which nobody knows
     ],
 )

@@ -197,6 +197,10 @@ def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path
     assert train({"again": huge, "too": huge}, tmp_path) == 2 * ends[:1]
 
 
+# A state without any would be that of a converted run, before its optimizers are made.
+HYPERPARAMETERS = {"hyperparameters": {"rate": np.zeros(1, np.float32)}}
+
+
 def made(folder: Path, **steps: tuple[int, ...]) -> list[TrainingRun]:
     """Runs that have checkpoints of these steps."""
     runs = []
@@ -204,14 +208,14 @@ def made(folder: Path, **steps: tuple[int, ...]) -> list[TrainingRun]:
         (folder / name).mkdir()
         checkpoints = Checkpoints(folder / name / "checkpoints", max_to_keep=3)
         for step in of_run:
-            checkpoints.save(step, {"x": np.full(2, step)}, {})
+            checkpoints.save(step, {"x": np.full(2, step), **HYPERPARAMETERS}, {})
         assert checkpoints.steps() == list(of_run)
         runs.append(TrainingRun(RUNS["one"], RunDirectory(folder / name), checkpoints, NOTHING))
     return runs
 
 
 NOTHING = {"data": {}, "batches": {"parts": 1, "content": ""}, "commit": None}
-SHAPE = SimpleNamespace(abstract_state={"x": np.zeros(2, int)})
+SHAPE = SimpleNamespace(abstract_state={"x": np.zeros(2, int), **HYPERPARAMETERS})
 
 
 def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:

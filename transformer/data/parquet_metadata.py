@@ -76,12 +76,12 @@ def read_column_chunks(file: BinaryIO, size: int, column: str) -> list[ColumnChu
     chunks = []
     for number, group in enumerate(_list(metadata, _ROW_GROUPS)):
         columns = [each.get(_COLUMN_METADATA) for each in _list(group, _COLUMNS)]
-        found = [each for each in columns if isinstance(each, dict) and each.get(_PATH) == [column.encode()]]
-        if len(found) != 1:
-            raise ValueError(f"row group {number} has {len(found)} columns {column!r}")
-        offsets = [found[0].get(field) for field in (_DICTIONARY_PAGE_OFFSET, _DATA_PAGE_OFFSET)]
+        matches = [each for each in columns if isinstance(each, dict) and each.get(_PATH) == [column.encode()]]
+        if len(matches) != 1:
+            raise ValueError(f"row group {number} has {len(matches)} columns {column!r}")
+        offsets = [matches[0].get(field) for field in (_DICTIONARY_PAGE_OFFSET, _DATA_PAGE_OFFSET)]
         start = min((offset for offset in offsets if isinstance(offset, int) and offset), default=0)
-        length = found[0].get(_TOTAL_COMPRESSED_SIZE)
+        length = matches[0].get(_TOTAL_COMPRESSED_SIZE)
         if not isinstance(length, int) or length < 0 or not 0 < start <= start + length <= size:
             raise ValueError(f"the pages of row group {number} lie outside of the file")
         if not isinstance(num_rows := group.get(_NUM_ROWS), int):
@@ -132,10 +132,10 @@ def _read_struct(file: BinaryIO, max_fields: int) -> dict[int, Any]:
     num_fields = 0
 
     def byte() -> int:
-        read = file.read(1)
-        if not read:
+        content = file.read(1)
+        if not content:
             raise ValueError("its metadata end too early")
-        return read[0]
+        return content[0]
 
     def varint() -> int:
         value = 0

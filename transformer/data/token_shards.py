@@ -16,13 +16,12 @@ arrays take 1.4 times the compressed records.
 import concurrent.futures
 import dataclasses
 import hashlib
-import json
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from transformer.config import MatchesPattern, NonNegativeInt, Range, UserError, VocabSize, to_config
+from transformer.config import NonNegativeInt, Range, Sha256, UserError, VocabSize, hash_config, to_config
 from transformer.data.corpus import hash_samples
 from transformer.data.tokenizers.tokenizer import TokenNumber
 from transformer.json_reading import parse_dataclass, read_json_object, read_regular_file
@@ -33,8 +32,6 @@ FORMAT_VERSION = 2
 _SUFFIX = ".tokens"
 _SAMPLING_THREADS = 16  # since a bucket answers slowly
 _AGAIN = "remove the folder and tokenize again"
-
-Digest = Annotated[str, MatchesPattern("[0-9a-f]{64}", "a SHA-256 in hexadecimal")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,20 +52,19 @@ class ShardIndex:
     """
 
     version: Annotated[int, Range(FORMAT_VERSION, FORMAT_VERSION)]
-    corpus_sha256: Digest
-    tokenizer_sha256: Digest
+    corpus_sha256: Sha256
+    tokenizer_sha256: Sha256
     vocab_size: VocabSize
     end_id: TokenNumber
     num_tokens: tuple[NonNegativeInt, ...]
     num_documents: tuple[NonNegativeInt, ...]
-    shard_sha256: tuple[Digest, ...]
-    samples_sha256: tuple[Digest, ...]
-    index_sha256: Digest
+    shard_sha256: tuple[Sha256, ...]
+    samples_sha256: tuple[Sha256, ...]
+    index_sha256: Sha256
 
     def compute_digest(self) -> str:
         """Return the SHA-256 of all that the index says."""
-        fields = {name: value for name, value in to_config(self).items() if name != "index_sha256"}
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+        return hash_config({name: value for name, value in to_config(self).items() if name != "index_sha256"})
 
 
 def _read_index(path: Path) -> ShardIndex:
@@ -201,8 +197,8 @@ class TokenShards:
                 raise UserError(f"{path} is damaged, for its SHA-256 differs: {_AGAIN}")
             tokens = np.frombuffer(content, self.dtype)
             self._check_range(tokens)
-            if (found := np.count_nonzero(tokens == self.index.end_id)) != documents:
-                raise UserError(f"{path} has {found:,} documents where its index says {documents:,}: {_AGAIN}")
+            if (num_ends := np.count_nonzero(tokens == self.index.end_id)) != documents:
+                raise UserError(f"{path} has {num_ends:,} documents where its index says {documents:,}: {_AGAIN}")
 
 
 def split_documents(tokens: np.ndarray, end_id: int) -> list[np.ndarray]:

@@ -10,8 +10,10 @@ from typing import Any
 ClassKeys = Mapping[str, tuple[Any, Any]]
 """For each key the kind of its value, as an annotation, and its default."""
 
+TOKEN_IDS = int | tuple[int, ...] | None
+"""One token number, several, or none."""
+
 _NAMES = tuple[str, ...] | None
-_TOKEN_IDS = int | tuple[int, ...] | None
 _SIDES = int | tuple[int, ...]
 
 _EVERY_CLASS: ClassKeys = {
@@ -70,7 +72,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "scale_attn_weights": (bool, True),
         "use_cache": (bool, True),
         "bos_token_id": (int | None, 50256),
-        "eos_token_id": (_TOKEN_IDS, 50256),
+        "eos_token_id": (TOKEN_IDS, 50256),
         "pad_token_id": (int | None, None),
         "scale_attn_by_inverse_layer_idx": (bool, False),
         "reorder_and_upcast_attn": (bool, False),
@@ -97,7 +99,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "summary_first_dropout": (float, 0.1),
         "pad_token_id": (int | None, None),
         "bos_token_id": (int | None, None),
-        "eos_token_id": (_TOKEN_IDS, None),
+        "eos_token_id": (TOKEN_IDS, None),
         "tie_word_embeddings": (bool, True),
     },
     "gptj": {
@@ -117,7 +119,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "initializer_range": (float, 0.02),
         "use_cache": (bool, True),
         "bos_token_id": (int | None, 50256),
-        "eos_token_id": (_TOKEN_IDS, 50256),
+        "eos_token_id": (TOKEN_IDS, 50256),
         "pad_token_id": (int | None, None),
         "tie_word_embeddings": (bool, False),
     },
@@ -131,7 +133,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "initializer_range": (float, 0.02),
         "use_cache": (bool, True),
         "bos_token_id": (int | None, 1),
-        "eos_token_id": (_TOKEN_IDS, 2),
+        "eos_token_id": (TOKEN_IDS, 2),
         "pad_token_id": (int | None, None),
         "apply_residual_connection_post_layernorm": (bool, False),
         "hidden_dropout": (float, 0.0),
@@ -155,7 +157,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "use_cache": (bool, True),
         "pad_token_id": (int | None, None),
         "bos_token_id": (int | None, 1),
-        "eos_token_id": (_TOKEN_IDS, 2),
+        "eos_token_id": (TOKEN_IDS, 2),
         "pretraining_tp": (int | None, 1),
         "tie_word_embeddings": (bool, False),
         "rope_parameters": (Mapping[str, Any] | None, None),
@@ -180,7 +182,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "use_cache": (bool, True),
         "pad_token_id": (int | None, None),
         "bos_token_id": (int | None, 1),
-        "eos_token_id": (_TOKEN_IDS, 2),
+        "eos_token_id": (TOKEN_IDS, 2),
         "tie_word_embeddings": (bool, False),
         "rope_parameters": (Mapping[str, Any] | None, None),
         "sliding_window": (int | None, 4096),
@@ -206,7 +208,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "is_decoder": (bool, False),
         "add_cross_attention": (bool, False),
         "bos_token_id": (int | None, None),
-        "eos_token_id": (_TOKEN_IDS, None),
+        "eos_token_id": (TOKEN_IDS, None),
         "tie_word_embeddings": (bool, True),
     },
     "roberta": {
@@ -225,7 +227,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "layer_norm_eps": (float, 1e-12),
         "pad_token_id": (int | None, 1),
         "bos_token_id": (int | None, 0),
-        "eos_token_id": (_TOKEN_IDS, 2),
+        "eos_token_id": (TOKEN_IDS, 2),
         "use_cache": (bool, True),
         "classifier_dropout": (float | None, None),
         "is_decoder": (bool, False),
@@ -256,9 +258,9 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "decoder_start_token_id": (int, 58100),
         "scale_embedding": (bool, False),
         "pad_token_id": (int | None, 58100),
-        "eos_token_id": (_TOKEN_IDS, 0),
+        "eos_token_id": (TOKEN_IDS, 0),
         "bos_token_id": (int | None, None),
-        "forced_eos_token_id": (_TOKEN_IDS, 0),
+        "forced_eos_token_id": (TOKEN_IDS, 0),
         "share_encoder_decoder_embeddings": (bool, True),
         "is_decoder": (bool, False),
         "tie_word_embeddings": (bool, True),
@@ -281,7 +283,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "feed_forward_proj": (str, "relu"),
         "use_cache": (bool, True),
         "pad_token_id": (int | None, 0),
-        "eos_token_id": (_TOKEN_IDS, 1),
+        "eos_token_id": (TOKEN_IDS, 1),
         "classifier_dropout": (float, 0.0),
         "is_decoder": (bool, False),
     },
@@ -313,7 +315,7 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = {
         "end_n_top": (int, 5),
         "pad_token_id": (int | None, 5),
         "bos_token_id": (int | None, 1),
-        "eos_token_id": (_TOKEN_IDS, 2),
+        "eos_token_id": (TOKEN_IDS, 2),
         "tie_word_embeddings": (bool, True),
     },
     "vit": _VISION_TRANSFORMER,

@@ -307,11 +307,7 @@ class ConversionSpec:
         return keys | self.key_aliases.keys() | self.simplified_keys | self.training_keys.keys()
 
     def config_notes(self, config: Mapping[str, Any]) -> list[str]:
-        """Return what a user should know of a config.json that can be read: what of it is not read, or read otherwise.
-
-        Args:
-            config: The content of config.json.
-        """
+        """Return what of a readable config.json is not read, or is read otherwise, as notes for the user."""
         notes = []
         for alias, name in self.key_aliases.items():
             if config.get(alias) is not None and config.get(name) not in (None, config[alias]):
@@ -345,9 +341,6 @@ class ConversionSpec:
 
     def complete_config(self, config: Mapping[str, Any]) -> Config:
         """Return a config.json with every key of its class: other names resolved, and defaults for absent keys.
-
-        Args:
-            config: The content of config.json.
 
         Raises:
             UserError: If a value is of the wrong kind; gives the key.

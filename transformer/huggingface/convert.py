@@ -336,23 +336,8 @@ def _read(
 ) -> PyTree:
     ours = {names.tensors[planned.tensor_name]: planned.tensor_name for planned in plan}
     kind = jnp.dtype(dtype)
-    read = safetensors_files.read_tensors(headers, list(ours))
-    tensors = ((ours[name], _finite(name, tensor.astype(kind, copy=False))) for name, tensor in read)
-    return tensors_to_params(plan, tensors, kind)
-
-
-def _finite(name: str, tensor: np.ndarray) -> np.ndarray:
-    """Return a tensor, all of whose values are numbers.
-
-    Raises:
-        UserError: If they are not; gives the tensor.
-    """
-    if count := tensor.size - np.count_nonzero(np.isfinite(tensor)):
-        raise UserError(
-            f"the tensor {name!r} has {count} of {tensor.size} values that are not finite numbers: the training of "
-            "this model diverged, or its file is damaged"
-        )
-    return tensor
+    tensors = safetensors_files.read_tensors(headers, list(ours), kind)
+    return tensors_to_params(plan, ((ours[name], tensor) for name, tensor in tensors), kind)
 
 
 def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
@@ -362,7 +347,7 @@ def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: M
         if original == name:
             continue
         tensors = dict(safetensors_files.read_tensors(headers, [name, original]))
-        if not np.array_equal(tensors[name], tensors[original], equal_nan=True):
+        if not np.array_equal(tensors[name], tensors[original]):
             raise UserError(f"the tensor {name!r} is not {original!r} once more, as its config.json has it")
 
 

@@ -67,10 +67,10 @@ def class_names_of_config(config: Mapping[str, Any], count: int) -> tuple[str, .
     Raises:
         UserError: If it names others than the classes 0 to `count` - 1.
     """
-    named = config.get("id2label") or {}
-    if not isinstance(named, dict) or not named.keys() <= {str(number) for number in range(count)}:
-        raise UserError(f"config.json has id2label={named!r:.200}: it must name the classes 0 to {count - 1}")
-    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
+    labels = config.get("id2label") or {}
+    if not isinstance(labels, dict) or not labels.keys() <= {str(number) for number in range(count)}:
+        raise UserError(f"config.json has id2label={labels!r:.200}: it must name the classes 0 to {count - 1}")
+    return tuple(str(labels.get(str(number), f"LABEL_{number}")) for number in range(count))
 
 
 def output_names(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
@@ -86,8 +86,8 @@ def output_names(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 def class_name_keys(names: Sequence[str]) -> dict[str, Any]:
     """Return the keys of config.json that name classes."""
-    named = {str(number): name for number, name in enumerate(names)}
-    return {"id2label": named, "label2id": {name: int(number) for number, name in named.items()}}
+    labels = {str(number): name for number, name in enumerate(names)}
+    return {"id2label": labels, "label2id": {name: int(number) for number, name in labels.items()}}
 
 
 def without_head_keys(config: Config, keys: Sequence[str]) -> Config:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from transformer.config import convert_value, shorten_value
+from transformer.huggingface.config_classes import TOKEN_IDS
 
 FILE = "generation_config.json"
 
-_TOKEN_IDS = int | tuple[int, ...] | None
 # The values with which a key changes nothing. Without the file, config.json may have these keys.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "bad_words_ids": (),
@@ -87,18 +87,18 @@ def convert_generation_config(
     file = "config.json" if content is None else FILE
     known = GENERATION_KEYS | {"eos_token_id"}
     source = {key: config[key] for key in known & config.keys()} if content is None else dict(content)
-    stated = {key: value for key, value in source.items() if value is not None}
+    values = {key: value for key, value in source.items() if value is not None}
 
     def read(kind: Any, key: str, default: Any) -> Any:
-        return convert_value(kind, stated.get(key, default), f"{file}: {key}")
+        return convert_value(kind, values.get(key, default), f"{file}: {key}")
 
     def known_tokens(ids: tuple[int, ...]) -> tuple[int, ...]:
         # Small models often keep the numbers of a greater one's tokens; these never come.
         return tuple(dict.fromkeys(number for number in ids if 0 <= number < vocab_size))
 
-    ends = read(_TOKEN_IDS, "eos_token_id", ())
+    ends = read(TOKEN_IDS, "eos_token_id", ())
     ends = known_tokens((ends,) if isinstance(ends, int) else ends)
-    forced_end = read(_TOKEN_IDS, "forced_eos_token_id", ())
+    forced_end = read(TOKEN_IDS, "forced_eos_token_id", ())
     words = read(tuple[tuple[int, ...], ...], "bad_words_ids", ())
     single = tuple(word[0] for word in words if len(word) == 1 and word[0] not in ends)
     forbidden = known_tokens((*single, *read(tuple[int, ...], "suppress_tokens", ())))
@@ -129,17 +129,17 @@ def convert_generation_config(
         honored.add("num_beams")
     others = {
         key: value
-        for key, value in sorted(stated.items())
+        for key, value in sorted(values.items())
         if key not in honored | _WITHOUT_EFFECT and value not in (*_NEUTRAL.get(key, ()), [], "", {})
     }
     notes = []
     if others:
-        named = ", ".join(f"{key}={shorten_value(value)}" for key, value in others.items())
-        notes.append(f"{file} has {named}, which generation does not honor here")
+        listing = ", ".join(f"{key}={shorten_value(value)}" for key, value in others.items())
+        notes.append(f"{file} has {listing}, which generation does not honor here")
     decoding = {key: value for key, value in decoding.items() if value not in ((), None)}
     if decoding.get("repetition_penalty") == 1:
         del decoding["repetition_penalty"]
-    return Generation(decoding, num_beams if "num_beams" in stated and searches else None, notes)
+    return Generation(decoding, num_beams if "num_beams" in values and searches else None, notes)
 
 
 def generation_config(decoding: Any, num_beams: int | None, tokens: Mapping[str, int | None]) -> dict[str, Any]:

@@ -71,19 +71,19 @@ def _entries() -> tuple[TensorEntry, ...]:
 def _rotary(config: Config) -> Config:
     """Return the config with the base of rotary positions, which newer files nest; raises for scaled positions."""
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    stated = convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}")
-    kind = stated.get("rope_type", stated.get("type", "default"))
-    if not _is_plain(stated, kind) or stated.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UserError(f"config.json has {name}={shorten_value(stated)}; only plain rotary positions can be read")
+    rotary = convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}")
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    if not _is_plain(rotary, kind) or rotary.get("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError(f"config.json has {name}={shorten_value(rotary)}; only plain rotary positions can be read")
     read = {"rope_type", "type", "partial_rotary_factor", "rope_theta", "factor", *_ROTARY_SCALING_KEYS.get(kind, ())}
-    if unread := stated.keys() - read:
+    if unread := rotary.keys() - read:
         raise UserError(
-            f"config.json has {name}={shorten_value(stated)}, whose {', '.join(sorted(unread))} cannot be read"
+            f"config.json has {name}={shorten_value(rotary)}, whose {', '.join(sorted(unread))} cannot be read"
         )
     heads = config["num_attention_heads"]
     return {
         **config,
-        "rope_theta": stated.get("rope_theta", config.get("rope_theta", _ROTARY_BASE)),
+        "rope_theta": rotary.get("rope_theta", config.get("rope_theta", _ROTARY_BASE)),
         "num_key_value_heads": heads if config["num_key_value_heads"] is None else config["num_key_value_heads"],
         "head_dim": config["hidden_size"] // max(heads, 1) if config["head_dim"] is None else config["head_dim"],
         "attention_dropout": config["attention_dropout"] or 0.0,
@@ -97,11 +97,11 @@ _ROTARY_SCALING_KEYS = {
 }
 
 
-def _is_plain(stated: Mapping[str, Any], kind: Any) -> bool:
-    """Return whether stated rotary positions turn as plain ones do, up to `max_position_embeddings`."""
+def _is_plain(rotary: Mapping[str, Any], kind: Any) -> bool:
+    """Return whether rotary positions turn as plain ones do, up to `max_position_embeddings`."""
     if kind == "default":
         return True
-    factor = stated.get("factor")
+    factor = rotary.get("factor")
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         return False
     # A dynamic scale begins behind the last position.

@@ -149,10 +149,6 @@ def _matches(patterns: Iterable[str], name: str) -> bool:
 def params_to_tensors(plan: list[PlannedTensor], params: PyTree) -> Iterator[tuple[str, np.ndarray]]:
     """Convert our parameters to the tensors of a plan, one at a time.
 
-    Args:
-        plan: The plan.
-        params: The parameters.
-
     Yields:
         The name and value of each tensor, in the order of the plan.
     """

@@ -16,7 +16,6 @@ import safetensors
 
 from transformer.config import UserError, convert_value
 from transformer.json_reading import RepeatedKeyError, open_regular_file, read_json_object, refuse_repeated_keys
-from transformer.models.model import find_non_finite
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LENGTH, _LONGEST_HEADER = 8, 100_000_000
@@ -87,18 +86,21 @@ def read_folder_headers(folder: Path) -> dict[str, TensorHeader]:
     raise UserError(f"{folder} holds no {WEIGHTS}")
 
 
-def read_tensors(headers: Mapping[str, TensorHeader], names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+def read_tensors(
+    headers: Mapping[str, TensorHeader], names: Sequence[str], dtype: np.dtype | None = None
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yield name and value of tensors, one at a time, file by file.
 
     Args:
         headers: The headers of all tensors, by name.
         names: The tensors to read.
+        dtype: The type to which they are cast; None for their own.
 
     Yields:
         The name and value of each.
 
     Raises:
-        UserError: If a file cannot be read, or a value is not finite; gives the file.
+        UserError: If a file cannot be read, or a value is not finite in this type; gives the file.
     """
     for name in sorted(names, key=lambda name: headers[name].file):
         file = headers[name].file
@@ -108,9 +110,12 @@ def read_tensors(headers: Mapping[str, TensorHeader], names: Sequence[str]) -> I
                 tensor = opened.get_tensor(name)
         except (safetensors.SafetensorError, OSError) as error:
             raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
-        if find_non_finite({name: tensor}) is not None:
+        if dtype is not None:
+            tensor = tensor.astype(dtype, copy=False)
+        if count := tensor.size - np.count_nonzero(np.isfinite(tensor)):
             raise UserError(
-                f"{file}: tensor {name!r} holds NaN or infinity: the model's training diverged, or the file is damaged"
+                f"{file}: tensor {name!r} has {count} of {tensor.size} values that are not finite in {tensor.dtype}: "
+                "the model's training diverged, or the file is damaged"
             )
         yield name, tensor
 
@@ -148,9 +153,9 @@ def write_tensors(
     for file, shard in zip(names, shards, strict=True):
         with (folder / file).open("wb") as opened:
             opened.write(_header(shard))
-            for (name, spec), (given, value) in zip(shard.items(), values, strict=False):
-                if given != name or TensorSpec.of(value) != spec:
-                    raise ValueError(f"the tensor {given!r} of {value.shape} is not {name!r}, {spec}")
+            for (name, spec), (tensor_name, value) in zip(shard.items(), values, strict=False):
+                if tensor_name != name or TensorSpec.of(value) != spec:
+                    raise ValueError(f"the tensor {tensor_name!r} of {value.shape} is not {name!r}, {spec}")
                 opened.write(memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8)))
     if count > 1:
         files = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}

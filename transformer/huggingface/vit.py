@@ -49,16 +49,16 @@ def _simplify(config: Config, names: TensorNames) -> Config:
     """Return the config with sides of squares, and the number of classes, which config.json gives by their names."""
     sides = {}
     for key in ("image_size", "patch_size"):
-        stated = config[key]
-        values = (stated, stated) if isinstance(stated, int) else stated
+        size = config[key]
+        values = (size, size) if isinstance(size, int) else size
         if len(values) != 2 or values[0] != values[1]:
             raise UserError(f"config.json has {key}={list(values)}; only square images and patches can be read")
         sides[key] = values[0]
-    depth, stated = config["hidden_size"] // max(config["num_attention_heads"], 1), config.get("head_dim", ...)
-    if stated not in (..., depth):
-        raise UserError(f"config.json has head_dim={stated!r}, not hidden_size / num_attention_heads={depth}")
-    named = config["id2label"]
-    return {**config, **sides} | ({} if named is None else {"num_labels": len(named)})
+    depth, head_dim = config["hidden_size"] // max(config["num_attention_heads"], 1), config.get("head_dim", ...)
+    if head_dim not in (..., depth):
+        raise UserError(f"config.json has head_dim={head_dim!r}, not hidden_size / num_attention_heads={depth}")
+    labels = config["id2label"]
+    return {**config, **sides} | ({} if labels is None else {"num_labels": len(labels)})
 
 
 def _interface(section: Config) -> TaskInterface:

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from transformer.attention.sites import Axis, Site
-from transformer.config import MatchesPattern, Range, convert_value
+from transformer.config import MatchesPattern, Range, Sha256, convert_value
 from transformer.maps.capture_plan import Sizes, StoredResolutions
-from transformer.runs.jsonl_reading import Sha256
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"

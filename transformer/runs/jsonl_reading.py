@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from transformer.config import MatchesPattern, Range, UserError
+from transformer.config import MatchesPattern, Range, Sha256, UserError
 from transformer.json_reading import open_regular_file, parse_json, read_regular_file, refuse_repeated_keys
 from transformer.storage.paths import parse_path
 
@@ -70,8 +70,6 @@ class LastMetric(NamedTuple):
 RecordsName = Annotated[str, MatchesPattern(r"(metrics|samples|heads)\.jsonl", "the name of a file of records")]
 StepNumber = Annotated[int, Range(0, 2**53)]
 """A step of a run, as written in a file."""
-Sha256 = Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
-"""A digest, as written in a file."""
 
 
 class FileExtent(NamedTuple):

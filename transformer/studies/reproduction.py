@@ -35,7 +35,8 @@ from typing import Any, NamedTuple
 
 from scipy import special
 
-from transformer.studies.ablations.run_result import parse_run_selection
+from transformer.studies.ablations.formatting import format_some
+from transformer.studies.ablations.run_result import parse_run_filter
 from transformer.studies.ablations.statistics import CONFIDENCE, Interval
 
 MIN_RUNS_FOR_SPREAD = 3
@@ -169,7 +170,8 @@ def compare_curves(
     counted = f"{len(shared) - len(apart)} of {len(shared)} numbers of {steps} steps are those of the record"
     compared = {(name, step) for name, step, _, _ in shared}
     if left_out := [name for name, step in _last_steps(recorded).items() if (name, step) not in compared]:
-        why = f"{len(left_out)} metrics of the record have no counterpart in the run: {_some(sorted(left_out))}"
+        missing = format_some(sorted(left_out), _SHOWN, ", ")
+        why = f"{len(left_out)} metrics of the record have no counterpart in the run: {missing}"
         return Finding(Verdict.NOT_COMPARED, (counted, why))
     if not apart:
         return Finding(Verdict.EQUAL, (counted,))
@@ -180,7 +182,7 @@ def compare_curves(
     begin = min(step for _, step, _, _ in shared)
     if len(of_seeds) < MIN_RUNS_FOR_SPREAD or begin == end:
         names = sorted(finals, key=lambda each: _relative_difference(finals[each], ours_at_end[each]), reverse=True)
-        told = _some([f"{each} {_show(finals[each])}, here {_show(ours_at_end[each])}" for each in names], "; ")
+        told = format_some([f"{each} {_show(finals[each])}, here {_show(ours_at_end[each])}" for each in names], _SHOWN)
         plural = "s" if len(of_seeds) > 1 else ""
         lacks = "no numbers before the last ones" if begin == end else f"{max(1, len(of_seeds))} seed{plural}"
         return Finding(
@@ -209,9 +211,9 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only:
     Returns:
         The finding.
     """
-    of_all, after = study_values(recorded), study_values(found)
+    recorded_values, after = study_values(recorded), study_values(found)
     selected = None if only is None else select_study_runs(recorded, only)
-    before = {each: value for each, value in of_all.items() if selected is None or each[:4] in selected}
+    before = {each: value for each, value in recorded_values.items() if selected is None or each[:4] in selected}
     metrics = [sorted({each.metric for each in values}) for values in (before, after)]
     if left_out := [metric for metric in metrics[0] if metric not in metrics[1]]:
         why = f"the record has the metric {', '.join(left_out)}; here are {', '.join(metrics[1]) or 'none'}"
@@ -224,7 +226,7 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only:
             f"tuned values; its arms are {arms[0]}, here they are {arms[1]}"
         )
         return Finding(Verdict.NOT_COMPARED, (why,))
-    precision = recorded_precision(of_all.values())
+    precision = recorded_precision(recorded_values.values())
     apart = [each for each in before if not precision.holds_equal(before[each], after[each])]
     counted = f"{len(before) - len(apart)} of {len(before)} values of runs are those of the record"
     if not apart:
@@ -236,9 +238,9 @@ def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only:
     cells: dict[str, tuple[list[float | None], list[float | None]]] = {}
     for each in before:
         cells.setdefault(_cell_name(each), ([], []))[1].append(after[each])
-    for each in of_all:
+    for each in recorded_values:
         if _cell_name(each) in cells:
-            cells[_cell_name(each)][0].append(of_all[each])
+            cells[_cell_name(each)][0].append(recorded_values[each])
     fewest = min(len(values) for values, _ in cells.values())
     if fewest < MIN_RUNS_FOR_SPREAD:
         return Finding(Verdict.NO_SPREAD, (counted, told, f"the record has {fewest} seeds"))
@@ -255,7 +257,7 @@ def select_study_runs(study: Mapping[str, Any], only: str) -> list[tuple[Any, ..
     Raises:
         UserError: If it names none.
     """
-    return parse_run_selection(only).select(
+    return parse_run_filter(only).select(
         (
             tuple(_setting(run, ""))[:4],
             {"arm": run["arm"], "task": run["task"], "seed": run["seed"], **run["hyperparameters"]},
@@ -355,10 +357,11 @@ def _judge_end(
                 f"{name} is {_show(value)} in the record, {_show(other)} here; seeds differ by {_show(spread)}"
             )
     if outside:
-        told = f"{len(outside)} of {len(recorded)} differ by more than the record's seeds do: {_some(outside, '; ')}"
-        return Finding(Verdict.NOT_REPRODUCED, (*reasons, told))
-    told = f"it begins as its record, and {len(recorded)} of {len(recorded)} last values differ by less than seeds do"
-    return Finding(Verdict.WITHIN_SPREAD, (*reasons, told))
+        differences = format_some(outside, _SHOWN)
+        why = f"{len(outside)} of {len(recorded)} differ by more than the record's seeds do: {differences}"
+        return Finding(Verdict.NOT_REPRODUCED, (*reasons, why))
+    why = f"it begins as its record, and {len(recorded)} of {len(recorded)} last values differ by less than seeds do"
+    return Finding(Verdict.WITHIN_SPREAD, (*reasons, why))
 
 
 def _nearer_to_other_arm(before: Mapping[Setting, float | None], after: Mapping[Setting, float | None]) -> str | None:
@@ -394,7 +397,7 @@ def _judge_spread(
         if not interval.low - rounding <= mean <= interval.high + rounding:
             outside.append(f"{name} is {_show(mean)}, outside of {_show(interval.low)} to {_show(interval.high)}")
     if outside:
-        told = f"{len(outside)} of {len(cells)} are outside of the spread: {_some(outside, '; ')}"
+        told = f"{len(outside)} of {len(cells)} are outside of the spread: {format_some(outside, _SHOWN)}"
         return Finding(Verdict.NOT_REPRODUCED, (*reasons, told))
     return Finding(
         Verdict.WITHIN_SPREAD,
@@ -420,11 +423,6 @@ def _precisions(curve: Curve) -> dict[str, Precision]:
         name: recorded_precision(own) if len(set(own)) >= _MIN_VALUES_FOR_PRECISION else of_all
         for name, own in values.items()
     }
-
-
-def _some(words: Sequence[str], separator: str = ", ") -> str:
-    more = f"{separator}and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-    return separator.join(words[:_SHOWN]) + more
 
 
 def _show(value: float | None) -> str:

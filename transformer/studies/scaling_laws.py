@@ -203,16 +203,16 @@ def _undetermined(x_KxR: Float[np.ndarray, "K R"], loss: Array, best: Array, nam
     An exponent is not determined if the end of its search is no worse than noise allows: of R runs the sum of losses is
     at most exp(chi^2(1) / R) times the least, by the likelihood ratio of normal noise (Wilks 1938).
     """
-    found = {}
+    problems = {}
     if np.log(best[0]) < 1e-3 - _LOG_LIMIT:
-        found[names[0]] = "at the lower end of its search: the runs show no limit"
+        problems[names[0]] = "at the lower end of its search: the runs show no limit"
     worst = _search(x_KxR, loss, best, {})[1] * np.exp(stats.chi2.ppf(0.95, 1) / len(loss)) + 1e-9
     for number, name in enumerate(names[2::2]):
         ends = [exponent for exponent in EXPONENTS if _search(x_KxR, loss, None, {number: exponent})[1] <= worst]
         if ends:
             fits = "the end of its search, fits" if len(ends) == 1 else "the ends of its search, fit"
-            found[name] = f"not determined: {' and '.join(f'{end:g}' for end in ends)}, {fits} about as well"
-    return found
+            problems[name] = f"not determined: {' and '.join(f'{end:g}' for end in ends)}, {fits} about as well"
+    return problems
 
 
 def _search(
@@ -228,14 +228,14 @@ def _search(
         a_K, alpha_K = values[1::2], values[2::2]
         return np.concatenate([[np.log(values[0])], np.log(a_K) - alpha_K * middle_K, np.log(alpha_K)])
 
-    begun = [inner(start)] if start is not None else _starting_points(len(centered_KxR), loss)
+    starts = [inner(start)] if start is not None else _starting_points(len(centered_KxR), loss)
     count = len(centered_KxR)
     # A power that matters at one end of its variable alone is tiny where it is centered: factors may not end first.
     reach_K = _LOG_LIMIT + EXPONENTS[1] * np.abs(centered_KxR).max(axis=1)
     bounds = [(-_LOG_LIMIT, _LOG_LIMIT), *((-reach, reach) for reach in reach_K)] + [
         (np.log(exponents[number]),) * 2 if number in exponents else tuple(np.log(EXPONENTS)) for number in range(count)
     ]
-    begun = [np.clip(each, *np.transpose(bounds)) for each in begun]
+    starts = [np.clip(each, *np.transpose(bounds)) for each in starts]
 
     def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
         options = {"maxiter": steps, "ftol": 1e-14, "gtol": 1e-9}
@@ -250,7 +250,7 @@ def _search(
         )
 
     # All a little way, the best of them to its end.
-    nearest = min((descend(each, 40) for each in begun), key=lambda end: end.fun)
+    nearest = min((descend(each, 40) for each in starts), key=lambda end: end.fun)
     end = descend(nearest.x, 2000)
     best = end.x
     alpha_K = np.exp(best[1 + len(middle_K) :])

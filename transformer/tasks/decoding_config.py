@@ -54,7 +54,7 @@ class DecodingDefaults(Config, path="config.task.decoding"):
     @property
     def samples(self) -> bool:
         """Whether texts are sampled."""
-        return any(getattr(self, name) is not None for name in _SAMPLING)
+        return bool(_sampling_options(self))
 
     def own_settings(self) -> dict[str, Any]:
         """Return the fields of `DecodingConfig` that the run sets."""
@@ -102,11 +102,11 @@ class DecodingConfig(Config):
 
     def _check(self) -> None:
         refuse_single_text(self.stop_sequences, "stop_sequences")
-        given = self._sampled()
-        if given and self.num_beams > 1:
-            raise UserError(f"num_beams={self.num_beams} searches and {given[0]} samples: give one of them")
+        options = _sampling_options(self)
+        if options and self.num_beams > 1:
+            raise UserError(f"num_beams={self.num_beams} searches and {options[0]} samples: give one of them")
         check_coverage_penalty(self.coverage_penalty, self.num_beams)
-        if self.num_samples > 1 and not given:
+        if self.num_samples > 1 and not options:
             raise UserError(f"num_samples={self.num_samples} needs sampling: give temperature, top_k or top_p as well")
 
     @classmethod
@@ -140,7 +140,7 @@ class DecodingConfig(Config):
         Raises:
             UserError: If temperature, top_k or top_p is out of range.
         """
-        if self._sampled():
+        if _sampling_options(self):
             temperature = 1.0 if self.temperature is None else self.temperature
             top_p = 1.0 if self.top_p is None else self.top_p
             return Sampling(temperature, self.top_k or 0, top_p, num_beams=self.num_samples)
@@ -162,9 +162,10 @@ class DecodingConfig(Config):
             table = build_stop_table(self.stop_sequences, *([*known, *[b""] * len(unknown)] for known in written))
         return Constraints(self.repetition_penalty, (*unknown, *self.forbidden_ids), table)
 
-    def _sampled(self) -> list[str]:
-        """Return the set options that ask for sampling."""
-        return [name for name in _SAMPLING if getattr(self, name) is not None]
+
+def _sampling_options(config: DecodingDefaults | DecodingConfig) -> list[str]:
+    """Return the set options that ask for sampling."""
+    return [name for name in _SAMPLING if getattr(config, name) is not None]
 
 
 def refuse_score_words(given: Mapping[str, Any]) -> None:

@@ -337,8 +337,8 @@ class QuestionAnswering(LabeledTextTask):
 
 def _num_answers_in_no_window(windows: Sequence[QuestionWindow]) -> int:
     """Count the questions whose answer is in none of their windows."""
-    found = {window.number for window in windows if window.holds_answer}
-    return len({window.number for window in windows if window.question.answers} - found)
+    answered = {window.number for window in windows if window.holds_answer}
+    return len({window.number for window in windows if window.question.answers} - answered)
 
 
 def encode_questions(

@@ -170,13 +170,20 @@ def load_or_train_tokenizer(
     else:
         tokenizer = _train(kind, vocab_size, splits, roles)
         tokenizer.save(directory)
-    if not (directory / "checkpoints").exists():  # once: when a run begins, or is converted
-        note_special_tokens(tokenizer, splits.get("train", ()))
+    note_special_tokens(tokenizer, splits.get("train", ()), directory)
     return tokenizer
 
 
-def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str]) -> None:
-    """Print how often the training text has the characters of special tokens, which stay plain characters."""
+def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str], directory: Path) -> None:
+    """Print how often the training text has the characters of special tokens, which stay plain characters.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: The training text.
+        directory: The run directory. It is said once: when the run begins, or is converted.
+    """
+    if (directory / "checkpoints").exists():
+        return
     counts = count_special_tokens(tokenizer, texts)
     if counts:
         names = ", ".join(f"{name} {count:,} times" for name, count in list(counts.items())[:5])

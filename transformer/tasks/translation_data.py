@@ -248,8 +248,7 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
                     "config.initialize_from.copy_tokenizer=True bring one along, or say bpe or words"
                 )
         tokenizer.save(directory)
-    if not (directory / "checkpoints").exists():
-        note_special_tokens(tokenizer, (text for pair in pairs["train"] for text in (pair.source, pair.target)))
+    note_special_tokens(tokenizer, (text for pair in pairs["train"] for text in (pair.source, pair.target)), directory)
     return tokenizer, {
         name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()
     }

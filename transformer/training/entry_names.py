@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import special_token_ids_by_role
 
-_SHOWN = 8
-
 
 @dataclasses.dataclass(frozen=True)
 class NameMatch:
@@ -43,18 +41,18 @@ class NameMatch:
             return f"{self.what} matched by name: all {len(self.entries)}, which stand in another order there"
         return (
             f"{self.what} matched by name: {self.num_matched:,} of {len(self.entries):,}; initialized randomly: "
-            f"{_list_names(lacking)}"
+            f"{list_names(lacking)}"
         )
 
     def describe_names(self) -> str:
         """Describe the names of both sides."""
-        return f"{self.what} are {_list_names(self.target_names)}, and there {_list_names(self.source_names)}"
+        return f"{self.what} are {list_names(self.target_names)}, and there {list_names(self.source_names)}"
 
 
 def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> NameMatch | None:
-    """Match classes by their names, without regard to case if that is no longer ambiguous.
+    """Match classes by their names, and those that are left without regard to case.
 
-    A name that stands twice on one side matches nothing.
+    A name that stands twice among these on one side matches nothing.
 
     Args:
         source_names: The names of the source's classes; empty if they are unknown.
@@ -67,17 +65,18 @@ def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> N
     if not source or not target or source == target:
         return None
     entries = _find_names(source, target)
-    if max(entries) < 0:
-        entries = _find_names([name.casefold() for name in source], [name.casefold() for name in target])
+    places = [place for place in range(len(source)) if place not in entries]
+    lacking = [place for place, entry in enumerate(entries) if entry < 0]
+    folded = _find_names(
+        [source[place].casefold() for place in places], [target[place].casefold() for place in lacking]
+    )
+    found = dict(zip(lacking, folded, strict=True))
+    entries = tuple(places[found[place]] if found.get(place, -1) >= 0 else entry for place, entry in enumerate(entries))
     return None if entries == tuple(range(len(source))) else NameMatch("classes", source, target, entries)
 
 
 def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None:
     """Match tokens by their texts; special ones that the source writes otherwise by their roles.
-
-    Args:
-        source: The source's tokenizer.
-        target: The new run's.
 
     Returns:
         The match; None if both have the same tokens in the same order.
@@ -86,11 +85,11 @@ def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None
     if source_names == target_names:
         return None
     entries = list(_find_names(source_names, target_names))
-    roles, wanted = special_token_ids_by_role(source), special_token_ids_by_role(target)
-    for role, number in wanted.items():
-        there = roles[role]
-        if number is not None and there is not None and entries[number] < 0:
-            entries[number] = there
+    source_ids, target_ids = special_token_ids_by_role(source), special_token_ids_by_role(target)
+    for role, number in target_ids.items():
+        source_number = source_ids[role]
+        if number is not None and source_number is not None and entries[number] < 0:
+            entries[number] = source_number
     return NameMatch("tokens", source_names, target_names, tuple(entries))
 
 
@@ -100,5 +99,6 @@ def _find_names(source: Sequence[str], target: Sequence[str]) -> tuple[int, ...]
     return tuple(places.get(name, -1) if counts[1][name] == 1 else -1 for name in target)
 
 
-def _list_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f", ... ({len(names):,} in all)" if len(names) > _SHOWN else "")
+def list_names(names: Sequence[str], shown: int = 8) -> str:
+    """List the first names, and count them if there are more: "a, b, ... (9 in all)"."""
+    return ", ".join(names[:shown]) + (f", ... ({len(names):,} in all)" if len(names) > shown else "")

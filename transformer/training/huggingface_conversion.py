@@ -214,10 +214,6 @@ def _with_head_of(imported: OpenedModel, problem: str | None) -> OpenedModel:
 def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> AnyTokenizer | ImageSpec:
     """Load what a published model reads its inputs with.
 
-    Args:
-        source: The model folder.
-        imported: The imported model.
-
     Returns:
         Its tokenizer; for images, their size and the names of the classes.
     """
@@ -239,46 +235,52 @@ def _save_start(
     key, abstract = jax.random.key(seed), components.abstract_state.variables
     params, notes = imported.read_params(), []
     heads = IMAGE_HEADS if isinstance(kept, ImageSpec) else FINE_TUNED
-    begins = [name for name in heads if name in abstract.params]
-    fresh = [name for name in begins if _shapes(params.get(name)) != _shapes(abstract.params[name])]
-    scoring = [name for name in begins if name not in fresh and _class_axes(components.model, name)]
+    trained_heads = [name for name in heads if name in abstract.params]
+    fresh = [name for name in trained_heads if _shapes(params.get(name)) != _shapes(abstract.params[name])]
+    scoring = [name for name in trained_heads if name not in fresh and _class_axes(components.model, name)]
     count = imported.interface.vocabularies.get("classes", 0)
-    theirs, ours = output_names(imported.config, count), components.class_names
-    match = match_classes(theirs, ours) if scoring else None
+    source_names, class_names = output_names(imported.config, count), components.class_names
+    if any(name in params and _class_axes(components.model, name) for name in fresh):
+        notes.append(f"the head begins anew: the data's {len(class_names)} classes are not those of the folder")
+    match = match_classes(source_names, class_names) if scoring else None
     if match is not None and match.num_matched == 0:
         fresh += scoring
         notes.append(f"the head begins anew: the {match.describe_names()}")
     elif match is not None:
         notes.append(match.describe())
-    elif scoring and not theirs:
+    elif scoring and not source_names:
         if isinstance(kept, ImageSpec):  # whose classes are the names of folders, in the order of the alphabet
             fresh += scoring
-            notes.append(f"the head begins anew: config.json names no class, and the data's are {', '.join(ours)}")
+            notes.append(
+                f"the head begins anew: config.json names no class, and the data's are {', '.join(class_names)}"
+            )
         else:
-            notes.append(f"config.json names no class: its outputs are taken to be {', '.join(ours)}, in this order")
+            notes.append(
+                f"config.json names no class: its outputs are taken to be {', '.join(class_names)}, in this order"
+            )
     if fresh:
         notes.append(f"initialized randomly: {', '.join(fresh)}")
     partial = scoring if match is not None and match.num_matched else []
 
-    def draw(key: Key[Array, ""]) -> Variables:
-        # The others are read from the folder: to draw them as well takes longer than to train a step.
-        drawn = components.model.init(derive_key(key, 0, "init"))
-        return drawn._replace(params={name: drawn.params[name] for name in (*fresh, *partial)})
+    def init_heads(key: Key[Array, ""]) -> Variables:
+        # The others are read from the folder: to initialize them as well takes longer than to train a step.
+        variables = components.model.init(derive_key(key, 0, "init"))
+        return variables._replace(params={name: variables.params[name] for name in (*fresh, *partial)})
 
-    drawn = jit_for_one_call(draw, components.placement)(key)
+    initial = jit_for_one_call(init_heads, components.placement)(key)
     for name in partial:
         assert match is not None
         for leaf, axis in _class_axes(components.model, name).items():
-            chosen = select_entries(params[name][leaf], drawn.params[name][leaf], axis, match.entries)
+            chosen = select_entries(params[name][leaf], initial.params[name][leaf], axis, match.entries)
             params[name] = {**params[name], leaf: chosen}
-    params = {name: drawn.params[name] if name in fresh else params[name] for name in abstract.params}
+    params = {name: initial.params[name] if name in fresh else params[name] for name in abstract.params}
     count = count_parameters(params)
-    params = jax.tree.map(lambda leaf, given: jax.device_put(given, leaf.sharding), abstract.params, params)
-    state = _starting_state(experiment, components, key, drawn._replace(params=params))
+    params = jax.tree.map(lambda leaf, values: jax.device_put(values, leaf.sharding), abstract.params, params)
+    state = _starting_state(experiment, components, key, initial._replace(params=params))
     metadata = collect_metadata(experiment, components, directory)
     with Checkpoints(directory.checkpoints_dir, experiment.run.keep_checkpoints) as checkpoints:
         checkpoints.save(0, state, metadata)
-        del params, state, drawn  # before the checkpoint is read back
+        del params, state, initial  # before the checkpoint is read back
     directory.record(parameters=count)
     return count, tuple(notes)
 
@@ -290,8 +292,8 @@ def _starting_state(
 
     def begin(key: Key[Array, ""]) -> PyTree:
         # What a task begins with depends on the shapes of the model alone, so that nothing is drawn here.
-        drawn = components.model.init(key)
-        view = StateView(components.model, drawn, {}, {}, jnp.int32(0), train=True)
+        variables = components.model.init(key)
+        view = StateView(components.model, variables, {}, {}, jnp.int32(0), train=True)
         return components.task.init_task_state(view, derive_key(key, 0, "extra"))
 
     averages = {name: init_average(kind, variables.params) for name, kind in experiment.parameter_averages.items()}
@@ -459,8 +461,8 @@ def export_to_huggingface(
             raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
         with atomic_output_folder(target, "--save_pretrained"):
             family = write_model_folder(target, model, params, keys=class_name_keys(kept.classes))
-            said = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
-            write_json(target / preprocessor.FILE, said)
+            content = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
+            write_json(target / preprocessor.FILE, content)
     else:
         keys = class_name_keys(interface.class_names) if len(interface.class_names) > 1 else {}
         with atomic_output_folder(target, "--save_pretrained"):
@@ -469,9 +471,9 @@ def export_to_huggingface(
             _write_tokenizer(directory.path, target, kept, experiment.model.max_length, family.model_type)
             task = experiment.task
             if decoding := getattr(task, "decoding", None):
-                said = generation_config.generation_config(decoding, getattr(task, "num_beams", None), tokens)
-                if said:
-                    write_json(target / generation_config.FILE, said)
+                content = generation_config.generation_config(decoding, getattr(task, "num_beams", None), tokens)
+                if content:
+                    write_json(target / generation_config.FILE, content)
     return ConversionResult(family.model_type, count_parameters(params), tuple(notes))
 
 
@@ -514,10 +516,6 @@ def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_lengt
 def add_sequence_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer | None:
     """Return the tokenizer with the special tokens that our tasks put around and between texts for such a model.
 
-    Args:
-        tokenizer: The tokenizer.
-        model_type: The `model_type` of the model.
-
     Returns:
         The tokenizer; None if it puts special tokens around texts already, or there is nothing to put.
     """
@@ -546,11 +544,11 @@ def add_sequence_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.T
     # XLNet's last token has a type of its own.
     cut = len(delimiters.end_ids) - delimiters.begin_is_last * (types > 2)
     start, between = piece(delimiters.start_ids, 0), piece(delimiters.between_ids, 0)
-    closing, behind = delimiters.end_ids[:cut], piece(delimiters.end_ids[cut:], types - 1)
+    closing, last = delimiters.end_ids[:cut], piece(delimiters.end_ids[cut:], types - 1)
     framed = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     framed.post_processor = processors.TemplateProcessing(
-        single=[*start, "$A:0", *piece(closing, 0), *behind],
-        pair=[*start, "$A:0", *between, f"$B:{second}", *piece(closing, second), *behind],
+        single=[*start, "$A:0", *piece(closing, 0), *last],
+        pair=[*start, "$A:0", *between, f"$B:{second}", *piece(closing, second), *last],
         special_tokens=[(name, number) for number, name in names.items()],
     )
     return framed

@@ -155,10 +155,10 @@ class InitReport:
         for path in plan.resized_paths:
             taken = plan.matched_sources[path]
             shape, axis = taken.array_info.shape, taken.resized_axis or 0
-            kept = min(shape[axis], plan.targets[path].shape[axis])
+            num_kept = min(shape[axis], plan.targets[path].shape[axis])
             if taken.named_axis is not None:
-                kept = sum(entry >= 0 for entry in taken.entries)
-            lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {kept} along axis {axis} kept")
+                num_kept = sum(entry >= 0 for entry in taken.entries)
+            lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {num_kept} along axis {axis} kept")
         for axis_name, match in plan.names.items():
             if paths := plan.paths_matched_along(axis_name):
                 lines.append(f"  {match.describe()} ({_list_paths(paths)})")
@@ -284,9 +284,9 @@ def load_variables_from_source(
     source, report = plan_initialization(config, model, abstract, workdir, class_names)
     where = flatten_variables(abstract)
     values = _read_values(source, report, where)
-    drawn = flatten_variables(fresh()) if report.plan.newly_initialized or report.plan.partial_paths else {}
-    values |= _cast_and_resize(report.plan, drawn, values, where)
-    leaves = [values[path] if path in values else drawn[path] for path in where]
+    initial = flatten_variables(fresh()) if report.plan.newly_initialized or report.plan.partial_paths else {}
+    values |= _cast_and_resize(report.plan, initial, values, where)
+    leaves = [values[path] if path in values else initial[path] for path in where]
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
 
 
@@ -334,15 +334,15 @@ def _match_names(source: InitSource, class_names: tuple[str, ...], workdir: Path
 
 def _notes_on_names(source: InitSource, planned: InitPlan, class_names: tuple[str, ...]) -> tuple[str, ...]:
     """Return what is taken by number although its entries have, or may have, other names."""
-    taken = {axis for path in planned.matched_sources for axis in planned.targets[path].axes}
-    known = {axis for target in planned.targets.values() for axis in target.axes}
+    matched_axes = {axis for path in planned.matched_sources for axis in planned.targets[path].axes}
+    axes = {axis for target in planned.targets.values() for axis in target.axes}
     notes = [
         f"{source.description}: no parameter of this family has the axis {axis!r}, so that entries are taken by "
         f"number; the {match.describe_names()}"
         for axis, match in planned.names.items()
-        if axis not in known
+        if axis not in axes
     ]
-    if "classes" in taken and len(class_names) > 1 and not source.class_names:
+    if "classes" in matched_axes and len(class_names) > 1 and not source.class_names:
         notes.append(
             f"{source.description} does not name its classes: its outputs are taken to be {', '.join(class_names)}, in "
             "this order"
@@ -623,9 +623,9 @@ def _read_values(
         low = source.read_arrays({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
         merge = jax.jit(add_low_rank_product, static_argnames="scale", out_shardings=values[path].sharding)
         values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
-    if (spoilt := find_non_finite(values)) is not None:
+    if (non_finite := find_non_finite(values)) is not None:
         raise UserError(
-            f"config.initialize_from.run={report.source_name} holds NaN or infinity in what {spoilt} takes: name "
+            f"config.initialize_from.run={report.source_name} holds NaN or infinity in what {non_finite} takes: name "
             "another run, or an earlier config.initialize_from.step"
         )
     return values
@@ -693,10 +693,10 @@ def select_entries(values: jax.Array, fresh: jax.Array, axis: int, entries: Sequ
         entries: For every entry of `fresh` that of `values`; -1 for none.
     """
     places = np.array(entries)
-    taken = jnp.take(values, np.maximum(places, 0), axis=axis)
+    selected = jnp.take(values, np.maximum(places, 0), axis=axis)
     shape = [1] * fresh.ndim
     shape[axis] = len(places)
-    return jnp.where((places >= 0).reshape(shape), taken, fresh)
+    return jnp.where((places >= 0).reshape(shape), selected, fresh)
 
 
 def _list_paths(paths: Sequence[str], shown: int = 6) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 
 from transformer.config import UserError, suggest_nearest
-from transformer.training.entry_names import NameMatch
+from transformer.training.entry_names import NameMatch, list_names
 
 FRESH = "fresh"
 
@@ -106,8 +106,8 @@ class InitPlan:
     @property
     def partial_paths(self) -> tuple[str, ...]:
         """The targets that take a part of their source, or its entries in another order."""
-        named = (path for path, taken in self.matched_sources.items() if taken.named_axis is not None)
-        return tuple(dict.fromkeys((*self.resized_paths, *named)))
+        matched_by_name = (path for path, taken in self.matched_sources.items() if taken.named_axis is not None)
+        return tuple(dict.fromkeys((*self.resized_paths, *matched_by_name)))
 
     def paths_matched_along(self, axis: str) -> tuple[str, ...]:
         """Return the targets whose entries along a logical axis are taken by name."""
@@ -265,7 +265,7 @@ def _check_sources(
         return
     path = missing[0]
     source, rule = origins[path]
-    others = f" (and none for {len(missing) - 1} more: {_some(missing[1:])})" if missing[1:] else ""
+    others = f" (and none for {len(missing) - 1} more: {list_names(missing[1:], shown=4)})" if missing[1:] else ""
     by_rule = "" if rule is None else f" (by the rule {rule.text!r})"
     raise UserError(
         f"config.initialize_from: the run has no {source!r}{by_rule} for the parameter {path} "
@@ -316,7 +316,3 @@ def _is_float(dtype: str) -> bool:
         return jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
     except TypeError:  # a key, or a Python number
         return False
-
-
-def _some(paths: Sequence[str], shown: int = 4) -> str:
-    return ", ".join(paths[:shown]) + (f" ... ({len(paths)} in all)" if len(paths) > shown else "")

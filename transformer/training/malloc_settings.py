@@ -39,9 +39,6 @@ def return_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
 
     With the defaults it keeps blocks of some MB, once one was freed, which doubles the peak of such a process.
 
-    Args:
-        environment: The environment variables.
-
     Returns:
         Whether the settings were made, as in `keep_freed_memory`.
     """

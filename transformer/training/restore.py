@@ -97,10 +97,10 @@ def restore_state(
     abstract = components.abstract_state
     if any(name.startswith(HYPERPARAMETERS) for name in checkpoints.leaves(step)):
         return checkpoints.restore(step, abstract)
-    begun, metadata = checkpoints.restore(step, abstract.without_optimizers())
-    state = components.init_state(begun.key, begun.variables)
-    kept = {name: getattr(begun, name) for name in ("step", "key", "averages", "task_state")}
-    return state._replace(**kept), metadata
+    start, metadata = checkpoints.restore(step, abstract.without_optimizers())
+    state = components.init_state(start.key, start.variables)
+    fields = {name: getattr(start, name) for name in ("step", "key", "averages", "task_state")}
+    return state._replace(**fields), metadata
 
 
 def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> tuple[int, list[ResumePoint]]:

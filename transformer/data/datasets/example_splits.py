@@ -67,17 +67,17 @@ def take_examples[T](
         UserError: If the data set has too few different examples: no candidate belongs to the split for so long that
             hardly any can.
     """
-    taken: list[T] = []
+    examples: list[T] = []
     misses = 0
     for candidate in candidates:
         if belongs(candidate):
-            taken.append(candidate)
+            examples.append(candidate)
             misses = 0
-            if len(taken) == count:
+            if len(examples) == count:
                 break
         elif (misses := misses + 1) == _MOST_MISSES:
             raise UserError(
                 f"{name} has too few different examples to hold some out: of {misses:,} drawn in a row none is left "
                 f"for {split}; give it longer or more varied examples"
             )
-    return taken
+    return examples

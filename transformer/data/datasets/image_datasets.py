@@ -271,6 +271,6 @@ def _last_of_every(images: LabeledImages, step: int) -> Bool[np.ndarray, " N"]:
     """Return which images are the last of every `step` images of their class; of a class of fewer, its last."""
     held = np.zeros(len(images.labels), bool)
     for label in np.unique(images.labels):
-        of_class = np.flatnonzero(images.labels == label)
-        held[of_class[min(step, len(of_class)) - 1 :: step]] = True
+        members = np.flatnonzero(images.labels == label)
+        held[members[min(step, len(members)) - 1 :: step]] = True
     return held

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -246,6 +247,9 @@ def _field(fields: Mapping[str, object], name: str, where: str) -> str:
     if isinstance(value, bool) and name == _LABEL:
         return json.dumps(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
+        # NaN is what is written for a missing text.
+        if name != _LABEL and not math.isfinite(value):
+            raise UserError(f"{where} has no text in {name!r} but {json.dumps(value)}: fill or remove it")
         return str(value)
     if not isinstance(value, str):
         raise UserError(f"{where} has no text in {name!r} but a {type(value).__name__}")

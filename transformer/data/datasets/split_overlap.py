@@ -36,8 +36,8 @@ def describe_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str
     if not splits:
         return ""
     first, *others = splits
-    held = {name: list(map(_normalize, splits[name])) for name in others}
-    known = {name: frozenset(examples) for name, examples in held.items()}
+    normalized = {name: list(map(_normalize, splits[name])) for name in others}
+    known = {name: frozenset(examples) for name, examples in normalized.items()}
     found: dict[str, set[Hashable]] = {name: set() for name in others}
     for example in map(_normalize, splits[first]):
         for name in others:
@@ -49,8 +49,8 @@ def describe_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str
     ]
     parts = []
     for earlier, later, examples in shared:
-        if count := sum(example in examples for example in held[later]):
-            parts.append(f"{count:,} of {len(held[later]):,} {later} {what} are in {earlier} as well")
+        if count := sum(example in examples for example in normalized[later]):
+            parts.append(f"{count:,} of {len(normalized[later]):,} {later} {what} are in {earlier} as well")
     return "; ".join(parts)
 
 

@@ -90,7 +90,7 @@ def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...
 
     Raises:
         UserError: If the file is unreadable or has no words, a line has a word and no label or other columns than the
-            first, or a carriage return alone ends lines.
+            first, or both tabs and spaces between columns, or a carriage return alone ends lines.
     """
     texts: list[list[tuple[str, str]]] = [[]]
     first: tuple[int, int] | None = None
@@ -98,7 +98,7 @@ def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...
         where = f"{path}: line {number}"
         if "\r" in line:
             raise UserError(f"{where} has a carriage return within it: end lines with a line feed")
-        cells = _COLUMN_GAP.split(line.strip("\t "))
+        cells = _columns(line, where)
         if cells == [""] or cells[0] == _DOCUMENT:
             texts.append([])
             continue
@@ -119,6 +119,21 @@ def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...
     if not any(texts):
         raise UserError(f"{path} is empty: it needs a line for each word")
     return [(tuple(word for word, _ in text), tuple(label for _, label in text)) for text in texts if text]
+
+
+def _columns(line: str, where: str) -> list[str]:
+    """Return the columns of a line.
+
+    Raises:
+        UserError: If tabs part them and one holds a space, which may part two columns or two words of one.
+    """
+    stripped = line.strip("\t ")
+    if "\t" in stripped and (twofold := [cell for cell in stripped.split("\t") if " " in cell.strip(" ")]):
+        raise UserError(
+            f"{where} has tabs between columns and a space within {twofold[0].strip(' ')!r:.60}: part columns by tabs "
+            "or by spaces, and write one word a line"
+        )
+    return _COLUMN_GAP.split(stripped)
 
 
 def _number(

@@ -94,8 +94,8 @@ class Tokenizer:
         # With dropout a text has other tokens whenever it is read.
         if rate := getattr(self.backend.model, "dropout", None):
             self.backend.model.dropout = None
-            said = f"the tokenizer leaves out merges at random, dropout={rate:g}: this is off, for all texts"
-            print(said, file=sys.stderr, flush=True)
+            note = f"the tokenizer leaves out merges at random, dropout={rate:g}: this is off, for all texts"
+            print(note, file=sys.stderr, flush=True)
 
     @staticmethod
     def from_roles(backend: tokenizers.Tokenizer, ids: Mapping[str, int | None]) -> "Tokenizer":

@@ -142,10 +142,6 @@ def second_opinion(study: StudyResults, pair: Comparison) -> SecondOpinion | Non
     It decides nothing. No test of a few pairs holds its level whatever the noise: a bad run of ten is not to be seen
     in five that are good.
 
-    Args:
-        study: The results of the study.
-        pair: The comparison.
-
     Returns:
         The second opinion; None where no t test is valid.
     """
@@ -178,9 +174,10 @@ def _paired_values(study: StudyResults, pair: Comparison) -> list[list[tuple[flo
         [dict.fromkeys(tasks, hyperparameters)] * len(arms) for hyperparameters in study.spec.combinations()
     ]
     groups = []
-    for of_arms in tried if selected in tried else [selected, *tried]:
+    for hyperparameters_by_arm in tried if selected in tried else [selected, *tried]:
         values, others = (
-            _learned_values(study, arm, pair.task_name, by_task) for arm, by_task in zip(arms, of_arms, strict=True)
+            _learned_values(study, arm, pair.task_name, by_task)
+            for arm, by_task in zip(arms, hyperparameters_by_arm, strict=True)
         )
         group = [(value, others[seed]) for seed, value in values.items() if seed in others]
         if len(group) >= MIN_SEEDS_FOR_VERDICT:

@@ -15,11 +15,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from transformer.config import (
-    MatchesPattern,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Range,
+    Sha256,
     TupleLimits,
     UserError,
     hash_config,
@@ -48,8 +48,8 @@ from transformer.studies.sweeps.trials import to_json_values
 
 FILE = "calibration.json"
 NUM_STUDIES = 2_000
-SEED_CORRELATION = 0.5  # of the runs of two arms with the same seed, where noise is made up
-METRIC_CORRELATION = 0.96  # of both metrics of a run, where noise is made up
+SEED_CORRELATION = 0.5  # of the runs of two arms with the same seed, where noise is synthetic
+METRIC_CORRELATION = 0.96  # of both metrics of a run, where noise is synthetic
 SPREAD = 4.0  # of an unstable arm, in standard deviations of the other arms' noise
 BAD_RUN = 14.0  # by how much a bad run is worse than others, in standard deviations of the difference of two arms
 _PENALTY = 10.0  # of all tuned values but the best, in the same unit
@@ -97,7 +97,7 @@ class Rates:
         false_positives: The studies without differences in which an arm got the verdict better or worse over all tasks.
         false_positives_on_tasks: Those in which an arm got it on a single task; None for one task.
         deviation: The standard deviation of the paired differences between two arms, in units of the reported metric
-            or, of noise that is made up, of the difference of two arms with normal noise.
+            or, of synthetic noise, of the difference of two arms with normal noise.
         power: The studies with a difference in which the arm that has it got the verdict better; None without one.
     """
 
@@ -114,13 +114,13 @@ class Calibration:
 
     Attributes:
         design: The hash of the arms, seeds, tasks, tuned values, metrics and thresholds.
-        num_runs: The number of runs that the first noise is drawn from; 0 if it is made up.
+        num_runs: The number of runs that the first noise is drawn from; 0 if it is synthetic.
         rates: The rates by noise: first that of the runs or, without, normal noise with one clearly best tuned value.
         effect: The true difference of the studies that measure power, in `deviation` of the first noise; None if none
             was named.
     """
 
-    design: Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
+    design: Sha256
     num_runs: NonNegativeInt
     rates: Annotated[tuple[Rates, ...], TupleLimits(min_length=1)]
     effect: PositiveFloat | None = None
@@ -169,7 +169,7 @@ class NoiseModel(NamedTuple):
         grids: Of both metrics of every task the step, 0 if it is continuous, and one value.
         limits_2x2: The least and the greatest value of both metrics.
         learned_threshold: The value of the selection metric beyond which a run is stuck; None for none.
-        num_runs: The number of runs that noise is drawn from; 0 if it is made up.
+        num_runs: The number of runs that noise is drawn from; 0 if it is synthetic.
     """
 
     words: str
@@ -205,8 +205,8 @@ def calibrate(
     """
     check_seeds(spec)
     num_studies = num_studies or NUM_STUDIES
-    design, of_runs = hash_design(spec), noise_from_runs(select_hyperparameters(spec, cells))
-    models = [*([of_runs] if of_runs else ()), *made_up_noise(spec)]
+    design, model_from_runs = hash_design(spec), noise_from_runs(select_hyperparameters(spec, cells))
+    models = [*([model_from_runs] if model_from_runs else ()), *synthetic_noise(spec)]
     rates = []
     for number, model in enumerate(models):
         random = np.random.default_rng([int(design[:16], 16), number])
@@ -214,13 +214,13 @@ def calibrate(
         if number:
             continue
         deviation = rates[0].deviation
-        if effect is None and of_runs and spec.smallest_effect_of_interest is not None and deviation:
+        if effect is None and model_from_runs and spec.smallest_effect_of_interest is not None and deviation:
             effect = spec.smallest_effect_of_interest / deviation
         if effect is not None:
-            seen = sum(
+            detections = sum(
                 simulate(spec, model, random, effect * deviation)[0].verdict == "better" for _ in range(num_studies)
             )
-            rates[0] = dataclasses.replace(rates[0], power=_rate(seen, num_studies))
+            rates[0] = dataclasses.replace(rates[0], power=_rate(detections, num_studies))
     return Calibration(design, models[0].num_runs, tuple(rates), effect)
 
 
@@ -295,8 +295,8 @@ def describe_calibration(spec: Ablation, calibration: Calibration) -> list[str]:
             f"differences{unit}, {_describe_rate(power)} saw it."
         )
     if others:
-        told = "; ".join(f"{each.noise}: {_describe_shares(each)}" for each in others)
-        sentences.append(f"In {false.num_studies:,} studies each of equal means with other noise, claims of {told}.")
+        shares = "; ".join(f"{each.noise}: {_describe_shares(each)}" for each in others)
+        sentences.append(f"In {false.num_studies:,} studies each of equal means with other noise, claims of {shares}.")
     return sentences
 
 
@@ -310,7 +310,7 @@ def _describe_shares(rates: Rates) -> str:
 # --- The noise
 
 
-def made_up_noise(spec: Ablation) -> list[NoiseModel]:
+def synthetic_noise(spec: Ablation) -> list[NoiseModel]:
     """Return kinds of noise of deviation 1 in which the means of all arms are equal.
 
     The runs of two arms with the same seed are correlated by `SEED_CORRELATION`, and both metrics of a run by
@@ -333,16 +333,19 @@ def made_up_noise(spec: Ablation) -> list[NoiseModel]:
     tuned = len(list(spec.combinations())) > 1
     best = ", one clearly best tuned value" if tuned else ""
     stuck_Ux2 = np.full((2, 2), bad * _STUCK)
-    kinds = [
-        _made_up(
+    return [
+        _synthetic_model(
             spec, f"normal noise, correlated by {SEED_CORRELATION:g} between arms with the same seed{best}", normal
         ),
-        *([_made_up(spec, "normal noise, all tuned values equally good", normal, penalty=0.0)] if tuned else ()),
-        _made_up(spec, f"skewed noise, in one arm with {SPREAD:g} times the spread", skewed, unstable),
-        _made_up(spec, "one arm in which a run of ten is bad", normal, with_bad_runs),
-        _made_up(spec, "two runs of five stuck in every arm", normal, unlearned_Ux2=stuck_Ux2),
+        *(
+            [_synthetic_model(spec, "normal noise, all tuned values equally good", normal, penalty=0.0)]
+            if tuned
+            else ()
+        ),
+        _synthetic_model(spec, f"skewed noise, in one arm with {SPREAD:g} times the spread", skewed, unstable),
+        _synthetic_model(spec, "one arm in which a run of ten is bad", normal, with_bad_runs),
+        _synthetic_model(spec, "two runs of five stuck in every arm", normal, unlearned_Ux2=stuck_Ux2),
     ]
-    return kinds
 
 
 def _root(variance: float) -> np.ndarray:
@@ -350,11 +353,11 @@ def _root(variance: float) -> np.ndarray:
     return np.linalg.cholesky(variance * np.array([[1.0, METRIC_CORRELATION], [METRIC_CORRELATION, 1.0]]))
 
 
-def _made_up(
+def _synthetic_model(
     spec: Ablation,
     words: str,
     noise: Pool,
-    of_one_arm: Pool | None = None,
+    noise_of_one_arm: Pool | None = None,
     penalty: float = _PENALTY,
     unlearned_Ux2: np.ndarray | None = None,
 ) -> NoiseModel:
@@ -364,13 +367,13 @@ def _made_up(
         spec: The ablation.
         words: What the noise is.
         noise: The noise of all arms.
-        of_one_arm: That of the first arm besides the reference; None for that of the others.
+        noise_of_one_arm: That of the first arm besides the reference; None for that of the others.
         penalty: By how much all combinations of tuned values but the first are worse.
         unlearned_Ux2: The metrics of as many runs as are stuck of every five; None for none.
     """
     bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
     other = next(arm for arm in spec.arms if arm != spec.reference)
-    distances = [of_one_arm if of_one_arm is not None and arm == other else noise for arm in spec.arms]
+    distances = [noise_of_one_arm if noise_of_one_arm is not None and arm == other else noise for arm in spec.arms]
     unlearned_Ux2 = np.zeros((0, 2)) if unlearned_Ux2 is None else unlearned_Ux2
     settings = [
         [
@@ -414,7 +417,7 @@ def noise_from_runs(study: StudyResults) -> NoiseModel | None:
     if len(known) < len(tasks):
         return None
     shared = [shared_by_seed for _, shared_by_seed, _ in known]
-    seeds = [seed for seed in spec.seeds if all(seed in of_task for of_task in shared)]
+    seeds = [seed for seed in spec.seeds if all(seed in by_seed for by_seed in shared)]
     if not seeds:
         return None
     ended = [cell for arm in spec.arms for cell in study.runs_of_arm(arm) if has_completed_or_diverged(cell)]
@@ -423,7 +426,7 @@ def noise_from_runs(study: StudyResults) -> NoiseModel | None:
         clip_to_metric_range(metric, Interval(-math.inf, math.inf), metrics_Rx2[:, column].tolist())
         for column, metric in enumerate((spec.selection_metric, spec.reported_metric))
     ]
-    seeds_SxD = np.array([np.concatenate([of_task[seed] for of_task in shared]) for seed in seeds])
+    seeds_SxD = np.array([np.concatenate([by_seed[seed] for by_seed in shared]) for seed in seeds])
     return NoiseModel(
         f"noise drawn from {len(ended)} of its runs, each arm's from its own",
         [settings for settings, _, _ in known],
@@ -451,7 +454,7 @@ def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], di
         )
         if not any(ended):
             return None
-    usable = [runs for of_arms in learned for runs in of_arms if len(runs) > 1]
+    usable = [runs for by_arm in learned for runs in by_arm if len(runs) > 1]
     seeds = [seed for seed in spec.seeds if any(seed in runs for runs in usable)]
     if not usable or sum(len(runs) - 1 for runs in usable) < len(seeds):
         return None
@@ -470,7 +473,7 @@ def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], di
         [_setting(learned, unlearned, rests, combination, arm, selected, best_2) for arm in range(len(spec.arms))]
         for combination in range(len(learned))
     ]
-    values_Rx2 = np.array([value_2 for of_arms in learned for runs in of_arms for value_2 in runs.values()])
+    values_Rx2 = np.array([value_2 for by_arm in learned for runs in by_arm for value_2 in runs.values()])
     steps = [estimate_discrete_step(values_Rx2[:, column].tolist()) for column in range(2)]
     shared = {seed: shared_CxSx2[:, number].ravel() for number, seed in enumerate(seeds)}
     return settings, shared, np.stack([steps, values_Rx2[0]], axis=1)
@@ -519,14 +522,14 @@ def _rests(
 ) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
     """Return what runs share by combination and seed, and the rests by combination and arm with two runs or more."""
     shared_CxSx2, rests = np.zeros((len(learned), len(seeds), 2)), {}
-    for combination, of_arms in enumerate(learned):
-        arms = [arm for arm, runs in enumerate(of_arms) if len(runs) > 1]
+    for combination, by_arm in enumerate(learned):
+        arms = [arm for arm, runs in enumerate(by_arm) if len(runs) > 1]
         if not arms:
             continue
         distances_AxSx2 = np.full((len(arms), len(seeds), 2), np.nan)
         for row, arm in enumerate(arms):
-            for seed, value_2 in of_arms[arm].items():
-                distances_AxSx2[row, seeds.index(seed)] = value_2 - _mean(of_arms[arm])
+            for seed, value_2 in by_arm[arm].items():
+                distances_AxSx2[row, seeds.index(seed)] = value_2 - _mean(by_arm[arm])
         own_AxSx2 = np.empty_like(distances_AxSx2)
         for column in range(2):
             separated = _separate_seeds(distances_AxSx2[..., column])
@@ -576,11 +579,11 @@ def _rests_of_arm(rests: Mapping[tuple[int, int], np.ndarray], combination: int,
     def size(each_Rx2: np.ndarray) -> np.ndarray:
         return np.sqrt(np.mean(each_Rx2**2, axis=0))
 
-    of_arm = [rest for (_, other), rest in rests.items() if other == arm] or list(rests.values())
+    own = [rest for (_, other), rest in rests.items() if other == arm] or list(rests.values())
     alike = [rests[combination, arm]] if (combination, arm) in rests else []
     alike = alike or [rest for (other, _), rest in rests.items() if other == combination] or list(rests.values())
     size_2 = np.sqrt(np.mean([size(rest) ** 2 for rest in alike], axis=0))
-    return np.concatenate([size_2 * rest / np.where(size(rest) > 0, size(rest), 1.0) for rest in of_arm])
+    return np.concatenate([size_2 * rest / np.where(size(rest) > 0, size(rest), 1.0) for rest in own])
 
 
 def _metrics(cell: RunResult) -> np.ndarray:
@@ -632,9 +635,9 @@ def simulate(
     shared_SxTxCx2 = model.seeds.draw(random, len(spec.seeds)).reshape(-1, len(spec.tasks), len(combinations), 2)
     cells = []
     for number, (task, settings) in enumerate(zip(spec.tasks, model.settings, strict=True)):
-        for combination, (hyperparameters, of_arms) in enumerate(zip(combinations, settings, strict=True)):
+        for combination, (hyperparameters, by_arm) in enumerate(zip(combinations, settings, strict=True)):
             shared_Sx2 = shared_SxTxCx2[:, number, combination]
-            for arm, setting in zip(spec.arms, of_arms, strict=True):
+            for arm, setting in zip(spec.arms, by_arm, strict=True):
                 values_Sx2 = _draw(setting, random, shared_Sx2)
                 values_Sx2[:, 1] += gain if arm == better else 0.0
                 measured_Sx2 = _measured(values_Sx2, model.grids_Tx2x2[number], model.limits_2x2)

@@ -56,10 +56,10 @@ def _name_missing_runs(gaps: Mapping[str, Sequence[MissingRun]]) -> str:
     return f"{format_some(words, 1)}: run the command again{again}."
 
 
-def format_some(descriptions: Sequence[str], most: int = 4) -> str:
+def format_some(descriptions: Sequence[str], most: int = 4, separator: str = "; ") -> str:
     """List a few descriptions, and count the rest: "a; b; c; d; and 6 more"."""
     rest = len(descriptions) - most
-    return "; ".join(descriptions[:most]) + (f"; and {rest} more" if rest > 0 else "")
+    return separator.join(descriptions[:most]) + (f"{separator}and {rest} more" if rest > 0 else "")
 
 
 def round_to_error(value: float, error: float | None = None) -> str:

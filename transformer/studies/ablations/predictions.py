@@ -54,7 +54,7 @@ def judge_predictions(study: StudyResults, pairs: Sequence[Comparison]) -> list[
         pairs: The comparisons with the reference.
     """
     by_subject = {(pair.arm_name, pair.task_name): pair for pair in pairs}
-    of_tasks = sum(prediction.more_than_on is not None for prediction in study.spec.predictions)
+    num_excesses = sum(prediction.more_than_on is not None for prediction in study.spec.predictions)
     outcomes = []
     for prediction in study.spec.predictions:
         task = prediction.task if len(study.spec.tasks) > 1 else None
@@ -63,47 +63,42 @@ def judge_predictions(study: StudyResults, pairs: Sequence[Comparison]) -> list[
             outcomes.append(_judge_difference(study.spec, prediction, pair))
         else:
             other = by_subject[prediction.arm, prediction.more_than_on]
-            outcomes.append(_judge_excess(study, prediction, pair, other, of_tasks))
+            outcomes.append(_judge_excess(study, prediction, pair, other, num_excesses))
     return outcomes
 
 
-def describe_prediction(spec: Ablation, judged: PredictionOutcome) -> str:
-    """Say in one sentence what was predicted, and what came out.
-
-    Args:
-        spec: The ablation.
-        judged: The outcome of the prediction.
-    """
-    words = f"Predicted: {_describe_expectation(spec, judged.prediction)}. {judged.outcome.value.capitalize()}: "
-    agreeing = f"{judged.num_agreeing_seeds} of {judged.num_seeds} seeds agree"
-    if judged.difference is None:
-        if judged.outcome is Outcome.UNDECIDED:
+def describe_prediction(spec: Ablation, result: PredictionOutcome) -> str:
+    """Say in one sentence what was predicted, and what came out."""
+    words = f"Predicted: {_describe_expectation(spec, result.prediction)}. {result.outcome.value.capitalize()}: "
+    agreeing = f"{result.num_agreeing_seeds} of {result.num_seeds} seeds agree"
+    if result.difference is None:
+        if result.outcome is Outcome.UNDECIDED:
             return f"{words}runs are missing or diverged, so that there is no difference."
         return f"{words}runs diverged, so that only their order counts ({agreeing})."
-    difference, interval = judged.difference, judged.interval
+    difference, interval = result.difference, result.interval
     subject = "the difference is"
-    if judged.prediction.more_than_on is not None:
+    if result.prediction.more_than_on is not None:
         subject = "the excess is"
-    elif judged.prediction.direction is not PredictedDirection.SIMILAR:
-        subject = f"{judged.prediction.arm} is {_observed_direction(judged.prediction, difference)} by"
+    elif result.prediction.direction is not PredictedDirection.SIMILAR:
+        subject = f"{result.prediction.arm} is {_observed_direction(result.prediction, difference)} by"
         if difference < 0:
             difference, interval = -difference, interval and _oriented(interval, -1.0)
     size = round_to_error(difference, (interval.high - interval.low) / 2 if interval else None)
-    several = f", adjusted for {judged.num_adjusted} comparisons" if judged.num_adjusted > 1 else ""
+    several = f", adjusted for {result.num_adjusted} comparisons" if result.num_adjusted > 1 else ""
     with_interval = f"{format_interval(interval)}{several}" if interval else "no interval"
     return f"{words}{subject} {size} in {spec.reported_metric} ({with_interval}; {agreeing})."
 
 
-def prediction_as_json(spec: Ablation, judged: PredictionOutcome) -> dict[str, Any]:
+def prediction_as_json(spec: Ablation, result: PredictionOutcome) -> dict[str, Any]:
     """Return the outcome of a prediction as the study's result has it."""
     return {
-        **{name: value for name, value in vars(judged.prediction).items()},
-        "outcome": judged.outcome.value,
-        "difference": judged.difference,
-        "interval": judged.interval,
-        "num_agreeing_seeds": judged.num_agreeing_seeds,
-        "num_seeds": judged.num_seeds,
-        "sentence": describe_prediction(spec, judged),
+        **vars(result.prediction),
+        "outcome": result.outcome.value,
+        "difference": result.difference,
+        "interval": result.interval,
+        "num_agreeing_seeds": result.num_agreeing_seeds,
+        "num_seeds": result.num_seeds,
+        "sentence": describe_prediction(spec, result),
     }
 
 

@@ -12,9 +12,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from transformer.config import MatchesPattern, UserError, flatten_config, hash_config, to_config
+from transformer.config import Sha256, UserError, flatten_config, hash_config, to_config
 from transformer.json_reading import read_dataclass
 from transformer.runs.run_directory import current_commit, parse_time, write_json
 from transformer.studies.ablations.ablation import Ablation
@@ -40,8 +40,6 @@ DECISION_RULE = (
 )
 """How a verdict is reached. A change of the rules changes this sentence, so that older registrations differ from it."""
 
-_Sha256 = Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")]
-
 
 @dataclasses.dataclass(frozen=True)
 class Registration:
@@ -56,7 +54,7 @@ class Registration:
 
     registered: str
     commit: str | None
-    sha256: _Sha256
+    sha256: Sha256
     study: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -74,13 +72,16 @@ def hash_registration(contents: Mapping[str, Any]) -> str:
     return hash_config({name: value for name, value in contents.items() if name != "sha256"})
 
 
-def registered_study(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the design of a study, as JSON values.
+def registration_contents(spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[str, Any]:
+    """Return what a registration fixes of a study, as JSON values.
 
-    Args:
-        spec: The ablation.
-        base: The base config.
+    Besides the design these are the predictions, what was known before, and the judging code. The base config and each
+    arm's on each task are resolved, so that a changed default changes the registration; "runs" is a hash of the
+    resolved configs of all runs.
     """
+    from transformer.training.config import resolve_config  # imports jax
+
+    resolved = resolve_config(base).to_config()
     return to_json_values(
         {
             "question": spec.question,
@@ -95,32 +96,9 @@ def registered_study(spec: Ablation, base: Mapping[str, Any]) -> dict[str, Any]:
             "learned_threshold": spec.learned_threshold,
             "smallest_effect_of_interest": spec.smallest_effect_of_interest,
             "rule": DECISION_RULE,
-            "base": base,
-        }
-    )
-
-
-def registration_contents(spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[str, Any]:
-    """Return what a registration fixes of a study, as JSON values.
-
-    Besides the design these are the predictions, what was known before, and the judging code. The base config and each
-    arm's on each task are resolved, so that a changed default changes the registration; "runs" is a hash of the
-    resolved configs of all runs.
-
-    Args:
-        spec: The ablation.
-        base: The base config.
-        planned: Its planned runs.
-    """
-    from transformer.training.config import resolve_config  # imports jax
-
-    resolved = resolve_config(base).to_config()
-    return to_json_values(
-        {
-            **registered_study(spec, base),
+            "base": resolved,
             "predictions": to_config(spec.predictions),
             "known_before": spec.known_before,
-            "base": resolved,
             "settings": _settings(resolved, planned),
             "runs": hash_config({"configs": sorted({_hash_without_seed(each.trial.config) for each in planned})}),
             "code": judging_code_version(),
@@ -267,8 +245,8 @@ def describe_changes(registration: Registration, contents: Mapping[str, Any]) ->
         if _is_same(before, contents, field):
             continue
         if field == "code":
-            of_commit = f", which is of commit {_shorten(registration.commit[:12])}" if registration.commit else ""
-            changes.append(f"the code that judges is not the registered one{of_commit}")
+            origin = f", which is of commit {_shorten(registration.commit[:12])}" if registration.commit else ""
+            changes.append(f"the code that judges is not the registered one{origin}")
         elif field == "runs":
             changes.append("the resolved configs of the runs are others")
         elif field not in contents:

@@ -32,7 +32,7 @@ class PlannedRun(NamedTuple):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values by which `RunSelection` selects it."""
+        """The values by which `RunFilter` selects it."""
         return {"arm": self.arm_name, "task": self.task_name, "seed": self.seed, **self.hyperparameters}
 
     @property

@@ -66,8 +66,8 @@ def describe_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in hyperparameters.items())
 
 
-class RunSelection(NamedTuple):
-    """Some runs of a study, as the flag --only names them: "arm=pre; seed=1; optimizer.learning_rate=0.01".
+class RunFilter(NamedTuple):
+    """A choice of runs of a study, as the flag --only names them: "arm=pre; seed=1; optimizer.learning_rate=0.01".
 
     Attributes:
         values: The text of each named value, by "arm", "task", "seed" or a tuned key.
@@ -102,7 +102,7 @@ class RunSelection(NamedTuple):
         return selected
 
 
-def parse_run_selection(text: str) -> RunSelection:
+def parse_run_filter(text: str) -> RunFilter:
     """Parse the flag --only.
 
     Raises:
@@ -116,7 +116,7 @@ def parse_run_selection(text: str) -> RunSelection:
         if key in values:
             raise UserError(f"--only={text!r} has {key} twice: name it once")
         values[key] = value
-    return RunSelection(values)
+    return RunFilter(values)
 
 
 def _is_written_as(value: Any, text: str) -> bool:

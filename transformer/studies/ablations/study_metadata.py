@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from transformer.config import MatchesPattern, NonNegativeInt, Range, RunConfig, Seed, UserError, from_config, to_config
+from transformer.config import NonNegativeInt, Range, RunConfig, Seed, Sha256, UserError, from_config, to_config
 from transformer.json_reading import parse_dataclass, read_json_object
 from transformer.runs.run_directory import write_json
 from transformer.storage.paths import storage_of
@@ -129,7 +129,7 @@ class StudyMetadata:
     initial_gradients: InitialGradients | None = None
     stacks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     first_judged_seeds: tuple[Seed, ...] | None = None
-    registration: Annotated[str, MatchesPattern("[0-9a-f]{64}", "64 hexadecimal digits")] | None = None
+    registration: Sha256 | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.base.get("name"), str):

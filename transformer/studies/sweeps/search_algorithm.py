@@ -117,16 +117,8 @@ def plan_trials(engine: str, base: Mapping[str, Any], space: SearchSpace, total:
 def sample_valid_trials(base: Mapping[str, Any], space: SearchSpace, most: int, seed: int) -> list[Trial]:
     """Return different random trials with a valid config: all of a finite space up to a number, one of an infinite one.
 
-    Points of a finite space may make one config, as those that two members of a chain share, and some may make none.
-
-    Args:
-        base: The base config.
-        space: The search space.
-        most: The greatest number of trials.
-        seed: The seed of the draws.
-
-    Returns:
-        The trials.
+    Several points of a finite space may have the same config, such as those that two members of a chain share, and the
+    config of a point may be invalid.
 
     Raises:
         UserError: If none of the first 30 draws, or of fewer points, is valid; it describes the first.
