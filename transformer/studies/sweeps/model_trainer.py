@@ -53,8 +53,8 @@ class ModelTrainer:
 
         with restrict_downloads(self._vouched), contextlib.ExitStack() as stack:
             tracked = [MultiWriter(*stack.enter_context(self._tracking(directory))) for directory in directories]
-            ended = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
-        return [end.diverged_step for end in ended]
+            diverged_at = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
+        return diverged_at
 
     def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Writer, ...]]:
         """Open the trackers' writers for a trial, grouped by the name of the sweep's directory."""
