@@ -767,6 +767,8 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "language_model_loss", lambda first, last: last < 0.9 * first),
+        # On some processors vectorized lanes drift by 1.06e-5 of the head's first moment, which ten times this allows.
+        rounding=2e-6,
     ),
     Case(
         "pointer from another run",
