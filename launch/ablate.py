@@ -11,8 +11,8 @@ from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
 from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
-from transformer.command_invocation import shell_command, subprocess_command
 from transformer.config import UserError
+from transformer.system.command_invocation import shell_command, subprocess_command
 
 if TYPE_CHECKING:
     from transformer.studies.ablations.ablation import Ablation
@@ -152,11 +152,11 @@ def main(arguments: Arguments) -> None:
 
 def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
+    from transformer.runs.trust import named_resources
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded_trial
     from transformer.training.writers.trackers import parse_trackers
-    from transformer.trust import named_resources
 
     trial_store = TrialStore.open_existing(parse_path(arguments.workdir))
     trusted_names = {*arguments.trusted, *named_resources(arguments.config)}
@@ -358,9 +358,9 @@ def _train(
     about: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials of the selected runs, then measure the gradients at initialization."""
+    from transformer.runs.trust import named_resources
     from transformer.studies.ablations.ablation import Direction
     from transformer.studies.ablations.study_metadata import measure_initial_gradients, write_metadata
-    from transformer.trust import named_resources
 
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)

@@ -62,7 +62,7 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     if command.takes_config:
         arguments.base = load_config(config_file).to_dict() if recorded is None else recorded
     if recorded is not None:
-        from transformer.trust import check_trusted
+        from transformer.runs.trust import check_trusted
 
         trusted_names = arguments.trusted_names or ()
         check_trusted(arguments.base, trusted_names, source=list(arguments.overridden_keys), training=True)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.oracles import decoding as oracle
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement

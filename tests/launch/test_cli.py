@@ -295,7 +295,7 @@ def test_a_missing_config_file_names_those_that_exist(capsys, monkeypatch, tmp_p
     (tmp_path / "experiments" / "demo.py").write_text(CONFIG)
     (tmp_path / "experiments" / "__init__.py").write_text("")
     (tmp_path / "experiments" / "translation" / "pairs.py").write_text(CONFIG)
-    monkeypatch.setattr("transformer.command_invocation.PACKAGE_PARENT", tmp_path)
+    monkeypatch.setattr("transformer.system.command_invocation.PACKAGE_PARENT", tmp_path)
     monkeypatch.chdir(tmp_path)
     line = refusal(capsys, "--config=experiments/dmeo.py", "--workdir=runs/x")
     assert "no config file 'experiments/dmeo.py': did you mean 'experiments/demo.py'?" in line

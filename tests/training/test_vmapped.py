@@ -24,7 +24,7 @@ from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.training import build, checkpoint_saver, partitioning, vmapped
 from transformer.training import config as experiment
-from transformer.training import train as training
+from transformer.training import driver as training
 from transformer.training.restore import resume_runs_together
 from transformer.training.run_setup import TrainingRun
 from transformer.training.update_guard import TrainingDiverged

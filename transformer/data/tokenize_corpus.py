@@ -47,7 +47,7 @@ from transformer.data.token_shards import (
     token_dtype,
 )
 from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer, tokenizer_digests
-from transformer.json_reading import read_regular_file
+from transformer.storage.json_reading import read_regular_file
 from transformer.storage.paths import claim_when_free, parse_path, storage_of
 
 PART_BYTES = 1 << 26

@@ -79,7 +79,7 @@ def train_vmapped(
 
     Raises:
         UserError: If the experiments need different programs, batches of two seeds differ in shape, there are several
-            devices or processes, or a run cannot be trained (`transformer.training.train.train`).
+            devices or processes, or a run cannot be trained (`transformer.training.driver.train`).
     """
     _check_one_program(experiments, workdirs)
     # With two checkpoints each, all have one of the same step whenever the process is killed.

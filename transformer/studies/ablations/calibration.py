@@ -24,8 +24,8 @@ from transformer.config import (
     UserError,
     hash_config,
 )
-from transformer.json_reading import read_dataclass
 from transformer.runs.run_directory import write_json
+from transformer.storage.json_reading import read_dataclass
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, compare_arms
 from transformer.studies.ablations.hyperparameter_selection import (

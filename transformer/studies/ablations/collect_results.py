@@ -14,10 +14,10 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory, RunStart, parse_time
+from transformer.runs.trust import trust_flags
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_plan import PlannedRun
 from transformer.studies.ablations.run_result import Point, RunResult
-from transformer.trust import trust_flags
 
 # What the page calls a statistic, and what the maps store does: the sink is the mass on a sequence's first token
 # (Xiao et al. 2023).

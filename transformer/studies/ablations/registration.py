@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import Sha256, UserError, flatten_config, hash_config, to_config
-from transformer.json_reading import read_dataclass
 from transformer.runs.run_directory import current_commit, parse_time, write_json
+from transformer.storage.json_reading import read_dataclass
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.hash_commits import HashCommit, describe_hash_commit, format_time
 from transformer.studies.ablations.run_plan import PlannedRun, equal_as_json

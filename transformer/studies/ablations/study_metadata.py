@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from transformer.config import NonNegativeInt, Range, RunConfig, Seed, Sha256, UserError, from_config, to_config
-from transformer.json_reading import parse_dataclass, read_json_object
 from transformer.runs.run_directory import write_json
+from transformer.storage.json_reading import parse_dataclass, read_json_object
 from transformer.storage.paths import storage_of
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.comparability import (
