@@ -158,9 +158,10 @@ class ModelFamily:
         max_length = self.max_length(config)
         if max_length is not None:
             check_max_length(max_length, interface)
+        sites = self.sites(config, interface)  # which refuses some tasks that the module could not be made for
         return Model(
             functional=FunctionalModule(functools.partial(self.module, config, interface), precision),
-            sites=self.sites(config, interface),
+            sites=sites,
             max_length=max_length,
             forward_methods=self.forward_methods(interface),
             width_ratio=getattr(config, "width_ratio", 1.0),

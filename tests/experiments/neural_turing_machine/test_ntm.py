@@ -194,7 +194,7 @@ def test_parameters_are_as_many_as_the_formula_says(config: NTMConfig, published
 def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     config = LSTMControllerConfig(CellKind.LSTM, width=4, layers=2)
     with jax.enable_x64(True):
-        model = controller_only.build(config, INTERFACE, Precision("float64", "float64"))
+        model = controller_only.FAMILY.build(config, INTERFACE, Precision("float64", "float64"))
         params, inputs = random_params(model), given()
         logits, aux = programs.apply(model, Variables(params, {}), inputs, train=False)
     hidden, _ = recurrent.stack(
@@ -204,7 +204,7 @@ def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     assert model.sites == ()
     assert aux.maps == {}
     # The public reproduction of the paper's LSTM has a second bias for each of its 3 x 4 x 256 gates.
-    whole = controller_only.build(LSTMControllerConfig(), of_the_copy_task(), Precision())
+    whole = controller_only.FAMILY.build(LSTMControllerConfig(), of_the_copy_task(), Precision())
     assert count_parameters(whole.functional.shapes()) == 1_328_136 - 3 * 4 * 256
 
 
