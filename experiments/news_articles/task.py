@@ -136,14 +136,14 @@ class NewsArticles(GeneratedTask):
 
     def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss of articles, and of articles written from their titles alone."""
-        rows, batches = self.config.batch_size, self._held_out(seed)
+        batches = self._held_out(seed)
         articles = [article for part in batches for article in part]
 
         def loss_step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             # The first word of an article is the label of the token before it.
             in_article_BxT = jnp.arange(CONTEXT_LENGTH)[None] >= jnp.asarray(batch["article_starts"])[:, None] - 1
             sums, _ = self._sums(view, batch, real_positions(batch) & in_article_BxT, None)
-            return {"nats": sums.cross_entropy, "articles": jnp.float32(rows)}, None
+            return {"nats": sums.cross_entropy, "articles": jnp.float32(len(batch["tokens"]))}, None
 
         def finish_loss(sums: Mapping[str, Any], of_rows: object) -> EvaluationReport:
             scalars = {
