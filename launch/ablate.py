@@ -268,6 +268,9 @@ def _register(
         print("it makes no predictions: give get_ablation predictions, and the report says of each if it came out")
     if not spec.known_before.strip():
         print("it does not say what was known before: give get_ablation known_before, such as earlier runs and seeds")
+    if trial_store.trials():
+        print("the study has begun since: the same command without --register completes it, and reports it")
+        return
     print("commit the file and push it, so that others see its date; then train by the same command without --register")
 
 
@@ -380,7 +383,14 @@ def _train(
         [
             *subprocess_command("ablate"),
             *arguments.without(
-                "num_workers", "seeds", "only", "retry_failed", "no_retry_failed", "no_report_only", "trust"
+                "num_workers",
+                "seeds",
+                "only",
+                "retry_failed",
+                "no_retry_failed",
+                "no_report_only",
+                "no_worker",
+                "trust",
             ),
             # What the arms name, the workers do not see: they read the trial store.
             f"--trust={','.join(sorted(name for name in trusted_names if ',' not in name))}",

@@ -195,7 +195,7 @@ class KilledMaps(MapWriter):
 @pytest.mark.parametrize(
     ("name", "killed"),
     [
-        ("ConsoleWriter", (train, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
+        ("ConsoleWriter", (driver, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
         pytest.param("MapWriter", (files, KilledMaps), marks=pytest.mark.slow),  # in the midst of reporting
     ],
 )
