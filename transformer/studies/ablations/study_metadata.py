@@ -194,15 +194,15 @@ def check_and_describe_arms(
     with tempfile.TemporaryDirectory(prefix="headwise-arms-") as folder:
         tasks = check_shared_data(planned, Path(folder), data_dir)
         check_metric_splits(spec, tasks[spec.reference])
-        begun = compare_initial_parameters(planned, spec.reference, tasks)
+        parameter_comparisons = compare_initial_parameters(planned, spec.reference, tasks)
     changed = config_differences(planned, spec.reference)
     arms = {
         arm: {
             "differences": changed[arm],
-            "parameters": beginning.num_parameters,
-            "shared": {name: value for name, value in beginning._asdict().items() if name != "num_parameters"},
+            "parameters": comparison.num_parameters,
+            "shared": {name: value for name, value in comparison._asdict().items() if name != "num_parameters"},
         }
-        for arm, beginning in begun.items()
+        for arm, comparison in parameter_comparisons.items()
     }
     return to_json_values({"base": resolve_config(base).to_config(), "arms": arms})
 
