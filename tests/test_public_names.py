@@ -54,7 +54,7 @@ def test_no_module_has_a_public_name(name: str) -> None:
     assert {module.name for module in pkgutil.iter_modules(package.__path__)} & set(package.__all__) == set()
 
 
-def test_the_names_of_the_issue_need_no_other_import() -> None:
+def test_second_level_names_need_no_other_import() -> None:
     program = (
         "import transformer\n"
         "print(transformer.training.train.__module__, transformer.models.decoder.__name__, transformer.__version__)\n"

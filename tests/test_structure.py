@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.import_cycles import find_cycles
+
 # Each imports only itself and what stands before it.
 ORDER = ("logical_axes", "config", "system", "overrides", "storage", "attention", "layers", "models", "decoding")
 ORDER += ("data", "tasks", "runs", "pages", "maps", "costs", "huggingface", "training", "aot", "benchmarks")
@@ -210,18 +212,7 @@ def cycles(files: Sequence[File]) -> list[str]:
     for file, found in imports_by_file(files, "transformer", "launch", "experiments"):
         if found.module in names:
             graph[file.module].add(found.module)
-    done: set[str] = set()
-
-    def visit(name: str, path: tuple[str, ...]) -> list[str]:
-        if name in path:
-            return [" -> ".join((*path[path.index(name) :], name))]
-        if name in done:
-            return []
-        faults = [fault for target in sorted(graph[name]) for fault in visit(target, (*path, name))]
-        done.add(name)
-        return faults
-
-    return [fault for name in sorted(names) for fault in visit(name, ())]
+    return [" -> ".join((*cycle, cycle[0])) for cycle in find_cycles(graph)]
 
 
 def forbidden(files: Sequence[File]) -> list[str]:

@@ -136,6 +136,7 @@ class AttentionProbes(GeneratedTask):
     """Probe corpora: implements transformer.tasks.task.Task."""
 
     denominator = "questions"
+    further_inputs = ("lengths",)
 
     def __init__(self, config: AttentionProbesConfig, rows_multiple: int = 1):
         self.corpus = config.corpus
@@ -156,10 +157,6 @@ class AttentionProbes(GeneratedTask):
     def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Sample texts, none of them held out."""
         return make_batch(self.corpus, sample_texts(self.config, random, self.config.batch_size, "train"))
-
-    def inputs_of(self, batch: Batch) -> dict[str, Any]:
-        """Return the tokens and the lengths, by which a model masks what is padded."""
-        return {name: batch[name] for name in ("tokens", "lengths")}
 
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Return validation texts of their own."""

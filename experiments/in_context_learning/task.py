@@ -232,6 +232,7 @@ class InContextLearning(GeneratedTask):
     """In-context learning: implements transformer.tasks.task.Task."""
 
     denominator = "tokens"
+    further_inputs = ("lengths",)
 
     def __init__(self, config: InContextLearningConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
         self.tokenizer = tokenizer
@@ -259,10 +260,6 @@ class InContextLearning(GeneratedTask):
         if rules is None:
             return (self._style(split, seed),)
         return tuple(self._few_shots(split, (seed, unseen), name, rules) for name, unseen in _RULES)
-
-    def inputs_of(self, batch: Batch) -> dict[str, Any]:
-        """Return the tokens and the lengths, by which a model masks what is padded."""
-        return {name: batch[name] for name in ("tokens", "lengths")}
 
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Draw held-out episodes, followed by repeated random tokens."""

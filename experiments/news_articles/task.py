@@ -76,6 +76,7 @@ class NewsArticles(GeneratedTask):
     """
 
     denominator = "tokens"
+    further_inputs = ("lengths",)
 
     def __init__(self, config: NewsArticlesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
         self.tokenizer, self.special = tokenizer, special_tokens(tokenizer)
@@ -90,10 +91,6 @@ class NewsArticles(GeneratedTask):
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Return articles with held-out titles."""
         return pad_texts([row[:-1] for row in self._encode(self._shown)], self.tokenizer)
-
-    def inputs_of(self, batch: Batch) -> dict[str, Any]:
-        """Return the tokens and the lengths, by which a model masks what is padded."""
-        return {name: batch[name] for name in ("tokens", "lengths")}
 
     def _encode(self, articles: Sequence[NewsArticle]) -> list[list[int]]:
         texts = [f"{article.title} {TITLE_END} {article.text}" for article in articles]

@@ -107,7 +107,7 @@ class SpeechTransformer(EncoderDecoder):
         return x_BxSxE, lengths_B
 
 
-def check_positions(config: SpeechTransformerConfig, interface: TaskInterface) -> None:
+def check_task(config: SpeechTransformerConfig, interface: TaskInterface) -> None:
     """Check that a task's audio and targets have no more positions than the model.
 
     Raises:
@@ -141,5 +141,5 @@ FAMILY = ModelFamily(
     check_ring_attention_placement=check_ring_attention,
     embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "first/*", "second/*"),
     sites=attention_sites,
-    check=check_positions,
+    check=check_task,
 )

@@ -196,16 +196,16 @@ def test_special_tokens_written_in_the_text_are_counted_and_said_once(
     (tmp_path / "a.txt").write_text("one <end> two <end>\n" * 600)
     (tmp_path / "tokenizer").mkdir()
     byte_tokenizer(("end",)).save(tmp_path / "tokenizer")
-    said = (
+    note = (
         f"the text of {tmp_path}/a.txt has <end> 1,200 times: these are read as plain characters, not as special tokens"
     )
     for into, processes in (("whole", 1), ("by two", 2)):
         shards = tokenized(tmp_path, into, processes)
         assert len(shards.index.num_tokens) > 1
-        assert capsys.readouterr().err == f"{said}\n"
+        assert capsys.readouterr().err == f"{note}\n"
         tokenized(tmp_path, into, processes)
         assert capsys.readouterr().err == ""
     # Where a call was interrupted, the shards that it has left are counted too.
     (tmp_path / "whole" / shards.folder.name / "index.json").unlink()
     tokenized(tmp_path)
-    assert capsys.readouterr().err == f"{said}\n"
+    assert capsys.readouterr().err == f"{note}\n"

@@ -151,8 +151,8 @@ def test_any_line_is_labeled_and_continued_without_loss(kind: str) -> None:
         assert spelled.removeprefix("▁" if kind == "llama" else "") == line.replace(" ", "▁")
         place = len(line) // 2
         prompt, rest = made.encode([line[:place]])[0], made.encode([line[place:]])[0]
-        said = _continued(made, line[:place], prompt, rest, DecodingConfig()).text
-        assert said == (" " if kind == "llama" else "") + line[place:]
+        continuation = _continued(made, line[:place], prompt, rest, DecodingConfig()).text
+        assert continuation == (" " if kind == "llama" else "") + line[place:]
 
 
 def test_a_prompt_keeps_the_space_behind_it(tokenizer: Tokenizer) -> None:
@@ -191,8 +191,8 @@ def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: Tokenizer
             # Behind the last word of a text the space of GPT-1's tokens is to come.
             whole = tokenizer.continuation(prompt, chosen) + " " * word_ends
             decoding = DecodingConfig(stop_sequences=(stop,))
-            said = _continued(tokenizer, "the cat" if prompted else "", prompt, chosen[:ended], decoding).text
-            assert said == whole[: whole.index(stop)], (text, stop)
+            answer = _continued(tokenizer, "the cat" if prompted else "", prompt, chosen[:ended], decoding).text
+            assert answer == whole[: whole.index(stop)], (text, stop)
             # No earlier; a space behind the prompt is GPT-1's prompt's own.
             assert word_ends or stop not in tokenizer.continuation(prompt, chosen[: ended - 1])
 

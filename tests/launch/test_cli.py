@@ -287,11 +287,11 @@ def test_a_seed_has_the_range_of_a_config_s(capsys, config_file):
 
 def test_missing_flags_name_an_example(capsys, config_file):
     assert "needs --workdir=VALUE" in refusal(capsys, f"--config={config_file}")
-    said = refusal(capsys, f"--config={config_file}", "--workdir=")
-    assert "practice needs --workdir=VALUE (the run directory); for example: python -m launch" in said
+    error = refusal(capsys, f"--config={config_file}", "--workdir=")
+    assert "practice needs --workdir=VALUE (the run directory); for example: python -m launch" in error
     assert "needs --config=VALUE" in refusal(capsys, "--workdir=runs/x")
-    said = refusal(capsys, "--workdir=runs/x", command=dataclasses.replace(COMMAND, resumes=True))
-    assert said.startswith("error: --workdir=runs/x holds no run to resume; to start one there, add --config=FILE")
+    error = refusal(capsys, "--workdir=runs/x", command=dataclasses.replace(COMMAND, resumes=True))
+    assert error.startswith("error: --workdir=runs/x holds no run to resume; to start one there, add --config=FILE")
     assert "needs --config=VALUE" in refusal(capsys, "--workdir=runs/x", "--config.seed=1")
 
 

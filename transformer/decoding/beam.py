@@ -39,9 +39,9 @@ class BeamSearch(Config):
     """Beam search by log p(Y | X) / lp(Y) + cp(X; Y), with lp(Y) = ((5 + |Y|) / 6)^length_penalty.
 
     Both penalties are those of Wu et al. 2016, equation 14; |Y| counts the end token. The coverage penalty cp
-    (`CoveragePenalty`) ranks finished hypotheses and does not prune live ones. Vaswani et
-    al. 2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses cut off at the largest length are
-    returned only if fewer than `num_beams` have finished.
+    (`CoveragePenalty`) ranks finished hypotheses and does not prune live ones. Vaswani et al. 2017 use 4 beams and a
+    length penalty of 0.6 (section 6.1). Hypotheses cut off at the largest length are returned only if fewer than
+    `num_beams` have finished.
 
     Attributes:
         num_beams: The number of live hypotheses of each example.

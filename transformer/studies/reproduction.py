@@ -182,11 +182,14 @@ def compare_curves(
     begin = min(step for _, step, _, _ in shared)
     if len(of_seeds) < MIN_RUNS_FOR_SPREAD or begin == end:
         names = sorted(finals, key=lambda each: _relative_difference(finals[each], ours_at_end[each]), reverse=True)
-        told = format_some([f"{each} {_show(finals[each])}, here {_show(ours_at_end[each])}" for each in names], _SHOWN)
+        differences = format_some(
+            [f"{name} {_show(finals[name])}, here {_show(ours_at_end[name])}" for name in names], _SHOWN
+        )
         plural = "s" if len(of_seeds) > 1 else ""
         lacks = "no numbers before the last ones" if begin == end else f"{max(1, len(of_seeds))} seed{plural}"
         return Finding(
-            Verdict.NO_SPREAD, (counted, first, f"the record has {lacks}; the last values that differ most: {told}")
+            Verdict.NO_SPREAD,
+            (counted, first, f"the record has {lacks}; the last values that differ most: {differences}"),
         )
     for name, step, value, other in apart:
         if step == begin and _relative_difference(value, other) > BEGINNING_TOLERANCE:
@@ -397,8 +400,8 @@ def _judge_spread(
         if not interval.low - rounding <= mean <= interval.high + rounding:
             outside.append(f"{name} is {_show(mean)}, outside of {_show(interval.low)} to {_show(interval.high)}")
     if outside:
-        told = f"{len(outside)} of {len(cells)} are outside of the spread: {format_some(outside, _SHOWN)}"
-        return Finding(Verdict.NOT_REPRODUCED, (*reasons, told))
+        reason = f"{len(outside)} of {len(cells)} are outside of the spread: {format_some(outside, _SHOWN)}"
+        return Finding(Verdict.NOT_REPRODUCED, (*reasons, reason))
     return Finding(
         Verdict.WITHIN_SPREAD,
         (*reasons, f"{len(cells)} of {len(cells)} are inside of the spread of the record's seeds"),

@@ -39,9 +39,12 @@ class GeneratedTask(BaseTask, abc.ABC):
     Attributes:
         probe_examples: The batch whose inputs are `probe_batch`.
         denominator: The name of the count that the sums are divided by, one of `denominators`.
+        further_inputs: Arrays of a batch that the model reads beside those of the interface, such as the lengths by
+            which it masks what is padded.
     """
 
     denominator: str = "examples"
+    further_inputs: tuple[str, ...] = ()
 
     def __init__(
         self, config: Any, interface: TaskInterface, objective: str, rows_multiple: int = 1, *, key_name: str = ""
@@ -63,10 +66,7 @@ class GeneratedTask(BaseTask, abc.ABC):
     def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
         """Return the sums over a batch that are reported, of which `loss` is trained on, and the model's other results.
 
-        Args:
-            view: The state.
-            batch: The batch, or a microbatch.
-            key: A PRNG key for dropout.
+        The key is for dropout; an evaluation may give none.
         """
 
     def training_batches(self, seed: int) -> BatchSource:
@@ -84,7 +84,7 @@ class GeneratedTask(BaseTask, abc.ABC):
 
     def inputs_of(self, batch: Batch) -> dict[str, Any]:
         """Return the arrays of a batch that the model reads."""
-        return {name: batch[name] for name in self.interface.inputs}
+        return {name: batch[name] for name in (*self.interface.inputs, *self.further_inputs)}
 
     def apply_model(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Any, Aux]:
         """Run the model on the inputs of a batch."""

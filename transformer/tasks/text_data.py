@@ -174,13 +174,7 @@ def load_or_train_tokenizer(
 
 
 def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str], directory: Path) -> None:
-    """Print how often the training text has the characters of special tokens, which stay plain characters.
-
-    Args:
-        tokenizer: The tokenizer.
-        texts: The training text.
-        directory: The run directory. It is said once: when the run begins, or is converted.
-    """
+    """Print, when a run begins or is converted, how often its training text has the characters of special tokens."""
     if (directory / "checkpoints").exists():
         return
     note_special_token_counts(count_special_tokens(tokenizer, texts), "the training text")

@@ -70,8 +70,11 @@ def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> N
     folded = _find_names(
         [source[place].casefold() for place in places], [target[place].casefold() for place in lacking]
     )
-    found = dict(zip(lacking, folded, strict=True))
-    entries = tuple(places[found[place]] if found.get(place, -1) >= 0 else entry for place, entry in enumerate(entries))
+    folded_entries = dict(zip(lacking, folded, strict=True))
+    entries = tuple(
+        places[folded_entries[place]] if folded_entries.get(place, -1) >= 0 else entry
+        for place, entry in enumerate(entries)
+    )
     return None if entries == tuple(range(len(source))) else NameMatch("classes", source, target, entries)
 
 

@@ -204,8 +204,8 @@ def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     assert model.sites == ()
     assert aux.maps == {}
     # The public reproduction of the paper's LSTM has a second bias for each of its 3 x 4 x 256 gates.
-    whole = controller_only.FAMILY.build(LSTMControllerConfig(), of_the_copy_task(), Precision())
-    assert count_parameters(whole.functional.shapes()) == 1_328_136 - 3 * 4 * 256
+    published = controller_only.FAMILY.build(LSTMControllerConfig(), of_the_copy_task(), Precision())
+    assert count_parameters(published.functional.shapes()) == 1_328_136 - 3 * 4 * 256
 
 
 # What formulas gave for these configs. All of a step that something is differentiated by is computed again: not the
