@@ -6,7 +6,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from experiments.graphs.data import GRAPH_CLASSIFICATION, NO_EDGE, TARGET
 from transformer.attention import (
@@ -30,7 +30,7 @@ from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
 from transformer.logical_axes import Placement, SequenceParallel
-from transformer.models.model import Aux, Inputs, Model, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
 
@@ -190,18 +190,10 @@ class GraphTransformer(StatelessModule):
         classes = (("classes", interface.vocabularies["classes"]),)
         self.head = Linear((("embed", config.width),), classes, bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes."""
         marks_BxN, edges_BxNxN = (jnp.asarray(inputs[name]) for name in ("marks", "edges"))
-        asked = capture_for_site(SITE, capture)
+        asked = capture_for_site(SITE, forward_pass.capture)
         x_BxNxE, captured = scan_layers(
             lambda block, x, _: block(x, edges_BxNxN, asked),
             self.layers,

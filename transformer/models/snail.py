@@ -27,7 +27,7 @@ from transformer.layers.functional_module import FunctionalModule, Module, Param
 from transformer.layers.image_grid_attention import stack_layer_maps
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Inputs, Model
+from transformer.models.model import Aux, ForwardPass, Inputs, Model
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION, TaskInterface
 
@@ -336,22 +336,14 @@ class Snail(Module):
         told_BxTxC = jax.nn.one_hot(shown_BxT - 1, self.outputs, dtype=self.dtype)
         return jnp.concatenate([embedded_NxE.reshape(rows, length, -1), told_BxTxC], axis=-1), after
 
-    def forward(
-        self,
-        state: Any,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T O"], Aux]:
+    def forward(self, state: Any, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T O"], Aux]:
         """Return the outputs at every step."""
-        x, after = self.embed_steps(state, inputs, train=train)
+        x, after = self.embed_steps(state, inputs, train=forward_pass.train)
         maps: list[CapturedAttention | None] = []
         for number, (block, _) in enumerate(self.config.enabled_block_sizes):
             made = getattr(self, f"block_{number}")
             if block is BlockKind.ATTENTION:
-                x, captured = made(x, capture_for_site(SITE, capture))
+                x, captured = made(x, capture_for_site(SITE, forward_pass.capture))
                 maps.append(captured)
             else:
                 x = made(x)
