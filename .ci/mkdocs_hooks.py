@@ -1,5 +1,6 @@
 """Pages of the site outside of docs/: notebooks, projects, records, linked sources, and the API reference."""
 
+import ast
 import functools
 import json
 import posixpath
@@ -13,7 +14,7 @@ from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).resolve().parents[1]
 # The pages of the API reference, in the order of the navigation.
-API = ("attention", "layers", "models", "decoding", "tasks", "training", "interpret", "studies")
+API = ("attention", "layers", "models", "decoding", "data", "tasks", "training", "interpret", "studies")
 # A fenced block, or a link: only links outside of fences are rewritten.
 FENCE_OR_LINK = re.compile(r"^```.*?^```$|\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".js": "javascript", ".sh": "sh", ".yml": "yaml"}
@@ -67,11 +68,21 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _modules(package: str) -> str:
-    """What mkdocstrings replaces by the documentation of each module of a package."""
+    """The public names of a package, and what mkdocstrings replaces by the documentation of each of its modules."""
     folder = ROOT / package.replace(".", "/")
     names = [path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for path in folder.rglob("*.py")]
     public = sorted(name for name in names if not name.rpartition(".")[2].startswith("_"))
-    return "\n\n".join(f"::: {name}" for name in public)
+    return "\n\n".join([_public_names(folder / "__init__.py"), *(f"::: {name}" for name in public)])
+
+
+def _public_names(path: Path) -> str:
+    """A sentence that lists what a package exports in `__all__`; nothing if it has none."""
+    package = path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names = ", ".join(f"`{name}`" for name in ast.literal_eval(node.value))
+            return f"`from {package} import` any of these: {names}."
+    return ""
 
 
 def _targets(text: str, folder: Path) -> list[Path]:

@@ -11,8 +11,8 @@ from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
 from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
-from transformer.command_invocation import shell_command, subprocess_command
 from transformer.config import UserError
+from transformer.system.command_invocation import shell_command, subprocess_command
 
 if TYPE_CHECKING:
     from transformer.studies.ablations.ablation import Ablation
@@ -152,11 +152,11 @@ def main(arguments: Arguments) -> None:
 
 def _work(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
+    from transformer.runs.trust import named_resources
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded_trial
     from transformer.training.writers.trackers import parse_trackers
-    from transformer.trust import named_resources
 
     trial_store = TrialStore.open_existing(parse_path(arguments.workdir))
     trusted_names = {*arguments.trusted, *named_resources(arguments.config)}
@@ -268,6 +268,9 @@ def _register(
         print("it makes no predictions: give get_ablation predictions, and the report says of each if it came out")
     if not spec.known_before.strip():
         print("it does not say what was known before: give get_ablation known_before, such as earlier runs and seeds")
+    if trial_store.trials():
+        print("the study has begun since: the same command without --register completes it, and reports it")
+        return
     print("commit the file and push it, so that others see its date; then train by the same command without --register")
 
 
@@ -358,9 +361,9 @@ def _train(
     about: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials of the selected runs, then measure the gradients at initialization."""
+    from transformer.runs.trust import named_resources
     from transformer.studies.ablations.ablation import Direction
     from transformer.studies.ablations.study_metadata import measure_initial_gradients, write_metadata
-    from transformer.trust import named_resources
 
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)
@@ -380,7 +383,14 @@ def _train(
         [
             *subprocess_command("ablate"),
             *arguments.without(
-                "num_workers", "seeds", "only", "retry_failed", "no_retry_failed", "no_report_only", "trust"
+                "num_workers",
+                "seeds",
+                "only",
+                "retry_failed",
+                "no_retry_failed",
+                "no_report_only",
+                "no_worker",
+                "trust",
             ),
             # What the arms name, the workers do not see: they read the trial store.
             f"--trust={','.join(sorted(name for name in trusted_names if ',' not in name))}",

@@ -5,7 +5,7 @@ import sys
 from launch.cli import run
 from launch.command import Arguments, Command, Flag, with_data_dir
 from launch.config_files import load_config
-from transformer.command_invocation import find_checkout
+from transformer.system.command_invocation import find_checkout
 
 COMMAND = Command(
     name="benchmark",

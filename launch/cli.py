@@ -28,7 +28,7 @@ from launch.platform import (
 from launch.standard_output import StandardOutput, redirect_to_devnull
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE, RunFailed, RunStopped
-from transformer.terminal import escape_control_characters, escape_terminal_output, raw_terminal_stream
+from transformer.system.terminal import escape_control_characters, escape_terminal_output, raw_terminal_stream
 
 _SHOWN = 1000
 _UNUSABLE_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)

@@ -8,8 +8,8 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from transformer.command_invocation import shell_command
 from transformer.config import Range, UserError
+from transformer.system.command_invocation import shell_command
 
 
 @dataclasses.dataclass(frozen=True)

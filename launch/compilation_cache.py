@@ -42,7 +42,7 @@ def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files:
     if not environment.get(_VARIABLE):
         if not folder.is_absolute():
             return
-        from transformer.private_folders import NotPrivateError, private_folder
+        from transformer.system.private_folders import NotPrivateError, private_folder
 
         try:
             private_folder(Path(caches), "headwise", folder.name)

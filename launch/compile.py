@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from transformer.command_invocation import PACKAGE_PARENT, subprocess_command
 from transformer.config import UserError
+from transformer.system.command_invocation import PACKAGE_PARENT, subprocess_command
 
 if TYPE_CHECKING:
+    from transformer.aot.aot_compile import AotReport
+    from transformer.aot.mesh_and_remat_search import CompiledCandidate, Suggestion
     from transformer.attention.backends import BackendChoice
     from transformer.costs.compiled_program import CompiledProgram
-    from transformer.costs.pods.aot_compile import AotReport
-    from transformer.costs.pods.mesh_and_remat_search import CompiledCandidate, Suggestion
     from transformer.training.config import ExperimentConfig
 
 
@@ -97,7 +97,7 @@ def main(arguments: Arguments) -> None:
     """Compile and print; exit with 1 if the step does not fit."""
     if arguments.max_candidates < 1:
         raise UserError(f"--max_candidates={arguments.max_candidates} must be at least 1")
-    from transformer.costs.pods.aot_compile import compile_ahead_of_time, resolve_topology
+    from transformer.aot.aot_compile import compile_ahead_of_time, resolve_topology
     from transformer.training.config import resolve_config
 
     experiment = resolve_config(arguments.config)
@@ -123,7 +123,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _search(experiment: Any, topology: str, tries: int) -> list["CompiledCandidate"]:
-    from transformer.costs.pods.mesh_and_remat_search import search_meshes
+    from transformer.aot.mesh_and_remat_search import search_meshes
 
     results = []
     for tried in search_meshes(experiment, topology, tries):
@@ -136,8 +136,8 @@ def report_as_json(report: "AotReport") -> dict[str, Any]:
     """Return a report as plain values: bytes of one device, seconds, FLOPs of all devices."""
     import jax
 
+    from transformer.aot.mesh_and_remat_search import suggest_smaller_step
     from transformer.costs.compiled_program import collective_totals
-    from transformer.costs.pods.mesh_and_remat_search import suggest_smaller_step
 
     program, expected, experiment = report.program, report.step_estimate, report.experiment
     return {
@@ -210,7 +210,7 @@ def _remat(experiment: "ExperimentConfig") -> str | None:
 
 def format_report(report: "AotReport") -> str:
     """Format a report as text."""
-    from transformer.costs.pods.mesh_and_remat_search import suggest_smaller_step
+    from transformer.aot.mesh_and_remat_search import suggest_smaller_step
 
     experiment = report.experiment
     parts = experiment.run.num_microbatches

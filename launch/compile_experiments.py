@@ -13,8 +13,8 @@ from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.compile import format_mesh
 from launch.config_files import config_files_under, load_config
-from transformer.command_invocation import find_checkout, subprocess_command
 from transformer.config import NonNegativeFloat, PositiveInt, Range, UserError
+from transformer.system.command_invocation import find_checkout, subprocess_command
 
 COMMAND = Command(
     name="compile_experiments",
@@ -190,7 +190,7 @@ def read_pod_records(path: Path) -> dict[str, Any]:
     Raises:
         UserError: If the file is not one that `write_pod_records` writes.
     """
-    from transformer.json_reading import parse_dataclass, read_json_object
+    from transformer.storage.json_reading import parse_dataclass, read_json_object
 
     if not path.exists():
         return {}

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from ml_collections import ConfigDict
 
-from transformer.command_invocation import find_checkout
 from transformer.config import UserError, suggest_nearest
+from transformer.system.command_invocation import find_checkout
 
 
 def load_config(name: str) -> ConfigDict:
@@ -136,7 +136,7 @@ def _get_config_of(path: Path) -> Callable[..., Any]:
     root = find_checkout()
     if root is not None and path.resolve().is_relative_to(root / "experiments"):
         # A config of the checkout begins with others of it, not with an `experiments` of the working directory.
-        from transformer.module_registry import import_experiments_package
+        from transformer.system.module_registry import import_experiments_package
 
         import_experiments_package(f"config file {str(path)!r}")
     module = importlib.util.module_from_spec(specification)

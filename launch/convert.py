@@ -6,8 +6,8 @@ from pathlib import Path
 from launch.cli import run
 from launch.command import TRUST, Arguments, Command, Flag
 from launch.platform import exit_process
-from transformer.command_invocation import shell_command
 from transformer.config import UserError
+from transformer.system.command_invocation import shell_command
 
 COMMAND = Command(
     name="convert",

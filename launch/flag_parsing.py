@@ -32,6 +32,7 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     values, rest = _parser(command).parse_known_args([word for word in words if word not in config_overrides])
     if rest:
         raise UserError(_unknown(command, rest, values))
+    _refuse_repeated_flags(command, words)
     given = vars(values)
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
@@ -62,7 +63,7 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     if command.takes_config:
         arguments.base = load_config(config_file).to_dict() if recorded is None else recorded
     if recorded is not None:
-        from transformer.trust import check_trusted
+        from transformer.runs.trust import check_trusted
 
         trusted_names = arguments.trusted_names or ()
         check_trusted(arguments.base, trusted_names, source=list(arguments.overridden_keys), training=True)
@@ -104,6 +105,19 @@ def _joined(command: Command, words: Sequence[str]) -> tuple[str, ...]:
         else:
             joined.append(word)
     return tuple(joined)
+
+
+def _refuse_repeated_flags(command: Command, words: Sequence[str]) -> None:
+    """Raise UserError for a flag that is given twice, of which argparse takes the last without a word."""
+    names = {f"--{flag.name}": flag.name for flag in _all_flags(command)}
+    names |= {f"--no_{flag.name}": flag.name for flag in command.flags if flag.value_type is bool}
+    first_words: dict[str, str] = {}
+    for word in _joined(command, words):
+        name = names.get(word.partition("=")[0])
+        if name in first_words:
+            raise UserError(f"{first_words[name]} and {word} set the same flag: leave one of them out")
+        if name is not None:
+            first_words[name] = word
 
 
 class _Parser(argparse.ArgumentParser):

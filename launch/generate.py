@@ -134,7 +134,7 @@ def read_texts(arguments: Arguments) -> list[str]:
     if arguments.prompt_file is None:
         if arguments.text is not None:
             return [arguments.text]
-        from transformer.line_splitting import split_lines
+        from transformer.data.line_splitting import split_lines
 
         # Not as text: what a C locale cannot decode it passes on as surrogates, which no tokenizer takes.
         lines = split_lines(_read("standard input", sys.stdin.buffer.read))

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from launch.cli import run
 from launch.command import Arguments, Command, Flag
 from launch.records import Record, list_records, names_processor_family, read_record
-from transformer.command_invocation import find_checkout
 from transformer.config import UserError
+from transformer.system.command_invocation import find_checkout
 
 # The pages of results: their titles, and the projects on them.
 TOPICS = {

@@ -1,7 +1,6 @@
 """The console script `headwise COMMAND`, which runs every command."""
 
 import contextlib
-import importlib.metadata
 import os
 import shlex
 import sys
@@ -34,8 +33,8 @@ from launch.cli import run, to_one_line
 from launch.clusters import gke, local, slurm, tpu_vm
 from launch.clusters.launcher_common import run_launcher
 from launch.platform import exit_process
-from transformer.command_invocation import register_console_script
 from transformer.config import suggest_nearest
+from transformer.system.command_invocation import headwise_version, register_console_script
 
 # In the order in which --help lists them: a run and its data, studies, models, many machines, measurements.
 _RUN = (tokenize, train, evaluate, generate, maps, alignment_error_rate)
@@ -64,7 +63,7 @@ def main() -> NoReturn:
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command named by the first word, and return its exit code."""
-    from transformer.terminal import escape_terminal_output
+    from transformer.system.terminal import escape_terminal_output
 
     with escape_terminal_output():
         name = words[0] if words else ""
@@ -72,7 +71,7 @@ def run_command(words: Sequence[str]) -> int:
             print(help_text(), end="")
             return 0
         if name == "--version":
-            print(importlib.metadata.version("headwise"))
+            print(headwise_version())
             return 0
         if name not in COMMANDS:
             print(f"error: {to_one_line(_mistake(words))}", file=sys.stderr)

@@ -20,9 +20,9 @@ from launch.records import (
     provenance_of_study,
     read_record,
 )
-from transformer.command_invocation import find_checkout, shell_command, subprocess_command
 from transformer.config import UserError
 from transformer.runs.exceptions import RunFailed
+from transformer.system.command_invocation import find_checkout, shell_command, subprocess_command
 
 if TYPE_CHECKING:
     from transformer.studies.reproduction import Finding
@@ -129,7 +129,7 @@ def select_runs(record: Record, numbers: str | None) -> list[RecordedRun]:
 
 def _check_only(arguments: Arguments, record: Record, selected: Sequence[RecordedRun]) -> None:
     """Check that --only names recorded runs of each selected study."""
-    from transformer.json_reading import read_json_object
+    from transformer.storage.json_reading import read_json_object
     from transformer.studies.reproduction import select_study_runs
 
     for each in selected:
@@ -254,7 +254,7 @@ def _compare_run(record: Record, each: RecordedRun, path: Path) -> "tuple[Findin
 def _compare_study(
     record: Record, each: RecordedRun, path: Path, only: str | None
 ) -> "tuple[Finding, Provenance, Provenance]":
-    from transformer.json_reading import read_json_object
+    from transformer.storage.json_reading import read_json_object
     from transformer.studies.reproduction import compare_studies
 
     recorded, report = read_json_object(each.file), _read_report(path)
@@ -271,7 +271,7 @@ def _read_report(path: Path) -> dict[str, Any]:
     Raises:
         UserError: If there is none, or it is no JSON object.
     """
-    from transformer.json_reading import read_json_object
+    from transformer.storage.json_reading import read_json_object
 
     if not (path / REPORT).is_file():
         raise UserError(f"{path} is no study with a report: it has no {REPORT}")

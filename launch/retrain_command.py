@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.command import split_override
 from launch.config_files import load_config
-from transformer.command_invocation import shell_command
+from transformer.system.command_invocation import shell_command
 
 if TYPE_CHECKING:
     from transformer.studies.sweeps.trials import Trial
@@ -36,7 +36,7 @@ def retrain_command(
         The command line.
     """
     from transformer.overrides import overrides_to_flags
-    from transformer.trust import trust_flags
+    from transformer.runs.trust import trust_flags
 
     start = [*_on_as_many_cores(recorded), *shell_command("train")]
     where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]

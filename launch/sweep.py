@@ -10,8 +10,8 @@ from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
 from launch.workers import become_worker, divide_machine, run_as_worker, run_workers
-from transformer.command_invocation import shell_command, subprocess_command
 from transformer.config import SEEDS, UserError
+from transformer.system.command_invocation import shell_command, subprocess_command
 
 if TYPE_CHECKING:
     from transformer.runs.jsonl_reading import MetricName
@@ -148,6 +148,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     Raises:
         UserError: If flags are invalid, or the directory holds another sweep.
     """
+    from transformer.runs.trust import named_resources
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.search_algorithm import (
         PLANNED_AHEAD,
@@ -158,7 +159,6 @@ def _sweep(arguments: Arguments) -> _Sweep:
     )
     from transformer.studies.sweeps.trial_store import TrialStore
     from transformer.studies.sweeps.trials import check_recorded_trial
-    from transformer.trust import named_resources
 
     base = arguments.config
     space = _space(arguments)

@@ -9,8 +9,8 @@ from launch.cli import run
 from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
 from launch.compilation_cache import enable_compilation_cache
 from launch.platform import exit_process
-from transformer.command_invocation import shell_command
 from transformer.config import UserError
+from transformer.system.command_invocation import shell_command
 
 COMMAND = Command(
     name="train",
@@ -102,8 +102,8 @@ def main(arguments: Arguments) -> None:
         from transformer.data.datasets.tfds_preparation import restrict_downloads
         from transformer.runs.distributed import is_primary
         from transformer.training.config import resolve_config
+        from transformer.training.driver import train
         from transformer.training.rollback import RollbackRequest
-        from transformer.training.train import train
         from transformer.training.writers.writer import BestEffortWriter, MultiWriter
 
         if arguments.serve:
@@ -128,7 +128,7 @@ def main(arguments: Arguments) -> None:
 
 def describe_next_commands(workdir: Path, config: Mapping[str, Any]) -> str:
     """Return the commands that one runs next on a completed run of this config."""
-    from transformer.trust import trust_flags
+    from transformer.runs.trust import trust_flags
 
     run = [f"--workdir={workdir}", *trust_flags(config)]
     return (

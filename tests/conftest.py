@@ -29,7 +29,7 @@ import jax
 import jaxtyping
 import pytest
 
-# What this account has begun runs of (transformer.trust) is not for the tests to write down.
+# What this account has begun runs of (transformer.runs.trust) is not for the tests to write down.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headwise-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 

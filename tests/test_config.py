@@ -192,6 +192,8 @@ def test_a_choice_is_the_entry_of_its_name() -> None:
 
 def test_the_nearest_word_or_all_of_them() -> None:
     assert suggest_nearest("warmpu", ["warmup", "steps"]) == "did you mean 'warmup'?"
+    assert suggest_nearest("1.0", ["0", "1"]) == "did you mean '1'?"
+    assert suggest_nearest("-01", ["0", "1", "-1"]) == "did you mean '-1'?"
     assert suggest_nearest("q", ["warmup", "steps"]) == "known: steps, warmup"
     assert close_matches("prenorm", ["deepnorm", "post", "pre", "q"]) == ["pre", "deepnorm"]
     assert name_similarity("warmup", "warmup") == 1

@@ -17,7 +17,7 @@ import pytest
 from tests.interpret.conftest import write_gpt2
 from tests.markdown import ROOT
 from transformer.training.config import resolve_config
-from transformer.training.train import train
+from transformer.training.driver import train
 
 SECTION = re.compile(r"^( *)Example:\n(.*?)(?=^\1\S|\Z)", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -146,7 +146,7 @@ def test_an_example_gives_what_it_says(example: DocstringExample, models: Path) 
 
 def test_there_are_examples() -> None:
     owners = {example.owner for example in EXAMPLES}
-    assert {"transformer.load", "transformer.attention.api.attend", "transformer.training.train.train"} <= owners
+    assert {"transformer.load", "transformer.attention.api.attend", "transformer.training.driver.train"} <= owners
 
 
 @pytest.mark.parametrize(

@@ -15,35 +15,17 @@ from pathlib import Path
 import pytest
 
 # Each imports only itself and what stands before it.
-ORDER = (
-    "logical_axes",
-    "config",
-    "command_invocation",
-    "json_reading",
-    "private_folders",
-    "terminal",
-    "line_splitting",
-    "overrides",
-    "module_registry",
-    "trust",
-    "storage",
-    "attention",
-    "layers",
-    "models",
-    "decoding",
-    "data",
-    "tasks",
-)
-ORDER += ("runs", "pages", "maps", "costs", "huggingface", "training", "costs.pods", "benchmarks", "interpret")
-ORDER += ("studies", "launch")
+ORDER = ("logical_axes", "config", "system", "overrides", "storage", "attention", "layers", "models", "decoding")
+ORDER += ("data", "tasks", "runs", "pages", "maps", "costs", "huggingface", "training", "aot", "benchmarks")
+ORDER += ("interpret", "studies", "launch")
 # What runs on a bare accelerator machine, and what its lowest floor may use.
-BARE = {"logical_axes", "config", "command_invocation", "overrides", "module_registry", "attention", "layers", "models"}
+BARE = {"logical_axes", "config", "system", "overrides", "attention", "layers", "models"}
 LIGHT = {
     "transformer",
     "transformer.config",
-    "transformer.command_invocation",
+    "transformer.system.command_invocation",
     "transformer.runs.exceptions",
-    "transformer.terminal",
+    "transformer.system.terminal",
 }
 BARE_NEEDS = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
@@ -59,9 +41,9 @@ MAY_RUN = {
     "launch/compilation_cache.py",  # jax
     "launch/config_files.py",  # the file that a person gives by --config
     "transformer/benchmarks/programs/step_compilation.py",  # the files of the benchmark's own declaration
-    "transformer/__init__.py",  # its own parts, once they are asked for
+    "transformer/system/lazy_names.py",  # the names and modules of a package, on first use
     "transformer/data/datasets/tfds_preparation.py",  # TFDS's own modules
-    "transformer/module_registry.py",  # families and tasks, after transformer.trust
+    "transformer/system/module_registry.py",  # families and tasks, after transformer.runs.trust
     "transformer/studies/sweeps/optuna_search.py",  # optuna
     "transformer/training/writers/tensorboard.py",  # tensorboardX
 }
@@ -89,8 +71,6 @@ class File:
     @property
     def group(self) -> str:
         """Where the file stands in ORDER: "layers", "launch"; other folders by their own name."""
-        if self.module.startswith("transformer.costs.pods"):
-            return "costs.pods"  # which trains nothing, but compiles what training builds
         first, *rest = self.module.split(".")
         return (rest or [""])[0] if first == "transformer" else first
 
@@ -525,7 +505,7 @@ def test_neither_tensorflow_nor_torch_is_imported(root: Path) -> None:
 def test_a_training_starts_without_what_only_rare_paths_need(root: Path) -> None:
     """Each would delay every start: SciPy's solvers alone took a sixth of the time of all imports."""
     program = (
-        "import sys, transformer.training.train, transformer.training.writers.trackers\n"
+        "import sys, transformer.training.driver, transformer.training.writers.trackers\n"
         "rare = {'scipy', 'sacrebleu', 'tensorflow_datasets', 'tensorboardX', 'transformer.maps.report.page'}\n"
         "print(sorted(rare & set(sys.modules)))"
     )

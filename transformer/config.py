@@ -42,8 +42,17 @@ def refuse_single_text(values: Any, name: str) -> None:
 def suggest_nearest(name: str, known: typing.Iterable[str]) -> str:
     """Return a clause with the known word closest to `name`, or with all of them if none is close."""
     names = [str(word) for word in known]
-    close = close_matches(name, names)
+    close = _equal_numbers(name, names) or close_matches(name, names)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"
+
+
+def _equal_numbers(name: str, words: typing.Iterable[str]) -> list[str]:
+    """Return the words that are the same number as `name`, such as 1 for 1.0, whose characters resemble 0 as much."""
+    try:
+        number = float(name)
+    except ValueError:
+        return []
+    return [word for word in words if word.lstrip("-").isdecimal() and float(word) == number]
 
 
 def close_matches(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -> list[str]:

@@ -26,20 +26,20 @@ from transformer.config import (
     from_config,
     suggest_nearest,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, random_generator
 from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.example_splits import take_examples
+from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, MASKED_LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.attention_mass import attention_mass_sums, head_with_most_mass
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import (
-    BaseTask,
-    check_batch_size,
     check_input_texts,
     describe_top_classes,
     make_capture_function,
     refuse_decoding_options,
 )
+from transformer.tasks.generated_task import GeneratedTask
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import (
     Batch,
@@ -48,8 +48,6 @@ from transformer.tasks.task import (
     EvaluationReport,
     InputReader,
     InputTexts,
-    LossAux,
-    Objective,
     PredictionRequest,
     Predictions,
     StateView,
@@ -134,60 +132,52 @@ class AttentionProbesConfig(Config, path="config.task"):
         return open_corpus(self.dataset)
 
 
-class AttentionProbes(BaseTask):
+class AttentionProbes(GeneratedTask):
     """Probe corpora: implements transformer.tasks.task.Task."""
 
+    denominator = "questions"
+
     def __init__(self, config: AttentionProbesConfig, rows_multiple: int = 1):
-        check_batch_size(config.batch_size, rows_multiple)
-        self.config, self.corpus = config, config.corpus
-        self.interface = make_task_interface(config)
-        self.objectives = (Objective("marks", self._loss),)
+        self.corpus = config.corpus
         count = -(-config.num_eval_examples // config.batch_size) * config.batch_size
         tested = sample_texts(config, random_generator(TEST_SEED, 0), count, "test")
-        without = frozenset(map(" ".join, tested))
-        held_out = {
-            "validation": sample_texts(config, random_generator(VALIDATION_SEED, 0), count, "validation", without),
+        tested_texts = frozenset(map(" ".join, tested))
+        self._held_out: dict[str, Sequence[Words]] = {
+            "validation": sample_texts(config, random_generator(VALIDATION_SEED, 0), count, "validation", tested_texts),
             "test": tested,
         }
-        self.evaluations = (
-            *(self._answers(split, texts) for split, texts in held_out.items()),
-            self._heads("validation", {"validation": held_out["validation"]}),
-            self._heads("test", held_out),
-        )
         self._shown = sample_texts(
-            config, random_generator(VALIDATION_SEED, 2), config.num_probe_examples, "validation", without
+            config, random_generator(VALIDATION_SEED, 2), config.num_probe_examples, "validation", tested_texts
         )
-        self.probe_batch = pad_texts(self.corpus, self._shown)
+        super().__init__(config, make_task_interface(config), "marks", rows_multiple)
+        validation = {"validation": self._held_out["validation"]}
+        self.evaluations += (self._heads("validation", validation), self._heads("test", self._held_out))
 
-    def training_batches(self, seed: int) -> BatchSource:
-        """Return an endless source of texts that are sampled anew at every step, none of them held out."""
-        config = self.config
-        return GeneratedBatches(
-            lambda random: make_batch(self.corpus, sample_texts(config, random, config.batch_size, "train")), seed
-        )
+    def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Sample texts, none of them held out."""
+        return make_batch(self.corpus, sample_texts(self.config, random, self.config.batch_size, "train"))
+
+    def inputs_of(self, batch: Batch) -> dict[str, Any]:
+        """Return the tokens and the lengths, by which a model masks what is padded."""
+        return {name: batch[name] for name in ("tokens", "lengths")}
+
+    def draw_probe_examples(self) -> dict[str, np.ndarray]:
+        """Return validation texts of their own."""
+        return pad_texts(self.corpus, self._shown)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of questions."""
         return {"questions": jnp.sum(jnp.asarray(batch["labels"]) != PAD).astype(jnp.float32)}
 
-    def _logits(
-        self, view: StateView, batch: Batch, key: Key[Array, ""] | None, capture: Capture | None
-    ) -> tuple[Float[Array, "B T V"], Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
-        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=capture)
-
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""] | None
-    ) -> tuple[Array, LossAux]:
-        """Return the mean over questions of -log p(answer), in nats."""
-        logits_BxTxV, aux = self._logits(view, batch, key, view.capture)
+    def _sums(self, logits_BxTxV: Float[Array, "B T V"], batch: Batch) -> dict[str, Array]:
         labels_BxT = jnp.asarray(batch["labels"])
         sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, label_smoothing=0.0)
-        metrics = {
-            "loss": sums.cross_entropy / denominators["questions"],
-            "accuracy": sums.correct / denominators["questions"],
-        }
-        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct}
+
+    def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+        """Sum -log p(answer) in nats and the correct answers."""
+        logits_BxTxV, aux = self.apply_model(view, batch, key)
+        return self._sums(logits_BxTxV, batch), aux
 
     @functools.cached_property
     def _counted(self) -> FrequencyBaselines:
@@ -195,21 +185,16 @@ class AttentionProbes(BaseTask):
             self.corpus, sample_texts(self.config, random_generator(VALIDATION_SEED, 1), COUNTED, "train")
         )
 
-    def _answers(self, split: str, texts: Sequence[Words]) -> Evaluation:
+    def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluation of loss, accuracy, accuracy of whole texts, and the accuracy of the baselines."""
+        texts = self._held_out[split]
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict[str, Array], None]:
-            logits_BxTxV, _ = self._logits(view, batch, None, None)
+            logits_BxTxV, _ = self.apply_model(view, batch, None)
             labels_BxT = jnp.asarray(batch["labels"])
-            sums = token_loss(logits_BxTxV, labels_BxT, labels_BxT != PAD, label_smoothing=0.0)
             right_BxT = (jnp.argmax(logits_BxTxV, axis=-1) == labels_BxT) | (labels_BxT == PAD)
             whole = jnp.sum(jnp.all(right_BxT, axis=1)).astype(jnp.float32)
-            return {
-                "loss": sums.cross_entropy,
-                "accuracy": sums.correct,
-                "whole": whole,
-                **self.denominators(batch),
-            }, None
+            return {**self._sums(logits_BxTxV, batch), "whole": whole, **self.denominators(batch)}, None
 
         @functools.cache
         def baselines() -> dict[str, float]:
@@ -222,7 +207,7 @@ class AttentionProbes(BaseTask):
             note = f"{int(sums['questions'])} questions in {len(texts)} texts"
             return EvaluationReport({**shares, **beside}, note=note)
 
-        return Evaluation("marks", split, self._batches(texts), step, finish, at_end=split == "test")
+        return (Evaluation("marks", split, self._batches(texts), step, finish, at_end=split == "test"),)
 
     def _heads(self, split: str, texts: Mapping[str, Sequence[Words]]) -> Evaluation:
         """Return the evaluation of how often the largest weight of the best head falls on each source.
@@ -235,14 +220,15 @@ class AttentionProbes(BaseTask):
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
             sites = sites_between(view.model.sites, *ITSELF)
-            _, aux = self._logits(view, batch, None, Capture(tuple(site.name for site in sites)))
+            capturing = view._replace(capture=Capture(tuple(site.name for site in sites)))
+            maps: Mapping[str, Any] = self.apply_model(capturing, batch, None)[1].maps
             gold_BxSxQxK, number_B = jnp.asarray(batch["gold"]), jnp.asarray(batch["split"])
             sums: dict[str, Any] = {}
             for number, of_split in enumerate(texts):
                 of_rows = gold_BxSxQxK & (number_B == number)[:, None, None, None]
                 hits = {
                     name: attention_mass_sums(
-                        {site: count_gold_hits(aux.maps[site.name].weights, of_rows[:, at]) for site in sites}
+                        {site: count_gold_hits(maps[site.name].weights, of_rows[:, at]) for site in sites}
                     )
                     for at, name in enumerate(names)
                 }

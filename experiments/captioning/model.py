@@ -13,14 +13,14 @@ from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import Config, NonNegativeFloat, PositiveInt, Rate, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositionEncoding
 from transformer.layers.image_grid_attention import GridFeatures
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, AuxiliaryLoss, ForwardPass, Inputs, Model, PyTree
+from transformer.models.model import Aux, AuxiliaryLoss, ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -210,18 +210,17 @@ class Captioner(RecurrentAttentionDecoder):
         return steps, aux._replace(losses={"doubly_stochastic": loss})
 
 
-def build(config: CaptionerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for images of one size; captions may have any length.
+def attention_sites(config: CaptionerConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the decoder, over the grid of the task's images; none without attention.
 
     Raises:
         UserError: If the strides of the convolutions do not divide the image.
     """
     grid = config.image_encoder.axis("grid", *interface.inputs["image"].shape[1:3])
-    sites: tuple[Site, ...] = ()
-    if config.attention is not AttentionKind.NONE:
-        values = MapValues.SAMPLE if config.attention is AttentionKind.HARD else MapValues.PROBABILITY
-        sites = (Site(SITE, Axis("target"), grid, layers=("0",), heads=("0",), values=values),)
-    return Model(FunctionalModule(lambda builder: Captioner(config, interface, builder), precision), sites)
+    if config.attention is AttentionKind.NONE:
+        return ()
+    values = MapValues.SAMPLE if config.attention is AttentionKind.HARD else MapValues.PROBABILITY
+    return (Site(SITE, Axis("target"), grid, layers=("0",), heads=("0",), values=values),)
 
 
-FAMILY = ModelFamily(CaptionerConfig, build, frozenset({IMAGE_CAPTIONING}))
+FAMILY = ModelFamily(CaptionerConfig, Captioner, frozenset({IMAGE_CAPTIONING}), sites=attention_sites)

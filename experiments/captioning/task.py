@@ -29,6 +29,7 @@ from transformer.data.batches import (
     VALIDATION_SEED,
     BatchSource,
     GeneratedBatches,
+    first_batches,
     random_generator,
 )
 from transformer.data.images import scale_pixels
@@ -168,12 +169,8 @@ class Captioning(ImageToSequenceTask):
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, of decoded captions, and of the attention mass at nouns."""
-        source, count, at_end = (
-            self.training_batches(seed),
-            -(-self.config.num_eval_examples // self.config.batch_size),
-            split == "test",
-        )
-        batches = [source[number] for number in range(count)]
+        at_end = split == "test"
+        batches = first_batches(self.training_batches(seed), self.config.num_eval_examples, self.config.batch_size)
         references = [line for batch in batches for line in self.format_lines(np.asarray(batch["labels"]))]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:

@@ -3,9 +3,9 @@
 import colorsys
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,13 +31,15 @@ from transformer.config import (
     TupleLimits,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
+from transformer.data.batches import VALIDATION_SEED, BatchSource, GeneratedBatches, fingerprint
 from transformer.data.batches import Batch as Rows
+from transformer.models.model import Aux
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
-from transformer.tasks.base_task import BaseTask, check_batch_size, describe_splits, report_means
+from transformer.tasks.base_task import describe_splits, report_means
+from transformer.tasks.generated_task import GeneratedTask
 from transformer.tasks.losses import class_loss
-from transformer.tasks.task import Batch, Evaluation, LossAux, Objective, StateView, TaskSpec
+from transformer.tasks.task import Batch, Evaluation, StateView, TaskSpec
 
 EPISODE, SHOT = "episode", "shot"
 _ASKED = "?"
@@ -92,12 +94,11 @@ class AlternatingSources:
         return self.sources[step % len(self.sources)][step]
 
 
-class FewShotClassification(BaseTask):
+class FewShotClassification(GeneratedTask):
     """Few-shot classification: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: FewShotConfig, opened: CharacterSet, rows_multiple: int = 1):
-        check_batch_size(config.batch_size, rows_multiple)
-        self.config, self._opened = config, opened
+        self._opened = opened
         self.splits = {
             split: (config.rotation_augmentation if split == "train" else config.eval_rotation_augmentation)(drawings)
             for split, drawings in opened.splits.items()
@@ -117,17 +118,11 @@ class FewShotClassification(BaseTask):
             ),
             "shown": InputSpec((config.batch_size, length)),
         }
-        self.interface = TaskInterface(inputs, {"classes": config.ways}, output=FEW_SHOT_CLASSIFICATION.output)
-        self.objectives = (Objective("few_shots", self._loss),)
-        self.evaluations = tuple(
-            self._evaluation(split, seed, shots)
-            for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED))
-            for shots in sorted(config.shots)
-        )
         # No number of shots is 0: evaluations draw from other seeds.
         random = np.random.default_rng((VALIDATION_SEED, 0))
         self._shown = sample_episodes(random, self.splits["validation"], config.num_probe_examples, config.ways, most)
-        self.probe_batch = {name: values for name, values in make_batch(self._shown).items() if name in inputs}
+        interface = TaskInterface(inputs, {"classes": config.ways}, output=FEW_SHOT_CLASSIFICATION.output)
+        super().__init__(config, interface, "few_shots", rows_multiple)
 
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of every split's drawings."""
@@ -139,29 +134,29 @@ class FewShotClassification(BaseTask):
         sizes = {split: len(drawings) for split, drawings in self.splits.items()}
         return (describe_splits(self.config.dataset, sizes, "characters", self._opened.split_note),)
 
-    def _draw(self, split: str, shots: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+    def _sample(self, split: str, shots: int, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
         return make_batch(sample_episodes(random, self.splits[split], config.batch_size, config.ways, shots))
 
+    def draw_probe_examples(self) -> dict[str, np.ndarray]:
+        """Return held-out episodes of the largest number of shots."""
+        return make_batch(self._shown)
+
     def training_batches(self, seed: int) -> BatchSource:
-        """Return an endless source of episodes that are sampled anew at every step."""
-        draws = (functools.partial(self._draw, "train", shots) for shots in self.config.shots_of_batches)
+        """Return an endless source of episodes, whose batches alternate between the numbers of shots."""
+        draws = (functools.partial(self._sample, "train", shots) for shots in self.config.shots_of_batches)
         return AlternatingSources(tuple(GeneratedBatches(draw, seed) for draw in draws))
 
-    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in FEW_SHOT_CLASSIFICATION.inputs}
-        logits_BxTxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+    def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+        """Sum -log p(class of the query) and the correct classes; the support set has no loss."""
+        logits_BxTxC, aux = self.apply_model(view, batch, key)
         labels_B = jnp.asarray(batch["labels"])
         sums = class_loss(logits_BxTxC[:, -1], labels_B, jnp.ones(labels_B.shape, bool))
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        """Return the mean of -log p(class of the query); the support set has no loss."""
-        sums, aux = self._sums(view, batch, key)
-        metrics = {name: value / denominators["examples"] for name, value in sums.items()}
-        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
+    def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+        """Return an evaluation of each number of shots."""
+        return tuple(self._evaluation(split, seed, shots) for shots in sorted(self.config.shots))
 
     def _evaluation(self, split: str, seed: int, shots: int) -> Evaluation:
         # Step 256 of run `shots` has the generator of the first batch but draws from other characters. Recorded
@@ -172,14 +167,14 @@ class FewShotClassification(BaseTask):
         )
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-            sums, _ = self._sums(view, batch, None)
+            sums, _ = self.loss_sums(view, batch, None)
             named = {f"{name}_{shots}_shot": value for name, value in sums.items()}
             return {**named, **self.denominators(batch)}, None
 
         return Evaluation(
             name=f"{shots}_shot",
             split=split,
-            batches=[self._draw(split, shots, random) for random in generators],
+            batches=[self._sample(split, shots, random) for random in generators],
             step=step,
             finish=functools.partial(report_means, by="examples"),
             at_end=split != "validation",

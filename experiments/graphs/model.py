@@ -25,12 +25,12 @@ from transformer.attention import (
 )
 from transformer.config import Config, NumHeads, NumLayers, PositiveInt, UserError
 from transformer.layers.feed_forward import Activation, FeedForward
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision, scan_layers
+from transformer.layers.functional_module import Module, ParameterBuilder, scan_layers
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
 from transformer.logical_axes import Placement, SequenceParallel
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
 
@@ -205,12 +205,11 @@ class GraphTransformer(StatelessModule):
         return logits_BxC, Aux({} if captured is None else {SITE: captured}, {}, state)
 
 
-def build(config: GraphTransformerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for graphs of any number of nodes."""
+def attention_sites(config: GraphTransformerConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the model, over nodes."""
     nodes = Axis("nodes", AxisKind.SLOTS)
     layers, heads = tuple(map(str, range(config.layers))), tuple(map(str, range(config.heads)))
-    site = Site(SITE, nodes, nodes, layers, heads)
-    return Model(FunctionalModule(functools.partial(GraphTransformer, config, interface), precision), (site,))
+    return (Site(SITE, nodes, nodes, layers, heads),)
 
 
 def check_ring_attention_placement(config: GraphTransformerConfig, placement: Placement) -> None:
@@ -229,8 +228,9 @@ def check_ring_attention_placement(config: GraphTransformerConfig, placement: Pl
 
 FAMILY = ModelFamily(
     GraphTransformerConfig,
-    build,
+    GraphTransformer,
     frozenset({GRAPH_CLASSIFICATION}),
     check_ring_attention_placement=check_ring_attention_placement,
     embedding_patterns=("mark_table",),
+    sites=attention_sites,
 )

@@ -15,26 +15,17 @@ from experiments.graphs.data import (
     RED,
     SOURCE,
     TARGET,
-    Graphs,
     accuracy_by_distance,
     sample_graphs,
 )
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, Range, UserError
-from transformer.data.batches import (
-    PROBE_SEED,
-    TEST_SEED,
-    VALIDATION_SEED,
-    BatchSource,
-    GeneratedBatches,
-    random_generator,
-)
 from transformer.models.model import Aux
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
-from transformer.tasks.base_task import BaseTask, check_batch_size
-from transformer.tasks.losses import TokenLoss, class_loss
-from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux, Objective, StateView, TaskSpec
+from transformer.tasks.generated_task import GeneratedTask
+from transformer.tasks.losses import class_loss
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, StateView, TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,98 +66,80 @@ class GraphsConfig(Config, path="config.task"):
             )
 
 
-class GraphDistances(BaseTask):
+class GraphDistances(GeneratedTask):
     """Distances in graphs: implements transformer.tasks.task.Task."""
 
     def __init__(self, config: GraphsConfig, rows_multiple: int = 1):
-        check_batch_size(config.batch_size, rows_multiple)
-        self.config = config
         rows, nodes = config.batch_size, config.num_nodes
         inputs = {
             "marks": InputSpec((rows, nodes)),
             "edges": InputSpec((rows, nodes, nodes), modality=Modality.POSITIONS),
         }
         vocabularies = {"marks": len(MARKS), "edge types": len(EDGE_TYPES), "classes": config.max_distance}
-        self.interface = TaskInterface(inputs, vocabularies, output=GRAPH_CLASSIFICATION.output)
-        self.objectives = (Objective("classification", self._loss),)
-        self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        self._shown = Graphs(*(x[: config.num_probe_examples] for x in self._sample(random_generator(PROBE_SEED))))
-        shown = make_batch(self._shown)
-        self.probe_batch = {name: shown[name] for name in GRAPH_CLASSIFICATION.inputs}
+        interface = TaskInterface(inputs, vocabularies, output=GRAPH_CLASSIFICATION.output)
+        super().__init__(config, interface, "classification", rows_multiple)
 
-    def _sample(self, random: np.random.Generator) -> Graphs:
+    def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Sample graphs; the label is the class of the distance."""
         config = self.config
-        return sample_graphs(random, config.batch_size, config.num_nodes, config.degree, config.max_distance)
-
-    def training_batches(self, seed: int) -> BatchSource:
-        """Return an endless source of graphs that are sampled anew at every step."""
-        return GeneratedBatches(lambda random: make_batch(self._sample(random)), seed)
-
-    def _sums(
-        self, view: StateView, batch: Batch, key: Key[Array, ""] | None
-    ) -> tuple[Float[Array, "B C"], TokenLoss, Aux]:
-        """Return the logits, the sums of the losses over the graphs, and what else the model returned."""
-        inputs = {name: jnp.asarray(batch[name]) for name in GRAPH_CLASSIFICATION.inputs}
-        logits_BxC, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        labels_B = jnp.asarray(batch["labels"])
-        return logits_BxC, class_loss(logits_BxC, labels_B, jnp.ones_like(labels_B, bool)), aux
-
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        """Return the mean over graphs of -log p(distance), in nats."""
-        _, sums, aux = self._sums(view, batch, key)
-        metrics = {
-            "loss": sums.cross_entropy / denominators["examples"],
-            "accuracy": sums.correct / denominators["examples"],
+        graphs = sample_graphs(random, config.batch_size, config.num_nodes, config.degree, config.max_distance)
+        return {
+            "marks": graphs.marks.astype(np.int32),
+            "edges": graphs.edges.astype(np.int32),
+            "labels": (graphs.distances - 1).astype(np.int32),
         }
-        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
-    def _evaluation(self, split: str, seed: int) -> Evaluation:
-        drawn, count = self.training_batches(seed), -(-self.config.num_eval_examples // self.config.batch_size)
-        batches = [drawn[number] for number in range(count)]
+    def _classify(
+        self, view: StateView, batch: Batch, key: Key[Array, ""] | None
+    ) -> tuple[Float[Array, "B C"], dict[str, Array], Aux]:
+        """Return the logits, the sums of -log p(distance) and of correct distances, and the model's other results."""
+        logits_BxC, aux = self.apply_model(view, batch, key)
+        labels_B = jnp.asarray(batch["labels"])
+        sums = class_loss(logits_BxC, labels_B, jnp.ones_like(labels_B, bool))
+        return logits_BxC, {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
+
+    def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+        """Sum -log p(distance) in nats and the correct distances."""
+        _, sums, aux = self._classify(view, batch, key)
+        return sums, aux
+
+    def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+        """Return the evaluation of the accuracy by distance."""
+        batches = self.held_out_batches(seed)
         labels = np.concatenate([batch["labels"] for batch in batches])
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
-            logits_BxC, sums, _ = self._sums(view, batch, None)
-            return {"loss": sums.cross_entropy}, {"predicted": jnp.argmax(logits_BxC, axis=-1)}
+            logits_BxC, sums, _ = self._classify(view, batch, None)
+            return {"loss": sums["loss"]}, {"predicted": jnp.argmax(logits_BxC, axis=-1)}
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             report = distance_report(np.asarray(rows["predicted"]) + 1, labels + 1, self.config.max_distance)
             return report._replace(scalars={"loss": float(sums["loss"]) / len(labels), **report.scalars})
 
-        return Evaluation("distances", split, batches, step, finish, at_end=split == "test")
+        return (Evaluation("distances", split, batches, step, finish, at_end=split == "test"),)
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Name source and target of each graph; the gold alignment of a node is each node with a red edge to it."""
         kinds = {SOURCE: "source", TARGET: "target"}
         names = tuple(
-            tuple(kinds.get(mark, f"node {number}") for number, mark in enumerate(marks)) for marks in self._shown.marks
+            tuple(kinds.get(mark, f"node {number}") for number, mark in enumerate(marks))
+            for marks in self.probe_examples["marks"]
         )
         links = tuple(
             tuple(
                 GoldAlignment(int(node), int(before), True)
                 for node, before in zip(*(edges == RED).nonzero(), strict=True)
             )
-            for edges in self._shown.edges
+            for edges in self.probe_examples["edges"]
         )
-        titles = tuple(f"distance {distance}" for distance in self._shown.distances)
-        found = sites_between(sites, "nodes", "nodes")
+        titles = tuple(f"distance {label + 1}" for label in self.probe_examples["labels"])
+        attended = sites_between(sites, "nodes", "nodes")
         return AxisLabels(
             {"nodes": names},
             titles,
-            {site.name: links for site in found} or None,
+            {site.name: links for site in attended} or None,
             gold_key_description="a node with a red edge to it",
         )
-
-
-def make_batch(graphs: Graphs) -> dict[str, np.ndarray]:
-    """Return the model's inputs, and the class of each graph's distance as its label."""
-    return {
-        "marks": graphs.marks.astype(np.int32),
-        "edges": graphs.edges.astype(np.int32),
-        "labels": (graphs.distances - 1).astype(np.int32),
-    }
 
 
 def distance_report(predicted_B: np.ndarray, distances_B: np.ndarray, max_distance: int) -> EvaluationReport:

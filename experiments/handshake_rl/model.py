@@ -19,12 +19,12 @@ from transformer.layers.attention_cell import (
     AttentionMemory,
     scan_decoder_steps,
 )
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import ACTION_VALUES, TaskInterface
 
@@ -186,13 +186,12 @@ def _regions(config: RecurrentQNetworkConfig, interface: TaskInterface) -> int:
     return rows * columns
 
 
-def build(config: RecurrentQNetworkConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model; without attention it has no maps."""
-    sites: tuple[Site, ...] = ()
+def attention_sites(config: RecurrentQNetworkConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the model, over regions of the image; none without attention."""
     region = config.image_encoder.axis("region", *interface.inputs["gray"].shape[2:4])
-    if config.region_pooling is RegionPooling.ATTENTION:
-        sites = (Site(SITE, Axis("step", AxisKind.STEPS), region, layers=("0",), heads=("0",)),)
-    return Model(FunctionalModule(lambda builder: RecurrentQNetwork(config, interface, builder), precision), sites)
+    if config.region_pooling is not RegionPooling.ATTENTION:
+        return ()
+    return (Site(SITE, Axis("step", AxisKind.STEPS), region, layers=("0",), heads=("0",)),)
 
 
-FAMILY = ModelFamily(RecurrentQNetworkConfig, build, frozenset({ACTION_VALUES}))
+FAMILY = ModelFamily(RecurrentQNetworkConfig, RecurrentQNetwork, frozenset({ACTION_VALUES}), sites=attention_sites)

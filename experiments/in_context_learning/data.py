@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import UserError
-from transformer.line_splitting import split_lines
+from transformer.data.line_splitting import split_lines
 
 ARROW, STOP = ">", ";"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -25,18 +25,12 @@ from transformer.config import (
     PositiveInt,
     UserError,
 )
-from transformer.data.batches import (
-    PROBE_SEED,
-    TEST_SEED,
-    VALIDATION_SEED,
-    BatchSource,
-    GeneratedBatches,
-    random_generator,
-)
+from transformer.data.batches import PROBE_SEED, GeneratedBatches, first_batches, random_generator
+from transformer.models.model import Aux
 from transformer.models.task_interface import VECTOR_REGRESSION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import BaseTask, check_batch_size
-from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux, Objective, StateView, TaskSpec
+from transformer.tasks.generated_task import GeneratedTask
+from transformer.tasks.task import Batch, Evaluation, EvaluationReport, StateView, TaskSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,58 +75,59 @@ class LinearRegressionConfig(Config, path="config.task"):
         )
 
 
-class LinearRegression(BaseTask):
+class LinearRegression(GeneratedTask):
     """In-context linear regression: implements transformer.tasks.task.Task."""
 
+    denominator = "points"
+
     def __init__(self, config: LinearRegressionConfig, rows_multiple: int = 1):
-        check_batch_size(config.batch_size, rows_multiple)
-        self.config = config
         shape = (config.batch_size, 2 * config.num_points, config.num_dimensions + 1)
         inputs = {"vectors": InputSpec(shape, jnp.float32, Modality.POINTS)}
-        self.interface = TaskInterface(inputs, {"numbers": 1}, output=VECTOR_REGRESSION.output)
-        self.objectives = (Objective("next_value", self._loss),)
-        self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        shown = interleave_points_and_values(config.sample(random_generator(PROBE_SEED)))
-        self.probe_batch = {"vectors": shown[: config.num_probe_examples]}
+        interface = TaskInterface(inputs, {"numbers": 1}, output=VECTOR_REGRESSION.output)
+        super().__init__(config, interface, "next_value", rows_multiple)
 
-    def training_batches(self, seed: int) -> BatchSource:
-        """Return an endless source of functions that are sampled anew at every step."""
-        return GeneratedBatches(lambda random: make_batch(self.config.sample(random, self.config.min_dimensions)), seed)
+    def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Sample functions, whose dimensions differ if `min_dimensions` is given."""
+        return make_batch(self.config.sample(random, self.config.min_dimensions))
+
+    def draw_probe_examples(self) -> dict[str, np.ndarray]:
+        """Sample functions of all dimensions."""
+        functions = self.config.sample(random_generator(PROBE_SEED))
+        return {name: rows[: self.config.num_probe_examples] for name, rows in make_batch(functions).items()}
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted points."""
         return {"points": jnp.float32(np.prod(batch["shown"].shape))}
 
-    def _answers(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B N"], Any]:
+    def _predictions(
+        self, view: StateView, batch: Batch, key: Key[Array, ""] | None
+    ) -> tuple[Float[Array, "B N"], Aux]:
         """Return the model's prediction at every x, given the examples before it."""
-        inputs = {"vectors": jnp.asarray(batch["vectors"])}
-        numbers_BxTx1, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+        numbers_BxTx1, aux = self.apply_model(view, batch, key)
         return numbers_BxTx1[:, ::2, 0].astype(jnp.promote_types(numbers_BxTx1.dtype, jnp.float32)), aux
 
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        """Return the mean squared error of the next value, over all points of all functions."""
-        answers_BxN, aux = self._answers(view, batch, key)
-        loss = jnp.sum(jnp.square(answers_BxN - jnp.asarray(batch["shown"]))) / denominators["points"]
-        return loss, LossAux.from_aux(aux, view.task_state, {"loss": loss})
+    def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+        """Sum the squared errors of the next value, over all points of all functions."""
+        predictions_BxN, aux = self._predictions(view, batch, key)
+        return {"loss": jnp.sum(jnp.square(predictions_BxN - jnp.asarray(batch["shown"])))}, aux
 
-    def _evaluation(self, split: str, seed: int) -> Evaluation:
-        drawn = GeneratedBatches(lambda random: self.config.sample(random)._asdict(), seed)
+    def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+        """Return the evaluation of the errors beside those of least squares, on functions of all dimensions."""
+        config = self.config
+        source = GeneratedBatches(lambda random: config.sample(random)._asdict(), seed)
         functions = [
-            FunctionBatch(**drawn[number])
-            for number in range(-(-self.config.num_eval_examples // self.config.batch_size))
+            FunctionBatch(**batch) for batch in first_batches(source, config.num_eval_examples, config.batch_size)
         ]
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
-            return {}, {"answers": self._answers(view, batch, None)[0]}
+            return {}, {"predictions": self._predictions(view, batch, None)[0]}
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             whole = FunctionBatch(*map(np.concatenate, zip(*functions, strict=True)))
-            return regression_report(whole, np.asarray(rows["answers"], np.float64), self.config.noise)
+            return regression_report(whole, np.asarray(rows["predictions"], np.float64), config.noise)
 
-        batches = [make_batch(each) for each in functions]
-        return Evaluation("functions", split, batches, step, finish, at_end=split == "test")
+        batches = [make_batch(of_batch) for of_batch in functions]
+        return (Evaluation("functions", split, batches, step, finish, at_end=split == "test"),)
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the positions x_1, y_1, x_2, y_2, ... of each function."""

@@ -41,21 +41,20 @@ from transformer.config import (
     TupleLimits,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, random_generator
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.train_tokenizer import character_tokenizer
+from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
-from transformer.tasks.base_task import BaseTask, check_batch_size
 from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.generated_task import GeneratedTask
 from transformer.tasks.losses import TokenLoss, token_loss
 from transformer.tasks.task import (
     Batch,
     Evaluation,
     EvaluationReport,
     InputReader,
-    LossAux,
-    Objective,
     PredictionRequest,
     Predictions,
     StateView,
@@ -85,6 +84,8 @@ class Problem(enum.Enum):
     STYLE = "style"
 
 
+# The evaluated rules by name, and whether they are held out.
+_RULES = (("unseen", True), ("seen", False))
 _PAIRED = (Problem.WORD_TRANSLATION, Problem.STRING_EDITS)
 # The problems of which a field of the config says something; all where it is absent.
 _ASKED_OF = {
@@ -227,37 +228,51 @@ class EpisodeRow(NamedTuple):
     episode: Episode | None = None
 
 
-class InContextLearning(BaseTask):
+class InContextLearning(GeneratedTask):
     """In-context learning: implements transformer.tasks.task.Task."""
 
+    denominator = "tokens"
+
     def __init__(self, config: InContextLearningConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
-        check_batch_size(config.batch_size, rows_multiple)
-        self.config, self.tokenizer = config, tokenizer
-        self.interface = make_task_interface(config, tokenizer)
-        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
-        self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
-        splits = (("validation", VALIDATION_SEED), ("test", TEST_SEED))
-        if config.episode_distribution is None:
-            self.evaluations = tuple(self._style(split, seed) for split, seed in splits)
-        else:
-            kinds = (("unseen", True), ("seen", False))
-            self.evaluations = tuple(
-                self._few_shots(split, (seed, unseen), name, config.episode_distribution)
-                for split, seed in splits
-                for name, unseen in kinds
-            )
-            if config.fine_tuning_steps:
-                self.evaluations += tuple(
-                    self._fine_tuned(split, (seed, unseen), name, config.episode_distribution)
-                    for split, seed in splits
-                    for name, unseen in kinds
-                )
-        self._shown = self._draw(random_generator(VALIDATION_SEED, 2**32), config.num_probe_examples, unseen=True)
+        self.tokenizer = tokenizer
         self._repeats = make_repeated_sequences(
             tokenizer, config.num_repeated_sequences, min(config.context_length, 2 * tokenizer.vocab_size)
         )
-        texts = tokenizer.encode([told.text[:-1] for told in self._shown])
-        self.probe_batch = pad_texts([*texts, *self._repeats.tokens.tolist()], tokenizer)
+        # Spelled as in the recorded runs: the name of an objective also chooses what it draws (`derive_key`).
+        super().__init__(
+            config,
+            make_task_interface(config, tokenizer),
+            "language_modeling",
+            rows_multiple,
+            key_name="language_modelling",
+        )
+        if config.episode_distribution is not None and config.fine_tuning_steps:
+            self.evaluations += tuple(
+                self._fine_tuned(split, (seed, unseen), name, config.episode_distribution)
+                for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED))
+                for name, unseen in _RULES
+            )
+
+    def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+        """Return the evaluations of answers after each number of pairs, or of style."""
+        rules = self.config.episode_distribution
+        if rules is None:
+            return (self._style(split, seed),)
+        return tuple(self._few_shots(split, (seed, unseen), name, rules) for name, unseen in _RULES)
+
+    def inputs_of(self, batch: Batch) -> dict[str, Any]:
+        """Return the tokens and the lengths, by which a model masks what is padded."""
+        return {name: batch[name] for name in ("tokens", "lengths")}
+
+    def draw_probe_examples(self) -> dict[str, np.ndarray]:
+        """Draw held-out episodes, followed by repeated random tokens."""
+        texts = self.tokenizer.encode([row.text[:-1] for row in self._shown])
+        return pad_texts([*texts, *self._repeats.tokens.tolist()], self.tokenizer)
+
+    @functools.cached_property
+    def _shown(self) -> list[EpisodeRow]:
+        """The episodes whose maps are stored."""
+        return self._draw(random_generator(VALIDATION_SEED, 2**32), self.config.num_probe_examples, unseen=True)
 
     def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[EpisodeRow]:
         """Sample episodes; texts of authors never repeat, so none is held out."""
@@ -271,11 +286,9 @@ class InContextLearning(BaseTask):
             EpisodeRow(format_pairs(each.pairs), shots_by_character(each.pairs), each.rule_name, each) for each in drawn
         ]
 
-    def training_batches(self, seed: int) -> BatchSource:
-        """Return an endless source of episodes that are sampled anew at every step."""
-        return GeneratedBatches(
-            lambda random: self._batch(self._draw(random, self.config.batch_size, unseen=False)), seed
-        )
+    def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Sample episodes, none of them held out."""
+        return self._batch(self._draw(random, self.config.batch_size, unseen=False))
 
     def _batch(self, drawn: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
         """Return rows of one width: tokens, next tokens, and the number of pairs before an answer's token."""
@@ -292,24 +305,14 @@ class InContextLearning(BaseTask):
         """Return the number of predicted tokens."""
         return {"tokens": jnp.sum(jnp.asarray(batch["lengths"])).astype(jnp.float32)}
 
-    def _logits(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Float[Array, "B T V"], Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
-        return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-
     def _sums(self, logits_BxTxV: Float[Array, "B T V"], batch: Batch) -> TokenLoss:
         return token_loss(logits_BxTxV, jnp.asarray(batch["labels"]), real_positions(batch), label_smoothing=0.0)
 
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        """Return the mean of -log p(next token) over all tokens of the episodes, including unpredictable ones."""
-        logits_BxTxV, aux = self._logits(view, batch, key)
+    def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+        """Sum -log p(next token) and the correct tokens over all tokens of the episodes, also unpredictable ones."""
+        logits_BxTxV, aux = self.apply_model(view, batch, key)
         sums = self._sums(logits_BxTxV, batch)
-        metrics = {
-            "loss": sums.cross_entropy / denominators["tokens"],
-            "accuracy": sums.correct / denominators["tokens"],
-        }
-        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
     def _held_out(self, seed: Sequence[int], *, unseen: bool) -> list[list[EpisodeRow]]:
         """Return batches of at least `num_eval_examples` episodes."""
@@ -329,7 +332,7 @@ class InContextLearning(BaseTask):
         drawn, shots = self._held_out(seed, unseen=seed[1]), self.config.shots
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-            logits_BxTxV, _ = self._logits(view, batch, None)
+            logits_BxTxV, _ = self.apply_model(view, batch, None)
             return {
                 "loss": self._sums(logits_BxTxV, batch).cross_entropy,
                 "right": count_correct_answers(logits_BxTxV, batch, shots),

@@ -13,11 +13,11 @@ from transformer.config import Config, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig
 from transformer.layers.beam_rows import flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_lengths, real_positions
-from transformer.models.model import ForwardPass, Inputs, Model, PyTree
+from transformer.models.model import ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -218,11 +218,12 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         return EncodedSource(lengths_B, self.aligner.prepare(h_BxSxM, lengths_B))
 
 
-def build(config: ListenAttendWalkConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model; instructions and walks may have any length."""
+def attention_sites(config: ListenAttendWalkConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the decoder; none without attention."""
     site = Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))
-    sites = (site,) if config.aligner.attends else ()
-    return Model(FunctionalModule(lambda builder: ListenAttendWalk(config, interface, builder), precision), sites)
+    return (site,) if config.aligner.attends else ()
 
 
-FAMILY = ModelFamily(ListenAttendWalkConfig, build, frozenset({INSTRUCTION_FOLLOWING}))
+FAMILY = ModelFamily(
+    ListenAttendWalkConfig, ListenAttendWalk, frozenset({INSTRUCTION_FOLLOWING}), sites=attention_sites
+)

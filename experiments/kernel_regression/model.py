@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import functools
 import math
 
 import jax
@@ -23,9 +22,9 @@ from transformer.attention import (
     single_layer_maps,
 )
 from transformer.config import Config, PositiveFloat, UserError
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.logical_axes import Placement, SequenceParallel
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
 
@@ -147,11 +146,10 @@ class KernelRegression(StatelessModule):
         return output_BxQx1x1[:, :, 0, 0], Aux(maps, {"bandwidths": h_D}, state)
 
 
-def build(config: KernelRegressionConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for points with any number of features."""
+def attention_sites(config: KernelRegressionConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the model, from queries to points."""
     queries, points = (Axis(name, AxisKind.POINTS) for name in ("queries", "points"))
-    site = Site(POOLING, queries, points, layers=("0",), heads=("0",))
-    return Model(FunctionalModule(functools.partial(KernelRegression, config, interface), precision), (site,))
+    return (Site(POOLING, queries, points, layers=("0",), heads=("0",)),)
 
 
 def check_ring_attention_placement(config: KernelRegressionConfig, placement: Placement) -> None:
@@ -169,7 +167,8 @@ def check_ring_attention_placement(config: KernelRegressionConfig, placement: Pl
 
 FAMILY = ModelFamily(
     KernelRegressionConfig,
-    build,
+    KernelRegression,
     frozenset({KERNEL_REGRESSION}),
     check_ring_attention_placement=check_ring_attention_placement,
+    sites=attention_sites,
 )

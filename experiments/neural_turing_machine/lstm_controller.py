@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.config import Config, NumLayers, PositiveInt
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentStack
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
 
@@ -41,7 +41,8 @@ class LSTMControllerConfig(Config, path="config.model"):
 class LSTMController(StatelessModule):
     """Logits of every bit, W h_t + b, from the last layer's output h_t; all states start at zero."""
 
-    def __init__(self, config: LSTMControllerConfig, inputs: int, outputs: int, builder: ParameterBuilder):
+    def __init__(self, config: LSTMControllerConfig, interface: TaskInterface, builder: ParameterBuilder):
+        inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
         self.dtype = builder.dtype
         self.stack = RecurrentStack(config.recurrent_config, inputs, builder=builder)
         self.output = Linear((("embed", config.width),), (("features", outputs),), bias=True, builder=builder)
@@ -53,10 +54,4 @@ class LSTMController(StatelessModule):
         return self.output(hidden_BxTxF), Aux({}, {}, state)
 
 
-def build(config: LSTMControllerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task's vectors and bits; without a memory it has no maps."""
-    inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
-    return Model(FunctionalModule(lambda builder: LSTMController(config, inputs, outputs, builder), precision), ())
-
-
-FAMILY = ModelFamily(LSTMControllerConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))
+FAMILY = ModelFamily(LSTMControllerConfig, LSTMController, frozenset({BIT_SEQUENCE_PREDICTION}))

@@ -21,12 +21,12 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
 from transformer.layers.attention_cell import Alignment, scan_decoder_steps
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellKind, CellState, RecurrentCell
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
 
@@ -122,7 +122,8 @@ class NTM(StatelessModule):
     `MemoryInit` is constant.
     """
 
-    def __init__(self, config: NTMConfig, inputs: int, outputs: int, builder: ParameterBuilder):
+    def __init__(self, config: NTMConfig, interface: TaskInterface, builder: ParameterBuilder):
+        inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
         self.config, self.dtype = config, builder.dtype
         # Small, and read at every step: whole on every device.
         width, read = config.width, config.read_heads * config.slot_width
@@ -221,15 +222,13 @@ class NTM(StatelessModule):
         return self.output(read_BxTxF), Aux(maps, {}, state)
 
 
-def build(config: NTMConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task's vectors and bits, with attention modules for read heads and for write heads."""
-    inputs, outputs = interface.inputs["vectors"].shape[-1], interface.vocabularies["bits"]
+def attention_sites(config: NTMConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model: its read heads and its write heads."""
     steps, slots = Axis("steps", AxisKind.STEPS), Axis("slots", AxisKind.SLOTS, num_positions=config.num_slots)
-    sites = tuple(
+    return tuple(
         Site(name, steps, slots, layers=("0",), heads=tuple(map(str, range(count))))
         for name, count in ((READ, config.read_heads), (WRITE, config.write_heads))
     )
-    return Model(FunctionalModule(lambda builder: NTM(config, inputs, outputs, builder), precision), sites)
 
 
-FAMILY = ModelFamily(NTMConfig, build, frozenset({BIT_SEQUENCE_PREDICTION}))
+FAMILY = ModelFamily(NTMConfig, NTM, frozenset({BIT_SEQUENCE_PREDICTION}), sites=attention_sites)

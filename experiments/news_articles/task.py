@@ -19,22 +19,21 @@ from experiments.news_articles.data import (
 )
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, UserError
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
+from transformer.data.batches import VALIDATION_SEED, random_generator
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import train_words
+from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
-from transformer.tasks.base_task import BaseTask, check_batch_size
 from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.generated_task import GeneratedTask
 from transformer.tasks.losses import TokenLoss, token_loss
 from transformer.tasks.task import (
     Batch,
     Evaluation,
     EvaluationReport,
     InputReader,
-    LossAux,
-    Objective,
     PredictionRequest,
     Predictions,
     StateView,
@@ -70,32 +69,31 @@ class NewsArticlesConfig(Config, path="config.task"):
     num_probe_examples: NumDisplayedExamples = 4
 
 
-class NewsArticles(BaseTask):
+class NewsArticles(GeneratedTask):
     """News from titles: implements transformer.tasks.task.Task.
 
     A row is "title : article", with an end token.
     """
 
+    denominator = "tokens"
+
     def __init__(self, config: NewsArticlesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
-        check_batch_size(config.batch_size, rows_multiple)
-        self.config, self.tokenizer, self.special = config, tokenizer, special_tokens(tokenizer)
-        self.interface = make_task_interface(config, tokenizer)
-        self.objectives = (Objective("language_modeling", self._loss),)
-        self.evaluations = tuple(
-            evaluation
-            for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED))
-            for evaluation in self._evaluations(split, seed)
-        )
+        self.tokenizer, self.special = tokenizer, special_tokens(tokenizer)
         random = random_generator(VALIDATION_SEED, 2**32)
         self._shown = [sample_article(random, held_out=True) for _ in range(config.num_probe_examples)]
-        self.probe_batch = pad_texts([row[:-1] for row in self._encode(self._shown)], tokenizer)
+        super().__init__(config, make_task_interface(config, tokenizer), "language_modeling", rows_multiple)
 
-    def training_batches(self, seed: int) -> BatchSource:
-        """Return an endless source of articles that are sampled anew at every step."""
-        return GeneratedBatches(
-            lambda random: self._batch([sample_article(random, held_out=False) for _ in range(self.config.batch_size)]),
-            seed,
-        )
+    def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Sample articles, none of which has a held-out title."""
+        return self._batch([sample_article(random, held_out=False) for _ in range(self.config.batch_size)])
+
+    def draw_probe_examples(self) -> dict[str, np.ndarray]:
+        """Return articles with held-out titles."""
+        return pad_texts([row[:-1] for row in self._encode(self._shown)], self.tokenizer)
+
+    def inputs_of(self, batch: Batch) -> dict[str, Any]:
+        """Return the tokens and the lengths, by which a model masks what is padded."""
+        return {name: batch[name] for name in ("tokens", "lengths")}
 
     def _encode(self, articles: Sequence[NewsArticle]) -> list[list[int]]:
         texts = [f"{article.title} {TITLE_END} {article.text}" for article in articles]
@@ -121,21 +119,14 @@ class NewsArticles(BaseTask):
 
     def _sums(
         self, view: StateView, batch: Batch, predicted_BxT: Bool[Array, "B T"], key: Key[Array, ""] | None
-    ) -> tuple[TokenLoss, Any]:
-        inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
-        logits_BxTxV, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+    ) -> tuple[TokenLoss, Aux]:
+        logits_BxTxV, aux = self.apply_model(view, batch, key)
         return token_loss(logits_BxTxV, jnp.asarray(batch["labels"]), predicted_BxT, label_smoothing=0.0), aux
 
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        """Return the mean of -log p(next token) over titles and articles."""
+    def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+        """Sum -log p(next token) and the correct tokens over titles and articles."""
         sums, aux = self._sums(view, batch, real_positions(batch), key)
-        metrics = {
-            "loss": sums.cross_entropy / denominators["tokens"],
-            "accuracy": sums.correct / denominators["tokens"],
-        }
-        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
     def _held_out(self, seed: int) -> list[list[NewsArticle]]:
         """Return batches of at least `num_eval_examples` articles."""
@@ -143,16 +134,16 @@ class NewsArticles(BaseTask):
         randoms = [random_generator(seed, number) for number in range(-(-self.config.num_eval_examples // rows))]
         return [[sample_article(random, held_out=True) for _ in range(rows)] for random in randoms]
 
-    def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, Evaluation]:
+    def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss of articles, and of articles written from their titles alone."""
-        rows, batches = self.config.batch_size, self._held_out(seed)
+        batches = self._held_out(seed)
         articles = [article for part in batches for article in part]
 
         def loss_step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             # The first word of an article is the label of the token before it.
             in_article_BxT = jnp.arange(CONTEXT_LENGTH)[None] >= jnp.asarray(batch["article_starts"])[:, None] - 1
             sums, _ = self._sums(view, batch, real_positions(batch) & in_article_BxT, None)
-            return {"nats": sums.cross_entropy, "articles": jnp.float32(rows)}, None
+            return {"nats": sums.cross_entropy, "articles": jnp.float32(len(batch["tokens"]))}, None
 
         def finish_loss(sums: Mapping[str, Any], of_rows: object) -> EvaluationReport:
             scalars = {

@@ -16,7 +16,7 @@ from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumHeads, NumLayersOrZero, PositiveInt, Rate
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.lora import LoraConfig
@@ -25,7 +25,7 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_positions
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import Projections, TransformerConfig, block_config_from
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import POINT_CLASSIFICATION, TaskInterface
 from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
@@ -172,8 +172,8 @@ class SetTransformer(BlockStacks):
                 assert_never(self.pooling)
 
 
-def build(config: SetTransformerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for sets of any number of points."""
+def attention_sites(config: SetTransformerConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model, over points."""
     points = Axis("points", AxisKind.POINTS)
     sites: tuple[Site, ...] = (
         sites_of_stack(STACK, config.blocks, config.layers, points, points) if config.layers else ()
@@ -181,7 +181,13 @@ def build(config: SetTransformerConfig, interface: TaskInterface, precision: Pre
     if config.pooling is Pooling.ATTENTION:
         heads = tuple(map(str, range(config.heads)))
         sites += (Site(POOLED, Axis("class", AxisKind.SLOTS, num_positions=1), points, layers=("0",), heads=heads),)
-    return Model(FunctionalModule(lambda builder: SetTransformer(config, interface, builder), precision), sites)
+    return sites
 
 
-FAMILY = ModelFamily(SetTransformerConfig, build, frozenset({POINT_CLASSIFICATION}), embedding_patterns=("embed/*",))
+FAMILY = ModelFamily(
+    SetTransformerConfig,
+    SetTransformer,
+    frozenset({POINT_CLASSIFICATION}),
+    embedding_patterns=("embed/*",),
+    sites=attention_sites,
+)

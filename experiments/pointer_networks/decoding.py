@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from transformer.decoding.constraints import Constraints, NoRepeatedTokens, TokenRule
-from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
+from transformer.decoding.generation import DecodedSequences, SpecialTokens, generate
 from transformer.models.task_interface import POINTER_END
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, StateView

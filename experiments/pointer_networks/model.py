@@ -2,8 +2,6 @@
 
 import dataclasses
 import enum
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple, assert_never
 
 import jax
@@ -23,12 +21,12 @@ from transformer.config import Config, NumLayers, UserError
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, repeat_per_beam, unflatten_beam_axis
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Cache, ForwardPass, Inputs, Model, PyTree, StatelessModule, split_key
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, PyTree, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import SITE as ATTENTION_SITE
 from transformer.models.recurrent_attention_decoder_base import DecoderSteps, RecurrentAttentionDecoder
@@ -372,26 +370,25 @@ class FixedVocabularyNetwork(RecurrentAttentionDecoder):
         return self.index_logits(steps), cache, aux
 
 
-def build(config: PointerNetworkConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model; points and targets may have any length, up to that of a fixed vocabulary."""
+def make_network(config: PointerNetworkConfig, interface: TaskInterface, builder: ParameterBuilder) -> Module:
+    """Make the network whose outputs a config names."""
+    if config.output is OutputKind.POINTER:
+        return PointerNetwork(config, builder)
+    return FixedVocabularyNetwork(config, interface, builder)
 
-    def attends_to(name: str, points: str) -> Site:
-        return Site(name, Axis("target"), Axis(points, AxisKind.POINTS), layers=("0",), heads=("0",))
 
-    network: Callable[[ParameterBuilder], Module]
-    sites: tuple[Site, ...]
+def attention_sites(config: PointerNetworkConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of a network: the pointer itself, or attention over what was encoded."""
     match config.output:
         case OutputKind.POINTER:
-            network = functools.partial(PointerNetwork, config)
-            sites = (attends_to(SITE, "points"),)
-        case OutputKind.FIXED_VOCABULARY:
-            network, sites = functools.partial(FixedVocabularyNetwork, config, interface), ()
+            name, keys = SITE, "points"
         case OutputKind.FIXED_VOCABULARY_WITH_ATTENTION:
-            network = functools.partial(FixedVocabularyNetwork, config, interface)
-            sites = (attends_to(ATTENTION_SITE, "encoded points"),)
+            name, keys = ATTENTION_SITE, "encoded points"
+        case OutputKind.FIXED_VOCABULARY:
+            return ()
         case _:
             assert_never(config.output)
-    return Model(FunctionalModule(network, precision), sites)
+    return (Site(name, Axis("target"), Axis(keys, AxisKind.POINTS), layers=("0",), heads=("0",)),)
 
 
-FAMILY = ModelFamily(PointerNetworkConfig, build, frozenset({POINTER_PREDICTION}))
+FAMILY = ModelFamily(PointerNetworkConfig, make_network, frozenset({POINTER_PREDICTION}), sites=attention_sites)

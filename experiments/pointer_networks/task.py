@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -31,25 +32,23 @@ from transformer.config import (
     TupleLimits,
     UserError,
 )
-from transformer.data.batches import TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches, random_generator
+from transformer.data.batches import VALIDATION_SEED, random_generator
+from transformer.models.model import Aux
 from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import (
-    BaseTask,
-    check_batch_size,
     make_capture_function,
     refuse_text_options,
     report_means,
 )
 from transformer.tasks.decoding_config import DecodingConfig
+from transformer.tasks.generated_task import GeneratedTask
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import (
     Batch,
     Evaluation,
     EvaluationReport,
     EvaluationStep,
-    LossAux,
-    Objective,
     PredictionRequest,
     Predictions,
     StateView,
@@ -123,18 +122,19 @@ class GeometryConfig(Config, path="config.task"):
             )
 
 
-class Geometry(BaseTask):
+class Geometry(GeneratedTask):
     """Convex hulls, Delaunay triangulations and shortest tours by pointing: implements transformer.tasks.task.Task."""
 
+    denominator = "tokens"
+
     def __init__(self, config: GeometryConfig, rows_multiple: int = 1):
-        check_batch_size(config.batch_size, rows_multiple)
-        self.config, rows = config, config.batch_size
+        rows = config.batch_size
         inputs = {
             "points": InputSpec((rows, config.max_points, 2), jnp.float32, Modality.POINTS),
             "lengths": InputSpec((rows,)),
             "target": InputSpec((rows, config.problem.max_answer_steps(config.max_points))),
         }
-        self.interface = TaskInterface(
+        interface = TaskInterface(
             inputs,
             # The end and the indices of the points, for models whose vocabulary is fixed.
             {"target": config.max_points + 1},
@@ -143,24 +143,20 @@ class Geometry(BaseTask):
             eos_id=POINTER_END,
             output=POINTER_PREDICTION.output,
         )
-        self.objectives = (Objective(config.problem.value, self._loss),)
-        self._steps = {constrained: self._decoding_step(constrained) for constrained in (True, False)}
-        self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        probed = self._fixed(config.max_points, config.num_probe_examples, (VALIDATION_SEED, 0, 0))
-        self.probe_batch = {name: probed[name] for name in ("points", "lengths", "target")}
+        super().__init__(config, interface, config.problem.value, rows_multiple)
 
-    def training_batches(self, seed: int) -> BatchSource:
-        """Return an endless source of examples that are sampled anew at every step."""
-        return GeneratedBatches(self._draw, seed)
-
-    def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+    def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Sample a batch with all numbers of points."""
         config = self.config
         points_BxNx2 = sample_points(random, config.batch_size, config.max_points)
         lengths_B = random.integers(config.min_points, config.max_points + 1, config.batch_size)
         return self._read(points_BxNx2, lengths_B)
 
-    def _fixed(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
+    def draw_probe_examples(self) -> dict[str, np.ndarray]:
+        """Sample held-out examples with the largest number of points of training."""
+        return self._sample_size(self.config.max_points, self.config.num_probe_examples, (VALIDATION_SEED, 0, 0))
+
+    def _sample_size(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Sample examples with one number of points."""
         return self._read(sample_points(random_generator(*seed), rows, count), np.full(rows, count))
 
@@ -173,39 +169,26 @@ class Geometry(BaseTask):
         """Return the number of steps of all answers, including their ends."""
         return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
 
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        inputs = {name: jnp.asarray(batch[name]) for name in ("points", "lengths", "target")}
-        logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
+    def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
+        """Sum -log p(next point) in nats and the points that are predicted correctly."""
+        logits, aux = self.apply_model(view, batch, key)
         sums = token_loss(logits, jnp.asarray(batch["labels"]), _counts(batch), label_smoothing=0.0)
-        metrics = {
-            "loss": sums.cross_entropy / denominators["tokens"],
-            "accuracy": sums.correct / denominators["tokens"],
-        }
-        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
-    def _loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        _, aux = self._loss(view, batch, {"tokens": jnp.float32(1)}, key)
-        return {**aux.metrics, **self.denominators(batch)}, None
-
-    def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
+    def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, and of constrained and free answers for each number of points."""
         config, at_end = self.config, split == "test"
-        like_training = [
-            self.training_batches(seed)[number] for number in range(-(-config.num_eval_examples // config.batch_size))
-        ]
         longest = max(config.eval_sizes)
         batches = [
             pad_batch(
-                self._fixed(count, config.num_eval_examples, (seed, 1, count)),
+                self._sample_size(count, config.num_eval_examples, (seed, 1, count)),
                 longest,
                 config.problem.max_answer_steps(longest),
             )
             for count in config.eval_sizes
         ]
         return (
-            Evaluation("loss", split, like_training, self._loss_sums, report_means, at_end),
+            Evaluation("loss", split, self.held_out_batches(seed), self.evaluation_step, report_means, at_end),
             self._answers("constrained", split, batches, at_end),
             self._answers("free", split, batches, at_end),
         )
@@ -229,7 +212,12 @@ class Geometry(BaseTask):
                 scalars, note=f"{config.num_eval_examples} examples of each number of points, {name} decoding"
             )
 
-        return Evaluation(name, split, batches, self._steps[name == "constrained"], finish, at_end)
+        return Evaluation(name, split, batches, self._decoding_steps[name == "constrained"], finish, at_end)
+
+    @functools.cached_property
+    def _decoding_steps(self) -> dict[bool, EvaluationStep]:
+        """The steps that decode with and without constraints; those of both splits share their compilation."""
+        return {constrained: self._decoding_step(constrained) for constrained in (True, False)}
 
     def _decoding_step(self, constrained: bool) -> EvaluationStep:
         config = self.config

@@ -16,12 +16,12 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt, TupleLimits, UserError
 from transformer.layers.batch_and_spectral_norm import BatchNorm, SpectralNorm
 from transformer.layers.convolution import Convolution2D, ConvolutionWindow
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.image_grid_attention import GridSelfAttention
 from transformer.layers.linear import Linear
 from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
-from transformer.models.model import Aux, ForwardPass, Inputs, Model
+from transformer.models.model import Aux, ForwardPass, Inputs
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import IMAGE_GENERATION, TaskInterface
 
@@ -262,8 +262,8 @@ class Sagan(Module):
         return {"logits": self.classifier.head(features), "features": features}, Aux({}, {}, state)
 
 
-def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for images of the task's size, with an attention module for every attention of each player.
+def attention_sites(config: SaganConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model, one for every attention of each player.
 
     Raises:
         UserError: If the image's sides cannot be halved so often, or `attention_grids` names a grid that does not
@@ -283,13 +283,18 @@ def build(config: SaganConfig, interface: TaskInterface, precision: Precision) -
             f"{unknown[0]}, only of {', '.join(map(str, grids))}"
         )
     sites = []
-    for player, shown in (("generator", "sample"), ("discriminator", "canvas")):
+    for player, image in (("generator", "sample"), ("discriminator", "canvas")):
         for rows in config.attention_grids:
             columns, step = grids[rows]
-            axis = Axis(f"{shown}_{rows}", AxisKind.GRID, shape=(rows, columns), stride=float(step))
+            axis = Axis(f"{image}_{rows}", AxisKind.GRID, shape=(rows, columns), stride=float(step))
             sites.append(Site(f"{player}/self_{rows}", axis, axis, layers=("0",), heads=("0",)))
-    functional = FunctionalModule(lambda builder: Sagan(config, interface, builder), precision)
-    return Model(functional, tuple(sites), forward_methods=("forward", "score"))
+    return tuple(sites)
 
 
-FAMILY = ModelFamily(SaganConfig, build, frozenset({IMAGE_GENERATION}))
+FAMILY = ModelFamily(
+    SaganConfig,
+    Sagan,
+    frozenset({IMAGE_GENERATION}),
+    sites=attention_sites,
+    forward_methods=lambda interface: ("forward", "score"),
+)

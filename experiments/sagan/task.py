@@ -15,7 +15,14 @@ from experiments.sagan.metrics import HalfPredictions, generation_metrics
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, PositiveInt, Range, UserError
-from transformer.data.batches import PROBE_SEED, TEST_SEED, VALIDATION_SEED, BatchSource, GeneratedBatches
+from transformer.data.batches import (
+    PROBE_SEED,
+    TEST_SEED,
+    VALIDATION_SEED,
+    BatchSource,
+    GeneratedBatches,
+    first_batches,
+)
 from transformer.data.images import unscale_pixels
 from transformer.data.png import encode_png
 from transformer.data.synthetic_glyphs import DIGITS
@@ -146,8 +153,7 @@ class PairedDigits(BaseTask):
         return view.model.apply(view.variables, inputs, train=view.train, capture=view.capture)
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
-        drawn, rows = self.training_batches(seed), self.config.batch_size
-        batches = [drawn[number] for number in range(-(-self.config.num_eval_examples // rows))]
+        batches = first_batches(self.training_batches(seed), self.config.num_eval_examples, self.config.batch_size)
 
         def finish(sums: Mapping[str, float], found: Mapping[str, Any]) -> EvaluationReport:
             return self._report(split, round(sums["step"] / sums["batches"]), found)

@@ -13,12 +13,12 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumLayers, PositiveInt
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import ForwardPass, Inputs, Model
+from transformer.models.model import ForwardPass, Inputs
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -165,18 +165,17 @@ def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W
     return sum(given[1:], start=given[0])
 
 
-def build(config: ShowAttendReadConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for images of one size; strings may have any length.
+def attention_sites(config: ShowAttendReadConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the decoder, over the grid or the columns of the task's images.
 
     Raises:
         UserError: If the strides of the convolutions do not divide the image.
     """
-    seen = config.image_encoder.axis("grid", *interface.inputs["image"].shape[1:3])
+    keys = config.image_encoder.axis("grid", *interface.inputs["image"].shape[1:3])
     if config.attention_input is AttentionInput.COLUMNS:
-        assert seen.shape is not None
-        seen = Axis("columns", AxisKind.STEPS, num_positions=seen.shape[1])
-    site = Site(SITE, Axis("target"), seen, layers=("0",), heads=("0",))
-    return Model(FunctionalModule(lambda builder: ShowAttendRead(config, interface, builder), precision), (site,))
+        assert keys.shape is not None
+        keys = Axis("columns", AxisKind.STEPS, num_positions=keys.shape[1])
+    return (Site(SITE, Axis("target"), keys, layers=("0",), heads=("0",)),)
 
 
-FAMILY = ModelFamily(ShowAttendReadConfig, build, frozenset({IMAGE_CAPTIONING}))
+FAMILY = ModelFamily(ShowAttendReadConfig, ShowAttendRead, frozenset({IMAGE_CAPTIONING}), sites=attention_sites)

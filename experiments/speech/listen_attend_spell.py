@@ -13,12 +13,12 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import ForwardPass, Inputs, Model, PyTree
+from transformer.models.model import ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -211,12 +211,11 @@ def stack_neighbors(x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"],
     return padded.reshape(rows, -1, factor * features)
 
 
-def build(config: ListenAttendSpellConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for audio and strings of any length."""
+def attention_sites(config: ListenAttendSpellConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the decoder, over frames of the audio."""
     stride = config.audio_frontend.hop_length * config.frames_per_output / SAMPLE_RATE
     frames = Axis("frames", AxisKind.FRAMES, stride=stride)
-    site = Site(SITE, Axis("target"), frames, layers=("0",), heads=("0",))
-    return Model(FunctionalModule(lambda builder: ListenAttendSpell(config, interface, builder), precision), (site,))
+    return (Site(SITE, Axis("target"), frames, layers=("0",), heads=("0",)),)
 
 
-FAMILY = ModelFamily(ListenAttendSpellConfig, build, frozenset({SPEECH_RECOGNITION}))
+FAMILY = ModelFamily(ListenAttendSpellConfig, ListenAttendSpell, frozenset({SPEECH_RECOGNITION}), sites=attention_sites)

@@ -8,16 +8,16 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
-from transformer.attention.sites import Axis, AxisKind
+from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import PositiveInt, UserError
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, ConvolutionWindow
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import InitializationRule
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.transformer_block import Block, BlockAux, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import check_ring_attention
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
-from transformer.models.model import Inputs, Model, split_key
+from transformer.models.model import Inputs, split_key
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
 from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
 from transformer.models.transformer_base import capture_for_stack, sites_of_stack
@@ -107,11 +107,11 @@ class SpeechTransformer(EncoderDecoder):
         return x_BxSxE, lengths_B
 
 
-def build(config: SpeechTransformerConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model of this config for a task.
+def check_positions(config: SpeechTransformerConfig, interface: TaskInterface) -> None:
+    """Check that a task's audio and targets have no more positions than the model.
 
     Raises:
-        UserError: If the task's audio or targets have more positions than the model.
+        UserError: If they have.
     """
     samples, steps = (interface.inputs[name].shape[1] for name in ("sound", "target"))
     for name, count in (("sound", config.encoded_length(samples)), ("target", steps)):
@@ -120,22 +120,26 @@ def build(config: SpeechTransformerConfig, interface: TaskInterface, precision: 
                 f"the task's longest {name} has {count} positions, more than "
                 f"config.model.max_length={config.max_length}: raise it"
             )
+
+
+def attention_sites(config: SpeechTransformerConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model."""
     frames = Axis(
         "frames", AxisKind.FRAMES, stride=config.audio_frontend.hop_length * _STRIDES[0] * _STRIDES[1] / SAMPLE_RATE
     )
     target, target_input = Axis("target"), Axis("target_input")
-    sites = (
+    return (
         *sites_of_stack(ENCODER, config, config.encoder_layers, frames, frames),
         *sites_of_stack(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=frames),
     )
-    functional = FunctionalModule(lambda builder: SpeechTransformer(config, interface, builder), precision)
-    return Model(functional, sites, config.max_length)
 
 
 FAMILY = ModelFamily(
     SpeechTransformerConfig,
-    build,
+    SpeechTransformer,
     frozenset({SPEECH_RECOGNITION}),
     check_ring_attention_placement=check_ring_attention,
     embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "first/*", "second/*"),
+    sites=attention_sites,
+    check=check_positions,
 )

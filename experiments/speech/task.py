@@ -23,6 +23,7 @@ from transformer.data.batches import (
     BatchSource,
     GeneratedBatches,
     fingerprint,
+    first_batches,
     random_generator,
 )
 from transformer.data.datasets.digit_words import WORDS
@@ -296,7 +297,7 @@ class SpokenDigitRecognition(Transcription):
         """Return the evaluations of the loss, of transcripts, and of the monotonicity of attention."""
         rows, at_end = self.config.batch_size, split == "test"
         draws = GeneratedBatches(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
-        batches = [draws[number] for number in range(-(-self.config.num_eval_examples // rows))]
+        batches = first_batches(draws, self.config.num_eval_examples, rows)
         references = [line for batch in batches for line in self._written(batch["labels"])]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:

@@ -21,12 +21,12 @@ from transformer.config import Config, NonNegativeFloat, PositiveInt, Rate
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionCellConfig, AttentionMemory
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_lengths, real_positions
-from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, Model, PyTree
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import SITE, DecoderSteps, RecurrentAttentionDecoder, StepInput
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, TaskInterface
@@ -326,15 +326,15 @@ def _origins(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> di
     )
 
 
-def build(config: PointerGeneratorConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model; sources and targets may have any length."""
+def attention_sites(config: PointerGeneratorConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the decoder, and the switch of models that copy."""
     sites = [Site(SITE, Axis("target"), Axis("source"), layers=("0",), heads=("0",))]
     if "copied" in interface.inputs:
         origin = Axis("origin", AxisKind.SLOTS, num_positions=2)
         sites.append(Site(SWITCH, Axis("target"), origin, layers=("0",), heads=("0",)))
-    return Model(
-        FunctionalModule(lambda builder: PointerGenerator(config, interface, builder), precision), tuple(sites)
-    )
+    return tuple(sites)
 
 
-FAMILY = ModelFamily(PointerGeneratorConfig, build, frozenset({TRANSLATION_WITH_COPYING, TRANSLATION}))
+FAMILY = ModelFamily(
+    PointerGeneratorConfig, PointerGenerator, frozenset({TRANSLATION_WITH_COPYING, TRANSLATION}), sites=attention_sites
+)

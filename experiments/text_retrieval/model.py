@@ -11,17 +11,17 @@ from jaxtyping import Array, Float, Key
 from experiments.text_retrieval.data import PAIR_EMBEDDING
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
-from transformer.attention.sites import Axis
+from transformer.attention.sites import Axis, Site
 from transformer.config import NumHeads, NumLayersOrZero, PositiveInt, Rate, UserError
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import InitializationRule, deepnorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import TaskInterface, check_max_length
+from transformer.models.task_interface import TaskInterface
 from transformer.models.transformer_base import TokenModel, capture_for_stack, maps_of_stack, sites_of_stack
 
 # One encoder; its maps are named after the text that it reads.
@@ -149,26 +149,19 @@ class DualEncoder(TokenModel):
                 return total_BxE / jnp.maximum(lengths_B, 1)[:, None].astype(x_BxTxE.dtype), maps
 
 
-def build(config: DualEncoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for pairs of texts with a joint vocabulary.
-
-    Raises:
-        UserError: If the task's texts are longer than `max_length`.
-    """
-    check_max_length(config.max_length, interface)
-    sites = tuple(
-        site
-        for stack in STACKS
-        if config.layers
-        for site in sites_of_stack(stack, config, config.layers, Axis(stack), Axis(stack))
+def attention_sites(config: DualEncoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of both encoders; none without layers."""
+    if not config.layers:
+        return ()
+    return tuple(
+        site for stack in STACKS for site in sites_of_stack(stack, config, config.layers, Axis(stack), Axis(stack))
     )
-    functional = FunctionalModule(lambda builder: DualEncoder(config, interface, builder), precision)
-    return Model(functional, sites, config.max_length)
 
 
 FAMILY = ModelFamily(
     DualEncoderConfig,
-    build,
+    DualEncoder,
     frozenset({PAIR_EMBEDDING}),
     check_ring_attention_placement=check_ring_attention,
+    sites=attention_sites,
 )

@@ -14,7 +14,7 @@ from transformer.config import UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan, OneEpoch, fingerprint
 from transformer.data.datasets.image_files import MAX_IMAGE_BYTES, decode_image
 from transformer.data.datasets.local_files import reraise_archive_errors
-from transformer.json_reading import read_json
+from transformer.storage.json_reading import read_json
 
 _COLORS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
 _SHAPES = ("circle", "rectangle", "triangle")

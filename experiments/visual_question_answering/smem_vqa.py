@@ -9,9 +9,10 @@ from jaxtyping import Array, Bool, Float, Key
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.random_arrays import draw_array
+from transformer.attention.sites import Site
 from transformer.config import Config, NumHops, PositiveInt, Rate
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositionEncoding
 from transformer.layers.image_grid_attention import (
@@ -23,7 +24,7 @@ from transformer.layers.image_grid_attention import (
 )
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
 
@@ -191,11 +192,11 @@ def image_shape(interface: TaskInterface) -> tuple[int, ...]:
     return interface.inputs["image"].shape[1:]
 
 
-def build(config: SMemVQAConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task of images, questions and classes; without attention it has no maps."""
-    attends = config.image_readout is ImageReadout.ATTENTION
-    sites = (glimpse_site(SITE, config.image_encoder, image_shape(interface), config.num_hops),) if attends else ()
-    return Model(FunctionalModule(lambda builder: SMemVQA(config, interface, builder), precision), sites)
+def attention_sites(config: SMemVQAConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the model; none without attention."""
+    if config.image_readout is not ImageReadout.ATTENTION:
+        return ()
+    return (glimpse_site(SITE, config.image_encoder, image_shape(interface), config.num_hops),)
 
 
-FAMILY = ModelFamily(SMemVQAConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))
+FAMILY = ModelFamily(SMemVQAConfig, SMemVQA, frozenset({VISUAL_QUESTION_ANSWERING}), sites=attention_sites)

@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
+from transformer.attention.sites import Site
 from transformer.config import Config, NumHops, PositiveInt, Rate, UserError
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.grid_positions import GridPositionEncoding
 from transformer.layers.image_grid_attention import (
@@ -24,7 +25,7 @@ from transformer.layers.image_grid_attention import (
 )
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
 
@@ -191,11 +192,13 @@ def normalize_to_unit_length(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), _SHORTEST**2))
 
 
-def build(config: StackedAttentionConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task of images, questions and classes; without attention it has no maps."""
-    attends, image = config.image_readout is ImageReadout.ATTENTION, interface.inputs["image"].shape[1:]
-    sites = (glimpse_site(SITE, config.image_encoder, image, config.num_glimpses),) if attends else ()
-    return Model(FunctionalModule(lambda builder: StackedAttention(config, interface, builder), precision), sites)
+def attention_sites(config: StackedAttentionConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the model; none without attention."""
+    if config.image_readout is not ImageReadout.ATTENTION:
+        return ()
+    return (glimpse_site(SITE, config.image_encoder, interface.inputs["image"].shape[1:], config.num_glimpses),)
 
 
-FAMILY = ModelFamily(StackedAttentionConfig, build, frozenset({VISUAL_QUESTION_ANSWERING}))
+FAMILY = ModelFamily(
+    StackedAttentionConfig, StackedAttention, frozenset({VISUAL_QUESTION_ANSWERING}), sites=attention_sites
+)

@@ -15,9 +15,9 @@ from typing import IO, NamedTuple
 from launch.clusters.launcher_common import DRY_RUN, TrainCommand, check_config_fits, format_shell_command, run_launcher
 from launch.command import Arguments, Command, Flag
 from launch.platform import NVIDIA_GPUS, has_device
-from transformer.command_invocation import subprocess_command
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
+from transformer.system.command_invocation import subprocess_command
 
 COMMAND = Command(
     name="clusters.local",

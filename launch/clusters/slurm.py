@@ -20,9 +20,9 @@ from launch.clusters.launcher_common import (
     run_tool,
 )
 from launch.command import Arguments, Command, Flag
-from transformer.command_invocation import find_checkout
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
+from transformer.system.command_invocation import find_checkout
 
 # The nodes share this machine's disk. A checkout's environment is in it; an installed library's is this one.
 PYTHON = sys.executable if find_checkout() is None else ".venv/bin/python"

@@ -30,9 +30,9 @@ from launch.clusters.launcher_common import (
 )
 from launch.clusters.tpu_slices import TpuSlice, default_shape, parse_slice
 from launch.command import Arguments, Command, Flag
-from transformer.command_invocation import shell_command
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
+from transformer.system.command_invocation import shell_command
 
 COMMAND = Command(
     name="clusters.tpu_vm",

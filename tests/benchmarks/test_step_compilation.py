@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from transformer.aot import aot_compile
 from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow
 from transformer.benchmarks.benchmark import Benchmark, PythonInterpreter
 from transformer.benchmarks.catalog import BENCHMARKS
 from transformer.benchmarks.programs.step_compilation import measure
 from transformer.benchmarks.report import results_table
 from transformer.costs import compiled_program
-from transformer.costs.pods import aot_compile
 
 PEER = """
 import jax

@@ -15,10 +15,10 @@ from transformer.logical_axes import Placement
 from transformer.models.model import Variables, leaves_by_path
 from transformer.training.build import TrainingComponents, build_components
 from transformer.training.config import ExperimentConfig, resolve_config
+from transformer.training.driver import train
 from transformer.training.init_from import InitializeFromConfig, load_variables_from_source
 from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.state import TrainState
-from transformer.training.train import train
 
 TRANSLATION = {
     "name": "contract",
@@ -767,6 +767,8 @@ CASES = (
         steps=24,
         learning_rate=0.01,
         metric=("train", "language_model_loss", lambda first, last: last < 0.9 * first),
+        # On some processors vectorized lanes drift by 1.06e-5 of the head's first moment, which ten times this allows.
+        rounding=2e-6,
     ),
     Case(
         "pointer from another run",

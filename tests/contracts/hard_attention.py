@@ -8,9 +8,8 @@ from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention.api import weighted_sum
 from transformer.attention.capture import capture_weights, single_layer_maps
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.linear import Linear
-from transformer.models.model import Aux, Model, StatelessModule
+from transformer.models.model import Aux, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.tasks.task import LossAux, Objective
 
@@ -18,7 +17,7 @@ PLACES, FEATURES, DECAY = 6, 4, 0.9
 
 
 class Glimpse(StatelessModule):
-    def __init__(self, builder):
+    def __init__(self, config, interface, builder):
         axes = (("embed", FEATURES),), (("features", 1),)
         self.score = Linear(*axes, bias=False, builder=builder)
 
@@ -62,9 +61,9 @@ class FindTheMark(Toy):
         return labeled({"look": np.ones_like(marked)}, "glimpse", marked)
 
 
-def build(config, interface, precision):
+def attention_sites(config, interface):
     place = Axis("place", AxisKind.POINTS, num_positions=PLACES)
-    return Model(FunctionalModule(Glimpse), (Site("glimpse", Axis("look"), place, ("0",), ("0",)),))
+    return (Site("glimpse", Axis("look"), place, ("0",), ("0",)),)
 
 
-FAMILY, TASK = ModelFamily(no_choice(), build), task_spec(FindTheMark)
+FAMILY, TASK = ModelFamily(no_choice(), Glimpse, sites=attention_sites), task_spec(FindTheMark)

@@ -7,9 +7,8 @@ import numpy as np
 from tests.contracts.defaults import Toy, labeled, no_choice, task_spec
 from transformer.attention import Axis, AxisKind, Mask, Site, attend, capture_for_site, single_layer_maps
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import Initialization, InitializationRule
-from transformer.models.model import Aux, AuxiliaryLoss, Model, StatelessModule
+from transformer.models.model import Aux, AuxiliaryLoss, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, TaskInterface, signature
 from transformer.tasks.losses import token_loss
@@ -20,7 +19,7 @@ SITE, SERVES = "memory/read", signature("symbols", output="classes")
 
 
 class Memory(StatelessModule):
-    def __init__(self, builder):
+    def __init__(self, config, interface, builder):
         builder = builder.with_rule(InitializationRule(Initialization.T5))
         self.query = Embedding(2 * SYMBOLS, WIDTH, builder=builder)
         self.address = Embedding(SLOTS, WIDTH, builder=builder)
@@ -65,9 +64,10 @@ class Classify(Toy):
         return labeled({"symbols": self.probe_batch["symbols"]}, SITE)
 
 
-def build(config, interface, precision):
+def attention_sites(config, interface):
     slots = Axis("memory", AxisKind.SLOTS, num_positions=SLOTS)
-    return Model(FunctionalModule(Memory), (Site(SITE, Axis("symbols"), slots, ("0",), ("0",)),))
+    return (Site(SITE, Axis("symbols"), slots, ("0",), ("0",)),)
 
 
-FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(Classify)
+FAMILY = ModelFamily(no_choice(), Memory, frozenset({SERVES}), sites=attention_sites)
+TASK = task_spec(Classify)

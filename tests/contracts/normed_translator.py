@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tests.contracts.bahdanau import Bahdanau, model_of
+from tests.contracts.bahdanau import Bahdanau, attention_sites
 from transformer.layers.batch_and_spectral_norm import BatchNorm
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model_family import ModelFamily
@@ -34,8 +34,4 @@ class Normed(Bahdanau):
         return self.logits(self.output_features(steps.inputs, outputs)), cache, aux
 
 
-def build(config, interface, precision):
-    return model_of(lambda builder: Normed(config, interface, builder), precision)
-
-
-FAMILY = ModelFamily(NormedConfig, build, frozenset({TRANSLATION}))
+FAMILY = ModelFamily(NormedConfig, Normed, frozenset({TRANSLATION}), sites=attention_sites)

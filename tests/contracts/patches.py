@@ -10,12 +10,11 @@ from transformer.attention.capture import capture_for_site, single_layer_maps
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import Biases, PositionEncoding, TransformerConfig
-from transformer.models.model import Aux, Model, StatelessModule
+from transformer.models.model import Aux, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface, signature
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
@@ -27,7 +26,7 @@ SERVES = signature("image", output="class")
 
 
 class Patches(StatelessModule):
-    def __init__(self, builder):
+    def __init__(self, config, interface, builder):
         # A bias of the keys has no gradient but rounding, which on a mesh is another.
         config = TransformerConfig(width=WIDTH, heads=HEADS, positions=PositionEncoding.NONE, biases=Biases.NONE)
         self.embed = Linear((("features", PATCH * PATCH),), (("embed", WIDTH),), bias=True, builder=builder)
@@ -74,9 +73,10 @@ class WhereIsTheBlob(Toy):
         return dataclasses.replace(labels, images={"patches": images})
 
 
-def build(config, interface, precision):
+def attention_sites(config, interface):
     grid = Axis("patches", AxisKind.GRID, shape=(SIDE, SIDE), stride=float(PATCH), num_leading_positions=1)
-    return Model(FunctionalModule(Patches), (Site(SITE, grid, grid, ("0",), tuple(map(str, range(HEADS)))),))
+    return (Site(SITE, grid, grid, ("0",), tuple(map(str, range(HEADS)))),)
 
 
-FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsTheBlob)
+FAMILY = ModelFamily(no_choice(), Patches, frozenset({SERVES}), sites=attention_sites)
+TASK = task_spec(WhereIsTheBlob)

@@ -9,17 +9,17 @@ from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.layers.batch_and_spectral_norm import SpectralNorm
 from transformer.layers.feed_forward import FeedForward
-from transformer.layers.functional_module import FunctionalModule, Module
+from transformer.layers.functional_module import Module
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig
-from transformer.models.model import Aux, Model
+from transformer.models.model import Aux
 from transformer.models.model_family import ModelFamily
 
 WIDTH, HEADS, HIDDEN, SITE = 4, 2, 16, "generator/points"
 
 
 class Players(Module):
-    def __init__(self, builder):
+    def __init__(self, config, interface, builder):
         config = TransformerConfig(width=WIDTH, heads=HEADS, positions=PositionEncoding.NONE)
         self.generator = MultiHeadAttention(config, cross=False, builder=builder)
         self.critic = FeedForward(WIDTH, HIDDEN, activation=config.activation, bias=True, builder=builder)
@@ -40,9 +40,9 @@ class Players(Module):
         return score, Aux({}, {}, {"critic": normed})
 
 
-def build(config, interface, precision):
+def attention_sites(config, interface):
     axis, heads = Axis("points"), tuple(str(head) for head in range(HEADS))
-    return Model(FunctionalModule(Players), (Site(SITE, axis, axis, ("0",), heads),))
+    return (Site(SITE, axis, axis, ("0",), heads),)
 
 
-FAMILY = ModelFamily(no_choice(), build)
+FAMILY = ModelFamily(no_choice(), Players, sites=attention_sites)

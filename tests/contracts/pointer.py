@@ -11,9 +11,8 @@ from transformer.attention.normalizers import softmax
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, Site
 from transformer.layers.embedding import Embedding
-from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import Initialization, InitializationRule
-from transformer.models.model import Aux, Model, StatelessModule
+from transformer.models.model import Aux, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import InputSpec, TaskInterface, signature
 from transformer.tasks.losses import token_loss
@@ -27,7 +26,7 @@ SERVES = signature("asked", "given", output="places")
 
 
 class Pointer(StatelessModule):
-    def __init__(self, builder):
+    def __init__(self, config, interface, builder):
         builder = builder.with_rule(InitializationRule(Initialization.T5))
         self.query = Embedding(ROWS, WIDTH, builder=builder)
         self.key = Embedding(ROWS, WIDTH, builder=builder)
@@ -71,8 +70,9 @@ class WhereIsIt(Toy):
         return labeled({"asked": probed["asked"], "given": probed["given"]}, "pointer", probed["place"])
 
 
-def build(config, interface, precision):
-    return Model(FunctionalModule(Pointer), (Site("pointer", Axis("asked"), Axis("given"), ("0",), ("0",)),))
+def attention_sites(config, interface):
+    return (Site("pointer", Axis("asked"), Axis("given"), ("0",), ("0",)),)
 
 
-FAMILY, TASK = ModelFamily(no_choice(), build, frozenset({SERVES})), task_spec(WhereIsIt)
+FAMILY = ModelFamily(no_choice(), Pointer, frozenset({SERVES}), sites=attention_sites)
+TASK = task_spec(WhereIsIt)

@@ -12,7 +12,7 @@ from tests.contracts.alone import Alone
 from tests.contracts.bahdanau import SITE
 from transformer.attention import Capture
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.layers.batch_and_spectral_norm import BatchStatistics
 from transformer.models.model import Cache, Model, Variables

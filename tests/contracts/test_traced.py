@@ -12,7 +12,7 @@ import pytest
 from tests.contracts.cases import CASES
 from transformer.config import UserError
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
 from transformer.layers.functional_module import Precision

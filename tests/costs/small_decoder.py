@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from transformer.costs.flops import training_flops
 from transformer.layers.functional_module import Precision
 from transformer.logical_axes import Placement
-from transformer.models.decoder import DecoderConfig, build
+from transformer.models.decoder import DecoderConfig
+from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import LossAux, Objective, StateView

@@ -188,3 +188,24 @@ def test_what_cannot_be_tokenized_is_refused_in_one_line(folder: Path, tmp_path:
             tokenize_corpus(
                 describe_files([tmp_path / "b.txt"]), folder / "tokenizer", tmp_path / "shards", num_processes=processes
             )
+
+
+def test_special_tokens_written_in_the_text_are_counted_and_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("one <end> two <end>\n" * 600)
+    (tmp_path / "tokenizer").mkdir()
+    byte_tokenizer(("end",)).save(tmp_path / "tokenizer")
+    said = (
+        f"the text of {tmp_path}/a.txt has <end> 1,200 times: these are read as plain characters, not as special tokens"
+    )
+    for into, processes in (("whole", 1), ("by two", 2)):
+        shards = tokenized(tmp_path, into, processes)
+        assert len(shards.index.num_tokens) > 1
+        assert capsys.readouterr().err == f"{said}\n"
+        tokenized(tmp_path, into, processes)
+        assert capsys.readouterr().err == ""
+    # Where a call was interrupted, the shards that it has left are counted too.
+    (tmp_path / "whole" / shards.folder.name / "index.json").unlink()
+    tokenized(tmp_path)
+    assert capsys.readouterr().err == f"{said}\n"

@@ -20,8 +20,8 @@ from transformer.data.tokenizers.train_tokenizer import (
     train_words,
 )
 from transformer.decoding.stop_sequences import build_stop_table
+from transformer.runs.trust import check_trusted
 from transformer.tasks.decoding_config import DecodingConfig
-from transformer.trust import check_trusted
 
 TEXT = "To be, or not to be:\n  that is the question — 'tis nobler?\n\n" * 4
 STRANGE = "\u0000\n\r\n\t  x  naïve 犬🐕‍🦺 <end> <mask> \u2028 e\u0301 ▁ Ġ ## \x85"

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from tests.test_line_splitting import SEEDS, random_lines
+from tests.data.test_line_splitting import SEEDS, random_lines
 from transformer.config import UserError
 from transformer.data.tokenizers.token_text import TokenEncoding, detect_token_encoding
 from transformer.data.tokenizers.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.oracles.decoding import NextToken, normalized, with_repetition_penalty
 from transformer.decoding.constraints import Prompt
-from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
+from transformer.decoding.generation import DecodedSequences, SpecialTokens, generate
 from transformer.models.model import Aux, Cache
 
 SPECIAL = SpecialTokens(pad_id=0, bos_id=1, eos_id=2)

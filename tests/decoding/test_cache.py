@@ -11,13 +11,14 @@ import pytest
 
 from tests.oracles import decoding as oracle
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import PositionEncoding
-from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model, Variables
+from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 
 SPECIAL = SpecialTokens(pad_id=0, bos_id=1, eos_id=2)

@@ -10,7 +10,7 @@ from tests.oracles import decoding as oracle
 from transformer.config import UserError
 from transformer.decoding.beam import BeamSearch, FinishedHypothesisRule
 from transformer.decoding.constraints import Constraints, Prompt
-from transformer.decoding.generate import DecodedSequences, SpecialTokens
+from transformer.decoding.generation import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
 from transformer.decoding.stop_sequences import build_stop_table

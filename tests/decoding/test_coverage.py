@@ -16,7 +16,7 @@ from transformer.attention.capture import CapturedAttention
 from transformer.config import UserError
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import MIN_COVERAGE, CoveragePenalty, SpecialTokens, generate
+from transformer.decoding.generation import MIN_COVERAGE, CoveragePenalty, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables

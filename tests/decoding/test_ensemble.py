@@ -19,7 +19,7 @@ from transformer.models.model import Model
 from transformer.models.recurrent_encoder_decoder import RecurrentEncoderDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
-from transformer.training import run_loading, train
+from transformer.training import driver, run_loading
 from transformer.training.compiled_evaluation import compile_evaluations, evaluation_view
 from transformer.training.compiled_probe import Probe
 from transformer.training.config import resolve_config
@@ -77,8 +77,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "compile_loop_evaluations", lambda components, monitor: [])
-        patch.setattr(train, "compile_run_probe", nothing_seen)
+        patch.setattr(driver, "compile_loop_evaluations", lambda components, monitor: [])
+        patch.setattr(driver, "compile_run_probe", nothing_seen)
         for name, symbols, model in (
             ("recurrent", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding_width": 8}),
             (
@@ -99,7 +99,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             optimizer = {"learning_rate": 1e-3, "schedule": "constant", "warmup_steps": 0}
             config = {"name": name, "steps": 2, "eval_every": 0, "maps_every": 0}
             config |= {"task": task, "model": model, "optimizer": optimizer}
-            train.train(resolve_config(config), folder / name)
+            driver.train(resolve_config(config), folder / name)
             found.append(folder / name)
     return found
 
@@ -132,7 +132,7 @@ def test_a_run_that_evaluates_an_average_joins_with_it(runs: list[Path], tmp_pat
     config = json.loads((runs[0] / "config.json").read_text())
     config["parameter_averages"] = {"mean": {"kind": "mean", "start": 1, "every": 1}}
     config["task"] |= {"eval_parameters": "mean"}
-    train.train(resolve_config(config | {"steps": 4}), tmp_path / "averaged")
+    driver.train(resolve_config(config | {"steps": 4}), tmp_path / "averaged")
     _, components, state = load_run(tmp_path / "averaged")
     _, other, of_other = load_run(runs[1])
     averaged = evaluation_view(components.model, state, "mean").variables

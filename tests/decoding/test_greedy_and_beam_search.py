@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.decoding.table_model import SPECIAL, next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.decoding.beam import BeamSearch, FinishedHypothesisRule
-from transformer.decoding.generate import DecodedSequences, SpecialTokens
+from transformer.decoding.generation import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import GreedySearch
 
 EXAMPLES = 3

@@ -16,7 +16,7 @@ import pytest
 from experiments.speech.task import OutputUnits, SpokenDigitRecognitionConfig, Transcription
 from launch import cli, evaluate, generate
 from transformer.config import UserError
-from transformer.decoding import generate as decoding
+from transformer.decoding import generation as decoding
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.ensemble import join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
@@ -28,7 +28,7 @@ from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.text_task_base import TextTask
 from transformer.training import run_loading
 from transformer.training.config import resolve_config
-from transformer.training.train import train
+from transformer.training.driver import train
 
 PAD, BEGIN, END = 0, 1, 2
 # Beyond these five the listener's table has two rows that are no tokens.

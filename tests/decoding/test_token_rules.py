@@ -11,7 +11,7 @@ from tests.decoding.table_model import next_token, random_table, rollout_of
 from tests.oracles import decoding as oracle
 from transformer.decoding.beam import BeamSearch, FinishedHypothesisRule
 from transformer.decoding.constraints import Constraints, NoRepeatedTokens, Prompt
-from transformer.decoding.generate import DecodedSequences, SpecialTokens
+from transformer.decoding.generation import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
 

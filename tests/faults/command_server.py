@@ -26,7 +26,7 @@ MODULES = (
     "tokenizers",
     "tensorboardX.proto.event_pb2",
     "rich.progress",
-    "transformer.training.train",
+    "transformer.training.driver",
     "transformer.maps.report.page",
     "transformer.runs.lifecycle",
 )

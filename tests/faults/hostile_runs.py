@@ -12,7 +12,7 @@ from tests.faults.hostile_words import declared
 from tests.faults.originals import Originals
 from tests.faults.sandbox import Case, Sandbox
 from transformer.config import UserError
-from transformer.trust import external_paths
+from transformer.runs.trust import external_paths
 
 DEEP = "[" * 100_000
 READERS: Sequence[tuple[str, tuple[str, ...]]] = (

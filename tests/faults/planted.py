@@ -15,7 +15,7 @@ from tests.faults.subject import config, differences, forked, result, use_cache
 from tests.training.small_run import Killed
 from transformer.runs import checkpoint
 from transformer.training import config as experiment
-from transformer.training import loop, train
+from transformer.training import driver, loop
 from transformer.training.state import TrainState
 from transformer.training.writers.jsonl import JsonLinesFile
 from transformer.training.writers.writer import NullWriter
@@ -65,23 +65,23 @@ def _stopped_and_resumed(values: dict[str, Any], run: Path, cache: Path, plant: 
     resolved = experiment.resolve_config(values)
     if plant is not None:
         with contextlib.suppress(Killed):
-            train.train(resolved, run, writer=Stopped())
+            driver.train(resolved, run, writer=Stopped())
     with pytest.MonkeyPatch.context() as patch:
         if plant:
             PLANTS[plant](patch)
-        train.train(resolved, run)
+        driver.train(resolved, run)
 
 
 def _resumed_with(change: Callable[[TrainState], TrainState]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        resume = train.resume_run
+        resume = driver.resume_run
 
         def changed(*arguments: Any) -> Any:
             resumed = resume(*arguments)
             assert resumed is not None
             return resumed._replace(state=change(resumed.state))
 
-        patch.setattr(train, "resume_run", changed)
+        patch.setattr(driver, "resume_run", changed)
 
     return plant
 
@@ -123,7 +123,7 @@ def _unverified(patch: pytest.MonkeyPatch) -> None:
 
 def _gradient(patch: pytest.MonkeyPatch) -> None:
     """A gradient of one step with one bit flipped reaches the parameters as one that is too large by a little."""
-    compiled = train.make_jitted_train_step
+    compiled = driver.make_jitted_train_step
 
     def corrupted(*arguments: Any) -> Any:
         step = compiled(*arguments)
@@ -137,7 +137,7 @@ def _gradient(patch: pytest.MonkeyPatch) -> None:
         run.lower = step.lower  # type: ignore[attr-defined]
         return run
 
-    patch.setattr(train, "make_jitted_train_step", corrupted)
+    patch.setattr(driver, "make_jitted_train_step", corrupted)
 
 
 def _dropped_line(patch: pytest.MonkeyPatch) -> None:

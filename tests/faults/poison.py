@@ -19,8 +19,8 @@ from transformer.runs.jsonl_reading import read_records
 from transformer.training import build, partitioning, rollback
 from transformer.training import config as experiment
 from transformer.training.checked_batches import CheckedBatches
+from transformer.training.driver import train
 from transformer.training.rollback import RollbackRequest
-from transformer.training.train import train
 from transformer.training.update_guard import TrainingDiverged
 
 Batch = dict[str, Any]

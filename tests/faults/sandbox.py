@@ -278,9 +278,9 @@ def import_all() -> None:
         "transformer.maps.report.page",
         "transformer.maps.report.report_server",
         "transformer.studies.sweeps.model_trainer",
-        "transformer.training.train",
+        "transformer.training.driver",
         "transformer.tasks.registry",
-        "transformer.costs.pods",
+        "transformer.aot",
         *(f"launch.{name}" for name in COMMANDS),
     ):
         importlib.import_module(name)

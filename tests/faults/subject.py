@@ -22,7 +22,7 @@ from tests.training.small_run import without_clock
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.training import config as experiment
-from transformer.training import train
+from transformer.training import driver
 from transformer.training.writers.writer import NullWriter
 
 STEPS, SAVED_EVERY = 60, 5
@@ -166,7 +166,7 @@ def forked(folder: Path, function: Callable[..., Any], *arguments: Any, limit: f
 def trained(values: dict[str, Any], run: Path, cache: Path, writer: Any = None) -> None:
     """Train the subject, or resume it."""
     use_cache(cache)
-    train.train(experiment.resolve_config(values), run, writer=writer)
+    driver.train(experiment.resolve_config(values), run, writer=writer)
 
 
 def use_cache(cache: Path) -> None:

@@ -22,12 +22,12 @@ from tests.faults.wrong_values import VALUES, some, wrong
 from tests.maps.test_store import LABELS, open_store, some_maps
 from tests.studies import tiny
 from transformer.config import RunConfig, UserError, from_config
-from transformer.json_reading import read_dataclass
 from transformer.maps.report.head_history import read_head_statistics
 from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
+from transformer.storage.json_reading import read_dataclass
 from transformer.studies.ablations.calibration import (
     calibrate,
     describe_calibration,

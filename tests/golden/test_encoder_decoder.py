@@ -11,8 +11,9 @@ import pytest
 from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases
-from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Variables
+from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 
 RENEW = (

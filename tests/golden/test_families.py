@@ -12,7 +12,7 @@ import pytest
 
 from tests.golden.recordings import CASES, Recording, model_of, recording
 from transformer.attention.capture import Capture
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.models.model import PyTree, Variables
 

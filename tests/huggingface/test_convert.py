@@ -456,6 +456,12 @@ def test_generation_is_as_the_folder_has_it(
             "generation_config.json has early_stopping=True, forced_bos_token_id=3, length_penalty=2.0, my_option=1, "
             "which generation does not honor here",
         ),
+        (
+            "t5",
+            {},
+            {"num_beams": 4, "decoder_start_token_id": 3},
+            "generation_config.json has decoder_start_token_id=3, which generation does not honor here",
+        ),
     ],
 )
 def test_options_of_generation_that_are_not_honored_are_said(
@@ -554,3 +560,8 @@ def test_gpt2_small_has_the_published_tensors() -> None:
     plan = plan_file_tensors(CONVERSIONS["gpt2"], shapes)
     assert len(plan) == 148
     assert sum(int(np.prod(planned.shape)) for planned in plan) == 124_439_808
+
+
+def test_a_marian_whose_decoder_begins_with_another_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="decoder_start_token_id=3, not pad_token_id=52"):
+        read(recording("marian"), tmp_path, decoder_start_token_id=3)

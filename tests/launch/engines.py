@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,3 +81,10 @@ class Engines:
     def environment(self) -> dict[str, Any]:
         """An environment whose PATH begins with the stand-ins."""
         return {**os.environ, "PATH": f"{self.folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def last_of_each_flag(words: Sequence[str]) -> tuple[str, ...]:
+    """The words of a launcher's call in which later flags replace earlier ones; those of the train command stay."""
+    end = words.index("--") if "--" in words else len(words)
+    last = {word.partition("=")[0]: word for word in words[:end]}
+    return (*last.values(), *words[end:])

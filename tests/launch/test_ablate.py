@@ -212,6 +212,10 @@ def test_a_study_as_registered_says_so(capsys, tmp_path, study, fakes):
     told = capsys.readouterr().out
     assert "exploratory" not in told
     assert told.splitlines()[2] == result["summary"][0]
+    assert call(f"--config={study}", f"--workdir={run}", "--register") == 0
+    told_again = capsys.readouterr().out
+    assert "the study has begun since" in told_again
+    assert "then train" not in told_again
     # Each run has a start; the made-up workers record no commit and no hardware.
     assert all(run["started"].startswith("20") for run in result["runs"])
     assert {(run["commit"], run["hardware"]) for run in result["runs"]} == {("unknown", "unknown")}

@@ -11,7 +11,7 @@ from launch import alignment_error_rate, cli
 from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation_dataset
 from transformer.tasks.word_alignment_evaluation import read_alignment_files, word_alignment_evaluation
-from transformer.training import build, partitioning, train
+from transformer.training import build, driver, partitioning
 from transformer.training.config import resolve_config
 from transformer.training.run_loading import load_run
 from transformer.training.run_setup import compile_loop_evaluations
@@ -47,11 +47,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # meshes have their tests
         # What else is measured takes longer to compile than all else here.
         patch.setattr(
-            train,
+            driver,
             "compile_loop_evaluations",
             lambda *given: [each for each in compile_loop_evaluations(*given) if each.name == "alignment"],
         )
-        train.train(resolve_config(config), folder)
+        driver.train(resolve_config(config), folder)
     return folder
 
 

@@ -247,6 +247,10 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         ),
         (["--learning_rate=1e-3"], "--config.optimizer.learning_rate=1e-3"),
         (["--config.seed=1", "--config.seed=2"], "--config.seed=1 and --config.seed=2 set the same key: leave one"),
+        (["--steps=1", "--steps", "2"], "--steps=1 and --steps=2 set the same flag: leave one of them out"),
+        (["--workdir=runs/x"], "--workdir=runs/x and --workdir=runs/x set the same flag: leave one"),
+        (["--profile", "--no_profile"], "--profile and --no_profile set the same flag"),
+        (["--config=b.py"], "and --config=b.py set the same flag"),
         (["--config.seed=1", "--config.seed=1"], "--config.seed=1 and --config.seed=1 set the same key"),
         (
             ["--config.parameter_averages.ema.decay=0.5", "--config.parameter_averages.ema=none"],
@@ -260,7 +264,6 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--mode=sideways"], "--mode: invalid choice: 'sideways'"),
         (["--steps"], "--steps: expected one argument"),
         (["runs/y"], "unexpected argument 'runs/y'"),
-        (["--workdir="], "practice needs --workdir=VALUE (the run directory); for example: python -m launch"),
     ],
 )
 def test_mistakes_in_flags_and_overrides(capsys, config_file, words, says):
@@ -284,6 +287,8 @@ def test_a_seed_has_the_range_of_a_config_s(capsys, config_file):
 
 def test_missing_flags_name_an_example(capsys, config_file):
     assert "needs --workdir=VALUE" in refusal(capsys, f"--config={config_file}")
+    said = refusal(capsys, f"--config={config_file}", "--workdir=")
+    assert "practice needs --workdir=VALUE (the run directory); for example: python -m launch" in said
     assert "needs --config=VALUE" in refusal(capsys, "--workdir=runs/x")
     said = refusal(capsys, "--workdir=runs/x", command=dataclasses.replace(COMMAND, resumes=True))
     assert said.startswith("error: --workdir=runs/x holds no run to resume; to start one there, add --config=FILE")
@@ -295,7 +300,7 @@ def test_a_missing_config_file_names_those_that_exist(capsys, monkeypatch, tmp_p
     (tmp_path / "experiments" / "demo.py").write_text(CONFIG)
     (tmp_path / "experiments" / "__init__.py").write_text("")
     (tmp_path / "experiments" / "translation" / "pairs.py").write_text(CONFIG)
-    monkeypatch.setattr("transformer.command_invocation.PACKAGE_PARENT", tmp_path)
+    monkeypatch.setattr("transformer.system.command_invocation.PACKAGE_PARENT", tmp_path)
     monkeypatch.chdir(tmp_path)
     line = refusal(capsys, "--config=experiments/dmeo.py", "--workdir=runs/x")
     assert "no config file 'experiments/dmeo.py': did you mean 'experiments/demo.py'?" in line

@@ -11,7 +11,7 @@ from jax._src.clusters.cloud_tpu_cluster import GkeTpuCluster
 
 from launch.clusters import gke
 from launch.clusters.launcher_common import run_launcher
-from tests.launch.engines import HOSTILE, Engines
+from tests.launch.engines import HOSTILE, Engines, last_of_each_flag
 
 OWN = ("--image=registry/image:1", "--topology=v5p:4x4x8")
 TRAIN = ("--", "--config=experiments/demo.py", "--workdir=gs://bucket/demo")
@@ -41,7 +41,7 @@ def schema(root: Path) -> dict[str, Any]:
 
 def launch(*words: str) -> int:
     try:
-        return run_launcher(gke.COMMAND, gke.main, words)
+        return run_launcher(gke.COMMAND, gke.main, last_of_each_flag(words))
     except SystemExit as ended:
         return int(str(ended.code))
 

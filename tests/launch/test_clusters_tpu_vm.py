@@ -11,7 +11,7 @@ import pytest
 
 from launch.clusters import tpu_vm
 from launch.clusters.launcher_common import run_launcher
-from tests.launch.engines import HOSTILE_THREES, Engines
+from tests.launch.engines import HOSTILE_THREES, Engines, last_of_each_flag
 
 OWN = ("--name=demo", "--zone=us-east5-a", "--topology=v5e:4x4")
 TRAIN = ("--", "--config=experiments/demo.py", "--workdir=gs://bucket/demo")
@@ -74,7 +74,7 @@ def answer(engines: Engines, describe: list[str | None], home: Path | None = Non
 
 def launch(*words: str) -> int:
     try:
-        return run_launcher(tpu_vm.COMMAND, tpu_vm.main, (*OWN, *words))
+        return run_launcher(tpu_vm.COMMAND, tpu_vm.main, last_of_each_flag((*OWN, *words)))
     except SystemExit as ended:
         return int(str(ended.code))
 

@@ -13,7 +13,7 @@ import pytest
 
 from launch import cli, compile, compile_experiments
 from launch.config_files import load_config
-from transformer.costs.pods import aot_compile, mesh_and_remat_search
+from transformer.aot import aot_compile, mesh_and_remat_search
 from transformer.costs.topologies import parse_topology
 from transformer.training.config import resolve_config
 

@@ -91,8 +91,8 @@ def test_what_is_printed_names_the_console_script(tmp_path: Path) -> None:
 def test_commands_are_named_in_one_place(root: Path) -> None:
     """Messages are built from `shell_command`: what stands in a text of the code is not what everybody has started."""
     allowed = {
-        "transformer/command_invocation.py",
-        "transformer/module_registry.py",  # the advice to work in a clone
+        "transformer/system/command_invocation.py",
+        "transformer/system/module_registry.py",  # the advice to work in a clone
         "transformer/costs/backend_support_page.py",  # pages of the documentation
         "launch/clusters/launcher_common.py",  # of another machine, which may have a checkout
     }

@@ -15,10 +15,10 @@ from launch.config_files import load_config, load_function
 from launch.records import Record, RecordedRun, list_records, read_record
 from tests.markdown import ROOT
 from tests.studies.tiny import BASE, PLAIN
-from transformer.command_invocation import find_checkout
 from transformer.studies.ablations.ablation import build_ablation
 from transformer.studies.ablations.run_plan import plan_runs
 from transformer.studies.reproduction import Verdict, compare_curves, compare_studies, read_curve
+from transformer.system.command_invocation import find_checkout
 from transformer.training.config import resolve_config
 
 RECORDS = {name: read_record(name, page) for name, page in list_records(ROOT).items()}

@@ -10,7 +10,7 @@ from transformer.maps.report.head_history import describe_role, last_step_roles
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_reading import read_records
 from transformer.training.config import resolve_config
-from transformer.training.train import train
+from transformer.training.driver import train
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -16,7 +16,6 @@ from transformer.attention.capture import TopWeights
 from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.config import UserError
 from transformer.data.wav import encode_wav
-from transformer.json_reading import parse_dataclass
 from transformer.maps import store as module
 from transformer.maps import store as store_module
 from transformer.maps.capture_plan import StoredMaps, StoredResolutions, quantize_maps, resolution_levels
@@ -24,6 +23,7 @@ from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.store import MapStore
 from transformer.maps.store_metadata import site_metadata
 from transformer.runs.exceptions import NonFiniteError
+from transformer.storage.json_reading import parse_dataclass
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 LABELS = AxisLabels(

@@ -99,13 +99,13 @@ def build(family: str, precision: Precision | None = None, **changes: Any) -> tu
     if family == "encoder_decoder":
         interface = TaskInterface({"source": shape, "target": shape}, {"joint": VOCABULARY}, PAD, BEGIN, END)
         of_pair = encoder_decoder.EncoderDecoderConfig(**({"encoder_layers": 2, "decoder_layers": 2} | options))
-        return encoder_decoder.build(of_pair, interface, precision), of_pair
+        return encoder_decoder.FAMILY.build(of_pair, interface, precision), of_pair
     interface = TaskInterface({"tokens": shape}, {"tokens": VOCABULARY}, PAD, None, None)
     if family == "encoder":
         of_encoder = encoder.EncoderConfig(**({"layers": 2} | options))
-        return encoder.build(of_encoder, interface, precision), of_encoder
+        return encoder.FAMILY.build(of_encoder, interface, precision), of_encoder
     of_decoder = decoder.DecoderConfig(**({"layers": 2} | options))
-    return decoder.build(of_decoder, interface, precision), of_decoder
+    return decoder.FAMILY.build(of_decoder, interface, precision), of_decoder
 
 
 def lively(model: Model, seed: int = 0, spread: float = 0.4) -> Variables:

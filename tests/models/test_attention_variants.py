@@ -13,8 +13,9 @@ from transformer.attention.capture import Capture
 from transformer.attention.scores import Score
 from transformer.attention.statistics import STATISTICS
 from transformer.layers.functional_module import Precision
-from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model
+from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, LENGTH = 0, 6

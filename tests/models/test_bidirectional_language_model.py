@@ -55,7 +55,7 @@ def test_the_forward_half_is_the_recurrent_decoder() -> None:
     with jax.enable_x64(True):
         model = model_of(CONFIG)
         variables = random_variables(model)
-        alone = recurrent_decoder.build(CONFIG.forward_config, INTERFACE, Precision("float64", "float64"))
+        alone = recurrent_decoder.FAMILY.build(CONFIG.forward_config, INTERFACE, Precision("float64", "float64"))
         params = {name: value for name, value in variables.params.items() if name != "backward"}
         expected, _ = programs.apply(alone, Variables(params, {}), INPUTS, train=False)
         found, _ = programs.apply(model, variables, INPUTS, train=False)

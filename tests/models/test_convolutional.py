@@ -19,7 +19,7 @@ from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.layers.functional_module import Precision
 from transformer.models.bytenet import ByteNetConfig
 from transformer.models.convs2s import SITE, ConvS2SConfig

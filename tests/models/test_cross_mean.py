@@ -10,8 +10,9 @@ from transformer.attention.scores import Score
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import CrossAttentionKind, PositionEncoding
-from transformer.models.encoder_decoder import DECODER, EncoderDecoderConfig, build
+from transformer.models.encoder_decoder import DECODER, EncoderDecoderConfig
 from transformer.models.model import Model
+from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, LENGTH = 0, 6

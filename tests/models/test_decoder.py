@@ -21,8 +21,8 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import PositionEncoding, Remat
 from transformer.models.decoder import DecoderConfig
-from transformer.models.decoder import build as build_decoder
 from transformer.models.model import Variables
+from transformer.models.registry import build as build_decoder
 from transformer.models.task_interface import TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING, InputSpec, TaskInterface
 
 # Every token stands in one place only, so that a row of the table's gradient is a place's.

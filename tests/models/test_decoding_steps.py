@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.architecture_variants import BEGIN, PAD, build, lively
 from transformer.attention import STATISTICS, Capture
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.layers.transformer_config import PositionEncoding
 from transformer.models.model import Aux, Cache, Model, Variables

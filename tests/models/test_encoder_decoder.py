@@ -19,8 +19,9 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionEncoding
 from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
-from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model, Variables, count_parameters
+from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24

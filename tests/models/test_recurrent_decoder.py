@@ -20,7 +20,8 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import CellKind
 from transformer.models.model import Model, Variables
-from transformer.models.recurrent_decoder import SITE, RecurrentDecoderConfig, RecurrentMemory, build
+from transformer.models.recurrent_decoder import SITE, RecurrentDecoderConfig, RecurrentMemory
+from transformer.models.registry import build
 from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
 
 VOCABULARY = 7

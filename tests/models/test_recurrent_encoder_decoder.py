@@ -31,8 +31,8 @@ from transformer.models.recurrent_encoder_decoder import (
     InitialDecoderState,
     OutputLayerKind,
     RecurrentEncoderDecoderConfig,
-    build,
 )
+from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, BEGIN, VOCABULARY = 0, 1, 11

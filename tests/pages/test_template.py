@@ -53,6 +53,32 @@ def modules() -> dict[str, str]:
     return {f"{folder}/{file.name}": file.read_text("utf-8") for folder, file in files if file.name.endswith(".js")}
 
 
+def cycles(imports: dict[str, set[str]]) -> list[tuple[str, ...]]:
+    """The circles in a graph of imports, each as its modules."""
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+        if name in path:
+            return [path[path.index(name) :]]
+        if name in done:
+            return []
+        found = [circle for target in sorted(imports[name]) for circle in visit(target, (*path, name))]
+        done.add(name)
+        return found
+
+    return [circle for name in sorted(imports) for circle in visit(name, ())]
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    imports = {
+        name: {posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) for _, path in IMPORT.findall(text)}
+        for name, text in modules().items()
+    }
+    assert sum(map(len, imports.values())) > 200
+    assert cycles(imports) == []
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [("b", "c")]
+
+
 def test_a_bundle_has_no_comments_imports_or_exports(bundle):
     lines = [line.strip() for line in bundle.split("\n")]
     assert not [line for line in lines if line.startswith(("//", "/*", "* ", "*/", "import ", "export "))]

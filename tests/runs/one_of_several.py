@@ -28,7 +28,7 @@ from transformer.runs import distributed
 from transformer.runs.array_digests import compute_digests, find_mismatched_arrays
 from transformer.runs.checkpoint import Checkpoints
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.training import build, train
+from transformer.training import build, driver
 from transformer.training import config as experiment
 from transformer.training.init_from import build_initial_state
 from transformer.training.writers import open_writers
@@ -218,13 +218,13 @@ def main(folder: Path, *more: str) -> None:
     }
     check_maps(folder)
     config = json.loads((folder / "config.json").read_text())
-    train.train(experiment.resolve_config(config), folder / "several")
+    driver.train(experiment.resolve_config(config), folder / "several")
     if "killed" in more:
         found["begun"] = check_beginning(config, folder)
     (folder / f"found-{jax.process_index()}.json").write_text(json.dumps(found))
     if "killed" in more:
         open_writers.BackgroundMapWriter = dies(folder / "killed")  # type: ignore[misc]
-        train.train(experiment.resolve_config(config), folder / "killed")
+        driver.train(experiment.resolve_config(config), folder / "killed")
 
 
 if __name__ == "__main__":

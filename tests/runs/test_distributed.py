@@ -27,7 +27,7 @@ from transformer.runs import distributed
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.jsonl_reading import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.training import build, partitioning, train
+from transformer.training import build, driver, partitioning
 from transformer.training import config as experiment
 
 CONFIG: dict[str, Any] = {
@@ -106,7 +106,7 @@ def one_device() -> Iterator[None]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of a single process."""
     folder = tmp_path_factory.mktemp("alone")
-    train.train(experiment.resolve_config(CONFIG), folder / "run")
+    driver.train(experiment.resolve_config(CONFIG), folder / "run")
     return folder / "run"
 
 
@@ -251,7 +251,7 @@ def test_when_one_is_killed_all_end_and_the_run_goes_on_from_there(group: Severa
     killed = group.folder / "killed"
     assert Checkpoints.open_read_only(killed / "checkpoints").latest() == 2
     assert read_records(killed / "metrics.jsonl")[-1]["step"] <= one_of_several.DIES
-    train.train(experiment.resolve_config(CONFIG), killed)  # on another number of processes
+    driver.train(experiment.resolve_config(CONFIG), killed)  # on another number of processes
     assert_same_run(killed, alone)
 
 

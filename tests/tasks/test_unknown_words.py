@@ -19,7 +19,7 @@ from transformer.config import UserError
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.train_tokenizer import character_tokenizer, train_bpe, train_words
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Aux, Model, Variables

@@ -10,8 +10,8 @@ from tests.studies.tiny import BASE
 from transformer.config import UserError, flatten_config
 from transformer.models.published_sizes import PUBLISHED_SIZES as SIZES
 from transformer.models.registry import FAMILIES, model_config
-from transformer.module_registry import ModuleRegistry
 from transformer.overrides import SchemaSection, find_key, value_keys
+from transformer.system.module_registry import ModuleRegistry
 from transformer.tasks.registry import TASKS, task_config
 from transformer.training.config import apply_overrides, config_schema, format_as_flags, resolve_config
 

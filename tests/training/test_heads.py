@@ -13,7 +13,7 @@ from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.models import registry as models
 from transformer.tasks.task import EvaluationReport
-from transformer.training import build, run_setup, train
+from transformer.training import build, driver, run_setup
 from transformer.training import config as experiment
 from transformer.training.partitioning import ShardingConfig, make_placement, shard_batch
 from transformer.training.step import TrainStep
@@ -89,10 +89,10 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with pytest.MonkeyPatch.context() as patch:
         placement = make_placement(ShardingConfig(), jax.devices()[: request.param.devices])
         patch.setattr(build, "make_placement", lambda config: placement)
-        patch.setattr(train, "make_jitted_train_step", keeping)
+        patch.setattr(driver, "make_jitted_train_step", keeping)
         # Evaluations would only be compiled here.
         patch.setattr(run_setup, "compile_evaluations", of_nothing)
-        train.train(experiment.resolve_config(request.param.config), folder)
+        driver.train(experiment.resolve_config(request.param.config), folder)
     ((setting, step),) = kept
     return Trained(request.param, folder, setting, step)
 

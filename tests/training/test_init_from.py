@@ -31,7 +31,7 @@ from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations import comparability
 from transformer.tasks.task import EvaluationReport
-from transformer.training import build, init_from, run_loading, run_setup, train, vmapped
+from transformer.training import build, driver, init_from, run_loading, run_setup, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
 from transformer.training.init_from import InitializeFromConfig, build_initial_state
@@ -87,7 +87,7 @@ def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: mesh.single_device_placement())
-        for module in (train, vmapped):
+        for module in (driver, vmapped):
             patch.setattr(module, "open_writers", lambda *arguments, **named: RunWriters(()))
             patch.setattr(module, "peak_flops", lambda devices: 1e9)
         patch.setattr(run_setup, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
@@ -99,7 +99,7 @@ def one_device() -> Iterator[None]:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run."""
     folder = tmp_path_factory.mktemp("runs") / "source"
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder)
     return folder
 
 
@@ -235,7 +235,7 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     fresh = "unembedding/* = fresh"
     made = resolved(origin, fresh)
     seen: list[dict[str, np.ndarray]] = []
-    inner = train.train_loop
+    inner = driver.train_loop
 
     def watched(state: TrainState, *arguments: Any, **named: Any) -> None:
         seen.append(params(state))
@@ -252,9 +252,9 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     def killed(state: TrainState, *arguments: Any, **named: Any) -> None:
         watched(state, *arguments, **named | {"save": stopped(named["save"])})
 
-    monkeypatch.setattr(train, "train_loop", killed)
+    monkeypatch.setattr(driver, "train_loop", killed)
     with pytest.raises(Killed):
-        train.train(made, tmp_path / "run")
+        driver.train(made, tmp_path / "run")
     assert f"initialized from {origin} at step {STEPS}" in capsys.readouterr().out
     directory = RunDirectory.open(tmp_path / "run")
     assert directory.facts()["initialized_from"]["fresh"] == {"unembedding/kernel": fresh}
@@ -265,10 +265,10 @@ def test_a_whole_run_begins_there_once_and_goes_on_without(
     assert after.latest() == 1
     # What it began from is read no more: it may be gone, but it is still what the config says.
     shutil.rmtree(origin)
-    monkeypatch.setattr(train, "train_loop", watched)
+    monkeypatch.setattr(driver, "train_loop", watched)
     with pytest.raises(UserError, match=r"holds a run with config\.initialize_from\.step=null, not 1"):
-        train.train(resolved(origin, fresh, origin={"step": 1}), tmp_path / "run")
-    train.train(made, tmp_path / "run")
+        driver.train(resolved(origin, fresh, origin={"step": 1}), tmp_path / "run")
+    driver.train(made, tmp_path / "run")
     out = capsys.readouterr().out
     assert "resuming from step 1" in out
     assert "initialized from" not in out
@@ -378,7 +378,7 @@ def test_a_mistake_is_told_in_one_line_before_anything_compiles(
     with pytest.raises(
         UserError, match=r"config\.initialize_from.*" + says.replace("RUNS", re.escape(str(tmp_path)))
     ) as told:
-        train.train(experiment.resolve_config({**CONFIG, "model": LARGER, "initialize_from": origin}), folder)
+        driver.train(experiment.resolve_config({**CONFIG, "model": LARGER, "initialize_from": origin}), folder)
     assert "\n" not in str(told.value)
     assert not folder.exists() or {entry.name for entry in folder.iterdir()} <= {"lock"}  # a corrected one can start
 
@@ -654,4 +654,4 @@ def test_parameters_that_are_not_finite_are_refused_wherever_a_run_is_read(tmp_p
         run_loading.load_run(run)
     fine_tuned = experiment.resolve_config({**written_run.CONFIG, "name": "new", "initialize_from": {"run": str(run)}})
     with pytest.raises(UserError, match=r"config\.initialize_from\.run=.*run holds NaN or infinity in what \S+ takes"):
-        train.train(fine_tuned, tmp_path / "new")
+        driver.train(fine_tuned, tmp_path / "new")

@@ -21,11 +21,11 @@ from transformer.layers.mixture_of_experts import MixtureOfExpertsConfig
 from transformer.layers.norm import NormKind
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import PositionEncoding
-from transformer.models.decoder import DecoderConfig, build
+from transformer.models.decoder import DecoderConfig
 from transformer.models.model import Model, Variables, leaves_by_path
+from transformer.models.registry import build
 from transformer.models.task_interface import TaskInterface
 from transformer.models.transformer_xl import TransformerXLConfig
-from transformer.models.transformer_xl import build as build_transformer_xl
 from transformer.training.optimizer import (
     LearningRateSchedule,
     OptimizerAlgorithm,
@@ -268,7 +268,7 @@ def test_every_parameter_that_an_option_has_is_in_one_of_these_models() -> None:
 
 def test_the_segment_models_of_the_same_config_have_its_rates() -> None:
     config = TransformerXLConfig(layers=2, width=128, heads=8, feed_forward=256, max_length=16, base_width=BASE_WIDTH)
-    factors = width_rate_factors(build_transformer_xl(config, TaskInterface({}, {"tokens": TOKENS}), Precision()))
+    factors = width_rate_factors(build(config, TaskInterface({}, {"tokens": TOKENS}), Precision()))
     assert factors is not None
     assert factors["layers/attention/query/kernel"] == 0.25
 

@@ -13,9 +13,9 @@ from tests.training.small_run import CONFIG
 from transformer.config import UserError
 from transformer.training import build
 from transformer.training.config import resolve_config
+from transformer.training.driver import train
 from transformer.training.partitioning import single_device_placement
 from transformer.training.startup_checks import check_memory, device_memory
-from transformer.training.train import train
 
 
 def state(size: int, over: PartitionSpec) -> dict[str, jax.ShapeDtypeStruct]:

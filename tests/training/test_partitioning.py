@@ -22,8 +22,9 @@ from transformer.layers.functional_module import Precision
 from transformer.logical_axes import Placement
 from transformer.models import decoder
 from transformer.models.decoder import DecoderConfig
-from transformer.models.encoder_decoder import EncoderDecoderConfig, build
+from transformer.models.encoder_decoder import EncoderDecoderConfig
 from transformer.models.model import Model, leaves_by_path
+from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import LossAux, Objective, StateView
@@ -200,7 +201,7 @@ def test_the_state_begins_divided() -> None:
         {"tokens": InputSpec((ROWS, LENGTH))}, {"tokens": VOCABULARY}, pad_id=0, bos_id=1, eos_id=2
     )
     config = DecoderConfig(layers=1, width=16, heads=HEADS, feed_forward=32, max_length=LENGTH)
-    model, placement = decoder.build(config, interface, Precision()), on(FSDP, 8)
+    model, placement = decoder.FAMILY.build(config, interface, Precision()), on(FSDP, 8)
     make = first_state(model, OptimizerAlgorithm.ADAM)
     shardings = state_shardings(model, abstract_state(model), placement)
     state = jit_for_one_call(make, placement, shardings)(jax.random.key(0))

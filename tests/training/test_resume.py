@@ -29,11 +29,11 @@ from transformer.training import (
     build,
     checkpoint_metadata,
     checkpoint_saver,
+    driver,
     partitioning,
     restore,
     run_loading,
     run_setup,
-    train,
 )
 from transformer.training import config as experiment
 from transformer.training.rollback import RollbackRequest
@@ -55,10 +55,10 @@ ALONE = """
 import json, sys
 from pathlib import Path
 from transformer.tasks.task import EvaluationReport
-from transformer.training import build, config, train
+from transformer.training import build, config, driver
 from transformer.training.partitioning import single_device_placement
 build.make_placement = lambda config: single_device_placement()
-train.train(config.resolve_config(json.loads(sys.argv[1])), Path(sys.argv[2]))
+driver.train(config.resolve_config(json.loads(sys.argv[1])), Path(sys.argv[2]))
 print("imported:", sorted({"tensorflow", "torch"} & set(sys.modules)))
 """
 
@@ -73,7 +73,7 @@ def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
-        patch.setattr(train, "peak_flops", lambda devices: 1e9)
+        patch.setattr(driver, "peak_flops", lambda devices: 1e9)
         yield
 
 
@@ -97,14 +97,14 @@ def stopped(workdirs: Path) -> Path:
     """A run that was killed behind its checkpoint, and resumed: its metrics went further than its checkpoint."""
     folder = workdirs / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "ConsoleWriter", console_killed_at(STOPPED))
+        patch.setattr(driver, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
-            train.train(experiment.resolve_config(CONFIG), folder)
+            driver.train(experiment.resolve_config(CONFIG), folder)
     assert read_records(folder / "metrics.jsonl")[-1]["step"] > SAVED
     assert Checkpoints.open_read_only(folder / "checkpoints").latest() == SAVED
     assert MapStore.open_existing(folder / "maps").steps == (0, 2, 4, 6)
     shutil.copytree(folder, workdirs / "half")
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder)
     return folder
 
 
@@ -173,7 +173,7 @@ def assert_one_store(alone: Path, other: Path) -> None:
 
 def stop_before(unit: str, folder: Path, **asked: Any) -> None:
     with pytest.raises(RunStopped):
-        train.train(experiment.resolve_config(CONFIG), folder, monitor=Until(unit), **asked)
+        driver.train(experiment.resolve_config(CONFIG), folder, monitor=Until(unit), **asked)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ class KilledMaps(MapWriter):
 @pytest.mark.parametrize(
     ("name", "killed"),
     [
-        ("ConsoleWriter", (train, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
+        ("ConsoleWriter", (driver, console_killed_at(STOPPED))),  # later on, and before the next checkpoint
         pytest.param("MapWriter", (files, KilledMaps), marks=pytest.mark.slow),  # in the midst of reporting
     ],
 )
@@ -207,9 +207,9 @@ def test_what_is_reported_later_is_there_once_whatever_kills_the_run_that_report
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(killed[0], name, killed[1])
         with pytest.raises(Killed):
-            train.train(experiment.resolve_config(CONFIG), folder)
+            driver.train(experiment.resolve_config(CONFIG), folder)
     assert SAVED in MapStore.open_existing(folder / "maps").steps
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder)
     assert_one_state(alone[0], folder)
     assert_one_record(alone[0], folder)
     assert_one_store(alone[0], folder)
@@ -220,16 +220,16 @@ def test_a_step_that_a_run_comes_back_to_is_reported_again(alone: tuple[Path, st
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
     stop_before(f"the maps of step {STEPS}", folder)
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder)
     assert_one_record(alone[0], folder)
     shutil.copytree(folder, tmp_path / "longer")
     stop_before(f"the maps of step {STEPS}", folder, rewind=RollbackRequest(SAVED, 0))
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder)
     assert_one_state(alone[0], folder)
     assert_one_record(alone[0], folder)
     assert_one_store(alone[0], folder)
     # What the end of a shorter run has measured stays where the run is made longer.
-    train.train(experiment.resolve_config(config(steps=STEPS + 2)), tmp_path / "longer")
+    driver.train(experiment.resolve_config(config(steps=STEPS + 2)), tmp_path / "longer")
     assert without_clock(tmp_path / "longer")[: len(without_clock(alone[0]))] == without_clock(alone[0])
 
 
@@ -240,7 +240,7 @@ def test_a_copy_by_hard_links_shares_nothing_that_is_written(
     folder, before = tmp_path / "run", contents(half, ".")
     shutil.copytree(half, folder, copy_function=os.link)
     assert (half / "metrics.jsonl").stat().st_nlink > 1
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder)
     assert contents(half, ".") == before
     assert_one_state(alone[0], folder)
 
@@ -265,11 +265,11 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
 
             return plan, spoilt
 
-        monkeypatch.setattr(train, "compile_run_probe", spoilt_probe)
+        monkeypatch.setattr(driver, "compile_run_probe", spoilt_probe)
     else:
         monkeypatch.setattr(checkpoint_saver.CheckpointSaver, "first_not_finite", lambda self, state: "optimizers/x")
     with pytest.raises(RunFailed, match=rf"at step \d.*--rollback_to_step={SAVED} --skip_batches=\d$"):
-        train.train(experiment.resolve_config(CONFIG), folder)
+        driver.train(experiment.resolve_config(CONFIG), folder)
 
 
 def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -
     (folder / "config.json").unlink()
     assert RunDirectory.open(folder).config() == json.loads(content)
     with pytest.raises(UserError, match=r"config\.seed=3, not 4"):
-        train.train(experiment.resolve_config(config(seed=4)), folder)
+        driver.train(experiment.resolve_config(config(seed=4)), folder)
     claim = RunDirectory.claim(folder, experiment.resolve_config(CONFIG).to_config())
     with claim as directory:
         assert not directory.is_new
@@ -295,11 +295,11 @@ def test_a_lost_config_is_read_from_the_checkpoint(half: Path, tmp_path: Path) -
 def test_a_run_that_forgets_which_batches_it_left_out_is_refused(half: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
-    train.train(experiment.resolve_config(CONFIG), folder, rewind=RollbackRequest(SAVED, 1))
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder, rewind=RollbackRequest(SAVED, 1))
+    driver.train(experiment.resolve_config(CONFIG), folder)
     (folder / "rollback.json").unlink()
     with pytest.raises(UserError, match=rf"no longer has all batches that the run up to .* step {STEPS} has left out"):
-        train.train(experiment.resolve_config(CONFIG), folder)
+        driver.train(experiment.resolve_config(CONFIG), folder)
 
 
 def test_neither_tensorflow_nor_torch_is_imported_by_a_run(alone: tuple[Path, str]) -> None:
@@ -311,7 +311,7 @@ def test_a_finished_run_trains_nothing(stopped: Path, capsys: pytest.CaptureFixt
     lasting = ("metrics.jsonl", "maps", "checkpoints", "tensorboard", "config.json", *text)
     before = contents(stopped, *lasting)
     assert len(before) > 10
-    train.train(experiment.resolve_config(CONFIG), stopped)
+    driver.train(experiment.resolve_config(CONFIG), stopped)
     assert contents(stopped, *lasting) == before
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
 
@@ -324,7 +324,7 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     folder = workdirs / "seed"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_setup, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
-        train.train(resolved, folder)
+        driver.train(resolved, folder)
     (mine,) = without_clock(folder, "train")
     theirs = without_clock(stopped)[0]
     assert mine["step"] == theirs["step"] == 2
@@ -350,7 +350,7 @@ def _nothing(state: TrainState) -> EvaluationReport:
 def test_a_changed_config_is_refused_and_loses_nothing(half: Path, changes: Any, says: str) -> None:
     before = contents(half, ".")
     with pytest.raises(UserError, match=says):
-        train.train(experiment.resolve_config(config(**changes)), half)
+        driver.train(experiment.resolve_config(config(**changes)), half)
     assert contents(half, ".") == before
 
 
@@ -360,7 +360,7 @@ def test_fewer_steps_than_are_done_are_refused(half: Path, workdirs: Path) -> No
     fewer = experiment.resolve_config(config(steps=2, log_every=2, checkpoint_every=2))
     records = (folder / "metrics.jsonl").read_bytes()
     with pytest.raises(UserError, match=rf"config\.steps=2 is less than the step of the latest checkpoint, {SAVED}"):
-        train.train(fewer, folder)
+        driver.train(fewer, folder)
     assert (folder / "metrics.jsonl").read_bytes() == records
 
 
@@ -377,7 +377,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, 
         r"shape \(1, 32, 16\) of float32 in the checkpoint and shape \(1, 64, 16\) of float32 in this run"
     )
     with pytest.raises(UserError, match=says):
-        train.train(other, folder)
+        driver.train(other, folder)
     assert contents(folder, "checkpoints", "metrics.jsonl", "maps", "samples.jsonl") == kept
 
 
@@ -424,7 +424,7 @@ def test_a_longer_run_is_refused_if_an_objective_s_own_schedule_ends(half: Path,
     (folder / "config.json").write_text(json.dumps(recorded))
     before = contents(folder, ".")
     with pytest.raises(UserError, match=rf"config\.steps={STEPS}, not {STEPS + 4}"):
-        train.train(experiment.resolve_config(config(optimizers=ending, steps=STEPS + 4)), folder)
+        driver.train(experiment.resolve_config(config(optimizers=ending, steps=STEPS + 4)), folder)
     assert contents(folder, ".") == before
 
 
@@ -445,9 +445,9 @@ def test_a_run_goes_on_keeping_what_it_kept_of_its_maps(
     def stopped_at_once(*arguments: Any, **more: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(train, "train_loop", stopped_at_once)
+    monkeypatch.setattr(driver, "train_loop", stopped_at_once)
     with pytest.raises(Killed):
-        train.train(experiment.resolve_config(config(maps_every=1)), folder)
+        driver.train(experiment.resolve_config(config(maps_every=1)), folder)
     store = MapStore.open_existing(folder / "maps")
     assert (store.resolutions.num_rows, store.resolutions.top_k, store.steps) == (3, 0, (0, 2, 4))
 
@@ -462,9 +462,9 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
         reporter.writer.write_maps(6, {})  # which no store takes
         raise FloatingPointError("loss is nan at step 7")
 
-    monkeypatch.setattr(train, "train_loop", diverged)
+    monkeypatch.setattr(driver, "train_loop", diverged)
     with pytest.raises(FloatingPointError, match="loss is nan"):
-        train.train(experiment.resolve_config(CONFIG), folder)
+        driver.train(experiment.resolve_config(CONFIG), folder)
 
 
 def finished(alone: tuple[Path, str], folder: Path) -> Path:
@@ -481,7 +481,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_goes_on_from_the_one_befo
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
     file.write_bytes(content)
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder)
     said = capsys.readouterr()
     assert f"resuming from step {SAVED}" in said.out
     (line,) = [line for line in said.err.splitlines() if "is damaged" in line]
@@ -502,7 +502,7 @@ def test_where_all_checkpoints_are_damaged_one_line_says_so_and_nothing_changes(
         (folder / "checkpoints" / str(step) / "manifest" / "metadata").write_text("{}")
     before = contents(folder, "checkpoints", "metrics.jsonl", "maps")
     with pytest.raises(UserError, match=r"8 is damaged: .*; those of steps 4 are as well: put back a copy"):
-        train.train(experiment.resolve_config(CONFIG), folder)
+        driver.train(experiment.resolve_config(CONFIG), folder)
     assert contents(folder, "checkpoints", "metrics.jsonl", "maps") == before
 
 
@@ -524,7 +524,7 @@ def test_a_run_that_lost_its_checkpoints_is_refused(alone: tuple[Path, str], tmp
     before = contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps")
     for _ in range(2):
         with pytest.raises(UserError, match=r"has lost its checkpoints: .* step 8.*restore them, or choose another"):
-            train.train(experiment.resolve_config(CONFIG), folder)
+            driver.train(experiment.resolve_config(CONFIG), folder)
     assert contents(folder, "metrics.jsonl", "heads.jsonl", "samples.jsonl", "maps") == before
 
 
@@ -561,7 +561,7 @@ def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str]
         r"config\.optimizer\.learning_rate=0\.01"
     )
     with pytest.raises(UserError, match=says):
-        train.train(experiment.resolve_config(changed), folder)
+        driver.train(experiment.resolve_config(changed), folder)
     with pytest.raises(UserError, match=says):
         run_loading.load_run(folder)
 
@@ -603,7 +603,7 @@ def test_a_state_that_is_not_finite_is_not_saved(half: Path, tmp_path: Path, mon
         reporter.writer.flush()
         save(state._replace(step=state.step + 1, variables=jax.tree.unflatten(structure, leaves)), {})
 
-    monkeypatch.setattr(train, "train_loop", spoilt)
+    monkeypatch.setattr(driver, "train_loop", spoilt)
     with pytest.raises(FloatingPointError, match=r"variables/params/.* is not finite at step 5: this state is not"):
-        train.train(experiment.resolve_config(CONFIG), folder)
+        driver.train(experiment.resolve_config(CONFIG), folder)
     assert Checkpoints.open_read_only(folder / "checkpoints").steps() == [SAVED]

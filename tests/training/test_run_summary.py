@@ -3,7 +3,7 @@
 import pytest
 
 from tests.training.small_run import CONFIG
-from transformer.training import train
+from transformer.training import driver
 from transformer.training.config import resolve_config
 
 
@@ -15,9 +15,9 @@ def test_a_run_says_what_it_waits_for_before_its_step_is_compiled(tmp_path, monk
     def reached(*about):
         raise Reached
 
-    monkeypatch.setattr(train, "compile_run_probe", reached)  # the first thing of a run that compiles for long
+    monkeypatch.setattr(driver, "compile_run_probe", reached)  # the first thing of a run that compiles for long
     with pytest.raises(Reached):
-        train.train(resolve_config(CONFIG), tmp_path / "run")
+        driver.train(resolve_config(CONFIG), tmp_path / "run")
     first, *_, last = capsys.readouterr().out.splitlines()
     assert first.startswith("small: ")
     assert first.endswith(f"training to step 8; run directory {tmp_path / 'run'}")
@@ -28,10 +28,10 @@ def test_a_warmup_that_the_run_does_not_reach_the_end_of_is_told(tmp_path, monke
     def reached(*about):
         raise Reached
 
-    monkeypatch.setattr(train, "compile_run_probe", reached)
+    monkeypatch.setattr(driver, "compile_run_probe", reached)
     for warmup in (8, 9):
         values = {**CONFIG, "optimizer": {**CONFIG["optimizer"], "warmup_steps": warmup}}
         with pytest.raises(Reached):
-            train.train(resolve_config(values), tmp_path / f"run-{warmup}")
+            driver.train(resolve_config(values), tmp_path / f"run-{warmup}")
         told = "config.optimizer.warmup_steps=9 is beyond config.steps=8" in capsys.readouterr().out
         assert told == (warmup == 9)

@@ -43,7 +43,7 @@ class Changed(Model):
 
 
 def toy_model() -> Model:
-    return memory.build(None, memory.Classify.interface, Precision())
+    return memory.FAMILY.build(None, memory.Classify.interface, Precision())
 
 
 def with_sites(*sites: Site) -> Model:

@@ -25,7 +25,7 @@ from transformer.storage import lease
 from transformer.storage.paths import parse_path
 from transformer.storage.storage import DirectoryLost
 from transformer.tasks.task import EvaluationReport
-from transformer.training import build, partitioning, run_setup, train
+from transformer.training import build, driver, partitioning, run_setup
 from transformer.training import config as experiment
 from transformer.training.init_from import build_initial_state, copy_source_tokenizer
 from transformer.training.run_loading import load_run
@@ -66,7 +66,7 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
-        patch.setattr(train, "peak_flops", lambda devices: 1e9)
+        patch.setattr(driver, "peak_flops", lambda devices: 1e9)
         patch.setattr(run_setup, "compile_evaluations", evaluated)
         yield server
 
@@ -75,7 +75,7 @@ def server() -> Iterator[BucketServer]:
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run on a disk."""
     folder = tmp_path_factory.mktemp("runs") / "disk"
-    train.train(experiment.resolve_config(CONFIG), folder)
+    driver.train(experiment.resolve_config(CONFIG), folder)
     return folder
 
 
@@ -84,12 +84,12 @@ def run(server: BucketServer) -> Path:
     """A run in the bucket that was stopped behind its checkpoint, and resumed."""
     run = parse_path("gs://bucket/runs/one")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "ConsoleWriter", console_killed_at(STOPPED))
+        patch.setattr(driver, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
-            train.train(experiment.resolve_config(CONFIG), run)
+            driver.train(experiment.resolve_config(CONFIG), run)
     assert read_records(run / "metrics.jsonl")[-1]["step"] > SAVED
     assert MapStore.open_existing(run / "maps").steps == (0, 1, 2, 3)
-    train.train(experiment.resolve_config(CONFIG), run)
+    driver.train(experiment.resolve_config(CONFIG), run)
     return run
 
 
@@ -122,7 +122,7 @@ def test_a_finished_run_trains_nothing_and_holds_no_lease(
 ) -> None:
     lasting = {name for name in server.names() if "log.txt" not in name and "environment" not in name}
     before = {name: server.objects["bucket", name].content for name in lasting}
-    train.train(experiment.resolve_config(CONFIG), run)
+    driver.train(experiment.resolve_config(CONFIG), run)
     assert f"complete at step {STEPS}: nothing to train" in capsys.readouterr().out
     assert {name: server.objects["bucket", name].content for name in lasting} == before
     assert not [name for name in server.names() if name.endswith("/lock")]
@@ -193,9 +193,9 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
                 (held,) = [each for name, each in lease._held.items() if name == "runs/robbed"]
                 held._lost = "was taken over by process 1 on host other"
 
-    monkeypatch.setattr(train, "ConsoleWriter", Robbed)
+    monkeypatch.setattr(driver, "ConsoleWriter", Robbed)
     with pytest.raises(
         DirectoryLost, match=r"^--workdir=gs://bucket/runs/robbed is no longer held by this run: .*taken over"
     ):
-        train.train(experiment.resolve_config(CONFIG), "gs://bucket/runs/robbed")
+        driver.train(experiment.resolve_config(CONFIG), "gs://bucket/runs/robbed")
     assert not [name for name in server.names("runs/robbed/checkpoints") if "commit_success" in name]

@@ -15,7 +15,7 @@ import pytest
 from tests.training.small_run import CONFIG
 from transformer.runs.jsonl_reading import read_records
 from transformer.training.config import resolve_config
-from transformer.training.train import train
+from transformer.training.driver import train
 from transformer.training.writers.trackers import MlflowTracker, RunDescription, open_trackers
 from transformer.training.writers.writer import MultiWriter
 

@@ -24,7 +24,7 @@ from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.training import build, checkpoint_saver, partitioning, vmapped
 from transformer.training import config as experiment
-from transformer.training import train as training
+from transformer.training import driver as training
 from transformer.training.restore import resume_runs_together
 from transformer.training.run_setup import TrainingRun
 from transformer.training.update_guard import TrainingDiverged
@@ -74,11 +74,11 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in RUNS:
         assert read_records(folder / name / "metrics.jsonl")[-1]["step"] > SAVED
         assert Checkpoints.open_read_only(folder / name / "checkpoints").latest() == SAVED
-    assert train(RUNS, folder) == [vmapped.RunOutcome(None)] * len(RUNS)
+    assert train(RUNS, folder) == [None] * len(RUNS)
     return folder
 
 
-def train(runs: Mapping[str, experiment.ExperimentConfig], folder: Path) -> list[vmapped.RunOutcome]:
+def train(runs: Mapping[str, experiment.ExperimentConfig], folder: Path) -> list[int | None]:
     also = [LossRecorder(folder / name) for name in runs]
     return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs], also)
 
@@ -157,7 +157,7 @@ def test_vmapped_differ_where_their_configs_do(together: Path) -> None:
 @pytest.mark.slow
 def test_a_complete_run_is_left_alone(together: Path) -> None:
     before = (together / "one" / "metrics.jsonl").read_bytes()
-    assert train(RUNS, together) == [vmapped.RunOutcome(None)] * len(RUNS)
+    assert train(RUNS, together) == [None] * len(RUNS)
     assert (together / "one" / "metrics.jsonl").read_bytes() == before
 
 
@@ -181,7 +181,7 @@ def test_a_run_that_diverges_leaves_the_others_alone(alone: Path, tmp_path: Path
     with pytest.raises(TrainingDiverged) as diverged:
         training.train(huge, tmp_path / "alone")
     runs = {"huge": huge, "one": RUNS["one"]}
-    ends = [vmapped.RunOutcome(diverged.value.step), vmapped.RunOutcome(None)]
+    ends = [diverged.value.step, None]
     assert train(runs, tmp_path) == ends
     assert_same_run(tmp_path / "one", alone / "one")
     # Its files stop where a run's do that has diverged alone.
@@ -357,7 +357,7 @@ def test_a_state_that_is_not_finite_ends_its_run_alone(
         return "optimizers/x" if last else found(self, state)
 
     monkeypatch.setattr(checkpoint_saver.CheckpointSaver, "first_not_finite", spoilt)
-    assert train(RUNS, tmp_path) == [vmapped.RunOutcome(None), vmapped.RunOutcome(STEPS)]
+    assert train(RUNS, tmp_path) == [None, STEPS]
     assert f"optimizers/x is not finite at step {STEPS}" in capsys.readouterr().out
 
 

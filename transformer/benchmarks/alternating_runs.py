@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
-from transformer.command_invocation import find_checkout
 from transformer.config import UserError
+from transformer.system.command_invocation import find_checkout
 
 
 class ResultRow(NamedTuple):

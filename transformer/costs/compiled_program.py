@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from transformer.command_invocation import PACKAGE_PARENT
 from transformer.costs.hlo_execution import (
     ExecutedCollective,
     ExecutedInstruction,
@@ -24,6 +23,7 @@ from transformer.costs.hlo_execution import (
     total_work,
 )
 from transformer.costs.hlo_parser import HloInstruction, HloModule, parse_hlo
+from transformer.system.command_invocation import PACKAGE_PARENT
 
 NUM_LARGEST_BUFFERS = 20
 

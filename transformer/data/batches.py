@@ -277,6 +277,17 @@ class GeneratedBatches:
         return self.draw(random_generator(self.seed, step))
 
 
+def first_batches(source: BatchSource, num_examples: int, batch_size: int) -> list[Batch]:
+    """Return the first batches of a source, as many as have at least so many examples.
+
+    Args:
+        source: The batches.
+        num_examples: The number of examples.
+        batch_size: The number of examples of a batch.
+    """
+    return [source[step] for step in range(-(-num_examples // batch_size))]
+
+
 def fingerprint(items: Iterable[str | int | np.ndarray | None]) -> str:
     """Compute the SHA-256 of a sequence of texts, numbers and arrays: of the kind, length and content of each."""
     total = hashlib.sha256()

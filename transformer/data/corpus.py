@@ -14,7 +14,7 @@ from transformer.data.batches import fingerprint
 from transformer.data.datasets.local_files import check_inside_folder, is_hidden, list_files, locate_file
 from transformer.data.datasets.text_files import files_by_split
 from transformer.data.parquet_metadata import ColumnChunk, page_sizes, read_column_chunks
-from transformer.json_reading import open_regular_file, parse_json, require_object
+from transformer.storage.json_reading import open_regular_file, parse_json, require_object
 from transformer.storage.paths import parse_path, storage_of
 
 _TEXT = "text"  # the field and the column of documents

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 
 from transformer.config import Config, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, TupleLimits, UserError
 from transformer.data.batches import Batch, Bucket, BucketPlan
-from transformer.json_reading import read_json_object
+from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import storage_of
 
 _MIDDLE, _WHITE = 127.5, 255

@@ -24,7 +24,7 @@ import numpy as np
 from transformer.config import NonNegativeInt, Range, Sha256, UserError, VocabSize, hash_config, to_config
 from transformer.data.corpus import hash_samples
 from transformer.data.tokenizers.tokenizer import TokenNumber
-from transformer.json_reading import parse_dataclass, read_json_object, read_regular_file
+from transformer.storage.json_reading import parse_dataclass, read_json_object, read_regular_file
 from transformer.storage.paths import storage_of
 
 INDEX_FILE = "index.json"

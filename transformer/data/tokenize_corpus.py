@@ -18,7 +18,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +48,8 @@ from transformer.data.token_shards import (
     token_dtype,
 )
 from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer, tokenizer_digests
-from transformer.json_reading import read_regular_file
+from transformer.data.tokenizers.tokenizer import note_special_token_counts, special_token_pattern
+from transformer.storage.json_reading import read_regular_file
 from transformer.storage.paths import claim_when_free, parse_path, storage_of
 
 PART_BYTES = 1 << 26
@@ -73,12 +75,16 @@ class TokenizingProgress(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """A finished shard: its numbers of tokens and documents, its SHA-256, and that of its samples."""
+    """A finished shard: its numbers of tokens and documents, its SHA-256, and that of its samples.
+
+    `special_tokens` says how often its text has the characters of each special token.
+    """
 
     num_tokens: int
     num_documents: int
     sha256: str
     samples_sha256: str
+    special_tokens: Mapping[str, int]
 
 
 def tokenizer_fingerprint(directory: Path) -> str:
@@ -163,6 +169,11 @@ def tokenize_corpus(
         )
         index = dataclasses.replace(index, index_sha256=index.compute_digest())
         storage_of(folder).replace(folder / INDEX_FILE, f"{json.dumps(to_config(index))}\n".encode())
+    special_tokens: Counter[str] = Counter()
+    for shard in written:
+        special_tokens.update(shard.special_tokens)
+    others = "" if len(files) == 1 else f" and {len(files) - 1} more"
+    note_special_token_counts(dict(special_tokens.most_common()), f"the text of {files[0].name}{others}")
     return TokenShards(folder)
 
 
@@ -176,8 +187,8 @@ def _say_waiting(folder: Path) -> None:
     print(f"waiting for another process that tokenizes into {folder}", file=sys.stderr, flush=True)
 
 
-def tokenize_part(part: Sequence[FileRange], tokenizer: AnyTokenizer) -> Iterator[np.ndarray]:
-    """Yield the tokens of a part of a corpus in arrays, with the end token after every document that ends in it.
+def tokenize_pieces(pieces: Iterable[Piece], tokenizer: AnyTokenizer) -> Iterator[np.ndarray]:
+    """Yield the tokens of pieces of a corpus in arrays, with the end token after every document that ends in one.
 
     About 1 MiB of text is tokenized at once, for which some tokenizers take a hundred times as much memory.
 
@@ -186,7 +197,6 @@ def tokenize_part(part: Sequence[FileRange], tokenizer: AnyTokenizer) -> Iterato
     """
     dtype = token_dtype(tokenizer.vocab_size)
     end = np.array([tokenizer.eos_id], dtype)
-    pieces = (piece for each in part for piece in read_pieces(each))
     for batch in _batches_of_pieces(pieces):
         arrays = tokenizer.encode_to_arrays([piece.text for piece in batch], dtype)
         for tokens, piece in zip(arrays, batch, strict=True):
@@ -215,24 +225,38 @@ class _ShardWriter:
     def __init__(self, folder: str, tokenizer_dir: str):
         self.arguments = folder, tokenizer_dir
         self._folder, self._tokenizer = parse_path(folder), load_tokenizer(parse_path(tokenizer_dir))
+        self._special_tokens = special_token_pattern(self._tokenizer)
 
     def write(self, number: int, part: Sequence[FileRange]) -> Shard:
         """Write a shard, unless it is there."""
         path = self._folder / shard_name(number)
         dtype = token_dtype(self._tokenizer.vocab_size)
+        special_tokens: Counter[str] = Counter()
+        pieces = self._read_and_count(part, special_tokens)
         try:
             content = read_regular_file(path)
         except FileNotFoundError:
             written = io.BytesIO()
-            for each in tokenize_part(part, self._tokenizer):
+            for each in tokenize_pieces(pieces, self._tokenizer):
                 written.write(each)
             content = written.getvalue()  # which copies nothing
             storage_of(path).replace(path, content)
+        else:
+            # The tokens that an interrupted call has left do not show what was plain characters.
+            for _ in pieces:
+                pass
         tokens = np.frombuffer(content, dtype)
         blocks = (tokens[start : start + _COUNTED_TOKENS] for start in range(0, len(tokens), _COUNTED_TOKENS))
         documents = sum(np.count_nonzero(block == self._tokenizer.eos_id) for block in blocks)
         samples = hash_samples(lambda start, stop: content[start:stop], len(content))
-        return Shard(len(tokens), int(documents), hashlib.sha256(content).hexdigest(), samples)
+        return Shard(len(tokens), int(documents), hashlib.sha256(content).hexdigest(), samples, special_tokens)
+
+    def _read_and_count(self, part: Sequence[FileRange], counts: Counter[str]) -> Iterator[Piece]:
+        """Yield the pieces of a part, adding to `counts` how often they have the characters of special tokens."""
+        for each in part:
+            for piece in read_pieces(each):
+                counts.update(self._special_tokens.findall(piece.text))
+                yield piece
 
 
 def _written_shards(

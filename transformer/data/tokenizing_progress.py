@@ -9,7 +9,7 @@ import rich.console
 import rich.progress
 
 from transformer.data.tokenize_corpus import TokenizingProgress
-from transformer.terminal import is_watched, raw_terminal_stream
+from transformer.system.terminal import is_watched, raw_terminal_stream
 
 _SECONDS_BETWEEN_LINES = 30.0
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config import Config, PositiveInt
-from transformer.decoding.generate import DecodedSequences, SpecialTokens
+from transformer.decoding.generation import DecodedSequences, SpecialTokens
 
 
 class FinishedHypothesisRule(enum.Enum):
@@ -39,7 +39,7 @@ class BeamSearch(Config):
     """Beam search by log p(Y | X) / lp(Y) + cp(X; Y), with lp(Y) = ((5 + |Y|) / 6)^length_penalty.
 
     Both penalties are those of Wu et al. 2016, equation 14; |Y| counts the end token. The coverage penalty cp
-    (`transformer.decoding.generate.CoveragePenalty`) ranks finished hypotheses and does not prune live ones. Vaswani et
+    (`CoveragePenalty`) ranks finished hypotheses and does not prune live ones. Vaswani et
     al. 2017 use 4 beams and a length penalty of 0.6 (section 6.1). Hypotheses cut off at the largest length are
     returned only if fewer than `num_beams` have finished.
 

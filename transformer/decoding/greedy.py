@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.decoding.generate import DecodedSequences, SpecialTokens
+from transformer.decoding.generation import DecodedSequences, SpecialTokens
 
 
 class Hypotheses(NamedTuple):

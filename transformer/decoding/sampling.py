@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config import Config, GreaterThan, NonNegativeInt, Range, UserError
-from transformer.decoding.generate import DecodedSequences, SpecialTokens
+from transformer.decoding.generation import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import Hypotheses
 
 

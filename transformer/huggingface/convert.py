@@ -38,11 +38,11 @@ from transformer.huggingface.parameter_conversion import (
 )
 from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader, TensorSpec
 from transformer.huggingface.tensor_layouts import Shape
-from transformer.json_reading import read_json_object
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import PyTree, leaves_by_path
 from transformer.models.task_interface import TaskInterface
+from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import storage_of
 
 _LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)

@@ -46,9 +46,9 @@ GENERATION_KEYS = _NEUTRAL.keys() | {"output_scores", "return_dict_in_generate"}
 # What a file is called, what is returned, and how fast; special tokens are those of the tokenizer.
 _WITHOUT_EFFECT = frozenset(
     """_from_model_config assistant_confidence_threshold assistant_lookbehind bos_token_id cache_config
-    cache_implementation decoder_start_token_id is_assistant max_cache_len num_assistant_tokens
-    num_assistant_tokens_schedule output_attentions output_hidden_states output_logits output_scores pad_token_id
-    return_dict_in_generate target_lookbehind transformers_version use_cache""".split()  # noqa: SIM905  names
+    cache_implementation is_assistant max_cache_len num_assistant_tokens num_assistant_tokens_schedule
+    output_attentions output_hidden_states output_logits output_scores pad_token_id return_dict_in_generate
+    target_lookbehind transformers_version use_cache""".split()  # noqa: SIM905  names
 )
 _SAMPLING_ALONE = frozenset(
     ["temperature", "top_k", "top_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "min_p", "top_h"]
@@ -110,6 +110,10 @@ def convert_generation_config(
         "max_new_tokens": read(int | None, "max_new_tokens", None),
     }
     honored = {"eos_token_id", "suppress_tokens", "repetition_penalty", "max_new_tokens"}
+    # The tokenizer's begin token is that of config.json; where the file has another one, that starts a text in
+    # transformers.
+    if not searches or values.get("decoder_start_token_id") == config.get("decoder_start_token_id"):
+        honored.add("decoder_start_token_id")
     if set(ends) >= set((forced_end,) if isinstance(forced_end, int) else forced_end):
         honored.add("forced_eos_token_id")  # a text that is cut at its greatest length ends in any case
     if all(len(word) == 1 for word in words):

@@ -43,6 +43,12 @@ def _simplify(config: Config, names: TensorNames) -> Config:
     ):
         if config[one] != config[other]:
             raise UserError(f"config.json has {one}={config[one]}, not {other}={config[other]}; they must be equal")
+    start, padding = config.get("decoder_start_token_id"), config.get("pad_token_id")
+    if start is not None and padding is not None and start != padding:
+        raise UserError(
+            f"config.json has decoder_start_token_id={start}, not pad_token_id={padding}: Marian's decoder begins with "
+            "the padding token here"
+        )
     return config
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import safetensors
 
 from transformer.config import UserError, convert_value
-from transformer.json_reading import RepeatedKeyError, open_regular_file, read_json_object, refuse_repeated_keys
+from transformer.storage.json_reading import RepeatedKeyError, open_regular_file, read_json_object, refuse_repeated_keys
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LENGTH, _LONGEST_HEADER = 8, 100_000_000

@@ -42,7 +42,7 @@ class Embedding(Module):
         self.logits_dtype = builder.logits_dtype
 
     def __call__(self, tokens: Int[Array, "*B"], dtype: jax.typing.DTypeLike) -> Float[Array, "*B E"]:
-        """Look up the vectors of tokens, in `dtype`."""
+        """Look up the vectors of tokens, in `dtype`; that of a token beyond the table is NaN, which no loss hides."""
         return jnp.take(self.table[...], tokens, axis=0).astype(dtype)
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:

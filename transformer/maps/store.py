@@ -35,7 +35,6 @@ from jaxtyping import Float, Int
 from transformer.attention.capture import evenly_spaced_positions
 from transformer.attention.sites import Site
 from transformer.config import Range, UserError
-from transformer.json_reading import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
 from transformer.maps.capture_plan import (
     ResolutionLevel,
     Sizes,
@@ -81,6 +80,13 @@ from transformer.runs.array_digests import Digest
 from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.jsonl_reading import StepNumber
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum
+from transformer.storage.json_reading import (
+    parse_dataclass,
+    parse_json,
+    read_json_object,
+    read_regular_file,
+    require_object,
+)
 from transformer.storage.paths import parse_path, storage_of
 from transformer.tasks.axis_labels import AxisLabels
 

@@ -13,8 +13,8 @@ import tensorstore
 
 from transformer.attention.sites import Site
 from transformer.config import MatchesPattern, Range, UserError, shorten_value
-from transformer.json_reading import parse_dataclass, read_json
 from transformer.maps.capture_plan import ResolutionLevel
+from transformer.storage.json_reading import parse_dataclass, read_json
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
 

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float
 
 from transformer.attention.inverted_dropout import dropout
 from transformer.config import Config, NumLayers, PositiveInt, Rate
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, AuxiliaryLoss, ForwardPass, Inputs, Model, split_key
+from transformer.models.model import Aux, AuxiliaryLoss, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_decoder import RecurrentDecoder, RecurrentDecoderConfig
 from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
@@ -91,11 +91,4 @@ class BidirectionalLanguageModel(RecurrentDecoder):
         return AuxiliaryLoss(jnp.sum(jnp.where(real_BxS, nats_BxS, 0)), jnp.sum(real_BxS).astype(nats_BxS.dtype), 1.0)
 
 
-def build(config: BidirectionalLanguageModelConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `tokens`; it has no attention."""
-    return Model(
-        FunctionalModule(lambda builder: BidirectionalLanguageModel(config, interface, builder), precision), ()
-    )
-
-
-FAMILY = ModelFamily(BidirectionalLanguageModelConfig, build, frozenset({LANGUAGE_MODELING}))
+FAMILY = ModelFamily(BidirectionalLanguageModelConfig, BidirectionalLanguageModel, frozenset({LANGUAGE_MODELING}))

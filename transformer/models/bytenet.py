@@ -10,7 +10,7 @@ from transformer.config import NonNegativeFloat, NonNegativeInt, PositiveInt, Ra
 from transformer.layers.beam_rows import flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision, unstack_layers
+from transformer.layers.functional_module import ParameterBuilder, unstack_layers
 from transformer.layers.initialization import InitializationRule
 from transformer.layers.sequence_lengths import real_lengths, real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
@@ -22,7 +22,7 @@ from transformer.models.bytenet_base import (
     initial_past_inputs,
     run_residual_sets,
 )
-from transformer.models.model import Cache, Inputs, Model, PyTree
+from transformer.models.model import Cache, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TRANSLATION, TaskInterface
 
@@ -132,9 +132,4 @@ def _to_length(x_BxTxF: Array, length: int) -> Array:
     return jnp.pad(x_BxTxF[:, :length], ((0, 0), (0, more), (0, 0)))
 
 
-def build(config: ByteNetConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `source` and `target` and a joint vocabulary; it has no attention."""
-    return Model(FunctionalModule(lambda builder: ByteNet(config, interface, builder), precision), ())
-
-
-FAMILY = ModelFamily(ByteNetConfig, build, frozenset({TRANSLATION}))
+FAMILY = ModelFamily(ByteNetConfig, ByteNet, frozenset({TRANSLATION}))

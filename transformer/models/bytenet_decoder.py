@@ -10,7 +10,7 @@ from transformer.config import PositiveInt, UserError
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.convolution import Padding
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision, unstack_layers
+from transformer.layers.functional_module import ParameterBuilder, unstack_layers
 from transformer.layers.initialization import InitializationRule
 from transformer.layers.sequence_lengths import read_prompts
 from transformer.models.bytenet_base import (
@@ -22,7 +22,7 @@ from transformer.models.bytenet_base import (
     initial_past_inputs,
     step_residual_sets,
 )
-from transformer.models.model import Cache, Inputs, Model, PyTree
+from transformer.models.model import Cache, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 
@@ -101,9 +101,4 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         )
 
 
-def build(config: ByteNetDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `tokens`; it has no attention."""
-    return Model(FunctionalModule(lambda builder: ByteNetDecoder(config, interface, builder), precision), ())
-
-
-FAMILY = ModelFamily(ByteNetDecoderConfig, build, frozenset({LANGUAGE_MODELING}))
+FAMILY = ModelFamily(ByteNetDecoderConfig, ByteNetDecoder, frozenset({LANGUAGE_MODELING}))

@@ -10,12 +10,12 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.sites import Site
 from transformer.config import Config, PositiveInt, Rate, UserError
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.image_grid_attention import GridSelfAttention
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterface
 
@@ -102,8 +102,8 @@ def site_name(stage: int) -> str:
     return f"stage_{stage}/self"
 
 
-def build(config: ConvolutionalClassifierConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for images of the task's size; without attention it has no maps.
+def attention_sites(config: ConvolutionalClassifierConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model, over grids of the task's images.
 
     Raises:
         UserError: If the strides before an attention do not divide the images.
@@ -115,8 +115,9 @@ def build(config: ConvolutionalClassifierConfig, interface: TaskInterface, preci
         part = dataclasses.replace(encoder, channels=encoder.channels[:until], strides=encoder.strides[:until])
         grid = part.axis(f"grid_{number}", height, width)
         sites.append(Site(site_name(number), grid, grid, layers=("0",), heads=("0",)))
-    functional = FunctionalModule(lambda builder: ConvolutionalClassifier(config, interface, builder), precision)
-    return Model(functional, tuple(sites))
+    return tuple(sites)
 
 
-FAMILY = ModelFamily(ConvolutionalClassifierConfig, build, frozenset({IMAGE_CLASSIFICATION}))
+FAMILY = ModelFamily(
+    ConvolutionalClassifierConfig, ConvolutionalClassifier, frozenset({IMAGE_CLASSIFICATION}), sites=attention_sites
+)

@@ -19,10 +19,8 @@ from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, ConvolutionWindow, Padding
 from transformer.layers.embedding import Embedding, LearnedPositions, padded_vocab_size
 from transformer.layers.functional_module import (
-    FunctionalModule,
     Module,
     ParameterBuilder,
-    Precision,
     bind_layer,
     scan_layers,
     unstack_layers,
@@ -31,9 +29,9 @@ from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import check_num_positions, real_lengths, real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Cache, ForwardPass, Inputs, Model, StatelessModule, split_key
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
+from transformer.models.task_interface import TRANSLATION, TaskInterface
 
 SITE = "decoder/attention"
 DOT_PRODUCT = AttentionSpec(scale=1.0)
@@ -403,17 +401,10 @@ def _layer_keys(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | No
     return None if key is None else jax.random.split(key, count)
 
 
-def build(config: ConvS2SConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `source` and `target` and a joint vocabulary.
-
-    Raises:
-        UserError: If the task's sources or targets are longer than `max_length`.
-    """
-    check_max_length(config.max_length, interface)
+def attention_sites(config: ConvS2SConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the decoder."""
     layers = tuple(map(str, range(config.decoder_layers)))
-    site = Site(SITE, Axis("target"), Axis("source"), layers, ("0",))
-    functional = FunctionalModule(lambda builder: ConvS2S(config, interface, builder), precision)
-    return Model(functional, (site,), config.max_length)
+    return (Site(SITE, Axis("target"), Axis("source"), layers, ("0",)),)
 
 
-FAMILY = ModelFamily(ConvS2SConfig, build, frozenset({TRANSLATION}))
+FAMILY = ModelFamily(ConvS2SConfig, ConvS2S, frozenset({TRANSLATION}), sites=attention_sites)

@@ -8,27 +8,25 @@ from jaxtyping import Array, Float, Int
 
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionCombination
-from transformer.attention.sites import Axis
+from transformer.attention.sites import Axis, Site
 from transformer.config import NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import read_prompts
 from transformer.layers.transformer_block import Block, outputs_of_each_layer, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
-from transformer.models.model import Aux, Cache, ForwardPass, Inputs, Model, split_key
-from transformer.models.model_family import ModelFamily
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, split_key
+from transformer.models.model_family import ModelFamily, hidden_for_next_tokens
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
     LANGUAGE_MODELING,
     TEXT_CLASSIFICATION,
     TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
     TaskInterface,
-    check_max_length,
-    predicts_next_tokens,
 )
 from transformer.models.transformer_base import (
     TokenDecoder,
@@ -187,27 +185,18 @@ class Decoder(TokenDecoder):
         return logits_RxV, cache, Aux(maps_of_stack(STACK, aux), {}, state)
 
 
-def build(config: DecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model of this config for a task.
-
-    Raises:
-        UserError: If the task's texts are longer than `max_length`.
-    """
-    check_max_length(config.max_length, interface)
+def attention_sites(config: DecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model."""
     tokens = Axis("tokens")
-    return Model(
-        functional=FunctionalModule(lambda builder: Decoder(config, interface, builder), precision),
-        sites=sites_of_stack(STACK, config, config.layers, tokens, tokens, causal=True),
-        max_length=config.max_length,
-        forward_methods=("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",),
-        width_ratio=config.width_ratio,
-    )
+    return sites_of_stack(STACK, config, config.layers, tokens, tokens, causal=True)
 
 
 FAMILY = ModelFamily(
     DecoderConfig,
-    build,
+    Decoder,
     frozenset({LANGUAGE_MODELING, TEXT_CLASSIFICATION, TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING}),
     sizes=sizes_of_family("decoder"),
     check_ring_attention_placement=check_ring_attention,
+    sites=attention_sites,
+    forward_methods=hidden_for_next_tokens,
 )

@@ -10,16 +10,16 @@ from jaxtyping import Array, Float
 
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.sites import Axis
+from transformer.attention.sites import Axis, Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.fine_tuning_heads import make_class_layer, make_head_layer
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.sequence_lengths import real_lengths
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
@@ -33,7 +33,6 @@ from transformer.models.task_interface import (
     TOKEN_CLASSIFICATION,
     TaskInterface,
     check_head,
-    check_max_length,
 )
 from transformer.models.transformer_base import (
     TokenModel,
@@ -240,14 +239,12 @@ class Encoder(TokenModel):
         return None if self.pad is None else real_lengths(tokens_BxT, self.pad)
 
 
-def build(config: EncoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model of this config for a task.
+def check_task(config: EncoderConfig, interface: TaskInterface) -> None:
+    """Check that the config has the head and the token types that a task needs.
 
     Raises:
-        UserError: If the task's texts are longer than `max_length`, or if the task needs a head or token types that the
-            config does not have.
+        UserError: If it does not.
     """
-    check_max_length(config.max_length, interface)
     possible = _HEADS_OF_OUTPUT.get(interface.output or "", tuple(EncoderHead))
     check_head(config.head, possible, interface, EncoderHead.MASKED)
     if interface.vocabularies.get("types", 2) > 2:
@@ -261,17 +258,17 @@ def build(config: EncoderConfig, interface: TaskInterface, precision: Precision)
             f"config.model.num_token_types={config.num_token_types} cannot tell texts apart, which config.task.{asks} "
             "needs: use config.model.num_token_types=2"
         )
+
+
+def attention_sites(config: EncoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model."""
     tokens = Axis("tokens")
-    return Model(
-        functional=FunctionalModule(lambda builder: Encoder(config, interface, builder), precision),
-        sites=sites_of_stack(STACK, config, config.layers, tokens, tokens),
-        max_length=config.max_length,
-    )
+    return sites_of_stack(STACK, config, config.layers, tokens, tokens)
 
 
 FAMILY = ModelFamily(
     EncoderConfig,
-    build,
+    Encoder,
     frozenset(
         {
             MASKED_LANGUAGE_MODELING,
@@ -286,4 +283,6 @@ FAMILY = ModelFamily(
     ),
     sizes=sizes_of_family("encoder"),
     check_ring_attention_placement=check_ring_attention,
+    sites=attention_sites,
+    check=check_task,
 )

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
-from transformer.attention.sites import Axis
+from transformer.attention.sites import Axis, Site
 from transformer.config import NumLayers, UserError
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import InitializationRule, deepnorm_encoder_decoder
 from transformer.layers.kv_cache import KeysAndValues
 from transformer.layers.sequence_lengths import check_num_positions, real_lengths, target_lengths
@@ -32,10 +32,10 @@ from transformer.layers.transformer_config import (
     WidthScale,
     check_ring_attention,
 )
-from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, Model, split_key
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
-from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
+from transformer.models.task_interface import TRANSLATION, TaskInterface
 from transformer.models.transformer_base import (
     TokenDecoder,
     capture_for_stack,
@@ -216,30 +216,22 @@ class EncoderDecoder(TokenDecoder):
         return logits_RxV, cache, Aux(maps_of_stack(DECODER, aux), {}, state)
 
 
-def build(config: EncoderDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model of this config for a task.
-
-    Raises:
-        UserError: If the task's longest source or target is longer than `max_length`.
-    """
-    check_max_length(config.max_length, interface)
+def attention_sites(config: EncoderDecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model."""
     # A target position reads one token and predicts the next: as a query it is known by the one that it
     # predicts, as a key by the one that it has read.
     source, target, target_input = Axis("source"), Axis("target"), Axis("target_input")
-    return Model(
-        functional=FunctionalModule(lambda builder: EncoderDecoder(config, interface, builder), precision),
-        sites=(
-            *sites_of_stack(ENCODER, config, config.encoder_layers, source, source),
-            *sites_of_stack(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),
-        ),
-        max_length=config.max_length,
+    return (
+        *sites_of_stack(ENCODER, config, config.encoder_layers, source, source),
+        *sites_of_stack(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),
     )
 
 
 FAMILY = ModelFamily(
     EncoderDecoderConfig,
-    build,
+    EncoderDecoder,
     frozenset({TRANSLATION}),
     sizes=sizes_of_family("encoder_decoder"),
     check_ring_attention_placement=check_ring_attention,
+    sites=attention_sites,
 )

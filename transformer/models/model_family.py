@@ -1,16 +1,25 @@
 """ModelFamily, which a model's module exports as FAMILY, and PublishedSize, a published model of a family."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from transformer.layers.functional_module import Precision
+from transformer.attention.sites import Site
+from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
 from transformer.logical_axes import Placement
 from transformer.models.model import Model
-from transformer.models.task_interface import InputSpec, Modality, Signature, TaskInterface
+from transformer.models.task_interface import (
+    InputSpec,
+    Modality,
+    Signature,
+    TaskInterface,
+    check_max_length,
+    predicts_next_tokens,
+)
 
 # The parts of transformer.layers.embedding_and_head, relative positions that all layers share, and maps of embeddings.
 TOKEN_EMBEDDING_PATTERNS = (
@@ -75,14 +84,48 @@ class PublishedSize:
         return rows, self.image_size, self.image_size, 3
 
 
+def no_attention(config: Any, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of a model without attention: none."""
+    return ()
+
+
+def fits_every_task(config: Any, interface: TaskInterface) -> None:
+    """Accept every task whose signature the family has."""
+
+
+def configured_max_length(config: Any) -> int | None:
+    """Return `config.max_length`, the number of positions; None for a config without it, or if it is 0."""
+    return getattr(config, "max_length", None) or None
+
+
+def unlimited_length(config: Any) -> None:
+    """Return the number of positions of a model of sequences of any length: None."""
+
+
+def forward_alone(interface: TaskInterface) -> tuple[str, ...]:
+    """Return the method that uses all parameters once in most families, `forward`."""
+    return ("forward",)
+
+
+def hidden_for_next_tokens(interface: TaskInterface) -> tuple[str, ...]:
+    """Return `hidden` for a task of next tokens, since `forward` of one that classifies too gives the classes alone."""
+    return ("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",)
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelFamily:
-    """A model family: its config, its builder and what it predicts; exported as FAMILY by the family's module.
+    """A model family: its config, its module and what it predicts; exported as FAMILY by the family's file.
 
     Attributes:
         config_class: The dataclass of its `config.model` section.
-        build: Makes the model from the config, the task's interface and the precision.
+        module: Its module, made from the config, the task's interface and a ParameterBuilder.
         signatures: The inputs and outputs that the family can be trained on.
+        sites: The attention sites of a config for a task; by default none. It raises UserError if it finds that the
+            task does not fit, such as images whose sides the strides do not divide.
+        check: Raises UserError if a config and a task do not fit, beyond their signature and length.
+        max_length: The number of positions of a config, which no sequence of a task may exceed; by default
+            `config.max_length` where it is given.
+        forward_methods: `Model.forward_methods` for a task; by default `forward`.
         logical_axes: Logical axes of its parameters that `transformer.logical_axes` does not know, each with the mesh
             axes along which it is sharded (none: replicated).
         sizes: Its published sizes by name, for the key `config.model.size`.
@@ -93,9 +136,33 @@ class ModelFamily:
     """
 
     config_class: type
-    build: Callable[[Any, TaskInterface, Precision], Model]
+    module: Callable[[Any, TaskInterface, ParameterBuilder], Module]
     signatures: frozenset[Signature] = frozenset()
+    sites: Callable[[Any, TaskInterface], tuple[Site, ...]] = no_attention
+    check: Callable[[Any, TaskInterface], None] = fits_every_task
+    max_length: Callable[[Any], int | None] = configured_max_length
+    forward_methods: Callable[[TaskInterface], tuple[str, ...]] = forward_alone
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, PublishedSize] = dataclasses.field(default_factory=dict)
     check_ring_attention_placement: Callable[[Any, Placement], None] | None = None
     embedding_patterns: tuple[str, ...] = TOKEN_EMBEDDING_PATTERNS
+
+    def build(self, config: Any, interface: TaskInterface, precision: Precision) -> Model:
+        """Build the model of a config for a task.
+
+        Raises:
+            UserError: If the config and the task do not fit, or if the task's sequences are longer than the model's
+                number of positions.
+        """
+        self.check(config, interface)
+        max_length = self.max_length(config)
+        if max_length is not None:
+            check_max_length(max_length, interface)
+        sites = self.sites(config, interface)  # which refuses some tasks that the module could not be made for
+        return Model(
+            functional=FunctionalModule(functools.partial(self.module, config, interface), precision),
+            sites=sites,
+            max_length=max_length,
+            forward_methods=self.forward_methods(interface),
+            width_ratio=getattr(config, "width_ratio", 1.0),
+        )

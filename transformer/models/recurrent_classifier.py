@@ -22,11 +22,11 @@ from transformer.config import Config, NonNegativeInt, NumLayers, PositiveInt, R
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig
 from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, StatelessModule, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TEXT_CLASSIFICATION, TaskInterface
 
@@ -176,13 +176,14 @@ def max_text_length(interface: TaskInterface) -> int:
     return interface.inputs["tokens"].shape[1]
 
 
-def build(config: RecurrentClassifierConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task of texts and classes; without pooling by attention it has no maps."""
-    sites: tuple[Site, ...] = ()
-    if config.pooling is Pooling.ATTENTION:
-        query, hops = Axis("class", AxisKind.SLOTS, num_positions=1), tuple(map(str, range(config.hops)))
-        sites = (Site(SITE, query, Axis("tokens"), layers=("0",), heads=hops),)
-    return Model(FunctionalModule(lambda builder: RecurrentClassifier(config, interface, builder), precision), sites)
+def attention_sites(config: RecurrentClassifierConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the model; none without pooling by attention."""
+    if config.pooling is not Pooling.ATTENTION:
+        return ()
+    query, hops = Axis("class", AxisKind.SLOTS, num_positions=1), tuple(map(str, range(config.hops)))
+    return (Site(SITE, query, Axis("tokens"), layers=("0",), heads=hops),)
 
 
-FAMILY = ModelFamily(RecurrentClassifierConfig, build, frozenset({TEXT_CLASSIFICATION}))
+FAMILY = ModelFamily(
+    RecurrentClassifierConfig, RecurrentClassifier, frozenset({TEXT_CLASSIFICATION}), sites=attention_sites
+)

@@ -18,20 +18,19 @@ from transformer.layers.attention_cell import scan_decoder_steps
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.embedding_and_head import ClassHead
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.layers.lstmn import LstmnLayer, StateHistory
 from transformer.layers.recurrent import CellKind, CellState, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import read_prompts, real_positions
-from transformer.models.model import Aux, Cache, ForwardPass, Inputs, Model, StatelessModule
-from transformer.models.model_family import ModelFamily
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, StatelessModule
+from transformer.models.model_family import ModelFamily, hidden_for_next_tokens
 from transformer.models.task_interface import (
     LANGUAGE_MODELING,
     TEXT_CLASSIFICATION,
     TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
     TaskInterface,
-    predicts_next_tokens,
 )
 
 SITE = "decoder/self"
@@ -240,21 +239,18 @@ def _layers(each: list[CapturedAttention | None]) -> CapturedAttention | None:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured) if captured else None
 
 
-def build(config: RecurrentDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `tokens`; with the memory `state` it has no maps."""
-    sites: tuple[Site, ...] = ()
-    if config.memory is RecurrentMemory.STATE_HISTORY:
-        layers = tuple(map(str, range(config.layers)))
-        sites = (Site(SITE, Axis("tokens"), Axis("tokens"), layers, ("0",), causal=True),)
-    return Model(
-        FunctionalModule(lambda builder: RecurrentDecoder(config, interface, builder), precision),
-        sites,
-        forward_methods=("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",),
-    )
+def attention_sites(config: RecurrentDecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the model; none with the memory `state`."""
+    if config.memory is not RecurrentMemory.STATE_HISTORY:
+        return ()
+    layers = tuple(map(str, range(config.layers)))
+    return (Site(SITE, Axis("tokens"), Axis("tokens"), layers, ("0",), causal=True),)
 
 
 FAMILY = ModelFamily(
     RecurrentDecoderConfig,
-    build,
+    RecurrentDecoder,
     frozenset({LANGUAGE_MODELING, TEXT_CLASSIFICATION, TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING}),
+    sites=attention_sites,
+    forward_methods=hidden_for_next_tokens,
 )

@@ -28,7 +28,7 @@ from transformer.layers.attention_cell import (
 )
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding, padded_vocab_size
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule, ScoreInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import (
@@ -40,7 +40,7 @@ from transformer.layers.recurrent import (
     SkipConnections,
 )
 from transformer.layers.sequence_lengths import real_lengths
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, PyTree
+from transformer.models.model import Aux, ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -54,7 +54,7 @@ from transformer.models.recurrent_attention_decoder_base import (
     sample_scheduled_sampling_mask,
     sample_soft_attention_examples,
 )
-from transformer.models.task_interface import TRANSLATION, TaskInterface, check_max_length
+from transformer.models.task_interface import TRANSLATION, TaskInterface
 
 
 class ContextVectorKind(enum.Enum):
@@ -672,25 +672,19 @@ def _divide_by_length(x: Array, lengths: Int[Array, " R"]) -> Array:
     return x / jnp.maximum(lengths, 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
 
 
-def build(config: RecurrentEncoderDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task with inputs `source` and `target` and a joint vocabulary.
-
-    Raises:
-        UserError: If `max_length` is set and the task's sources or targets are longer.
-    """
-    if config.max_length:
-        check_max_length(config.max_length, interface)
-    sites: tuple[Site, ...] = ()
-    if config.context_vector.attends:
-        values = MapValues.PROBABILITY
-        if config.attention_span is AttentionSpan.PREDICTIVE:
-            values = MapValues.REWEIGHTED
-        if config.normalizer in SAMPLING_NORMALIZERS:
-            values = MapValues.SAMPLE
-        heads = tuple(map(str, range(config.heads)))
-        sites = (Site(SITE, Axis("target"), Axis("source"), ("0",), heads, values=values),)
-    functional = FunctionalModule(lambda builder: RecurrentEncoderDecoder(config, interface, builder), precision)
-    return Model(functional, sites, config.max_length or None)
+def attention_sites(config: RecurrentEncoderDecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the decoder; none if its context vector is fixed."""
+    if not config.context_vector.attends:
+        return ()
+    values = MapValues.PROBABILITY
+    if config.attention_span is AttentionSpan.PREDICTIVE:
+        values = MapValues.REWEIGHTED
+    if config.normalizer in SAMPLING_NORMALIZERS:
+        values = MapValues.SAMPLE
+    heads = tuple(map(str, range(config.heads)))
+    return (Site(SITE, Axis("target"), Axis("source"), ("0",), heads, values=values),)
 
 
-FAMILY = ModelFamily(RecurrentEncoderDecoderConfig, build, frozenset({TRANSLATION}))
+FAMILY = ModelFamily(
+    RecurrentEncoderDecoderConfig, RecurrentEncoderDecoder, frozenset({TRANSLATION}), sites=attention_sites
+)

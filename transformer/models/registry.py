@@ -9,7 +9,7 @@ from transformer.models.model import Model
 from transformer.models.model_family import ModelFamily, PublishedSize
 from transformer.models.published_sizes import PUBLISHED_SIZES
 from transformer.models.task_interface import TaskInterface
-from transformer.module_registry import ModuleRegistry
+from transformer.system.module_registry import ModuleRegistry
 
 FAMILIES = ModuleRegistry("transformer.models", "FAMILY", ModelFamily, "config.model.family")
 

@@ -10,11 +10,11 @@ from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
-from transformer.attention.sites import Axis, AxisKind
+from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate
 from transformer.layers.embedding import LearnedPositions
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
 from transformer.layers.residual import NormPlacement
@@ -22,9 +22,9 @@ from transformer.layers.sequence_lengths import check_num_positions
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import TransformerConfig, block_config_from, check_ring_attention
 from transformer.logical_axes import Placement
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import VECTOR_REGRESSION, TaskInterface, check_max_length
+from transformer.models.task_interface import VECTOR_REGRESSION, TaskInterface
 from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
 
 STACK = "decoder"
@@ -104,19 +104,10 @@ class RegressionDecoder(BlockStacks):
         return self.head(self.norm(x_BxTxE)), Aux(maps_of_stack(STACK, aux), {}, state)
 
 
-def build(config: RegressionDecoderConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for a task's vectors.
-
-    Raises:
-        UserError: If the task's sequences are longer than `max_length`.
-    """
-    check_max_length(config.max_length, interface)
+def attention_sites(config: RegressionDecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model."""
     steps = Axis("steps", AxisKind.STEPS)
-    return Model(
-        FunctionalModule(functools.partial(RegressionDecoder, config, interface), precision),
-        sites_of_stack(STACK, config.blocks, config.layers, steps, steps, causal=True),
-        max_length=config.max_length,
-    )
+    return sites_of_stack(STACK, config.blocks, config.layers, steps, steps, causal=True)
 
 
 def check_ring_attention_placement(config: RegressionDecoderConfig, placement: Placement) -> None:
@@ -130,8 +121,9 @@ def check_ring_attention_placement(config: RegressionDecoderConfig, placement: P
 
 FAMILY = ModelFamily(
     RegressionDecoderConfig,
-    build,
+    RegressionDecoder,
     frozenset({VECTOR_REGRESSION}),
     check_ring_attention_placement=check_ring_attention_placement,
     embedding_patterns=("embed/*", "positions/*"),
+    sites=attention_sites,
 )

@@ -23,11 +23,11 @@ from transformer.layers.convolution import (
     ConvolutionWindow,
     Padding,
 )
-from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder, Precision
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.image_grid_attention import stack_layer_maps
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, ForwardPass, Inputs, Model
+from transformer.models.model import Aux, ForwardPass, Inputs
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION, TaskInterface
 
@@ -371,8 +371,8 @@ def image_grid_shape(length: int) -> tuple[int, int]:
     return rows, -(-length // rows)
 
 
-def build(config: SnailConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for episodes of the task's length; without attention blocks it has no maps.
+def attention_sites(config: SnailConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention site of the model, over episodes of the task's length; none without attention blocks.
 
     Raises:
         UserError: If the images are too small for the convolutions.
@@ -384,8 +384,7 @@ def build(config: SnailConfig, interface: TaskInterface, precision: Precision) -
     else:
         query = key = Axis("steps", AxisKind.STEPS)
     layers = tuple(map(str, range(config.count_attention_blocks())))
-    sites = (Site(SITE, query, key, layers, heads=("0",), causal=True),) if layers else ()
-    return Model(FunctionalModule(lambda builder: Snail(config, interface, builder), precision), sites)
+    return (Site(SITE, query, key, layers, heads=("0",), causal=True),) if layers else ()
 
 
-FAMILY = ModelFamily(SnailConfig, build, frozenset({FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION}))
+FAMILY = ModelFamily(SnailConfig, Snail, frozenset({FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION}), sites=attention_sites)

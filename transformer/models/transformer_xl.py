@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer.attention.positions import AttentionPosition
+from transformer.attention.sites import Site
 from transformer.config import NonNegativeInt, UserError
-from transformer.layers.functional_module import FunctionalModule, Precision
 from transformer.layers.segment_memory import (
     TOKENS,
     apply_block_with_memory,
@@ -19,9 +19,9 @@ from transformer.layers.segment_memory import (
 from transformer.layers.transformer_block import scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import SEGMENT_MODEL_POSITIONS, PositionEncoding, check_ring_attention
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface, check_max_length
+from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 from transformer.models.transformer_base import (
     capture_for_stack,
     causal_mask,
@@ -100,24 +100,15 @@ class TransformerXLDecoder(Decoder):
         )
 
 
-def build(config: TransformerXLConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model of this config for a task.
-
-    Raises:
-        UserError: If the task's texts are longer than `max_length`.
-    """
-    check_max_length(config.max_length, interface)
-    return Model(
-        functional=FunctionalModule(lambda builder: TransformerXLDecoder(config, interface, builder), precision),
-        sites=sites_of_stack(STACK, config, config.layers, TOKENS, TOKENS, causal=True),
-        max_length=config.max_length,
-        width_ratio=config.width_ratio,
-    )
+def attention_sites(config: TransformerXLConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model."""
+    return sites_of_stack(STACK, config, config.layers, TOKENS, TOKENS, causal=True)
 
 
 FAMILY = ModelFamily(
     TransformerXLConfig,
-    build,
+    TransformerXLDecoder,
     frozenset({LANGUAGE_MODELING}),
     check_ring_attention_placement=check_ring_attention,
+    sites=attention_sites,
 )

@@ -13,10 +13,10 @@ from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
-from transformer.attention.sites import Axis, AxisKind
+from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.grid_positions import GridPositionEmbeddings, GridPositionEncoding
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.linear import Linear
@@ -32,7 +32,7 @@ from transformer.layers.transformer_config import (
     check_ring_attention,
 )
 from transformer.logical_axes import Placement
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, split_key
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily, PublishedSize
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterface
 from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
@@ -205,16 +205,15 @@ class Vit(BlockStacks):
                 assert_never(self.pooling)
 
 
-def build(config: VitConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model for images of the task's size.
+def attention_sites(config: VitConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model, over the patches of the task's images.
 
     Raises:
         UserError: If the patch size does not divide the images.
     """
     _, height, width, _ = interface.inputs["image"].shape
     grid = config.grid(height, width)
-    sites = sites_of_stack(STACK, config.blocks, config.layers, grid, grid)
-    return Model(FunctionalModule(lambda builder: Vit(config, interface, builder), precision), sites)
+    return sites_of_stack(STACK, config.blocks, config.layers, grid, grid)
 
 
 def check_ring_attention_placement(config: VitConfig, placement: Placement) -> None:
@@ -263,9 +262,10 @@ SIZES = {
 
 FAMILY = ModelFamily(
     VitConfig,
-    build,
+    Vit,
     frozenset({IMAGE_CLASSIFICATION}),
     sizes=SIZES,
     check_ring_attention_placement=check_ring_attention_placement,
     embedding_patterns=("embed/*", "class_token", "distillation_token", "positions/*"),
+    sites=attention_sites,
 )

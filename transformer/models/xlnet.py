@@ -15,7 +15,7 @@ from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.fine_tuning_heads import last_state, make_class_layer, make_head_layer
-from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
+from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule, ParameterRole, deepnorm
 from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import (
@@ -44,8 +44,8 @@ from transformer.layers.two_stream_attention import (
     make_two_stream_block,
     two_stream_masks,
 )
-from transformer.models.model import Aux, ForwardPass, Inputs, Model, split_key
-from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
+from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily, unlimited_length
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
     EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES,
@@ -121,6 +121,11 @@ class XLNetConfig(TransformerConfig):
     memory_length: NonNegativeInt = 384
     relative_segments: bool = False
     head: XLNetHead = XLNetHead.PERMUTED
+
+    @property
+    def resolved_memory_length(self) -> int:
+        """The length of the memory: 0 in fine-tuned models, which read one text at a time."""
+        return self.memory_length if self.head is XLNetHead.PERMUTED else 0
 
     def _check(self) -> None:
         super()._check()
@@ -261,7 +266,7 @@ class XLNet(TokenModel):
             config.layers,
             functools.partial(
                 apply_two_stream_block,
-                memory_length=config.memory_length,
+                memory_length=config.resolved_memory_length,
                 masks=masks,
                 predicted_BxP=predicted_BxP,
                 relative_positions=self._kinds(inputs),
@@ -274,7 +279,7 @@ class XLNet(TokenModel):
             segment_memories=split_memory_by_layer(memory, len(config.window_pattern)),
         )
         maps, memories = zip(*outputs, strict=True)
-        extras = {"memory": stack_memory_of_layers(memories)} if config.memory_length else {}
+        extras = {"memory": stack_memory_of_layers(memories)} if config.resolved_memory_length else {}
         query = None if streams.query is None else self.norm(streams.query)
         return StreamStates(self.norm(streams.content), query), Aux(_maps_of(maps), extras, None)
 
@@ -310,32 +315,30 @@ def _maps_of(maps: tuple[StreamMaps, ...]) -> dict[str, CapturedAttention]:
     return {site: jax.tree.map(merge_periods_into_layers, *each) for site, each in of_sites if each[0] is not None}
 
 
-def build(config: XLNetConfig, interface: TaskInterface, precision: Precision) -> Model:
-    """Build the model of this config for a task; with relative positions, texts may have any length.
+def check_task(config: XLNetConfig, interface: TaskInterface) -> None:
+    """Check that the config has the head that a task needs, and the task sequences of XLNet.
 
     Raises:
-        UserError: If the task needs another head, or has sequences of another family.
+        UserError: If not.
     """
     check_head(config.head, (_HEAD_OF_OUTPUT.get(interface.output or "", config.head),), interface, XLNetHead.PERMUTED)
     if interface.vocabularies.get("types", 3) < 3:
         raise UserError(
             "config.model.family=xlnet reads classes from the last token: say config.task.sequence_format=xlnet"
         )
-    fine_tuned = config.head is not XLNetHead.PERMUTED
-    config = dataclasses.replace(config, memory_length=0) if fine_tuned else config
+
+
+def attention_sites(config: XLNetConfig, interface: TaskInterface) -> tuple[Site, ...]:
+    """Return the attention sites of the model: fine-tuned models have no query stream."""
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
-    keys = memory_key_axis(config.memory_length)
-    return Model(
-        functional=FunctionalModule(lambda builder: XLNet(config, interface, builder), precision),
-        sites=tuple(
-            Site(name, TOKENS, keys, layers, heads) for name in ((CONTENT,) if fine_tuned else (CONTENT, QUERY))
-        ),
-    )
+    keys = memory_key_axis(config.resolved_memory_length)
+    streams = (CONTENT, QUERY) if config.head is XLNetHead.PERMUTED else (CONTENT,)
+    return tuple(Site(stream, TOKENS, keys, layers, heads) for stream in streams)
 
 
 FAMILY = ModelFamily(
     XLNetConfig,
-    build,
+    XLNet,
     frozenset(
         {
             PERMUTATION_LANGUAGE_MODELING,
@@ -347,4 +350,7 @@ FAMILY = ModelFamily(
     sizes=sizes_of_family("xlnet"),
     check_ring_attention_placement=check_ring_attention,
     embedding_patterns=(*TOKEN_EMBEDDING_PATTERNS, "blank"),
+    sites=attention_sites,
+    check=check_task,
+    max_length=unlimited_length,
 )

@@ -1,8 +1,8 @@
 // Figures: one SVG each, drawn anew whenever a choice, the width or the color scheme changes. What can be read off a
 // figure are its stops: places with words, reached with the pointer or with the arrow keys.
 
-import { createHtml, createSvg, hideTooltip, setAttributes, showTooltip, smallButton } from "./dom.js";
-import { saveFigure } from "./figure_export.js";
+import { createHtml, createSvg, exportDefaults, hideTooltip, setAttributes, showTooltip, smallButton } from "./dom.js";
+import { downloadCsv, downloadDrawing, standaloneSvg } from "./figure_export.js";
 import { PLOT_MARGIN } from "./scales.js";
 
 /** @import { Figure, FigureOptions, Stop } from "./types.js" */
@@ -39,6 +39,17 @@ export function addFigure(place, { id, title, note = "", legend = null, table = 
   figures.push(figure);
   addFigureListeners(figure);
   return figure;
+}
+
+/**
+ * @param {Figure} figure
+ * @param {string} kind
+ */
+function saveFigure(figure, kind) {
+  const { id, title, svg, file = id, legend = exportDefaults.legend() } = figure;
+  if (kind === "csv") return downloadCsv(figure.table?.() ?? [], [file]);
+  highlightStop(figure, null);
+  return downloadDrawing(standaloneSvg(svg, { title, words: exportDefaults.words, legend }).drawing, [file], kind);
 }
 
 /**

@@ -2,11 +2,10 @@
 
 import { themeColor } from "./color_scale.js";
 import { context2d, createHtml, createSvg, exportDefaults, setAttributes } from "./dom.js";
-import { highlightStop } from "./figure.js";
 import { showInvisible, truncate } from "./formatting.js";
 import { labelWidth, legendKeyParts, svgText, xmlText } from "./markers_and_legends.js";
 
-/** @import { CellValue, Figure, SeriesStyle } from "./types.js" */
+/** @import { CellValue, SeriesStyle } from "./types.js" */
 
 // What a drawing takes from the style of the page, so that it looks alike alone.
 const INLINED_STYLES = [
@@ -31,17 +30,6 @@ export function downloadBlob(blob, parts, kind) {
   link.click();
   // The browser reads the file a moment later.
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-/**
- * @param {Figure} figure
- * @param {string} kind
- */
-export function saveFigure(figure, kind) {
-  const { id, title, svg, file = id, legend = exportDefaults.legend() } = figure;
-  if (kind === "csv") return downloadCsv(figure.table?.() ?? [], [file]);
-  highlightStop(figure, null);
-  return downloadDrawing(standaloneSvg(svg, { title, words: exportDefaults.words, legend }).drawing, [file], kind);
 }
 
 /**

@@ -50,13 +50,13 @@ def _read(path: str) -> str:
 
 
 def _add_module(path: str, modules: dict[str, str]) -> None:
-    """Add a module to `modules`, a map from path to text, after those that it imports; imports may be cyclic."""
+    """Add a module to `modules`, a map from path to text, after those that it imports."""
     if path in modules:
         return
-    text = modules[path] = _read(path)
+    text = _read(path)
     for specifier in _IMPORT.findall(text):
         _add_module(posixpath.normpath(posixpath.join(posixpath.dirname(path), specifier)), modules)
-    modules[path] = modules.pop(path)  # behind its imports
+    modules[path] = text
 
 
 def with_shared_styles(own: str = "") -> str:

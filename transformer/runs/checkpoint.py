@@ -21,7 +21,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.config import UserError
-from transformer.json_reading import read_dataclass, read_regular_file
 from transformer.runs.array_digests import find_mismatched_arrays
 from transformer.runs.checkpoint_files import (
     LeafShape,
@@ -45,6 +44,7 @@ from transformer.runs.exceptions import RunFailed
 from transformer.runs.jsonl_reading import StepNumber
 from transformer.runs.preemption import mark_save_end, mark_save_start, wait_for_save
 from transformer.storage.disk import REMOVED_SUFFIX
+from transformer.storage.json_reading import read_dataclass, read_regular_file
 from transformer.storage.paths import parse_path, storage_of
 
 PyTree = Any

@@ -19,8 +19,8 @@ import tensorstore
 from etils.epath import gpath
 
 from transformer.config import MatchesPattern, Range, UserError, shorten_value
-from transformer.json_reading import MAX_BYTES, parse_dataclass, parse_json, read_json_object
 from transformer.runs.array_digests import Digest, compute_digests, compute_local_digests
+from transformer.storage.json_reading import MAX_BYTES, parse_dataclass, parse_json, read_json_object
 from transformer.storage.paths import storage_of
 
 PyTree = Any

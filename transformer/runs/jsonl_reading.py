@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from transformer.config import MatchesPattern, Range, Sha256, UserError
-from transformer.json_reading import open_regular_file, parse_json, read_regular_file, refuse_repeated_keys
+from transformer.storage.json_reading import open_regular_file, parse_json, read_regular_file, refuse_repeated_keys
 from transformer.storage.paths import parse_path
 
 _TAIL = 1 << 16  # bytes that hold the last reports of a run

@@ -18,16 +18,16 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from transformer.command_invocation import shell_command
 from transformer.config import NonNegativeInt, Range, UserError, flatten_config
-from transformer.json_reading import parse_dataclass, read_json, read_regular_file
 from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
 from transformer.runs.processor import describe_processor
+from transformer.runs.trust import remember_config
 from transformer.storage.disk_errors import refuse_unusable_storage
+from transformer.storage.json_reading import parse_dataclass, read_json, read_regular_file
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import AppendOnlyFile, DirectoryLost
-from transformer.trust import remember_config
+from transformer.system.command_invocation import shell_command
 
 _CONFIG = "config.json"
 _FILE_SUFFIXES = (".json", ".jsonl", ".txt", ".html", ".csv")  # of names that are no folder's

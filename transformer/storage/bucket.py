@@ -16,7 +16,6 @@ from typing import Any
 import fsspec
 from etils.epath import gpath
 
-from transformer.private_folders import private_folder
 from transformer.storage.disk import AppendOnlyDiskFile, DiskStorage
 from transformer.storage.gcs_objects import (
     ABSENT_GENERATION,
@@ -29,6 +28,7 @@ from transformer.storage.gcs_objects import (
 )
 from transformer.storage.lease import check_lease, check_lease_in_bucket, find_lease, hold_lease
 from transformer.storage.storage import DirectoryLost, FileVersion
+from transformer.system.private_folders import private_folder
 
 SYNC_SECONDS = 10.0  # seconds between two looks for what has changed
 SYNC_TIME_FRACTION = 0.05  # of the time that sending it may take

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
-from transformer.json_reading import open_regular_file
 from transformer.storage.disk_errors import add_filename
+from transformer.storage.json_reading import open_regular_file
 from transformer.storage.storage import DirectoryInUse, DirectoryLost, FileVersion
 
 REMOVED_SUFFIX = ".removed"  # ends the name of a folder that is being removed

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from transformer.config import Range, UserError
-from transformer.json_reading import parse_dataclass, parse_json
 from transformer.storage.gcs_objects import ABSENT_GENERATION, blob_at, object_key, translate_gcs_errors
+from transformer.storage.json_reading import parse_dataclass, parse_json
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
 
 LEASE_SECONDS = 60.0  # that a holder which died keeps its directory

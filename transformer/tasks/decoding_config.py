@@ -17,7 +17,7 @@ from transformer.config import (
 )
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.constraints import Constraints
-from transformer.decoding.generate import DecodingStrategy
+from transformer.decoding.generation import DecodingStrategy
 from transformer.decoding.greedy import GreedySearch
 from transformer.decoding.sampling import Sampling
 from transformer.decoding.stop_sequences import build_stop_table

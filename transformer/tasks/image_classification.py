@@ -35,8 +35,8 @@ from transformer.data.images import (
     Normalization,
     shuffle_patches,
 )
-from transformer.json_reading import read_regular_file
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
+from transformer.storage.json_reading import read_regular_file
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (
     BaseTask,

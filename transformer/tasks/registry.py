@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError, from_config
-from transformer.module_registry import ModuleRegistry
 from transformer.storage.paths import check_data_dir
+from transformer.system.module_registry import ModuleRegistry
 from transformer.tasks.task import Task, TaskSpec
 
 TASKS = ModuleRegistry("transformer.tasks", "TASK", TaskSpec, "config.task.name")

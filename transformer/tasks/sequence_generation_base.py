@@ -14,7 +14,7 @@ from transformer.attention.sites import Site, sites_between
 from transformer.config import UserError
 from transformer.data.images import unscale_pixels
 from transformer.decoding.constraints import Constraints
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_CAPTIONING, InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import TARGET_OVER_GRID

@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -25,7 +24,7 @@ from transformer.data.datasets.text import open_text_dataset
 from transformer.data.labeled_text_batches import TokenTypeRule
 from transformer.data.text_batches import join_documents
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import count_special_tokens, has_tokenizer
+from transformer.data.tokenizers.tokenizer import count_special_tokens, has_tokenizer, note_special_token_counts
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
@@ -184,14 +183,7 @@ def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str], directory
     """
     if (directory / "checkpoints").exists():
         return
-    counts = count_special_tokens(tokenizer, texts)
-    if counts:
-        names = ", ".join(f"{name} {count:,} times" for name, count in list(counts.items())[:5])
-        print(
-            f"the training text has {names}: these are read as plain characters, not as special tokens",
-            file=sys.stderr,
-            flush=True,
-        )
+    note_special_token_counts(count_special_tokens(tokenizer, texts), "the training text")
 
 
 def _train(

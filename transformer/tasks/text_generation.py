@@ -12,7 +12,7 @@ from jaxtyping import Array
 from transformer.config import UserError
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.constraints import Prompt
-from transformer.decoding.generate import DecodedSequences, SpecialTokens, generate
+from transformer.decoding.generation import DecodedSequences, SpecialTokens, generate
 from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
 from transformer.tasks.decoding_config import DecodingConfig

@@ -16,7 +16,7 @@ from transformer.data.datasets.local_files import BY_CONTENT
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.translation import SentencePair, is_pair_files
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
 from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels

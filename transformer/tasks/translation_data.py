@@ -94,7 +94,7 @@ class TranslationConfig(Config, path="config.task"):
         test_split: The name of the split that is evaluated at the end.
         num_beams: The beam size of evaluations; 1 is greedy decoding.
         length_penalty: The exponent of the length penalty (Wu et al. 2016, section 7).
-        coverage_penalty: The weight of the coverage penalty (Wu et al. 2016, section 7; transformer.decoding.generate).
+        coverage_penalty: The weight of the coverage penalty (Wu et al. 2016, section 7).
         replace_unknown: What replaces the unknown words of a translation, for a tokenizer of words and a model with
             attention of target over source.
         unknown_dictionary: The dictionary of replace_unknown=dictionary, a .tsv file with "source<TAB>target" in each

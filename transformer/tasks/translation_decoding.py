@@ -13,7 +13,7 @@ from transformer.config import UserError
 from transformer.data.batches import BucketedPairBatches
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.decoding.generate import CoveragePenalty, DecodedSequences, SpecialTokens, generate
+from transformer.decoding.generation import CoveragePenalty, DecodedSequences, SpecialTokens, generate
 from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
 from transformer.tasks.base_task import check_text_length

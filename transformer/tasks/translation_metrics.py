@@ -16,7 +16,7 @@ from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import DecodingStrategy, SpecialTokens, generate
+from transformer.decoding.generation import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView

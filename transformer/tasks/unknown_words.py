@@ -48,7 +48,7 @@ class UnknownWordReplacer:
         """Return the source position of the word that has the largest attention weight at each step of a translation.
 
         The attention is that of teacher forcing with the translation itself, which is that of decoding whatever the
-        strategy, and the mean over all layers and heads, as in `transformer.decoding.generate.CoveragePenalty`. The
+        strategy, and the mean over all layers and heads, as in `transformer.decoding.generation.CoveragePenalty`. The
         end token and a language tag are no words.
 
         Args:

@@ -14,9 +14,9 @@ import numpy as np
 from transformer.config import PositiveInt, UserError
 from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.load import tokenizer_digests
-from transformer.json_reading import parse_dataclass
 from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.run_directory import RunDirectory, flatten_to_json
+from transformer.storage.json_reading import parse_dataclass
 from transformer.training.build import TrainingComponents
 from transformer.training.checked_batches import BatchRange
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config

@@ -113,7 +113,7 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
     """Check a nested config and fill in its defaults.
 
     A family or task given by a dotted path is imported, which runs its code; check recorded configs of others with
-    `transformer.trust.check_trusted` first.
+    `transformer.runs.trust.check_trusted` first.
 
     Args:
         values: The config as nested mappings, as in config.json.

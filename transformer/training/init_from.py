@@ -14,18 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.command_invocation import shell_command
 from transformer.config import Config, UserError, from_config, suggest_nearest
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
-from transformer.json_reading import read_json_object
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, find_non_finite, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, LeafShape
 from transformer.runs.distributed import is_primary
 from transformer.runs.run_directory import RunDirectory, check_regular_files
+from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import parse_path, storage_of
+from transformer.system.command_invocation import shell_command
 from transformer.training.entry_names import NameMatch, match_classes, match_tokens
 from transformer.training.init_plan import ArrayInfo, InitPlan, parse_init_rule, plan_parameters
 from transformer.training.partitioning import is_axis_names

@@ -10,23 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.command_invocation import shell_command
 from transformer.config import NonNegativeInt, UserError, to_config
 from transformer.data.batches import BatchSource
-from transformer.json_reading import parse_dataclass, read_json_object
 from transformer.models.model import leaves_by_path
 from transformer.runs.distributed import is_primary, run_on_primary
 from transformer.runs.exceptions import NonFiniteError, RunFailed
 from transformer.runs.jsonl_reading import StepNumber
 from transformer.runs.run_directory import RunDirectory, write_json
+from transformer.runs.trust import trust_flags
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
+from transformer.storage.json_reading import parse_dataclass, read_json_object
 from transformer.storage.paths import storage_of
+from transformer.system.command_invocation import shell_command
 from transformer.training.build import TrainingComponents
 from transformer.training.checked_batches import BatchRange, CheckedBatches, InvalidBatch, batch_number, merge_ranges
 from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 from transformer.training.update_guard import TrainingDiverged
-from transformer.trust import trust_flags
 
 
 class RollbackRequest(NamedTuple):

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer.command_invocation import shell_command
 from transformer.config import UserError
 from transformer.costs.model_sizes import count_active_parameters
 from transformer.data.datasets.tfds_preparation import restrict_downloads
@@ -22,6 +21,8 @@ from transformer.models.model import PyTree, find_non_finite, leaves_by_path, re
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
+from transformer.runs.trust import check_trusted, trust_flags
+from transformer.system.command_invocation import shell_command
 from transformer.tasks import registry as tasks
 from transformer.tasks.sequence_generation_base import SymbolSequenceTask
 from transformer.tasks.synthetic_data import abstract_batch
@@ -38,7 +39,6 @@ from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.parameter_averages import init_average
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import PARAMS, STATE, TrainState
-from transformer.trust import check_trusted, trust_flags
 
 LoadedRun = tuple[ExperimentConfig, TrainingComponents, TrainState]
 
@@ -133,7 +133,7 @@ def open_run(
     Args:
         workdir: The run directory.
         trusted: Dotted paths of code, and names of files outside of the run, that its config may name
-            (transformer.trust).
+            (transformer.runs.trust).
         task_changes: Fields of the task's config to replace, such as how it decodes.
 
     Raises:

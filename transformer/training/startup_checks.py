@@ -290,16 +290,16 @@ def _check_loss(objective: Objective, value: Any, aux: LossAux, abstract: TrainS
 
 
 def _check_evaluations(model: Model, task: Task, abstract: TrainState) -> None:
-    traced: set[int] = set()
+    traced: set[Any] = set()  # by equality: two accesses of one method are two objects
     for evaluation in task.evaluations:
         if evaluation.parameters not in ("raw", *abstract.averages):
             raise UserError(
                 f"the evaluation {evaluation.split}/{evaluation.name} is of the average {evaluation.parameters!r}, "
                 f"which this run does not keep: say raw{''.join(f' or {name}' for name in abstract.averages)}"
             )
-        if not evaluation.applies(model.sites) or id(evaluation.step) in traced or not len(evaluation.batches):
+        if not evaluation.applies(model.sites) or evaluation.step in traced or not len(evaluation.batches):
             continue
-        traced.add(id(evaluation.step))
+        traced.add(evaluation.step)
 
         def measure(state: TrainState, batch: Batch, evaluation: Evaluation = evaluation) -> Any:
             view = evaluation_view(model, state, evaluation.parameters)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,19 +61,9 @@ from transformer.training.writers.writer import MultiWriter, NullWriter, Writer
 BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compiles
 
 
-class RunOutcome(NamedTuple):
-    """How a run ended.
-
-    Attributes:
-        diverged_step: The step at which it diverged; None if it is complete.
-    """
-
-    diverged_step: int | None
-
-
 def train_vmapped(
     experiments: Sequence[ExperimentConfig], workdirs: Sequence[Path], also: Sequence[Writer] = ()
-) -> list[RunOutcome]:
+) -> list[int | None]:
     """Train several runs in one program, or resume them.
 
     They resume at the latest step of which all have a checkpoint; later checkpoints are saved again. Runs that are
@@ -85,24 +75,25 @@ def train_vmapped(
         also: For each run a writer that is called after its own; none by default.
 
     Returns:
-        How each run ended.
+        The step at which each run diverged; None for a run that is complete.
 
     Raises:
         UserError: If the experiments need different programs, batches of two seeds differ in shape, there are several
-            devices or processes, or a run cannot be trained (`transformer.training.train.train`).
+            devices or processes, or a run cannot be trained (`transformer.training.driver.train`).
     """
     _check_one_program(experiments, workdirs)
     # With two checkpoints each, all have one of the same step whenever the process is killed.
     check = functools.partial(_check_batches, experiments)
     with set_up_runs(experiments, workdirs, min_checkpoints=2, check=check) as (components, runs):
-        ends = [RunOutcome(each.directory.facts().get("diverged_at")) for each in runs]
-        left = [each.latest != each.experiment.run.steps for each in runs]
-        going = [n for n, end in enumerate(ends) if end.diverged_step is None and left[n]]
-        if going:
-            writers = [also[number] for number in going] if also else [NullWriter()] * len(going)
-            ends_of_going = _train_runs([runs[number] for number in going], components, writers)
-            ends = [dict(zip(going, ends_of_going, strict=True)).get(n, end) for n, end in enumerate(ends)]
-    return ends
+        diverged_at: list[int | None] = [run.directory.facts().get("diverged_at") for run in runs]
+        complete = [run.latest == run.experiment.run.steps for run in runs]
+        unfinished = [n for n, step in enumerate(diverged_at) if step is None and not complete[n]]
+        if unfinished:
+            writers = [also[number] for number in unfinished] if also else [NullWriter()] * len(unfinished)
+            ends = _train_runs([runs[number] for number in unfinished], components, writers)
+            for number, step in zip(unfinished, ends, strict=True):
+                diverged_at[number] = step
+    return diverged_at
 
 
 def measure_vmap_speedup(
@@ -307,7 +298,7 @@ def _compile_vmapped_step(experiment: ExperimentConfig, components: TrainingComp
 
 def _train_runs(
     runs: Sequence[TrainingRun], components: TrainingComponents, also: Sequence[Writer]
-) -> list[RunOutcome]:
+) -> list[int | None]:
     first = runs[0].experiment
     steps = first.run.steps
     start, resumed = resume_runs_together(runs, components)
@@ -327,10 +318,10 @@ def _train_runs(
         for run, run_extents in zip(runs, extents, strict=True)
     ]
     savers = [CheckpointSaver(run, components.placement, files) for run, files in zip(runs, records, strict=True)]
-    ends = [RunOutcome(None)] * len(runs)
+    diverged_at: list[int | None] = [None] * len(runs)
 
     def end(number: int, why: TrainingDiverged | NonFiniteError) -> None:
-        ends[number] = RunOutcome(why.step)
+        diverged_at[number] = why.step
         _record_divergence(runs[number], why, components)
         writers.stop(number)
         if not writers.active_runs:
@@ -378,7 +369,7 @@ def _train_runs(
                 peak_flops(list(components.placement.mesh.devices.flat)),
             ),
         )
-    return ends
+    return diverged_at
 
 
 def _begin_run(run: TrainingRun, components: TrainingComponents, *, aloud: bool) -> TrainState:

@@ -66,9 +66,9 @@ def test_evaluations_are_of_all_dimensions_and_measure_what_is_answered(task: Li
     ]
     assert all((batch["vectors"][:, ::2, :3] != 0).all() for batch in evaluation.batches)
     view = of_model(lambda vectors: vectors[..., :1] * 0)
-    answers = jax.jit(lambda batch: evaluation.step(view, batch, None)[1]["answers"])
+    answers = jax.jit(lambda batch: evaluation.step(view, batch, None)[1]["predictions"])
     rows = [np.asarray(answers(batch)) for batch in evaluation.batches]
-    scalars = evaluation.finish({}, {"answers": np.concatenate(rows)}).scalars
+    scalars = evaluation.finish({}, {"predictions": np.concatenate(rows)}).scalars
     assert set(scalars) == {
         *(
             f"{name}_{known}"

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.neural_turing_machine import lstm_controller as controller_only
 from experiments.neural_turing_machine.lstm_controller import LSTMControllerConfig
-from experiments.neural_turing_machine.ntm import NTM, READ, WRITE, ControllerKind, MemoryInit, NTMConfig, build
+from experiments.neural_turing_machine.ntm import FAMILY, NTM, READ, WRITE, ControllerKind, MemoryInit, NTMConfig
 from tests import programs
 from tests.gradients import check_gradient
 from tests.oracles import neural_turing_machine as oracle
@@ -63,7 +63,7 @@ def machine(config: NTMConfig) -> oracle.Machine:
 @functools.cache
 def model_of(config: NTMConfig) -> Model:
     with jax.enable_x64(True):
-        return build(config, INTERFACE, Precision("float64", "float64"))
+        return FAMILY.build(config, INTERFACE, Precision("float64", "float64"))
 
 
 def random_params(model: Model, scale: float = 1.0) -> Any:
@@ -185,7 +185,7 @@ def of_the_copy_task(rows: int = 1, steps: int = 41) -> TaskInterface:
     ids=["feed_forward", "lstm", "several heads"],
 )
 def test_parameters_are_as_many_as_the_formula_says(config: NTMConfig, published: int | None) -> None:
-    model = build(config, of_the_copy_task(), Precision())
+    model = FAMILY.build(config, of_the_copy_task(), Precision())
     count = count_parameters(model.functional.shapes())
     assert count == expected_count(config, 9, 8)
     assert published in (None, count)
@@ -194,7 +194,7 @@ def test_parameters_are_as_many_as_the_formula_says(config: NTMConfig, published
 def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     config = LSTMControllerConfig(CellKind.LSTM, width=4, layers=2)
     with jax.enable_x64(True):
-        model = controller_only.build(config, INTERFACE, Precision("float64", "float64"))
+        model = controller_only.FAMILY.build(config, INTERFACE, Precision("float64", "float64"))
         params, inputs = random_params(model), given()
         logits, aux = programs.apply(model, Variables(params, {}), inputs, train=False)
     hidden, _ = recurrent.stack(
@@ -204,7 +204,7 @@ def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     assert model.sites == ()
     assert aux.maps == {}
     # The public reproduction of the paper's LSTM has a second bias for each of its 3 x 4 x 256 gates.
-    whole = controller_only.build(LSTMControllerConfig(), of_the_copy_task(), Precision())
+    whole = controller_only.FAMILY.build(LSTMControllerConfig(), of_the_copy_task(), Precision())
     assert count_parameters(whole.functional.shapes()) == 1_328_136 - 3 * 4 * 256
 
 
@@ -220,8 +220,8 @@ def test_the_baseline_is_a_stack_and_a_linear_map() -> None:
     ids=["feed_forward", "lstm", "baseline"],
 )
 def test_flops_are_those_of_its_formula(config: Any, expected: int, again: int) -> None:
-    make = build if isinstance(config, NTMConfig) else controller_only.build
-    model = make(config, INTERFACE, Precision())
+    family = FAMILY if isinstance(config, NTMConfig) else controller_only.FAMILY
+    model = family.build(config, INTERFACE, Precision())
     assert forward_flops(model, given()) == expected
     assert recomputed_flops(model, given()) == again
 

@@ -34,7 +34,9 @@ def test_a_cloud_has_its_points_and_zeros_behind_them() -> None:
 def test_a_cloud_is_titled_by_its_own_digit_and_its_points_by_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     task = PointClouds(PointCloudsConfig(min_points=1, max_points=2, batch_size=2, num_eval_examples=2))
     points = np.float32([[[0.25, 0.5], [1, 0]], [[0.75, 0.125], [0, 0]]])
-    monkeypatch.setattr(task, "_shown", {"points": points, "lengths": np.array([2, 1]), "labels": np.array([3, 7])})
+    monkeypatch.setattr(
+        task, "probe_examples", {"points": points, "lengths": np.array([2, 1]), "labels": np.array([3, 7])}
+    )
     labels = task.axis_labels(())
     assert labels.titles == ("3 of 2 points", "7 of 1 points")
     assert labels.tokens["points"] == (("0.25, 0.50", "1.00, 0.00"), ("0.75, 0.12",))

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from transformer.benchmarks.programs.decoder_training_step import build_decoder
 from transformer.benchmarks.programs.program_main import program_main
 from transformer.decoding.beam import BeamSearch
-from transformer.decoding.generate import DecodingStrategy, SpecialTokens, generate
+from transformer.decoding.generation import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.models.model import Variables, count_parameters
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 
 from transformer.benchmarks.programs.decoder_training_step import build_decoder
 from transformer.benchmarks.programs.program_main import program_main
-from transformer.decoding.generate import SpecialTokens, generate
+from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.models.model import Model, Variables, count_parameters
 

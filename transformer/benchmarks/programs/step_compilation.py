@@ -47,7 +47,7 @@ def _compile_peer(
 def _compile_config(
     get_config: Callable[[], Any], changes: Mapping[str, Any], topology: str
 ) -> tuple["CompiledProgram", float]:
-    from transformer.costs.pods.aot_compile import compile_ahead_of_time
+    from transformer.aot.aot_compile import compile_ahead_of_time
     from transformer.training.config import resolve_config
 
     config = get_config()

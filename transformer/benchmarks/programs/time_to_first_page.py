@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.benchmarks.programs.program_main import program_main
-from transformer.command_invocation import subprocess_command
+from transformer.system.command_invocation import subprocess_command
 
 # A config file for the command, which takes no values.
 _CONFIG = """import json

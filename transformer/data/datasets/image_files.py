@@ -29,7 +29,7 @@ from transformer.data.datasets.local_files import (
 )
 from transformer.data.images import LabeledImages
 from transformer.data.png import SIGNATURE
-from transformer.json_reading import read_regular_file
+from transformer.storage.json_reading import read_regular_file
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ENDINGS = (".jpg", ".jpeg", ".png")

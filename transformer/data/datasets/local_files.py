@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from transformer.config import UserError
 from transformer.data.datasets.split_overlap import normalize_text
-from transformer.json_reading import parse_json, read_regular_file, require_object
-from transformer.line_splitting import split_lines
-from transformer.terminal import escape_control_characters
+from transformer.data.line_splitting import split_lines
+from transformer.storage.json_reading import parse_json, read_regular_file, require_object
+from transformer.system.terminal import escape_control_characters
 
 SPLITS = ("train", "validation", "test")
 # Of twenty parts of the examples, one is for validation and one for test.

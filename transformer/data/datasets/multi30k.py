@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 
 from transformer.config import UserError
-from transformer.line_splitting import split_lines
+from transformer.data.line_splitting import split_lines
 
 FILES = {
     "train": "train",

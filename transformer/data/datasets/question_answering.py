@@ -18,7 +18,7 @@ from transformer.data.datasets.local_files import (
 from transformer.data.datasets.synthetic_fine_tuning import sample_splits
 from transformer.data.datasets.synthetic_questions import sample_question
 from transformer.data.extractive_questions import Answer, ExtractiveQuestion
-from transformer.json_reading import parse_json, require_object
+from transformer.storage.json_reading import parse_json, require_object
 
 ENDINGS = (".json", ".jsonl")
 # The fraction of questions that have an answer, by data set.

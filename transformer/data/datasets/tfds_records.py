@@ -15,8 +15,8 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_hidden
-from transformer.json_reading import read_json_object
-from transformer.line_splitting import split_lines
+from transformer.data.line_splitting import split_lines
+from transformer.storage.json_reading import read_json_object
 
 INFO = "dataset_info.json"
 """The file by which a folder is recognized as a prepared TFDS data set."""

@@ -15,7 +15,7 @@ from transformer.data.datasets.local_files import (
 from transformer.data.datasets.synthetic_entities import LABELS, sample_entities
 from transformer.data.datasets.synthetic_fine_tuning import sample_splits
 from transformer.data.labeled_words import LabeledWords
-from transformer.line_splitting import split_lines
+from transformer.data.line_splitting import split_lines
 
 GENERATED = "grammar/entities"
 ENDINGS = (".conll", ".txt")

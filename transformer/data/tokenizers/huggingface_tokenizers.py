@@ -9,11 +9,11 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer.config import UserError
+from transformer.data.line_splitting import split_lines
 from transformer.data.tokenizers.checked_backend import library_errors, parse_backend, without_stderr
 from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
-from transformer.json_reading import read_json_object, read_regular_file
-from transformer.line_splitting import split_lines
+from transformer.storage.json_reading import read_json_object, read_regular_file
 
 _END_OF_TEXT = "<|endoftext|>"
 _BERT = {"pad": "[PAD]", "begin": "[CLS]", "end": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"}

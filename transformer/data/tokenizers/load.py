@@ -7,7 +7,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers.checked_backend import parse_backend
 from transformer.data.tokenizers.marian import MarianTokenizer
 from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, has_tokenizer
-from transformer.json_reading import read_dataclass, read_regular_file
+from transformer.storage.json_reading import read_dataclass, read_regular_file
 from transformer.storage.paths import storage_of
 
 type AnyTokenizer = Tokenizer | MarianTokenizer

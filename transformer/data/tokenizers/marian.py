@@ -20,7 +20,7 @@ from transformer.data.tokenizers.tokenizer import (
     special_token_ids_by_role,
     trim_at_end_token,
 )
-from transformer.json_reading import read_json_object
+from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import storage_of
 
 _SOURCE, _TARGET, _VOCABULARY = "source.spm", "target.spm", "vocab.json"

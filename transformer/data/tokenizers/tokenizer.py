@@ -465,15 +465,28 @@ def save_special_token_roles(directory: Path, roles: dict) -> None:
 
 def count_special_tokens(tokenizer: Any, texts: Iterable[str]) -> dict[str, int]:
     """Count how often texts have the characters of each special token, which are not read as that token."""
-    numbers = sorted(tokenizer.special_ids)
-    names = [name for name in dict.fromkeys(tokenizer.pieces(numbers)) if name]
-    if not names:
-        return {}
-    expression = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    pattern = special_token_pattern(tokenizer)
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(expression.findall(text))
+        counts.update(pattern.findall(text))
     return dict(counts.most_common())
+
+
+def special_token_pattern(tokenizer: Any) -> re.Pattern[str]:
+    """Return the pattern of the characters of any special token, the longest first; it matches nothing without one."""
+    names = {name for name in tokenizer.pieces(sorted(tokenizer.special_ids)) if name}
+    return re.compile("|".join(map(re.escape, sorted(names, key=lambda name: (-len(name), name)))) or "(?!)")
+
+
+def note_special_token_counts(counts: Mapping[str, int], text: str) -> None:
+    """Print how often a text, such as "the training text", has the characters of special tokens, if it does."""
+    if counts:
+        names = ", ".join(f"{name} {count:,} times" for name, count in list(counts.items())[:5])
+        print(
+            f"{text} has {names}: these are read as plain characters, not as special tokens",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def has_tokenizer(directory: Path) -> bool:

@@ -177,7 +177,7 @@ class Ablation(Config, path="ablation"):
 
     def keys_by_owner(self) -> list[tuple[str, Collection[str]]]:
         """Return the config keys that the study sets, each group with a name of who sets it: an arm, a task ..."""
-        owners = (*_named("arm", self.arms), *_named("task", self.tasks))
+        owners = (*_label_overrides("arm", self.arms), *_label_overrides("task", self.tasks))
         return [("ablation.seeds", ("seed",)), ("tuning_grid", self.tuning_grid), *owners]
 
     def _check_tuning_grid(self) -> None:
@@ -214,16 +214,16 @@ class Ablation(Config, path="ablation"):
 
     def _check_owners(self) -> None:
         """Check that each key is set by only one of the seeds, the tuned values, an arm or a task."""
-        arms, tasks = _named("arm", self.arms), _named("task", self.tasks)
+        arms, tasks = _label_overrides("arm", self.arms), _label_overrides("task", self.tasks)
         for owner, keys in (*arms, *tasks, ("tuning_grid", self.tuning_grid)):
             for key in keys:
                 if key == "seed":
                     raise UserError(f"{owner} sets seed: every arm is trained with all of ablation.seeds={self.seeds}")
         for owner, keys in (*arms, *tasks):
-            for key, other in _overlaps(keys, self.tuning_grid):
+            for key, other in _overlapping_keys(keys, self.tuning_grid):
                 raise UserError(f"{owner} sets {key} and tuning_grid tries values of {other}: let one of them say it")
         for (arm, keys), (task, others) in itertools.product(arms, tasks):
-            for key, other in _overlaps(keys, others):
+            for key, other in _overlapping_keys(keys, others):
                 raise UserError(f"{arm} sets {key} and {task} sets {other}: let one of them say it")
 
 
@@ -265,10 +265,10 @@ def build_ablation(**values: Any) -> Ablation:
         for key, overrides in _mapping(plain, name).items():
             if not isinstance(key, str) or not isinstance(overrides, Mapping):
                 raise UserError(f"ablation.{name}[{key!r}]={overrides!r} must be a dict of overrides by dotted key")
-    for key, tried in _mapping(plain, "tuning_grid").items():
-        if not isinstance(tried, (list, tuple)):
-            raise UserError(f"ablation.tuning_grid[{key!r}]={tried!r} must be a tuple of the values to try")
-        plain["tuning_grid"] = {**plain["tuning_grid"], key: tuple(tried)}
+    for key, candidates in _mapping(plain, "tuning_grid").items():
+        if not isinstance(candidates, (list, tuple)):
+            raise UserError(f"ablation.tuning_grid[{key!r}]={candidates!r} must be a tuple of the values to try")
+        plain["tuning_grid"] = {**plain["tuning_grid"], key: tuple(candidates)}
     stacks = _mapping(plain, "initial_gradients")
     if stacks:
         plain["initial_gradients"] = {name: _stack(name, stack) for name, stack in stacks.items()}
@@ -291,11 +291,11 @@ def replace_seeds(spec: Ablation, text: str) -> Ablation:
     return dataclasses.replace(spec, seeds=seeds)
 
 
-def _overlaps(keys: Iterable[str], others: Collection[str]) -> Iterator[tuple[str, str]]:
-    return ((key, other) for key in keys for other in others if config_keys_overlap(key, other))
+def _overlapping_keys(keys: Iterable[str], other_keys: Collection[str]) -> Iterator[tuple[str, str]]:
+    return ((key, other_key) for key in keys for other_key in other_keys if config_keys_overlap(key, other_key))
 
 
-def _named(kind: str, groups: Mapping[str, Overrides]) -> list[tuple[str, Overrides]]:
+def _label_overrides(kind: str, groups: Mapping[str, Overrides]) -> list[tuple[str, Overrides]]:
     return [(f"{kind} {name!r}", overrides) for name, overrides in groups.items()]
 
 

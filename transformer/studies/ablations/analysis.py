@@ -80,10 +80,10 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     study = select_hyperparameters(spec, cells)
     pairs = compare_arms(study)
     opinions = [second_opinion(study, pair) for pair in pairs]
-    of_arms, scores = about.get("arms", {}), {arm: arm_scores(study, arm) for arm in spec.arms}
+    arm_metadata, scores = about.get("arms", {}), {arm: arm_scores(study, arm) for arm in spec.arms}
     thresholds = profile_thresholds(list(scores.values()))
     arms = [
-        {**_arm(study, name, of_arms.get(name, {})), "profile": _profile(study, scores[name], thresholds)}
+        {**_arm(study, name, arm_metadata.get(name, {})), "profile": _profile(study, scores[name], thresholds)}
         for name in spec.arms
     ]
     registration, added = about.get("registration"), _added_seeds(spec, about)
@@ -105,10 +105,10 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
             {**_comparison(study, pair, opinion), "improvement": _improvement(pair, scores)}
             for pair, opinion in zip(pairs, opinions, strict=True)
         ],
-        "predictions": [prediction_as_json(spec, each) for each in predictions],
+        "predictions": [prediction_as_json(spec, prediction) for prediction in predictions],
         "summary": [
             *provenance,
-            *(describe_prediction(spec, each) for each in predictions),
+            *(describe_prediction(spec, prediction) for prediction in predictions),
             *summary_sentences(study, list(zip(pairs, opinions, strict=True)), arms, compare_best_two(study)),
             *(describe_calibration(spec, about["calibration"]) if about.get("calibration") else ()),
         ],
@@ -181,14 +181,14 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
 
 def _run_counts(cells: Sequence[RunResult]) -> dict[str, Any]:
     """Count how many runs of an arm diverged or were stuck, of those that completed or diverged."""
-    of_state = collections.Counter(cell.state for cell in cells)
-    diverged, at_an_end = of_state[DIVERGED], sum(map(has_completed_or_diverged, cells))
+    counts_by_state = collections.Counter(cell.state for cell in cells)
+    diverged, at_an_end = counts_by_state[DIVERGED], sum(map(has_completed_or_diverged, cells))
     return {
         "all": len(cells),
         "ended": at_an_end,
         "diverged": diverged,
-        "stuck": of_state[STUCK],
-        "failed": of_state[FAILED],
+        "stuck": counts_by_state[STUCK],
+        "failed": counts_by_state[FAILED],
         "rate": diverged / at_an_end if at_an_end else None,
         "interval": wilson_interval(diverged, at_an_end) if at_an_end else None,
     }
@@ -227,8 +227,8 @@ def _improvement(pair: Comparison, scores: Mapping[str, Scores]) -> dict[str, An
     """Return how probably a run of the arm is better than one of the reference; None for a single task of several."""
     if pair.task_name is not None:
         return None
-    of_pair = scores[pair.arm_name], scores[pair.reference_name]
-    return {"value": probability_of_improvement(*of_pair), "interval": improvement_interval(*of_pair)}
+    pair_scores = scores[pair.arm_name], scores[pair.reference_name]
+    return {"value": probability_of_improvement(*pair_scores), "interval": improvement_interval(*pair_scores)}
 
 
 # --- Over training
@@ -368,11 +368,11 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
         points.append({"value": value, **_point(study, runs)})
         costs.append([_cost(study, arm, task, _comparable(study, arm, task, runs)) for task in study.spec.tasks])
     losses = []
-    for of_values in zip(*costs, strict=True):  # by task
-        known = [cost for cost in of_values if cost is not None]
-        if len(known) == len(of_values):
-            least = best_value(study.spec, known)
-            losses.append(statistics.fmean(abs(cost - least) for cost in known))
+    for task_costs in zip(*costs, strict=True):  # by task
+        measured_costs = [cost for cost in task_costs if cost is not None]
+        if len(measured_costs) == len(task_costs):
+            best_cost = best_value(study.spec, measured_costs)
+            losses.append(statistics.fmean(abs(cost - best_cost) for cost in measured_costs))
     complete = len(losses) == len(study.spec.tasks)
     return {"key": key, "points": points, "sensitivity": statistics.fmean(losses) if complete else None}
 
@@ -401,7 +401,7 @@ def _comparable(
 
 def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) -> float | None:
     """Return the mean of min(final, initial) over the runs of one value; None without any."""
-    initial = _initial(study, arm, task)
+    initial = _initial_value(study, arm, task)
     if initial is None:
         return None
     finals = [initial for cell in cells if cell.state == DIVERGED]
@@ -413,15 +413,15 @@ def _cost(study: StudyResults, arm: str, task: str, cells: Sequence[RunResult]) 
     return statistics.fmean(finals) if finals else None
 
 
-def _initial(study: StudyResults, arm: str, task: str) -> float | None:
+def _initial_value(study: StudyResults, arm: str, task: str) -> float | None:
     cells = [cell for cell in study.runs_of_arm(arm) if cell.task_name == task]
     first = [
         (has_completed(cell), points[0][1])
         for cell in cells
         if has_completed_or_diverged(cell) and (points := _finite(cell.curves.get(study.spec.selection_metric, ())))
     ]
-    if of_finished := [value for done, value in first if done]:
-        return worst_value(study.spec, of_finished)
+    if finished_values := [value for finished, value in first if finished]:
+        return worst_value(study.spec, finished_values)
     if first:
         # Of runs that all diverged the least is nearest to a model that has not yet learned anything.
         return best_value(study.spec, [value for _, value in first])

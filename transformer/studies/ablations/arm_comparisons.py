@@ -170,16 +170,16 @@ def _paired_values(study: StudyResults, pair: Comparison) -> list[list[tuple[flo
     selected: list[Mapping[str, Mapping[str, Any]]] = [
         {task: study.selected_hyperparameters[arm, task] for task in tasks} for arm in arms
     ]
-    tried: list[list[Mapping[str, Mapping[str, Any]]]] = [
+    tuned_alike: list[list[Mapping[str, Mapping[str, Any]]]] = [
         [dict.fromkeys(tasks, hyperparameters)] * len(arms) for hyperparameters in study.spec.combinations()
     ]
     groups = []
-    for hyperparameters_by_arm in tried if selected in tried else [selected, *tried]:
-        values, others = (
+    for hyperparameters_by_arm in tuned_alike if selected in tuned_alike else [selected, *tuned_alike]:
+        values, reference_values = (
             _learned_values(study, arm, pair.task_name, by_task)
             for arm, by_task in zip(arms, hyperparameters_by_arm, strict=True)
         )
-        group = [(value, others[seed]) for seed, value in values.items() if seed in others]
+        group = [(value, reference_values[seed]) for seed, value in values.items() if seed in reference_values]
         if len(group) >= MIN_SEEDS_FOR_VERDICT:
             groups.append(group)
     return groups
@@ -288,8 +288,8 @@ def _tuning_error(study: StudyResults, pair: Comparison) -> float:
     means = []
     for left_out in pair.differences:
         own, reference = (study.compared_values_by_seed(arm, pair.task_name, left_out) for arm in arms)
-        kept = [own[seed] - reference[seed] for seed in pair.differences if seed != left_out]
-        means.append(math.fsum(kept) / len(kept))
+        differences = [own[seed] - reference[seed] for seed in pair.differences if seed != left_out]
+        means.append(math.fsum(differences) / len(differences))
     return jackknife_error(means)
 
 

@@ -24,8 +24,8 @@ from transformer.config import (
     UserError,
     hash_config,
 )
-from transformer.json_reading import read_dataclass
 from transformer.runs.run_directory import write_json
+from transformer.storage.json_reading import read_dataclass
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, compare_arms
 from transformer.studies.ablations.hyperparameter_selection import (
@@ -280,7 +280,7 @@ def read_calibration(path: Path) -> Calibration | None:
 
 def describe_calibration(spec: Ablation, calibration: Calibration) -> list[str]:
     """Say what a calibration found, one sentence each: false positives, power, false positives with other noise."""
-    first, *others = calibration.rates
+    first, *other_rates = calibration.rates
     false, on_tasks = first.false_positives, first.false_positives_on_tasks
     single = f", and {_describe_rate(on_tasks)} claimed one on a single task" if on_tasks else ""
     sentences = [
@@ -294,8 +294,8 @@ def describe_calibration(spec: Ablation, calibration: Calibration) -> list[str]:
             f"In {power.num_studies:,} in which one arm is better by {effect:.3g} standard deviations of the paired "
             f"differences{unit}, {_describe_rate(power)} saw it."
         )
-    if others:
-        shares = "; ".join(f"{each.noise}: {_describe_shares(each)}" for each in others)
+    if other_rates:
+        shares = "; ".join(f"{rate.noise}: {_describe_shares(rate)}" for rate in other_rates)
         sentences.append(f"In {false.num_studies:,} studies each of equal means with other noise, claims of {shares}.")
     return sentences
 
@@ -372,13 +372,13 @@ def _synthetic_model(
         unlearned_Ux2: The metrics of as many runs as are stuck of every five; None for none.
     """
     bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
-    other = next(arm for arm in spec.arms if arm != spec.reference)
-    distances = [noise_of_one_arm if noise_of_one_arm is not None and arm == other else noise for arm in spec.arms]
+    first_arm = next(arm for arm in spec.arms if arm != spec.reference)
+    distances = [noise_of_one_arm if noise_of_one_arm is not None and arm == first_arm else noise for arm in spec.arms]
     unlearned_Ux2 = np.zeros((0, 2)) if unlearned_Ux2 is None else unlearned_Ux2
     settings = [
         [
-            Setting(np.full(2, bad * penalty * (number > 0)), each, unlearned_Ux2, 5 - len(unlearned_Ux2))
-            for each in distances
+            Setting(np.full(2, bad * penalty * (number > 0)), arm_distances, unlearned_Ux2, 5 - len(unlearned_Ux2))
+            for arm_distances in distances
         ]
         for number, _ in enumerate(spec.combinations())
     ]
@@ -413,10 +413,10 @@ def noise_from_runs(study: StudyResults) -> NoiseModel | None:
     """
     spec = study.spec
     tasks = [_task_noise(study, task) for task in spec.tasks]
-    known = [each for each in tasks if each is not None]
-    if len(known) < len(tasks):
+    measured_tasks = [task_noise for task_noise in tasks if task_noise is not None]
+    if len(measured_tasks) < len(tasks):
         return None
-    shared = [shared_by_seed for _, shared_by_seed, _ in known]
+    shared = [shared_by_seed for _, shared_by_seed, _ in measured_tasks]
     seeds = [seed for seed in spec.seeds if all(seed in by_seed for by_seed in shared)]
     if not seeds:
         return None
@@ -429,9 +429,9 @@ def noise_from_runs(study: StudyResults) -> NoiseModel | None:
     seeds_SxD = np.array([np.concatenate([by_seed[seed] for by_seed in shared]) for seed in seeds])
     return NoiseModel(
         f"noise drawn from {len(ended)} of its runs, each arm's from its own",
-        [settings for settings, _, _ in known],
+        [settings for settings, _, _ in measured_tasks],
         Pool(seeds_SxD, np.zeros((seeds_SxD.shape[1], 0))),
-        np.array([grids_2x2 for _, _, grids_2x2 in known]),
+        np.array([grids_2x2 for _, _, grids_2x2 in measured_tasks]),
         np.array(limits),
         spec.learned_threshold,
         len(ended),
@@ -468,7 +468,9 @@ def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], di
         for arm in spec.arms
     ]
     at_best = [_mean(learned[number][arm]) for arm, number in enumerate(selected) if learned[number][arm]]
-    best_2 = np.array([best_value(spec, column) for column in zip(*(each.tolist() for each in at_best), strict=True)])
+    best_2 = np.array(
+        [best_value(spec, column) for column in zip(*(mean_2.tolist() for mean_2 in at_best), strict=True)]
+    )
     settings = [
         [_setting(learned, unlearned, rests, combination, arm, selected, best_2) for arm in range(len(spec.arms))]
         for combination in range(len(learned))
@@ -502,8 +504,8 @@ def _setting(
     distances = _smoothed(_rests_of_arm(rests, combination, arm))
     own, at_selected = learned[combination][arm], learned[selected[arm]][arm]
     if combination == selected[arm]:
-        all_unlearned_Ux2 = np.concatenate([unlearned[number][other] for other, number in enumerate(selected)])
-        count = sum(len(learned[number][other]) for other, number in enumerate(selected))
+        all_unlearned_Ux2 = np.concatenate([unlearned[number][other_arm] for other_arm, number in enumerate(selected)])
+        count = sum(len(learned[number][other_arm]) for other_arm, number in enumerate(selected))
         return Setting(best_2, distances, all_unlearned_Ux2, count)
     shift_2 = best_2 - _mean(at_selected) if at_selected else np.zeros(2)
     mean_2 = _mean(own) + shift_2 if own else np.zeros(2)
@@ -579,9 +581,13 @@ def _rests_of_arm(rests: Mapping[tuple[int, int], np.ndarray], combination: int,
     def size(each_Rx2: np.ndarray) -> np.ndarray:
         return np.sqrt(np.mean(each_Rx2**2, axis=0))
 
-    own = [rest for (_, other), rest in rests.items() if other == arm] or list(rests.values())
+    own = [rest for (_, other_arm), rest in rests.items() if other_arm == arm] or list(rests.values())
     alike = [rests[combination, arm]] if (combination, arm) in rests else []
-    alike = alike or [rest for (other, _), rest in rests.items() if other == combination] or list(rests.values())
+    alike = (
+        alike
+        or [rest for (other_combination, _), rest in rests.items() if other_combination == combination]
+        or list(rests.values())
+    )
     size_2 = np.sqrt(np.mean([size(rest) ** 2 for rest in alike], axis=0))
     return np.concatenate([size_2 * rest / np.where(size(rest) > 0, size(rest), 1.0) for rest in own])
 

@@ -14,10 +14,10 @@ from transformer.config import UserError
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory, RunStart, parse_time
+from transformer.runs.trust import trust_flags
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_plan import PlannedRun
 from transformer.studies.ablations.run_result import Point, RunResult
-from transformer.trust import trust_flags
 
 # What the page calls a statistic, and what the maps store does: the sink is the mass on a sequence's first token
 # (Xiao et al. 2023).
@@ -59,7 +59,7 @@ def collect_results(spec: Ablation, ended: Sequence[EndedRun]) -> list[RunResult
     Raises:
         UserError: If a finished run has not reported one of the study's metrics.
     """
-    return [_cell(spec, each) for each in ended]
+    return [_collect_run(spec, ended_run) for ended_run in ended]
 
 
 def metric_curve(records: Sequence[Record], metric: str) -> tuple[Point, ...]:
@@ -134,8 +134,8 @@ def first_start_of_run(path: Path, attempt_times: Sequence[float | None]) -> dat
     """
     times = [parse_time(start.started) for start in RunDirectory(path).starts()]
     times += [None if seconds is None else _utc_time(seconds) for seconds in attempt_times]
-    known = [time for time in times if time is not None]
-    return min(known) if known and len(known) == len(times) else None
+    readable_times = [time for time in times if time is not None]
+    return min(readable_times) if readable_times and len(readable_times) == len(times) else None
 
 
 def _utc_time(seconds: float) -> datetime.datetime | None:
@@ -158,12 +158,12 @@ def collect_provenance(directories: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
+def _collect_run(spec: Ablation, ended: EndedRun) -> RunResult:
     run, planned = RunDirectory(ended.path), ended.planned
     records = read_records(run.metrics_file)
     if ended.state == "done":
         _check_reported(spec, records, planned)
-    of_choice = metric_curve(records, spec.selection_metric)
+    selection_curve = metric_curve(records, spec.selection_metric)
     provenance, started = collect_provenance([ended.path]), first_start_of_run(ended.path, ended.attempt_times)
     flops = [value for _, value in metric_curve(records, "train/flops_per_step")]
     return RunResult(
@@ -172,7 +172,7 @@ def _cell(spec: Ablation, ended: EndedRun) -> RunResult:
         seed=planned.seed,
         hyperparameters=dict(planned.hyperparameters),
         state=ended.state,
-        selection_value=of_choice[-1][1] if of_choice else None,
+        selection_value=selection_curve[-1][1] if selection_curve else None,
         reported_value=last_value(records, spec.reported_metric),
         curves={metric: metric_curve(records, metric) for metric in spec.curves},
         flops=float(np.mean(flops)) if flops else None,
@@ -194,12 +194,15 @@ def _reports(records: Sequence[Record], metric: str) -> list[tuple[int, float | 
 
 
 def _check_reported(spec: Ablation, records: Sequence[Record], planned: PlannedRun) -> None:
-    known = {f"{record['split']}/{name}" for record in records for name in record if name not in ("step", "split")}
+    reported_metrics = {
+        f"{record['split']}/{name}" for record in records for name in record if name not in ("step", "split")
+    }
     for metric in spec.metrics:
-        if metric not in known:
+        if metric not in reported_metrics:
             raise UserError(
                 f"ablation: metric {metric!r} is not reported by the runs ({planned.description}); they report "
-                f"{', '.join(sorted(known))}. What is trained stays: correct the name and start the command again"
+                f"{', '.join(sorted(reported_metrics))}. What is trained stays: correct the name and start the command "
+                "again"
             )
 
 

@@ -68,22 +68,24 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
     Raises:
         UserError: If two arms get different data, naming the keys in which they differ, or data are missing.
     """
-    of_arm: dict[str, Task] = {}
+    task_by_arm: dict[str, Task] = {}
     reference: dict[str, tuple[PlannedRun, Mapping[str, Any]]] = {}
     built: list[tuple[Mapping[str, Any], Task, Mapping[str, Any]]] = []
-    for each in planned:
-        if each.seed != planned[0].seed:
+    for run in planned:
+        if run.seed != planned[0].seed:
             continue
-        config = _data_of(each.trial.config)
-        task_and_digests = next(((task, sums) for known, task, sums in built if equal_as_json(known, config)), None)
+        config = _data_config(run.trial.config)
+        task_and_digests = next(
+            ((task, sums) for built_config, task, sums in built if equal_as_json(built_config, config)), None
+        )
         if task_and_digests is None:
-            task = _build(each.trial.config, folder / str(len(built)), data_dir)
-            task_and_digests = task, _fingerprint(task, each.seed)
+            task = _build(run.trial.config, folder / str(len(built)), data_dir)
+            task_and_digests = task, _fingerprint(task, run.seed)
             built.append((config, *task_and_digests))
-        of_arm.setdefault(each.arm_name, task_and_digests[0])
-        other, expected = reference.setdefault(each.task_name, (each, task_and_digests[1]))
-        _check_equal(other, expected, each, task_and_digests[1])
-    return of_arm
+        task_by_arm.setdefault(run.arm_name, task_and_digests[0])
+        first_run, expected = reference.setdefault(run.task_name, (run, task_and_digests[1]))
+        _check_equal(first_run, expected, run, task_and_digests[1])
+    return task_by_arm
 
 
 def check_metric_splits(spec: Ablation, task: Task) -> None:
@@ -104,27 +106,27 @@ def check_metric_splits(spec: Ablation, task: Task) -> None:
 
 
 def compare_initial_parameters(
-    planned: Sequence[PlannedRun], reference: str, of_arm: Mapping[str, Task]
+    planned: Sequence[PlannedRun], reference: str, task_by_arm: Mapping[str, Task]
 ) -> dict[str, InitialParameterComparison]:
     """Compare the initial parameters of every arm with the reference's, for the first seed.
 
     Args:
         planned: The planned runs.
         reference: The reference arm.
-        of_arm: The task of each arm.
+        task_by_arm: The task of each arm.
 
     Returns:
         The comparison of each arm.
     """
-    first = {each.arm_name: each for each in reversed(planned)}
+    run_by_arm = {run.arm_name: run for run in reversed(planned)}
     sums: dict[str, dict[str, ArrayDigest]] = {}
     counts: dict[str, int] = {}
-    for arm, task in of_arm.items():
-        experiment = resolve_config(first[arm].trial.config)
+    for arm, task in task_by_arm.items():
+        experiment = resolve_config(run_by_arm[arm].trial.config)
         params = compute_initial_parameters(experiment, task)
         counts[arm] = count_parameters(params)
         sums[arm] = {path: _digest(leaf) for path, leaf in leaves_by_path(params).items()}
-    return {arm: _beside(sums[arm], sums[reference], counts[arm]) for arm in of_arm}
+    return {arm: _compare_digests(sums[arm], sums[reference], counts[arm]) for arm in task_by_arm}
 
 
 def compute_initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
@@ -142,14 +144,14 @@ def compute_initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
     make = jit_for_one_call(lambda key: model.init(derive_key(key, 0, "init")), single_device_placement())
     if not experiment.initialize_from.run:
         return make(key).params
-    taken, _ = load_variables_from_source(
+    variables, _ = load_variables_from_source(
         experiment.initialize_from,
         model,
         jax.eval_shape(model.init, key),
         lambda: make(key),
         class_names=task.interface.class_names,
     )
-    return taken.params
+    return variables.params
 
 
 def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Task:
@@ -161,10 +163,12 @@ def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Tas
     return tasks.build_task(experiment.task, folder, 1)
 
 
-def _data_of(config: Mapping[str, Any]) -> dict[str, Any]:
+def _data_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a config that determines the batches: the task, and the run whose tokenizer is taken."""
-    begun = resolve_config(config).initialize_from
-    return {"task": config["task"]} | ({"initialize_from": {"run": begun.run}} if begun.copy_tokenizer else {})
+    initialization = resolve_config(config).initialize_from
+    return {"task": config["task"]} | (
+        {"initialize_from": {"run": initialization.run}} if initialization.copy_tokenizer else {}
+    )
 
 
 def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
@@ -195,8 +199,8 @@ def _check_equal(one: PlannedRun, expected: Mapping[str, Any], other: PlannedRun
     if place is None:
         return
     # Values of one arm can differ too, where what is tuned touches the data.
-    who = [repr(each.arm_name) if one.arm_name != other.arm_name else f"({each.description})" for each in (one, other)]
-    keys = "; ".join(_differing_keys(*(_data_of(each.trial.config) for each in (one, other))))
+    who = [repr(run.arm_name) if one.arm_name != other.arm_name else f"({run.description})" for run in (one, other)]
+    keys = "; ".join(_differing_keys(*(_data_config(run.trial.config) for run in (one, other))))
     raise UserError(
         f"arms whose data differ: {who[0]} and {who[1]} get another {place.partition(':')[0]} ({keys}): arms are "
         "compared on the same data; let these keys agree, or make each a task of ablation.tasks"
@@ -210,9 +214,11 @@ def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterato
             yield f"config.{key}={ours.get(key)!r} against {theirs.get(key)!r}"
 
 
-def _beside(
+def _compare_digests(
     own: Mapping[str, ArrayDigest], reference: Mapping[str, ArrayDigest], parameters: int
 ) -> InitialParameterComparison:
-    apart = tuple(path for path in own if path not in reference or own[path][:2] != reference[path][:2])
-    differing = tuple(path for path in own if path not in apart and own[path] != reference[path])
-    return InitialParameterComparison(parameters, len(own) - len(differing) - len(apart), len(own), differing, apart)
+    unmatched = tuple(path for path in own if path not in reference or own[path][:2] != reference[path][:2])
+    differing = tuple(path for path in own if path not in unmatched and own[path] != reference[path])
+    return InitialParameterComparison(
+        parameters, len(own) - len(differing) - len(unmatched), len(own), differing, unmatched
+    )

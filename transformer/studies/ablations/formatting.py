@@ -30,19 +30,19 @@ def explain_verdict(study: StudyResults, pair: Comparison) -> str:
         if pair.diverged_seeds:
             return f"{describe_diverged_seeds(study, pair)}: flipping the signs of {pair.num_seeds} pairs gives {p}."
         if test.standard_deviation:
-            told = f"The mean difference is {format_difference(test)}; {_describe_stuck_seeds(study, pair)}"
-            return f"{told}: flipping the signs gives {p}."
+            mean_difference = f"The mean difference is {format_difference(test)}; {_describe_stuck_seeds(study, pair)}"
+            return f"{mean_difference}: flipping the signs gives {p}."
         if not test.mean:
             return f"All {pair.num_seeds} paired differences are 0: the arms are alike."
         equal = f"All {pair.num_seeds} paired differences are {format_difference(test)}"
         return f"{equal}: they carry no t statistic, and flipping their signs gives {p}."
-    told = f"The mean difference is {format_difference(test, format_adjusted_p_value(pair))}"
+    mean_difference = f"The mean difference is {format_difference(test, format_adjusted_p_value(pair))}"
     if pair.verdict != "no difference seen":
-        return f"{told}, over {pair.num_seeds} paired seeds."
+        return f"{mean_difference}, over {pair.num_seeds} paired seeds."
     if test.p_value < SIGNIFICANCE:
         alone = f"alone it would count as seen ({format_p_value(test.p_value)})"
-        return f"{told}: {alone}, among {pair.num_comparisons} it does not."
-    return f"{told}, over {pair.num_seeds} paired seeds: the interval holds 0."
+        return f"{mean_difference}: {alone}, among {pair.num_comparisons} it does not."
+    return f"{mean_difference}, over {pair.num_seeds} paired seeds: the interval holds 0."
 
 
 def _name_missing_runs(gaps: Mapping[str, Sequence[MissingRun]]) -> str:
@@ -58,8 +58,8 @@ def _name_missing_runs(gaps: Mapping[str, Sequence[MissingRun]]) -> str:
 
 def format_some(descriptions: Sequence[str], most: int = 4, separator: str = "; ") -> str:
     """List a few descriptions, and count the rest: "a; b; c; d; and 6 more"."""
-    rest = len(descriptions) - most
-    return separator.join(descriptions[:most]) + (f"{separator}and {rest} more" if rest > 0 else "")
+    num_omitted = len(descriptions) - most
+    return separator.join(descriptions[:most]) + (f"{separator}and {num_omitted} more" if num_omitted > 0 else "")
 
 
 def round_to_error(value: float, error: float | None = None) -> str:
@@ -92,8 +92,8 @@ def format_interval(interval: Interval) -> str:
 
 def _format_ends(interval: Interval) -> str:
     """Describe the ends of an interval; one beside 0 keeps a digit, so that nobody reads that the interval holds 0."""
-    half = (interval.high - interval.low) / 2
-    texts = [(end, round_to_error(end, half)) for end in interval]
+    half_width = (interval.high - interval.low) / 2
+    texts = [(end, round_to_error(end, half_width)) for end in interval]
     return " to ".join(f"{end:.1g}" if end and not float(text) else text for end, text in texts)
 
 
@@ -142,9 +142,9 @@ def _permutation_result(pair: Comparison) -> str:
     assert pair.p_value is not None
     if pair.verdict != "not judged":
         return format_adjusted_p_value(pair)
-    least = format_p_value(least_permutation_p(pair.num_seeds))
+    least_p = format_p_value(least_permutation_p(pair.num_seeds))
     over = f" before it is adjusted for {pair.num_comparisons} comparisons" if pair.num_comparisons > 1 else ""
-    return f"{format_p_value(pair.p_value)}{over}: {pair.num_seeds} seeds can give no less than {least}"
+    return f"{format_p_value(pair.p_value)}{over}: {pair.num_seeds} seeds can give no less than {least_p}"
 
 
 def format_difference(test: MeanTest, more: str = "", *, of: str = "") -> str:
@@ -164,19 +164,19 @@ def format_difference(test: MeanTest, more: str = "", *, of: str = "") -> str:
         size, interval = -size, Interval(-high, -low)
     text = round_to_error(size, (high - low) / 2)
     text = f"{text} in {of}" if of else text if text.startswith("-") else f"+{text}"
-    told = format_interval(interval) if test.interval else "" if test.standard_deviation else "with every seed"
-    brackets = ", ".join(filter(None, (told, more)))
+    interval_text = format_interval(interval) if test.interval else "" if test.standard_deviation else "with every seed"
+    brackets = ", ".join(filter(None, (interval_text, more)))
     return f"{text} ({brackets})" if brackets else text
 
 
 def describe_diverged_seeds(study: StudyResults, pair: Comparison) -> str:
     """Describe which seeds of either arm diverged, and how they count."""
-    told = [
+    descriptions = [
         f"{arm} diverged with {format_seeds(seeds)}"
         for arm in (pair.arm_name, pair.reference_name)
         if (seeds := study.seeds_in_state(arm, pair.task_name, DIVERGED))
     ]
-    return f"{join_words(told)}, counted as worse than every finished run"
+    return f"{join_words(descriptions)}, counted as worse than every finished run"
 
 
 def format_runs_csv(result: Mapping[str, Any]) -> str:
@@ -233,14 +233,14 @@ def _verdict(pair: Mapping[str, Any], *, exploratory: bool) -> str:
 
 
 def _number(value: float | None, interval: Sequence[float] | None) -> str:
-    return "-" if value is None else round_to_error(value, _half(interval))
+    return "-" if value is None else round_to_error(value, _half_width(interval))
 
 
 def _interval(interval: Sequence[float] | None) -> str:
     return "-" if interval is None else _format_ends(Interval(*interval))
 
 
-def _half(interval: Sequence[float] | None) -> float | None:
+def _half_width(interval: Sequence[float] | None) -> float | None:
     return (interval[1] - interval[0]) / 2 if interval else None
 
 

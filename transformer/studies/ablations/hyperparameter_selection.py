@@ -10,7 +10,7 @@ from transformer.studies.ablations.run_result import RunResult
 
 DONE, STUCK, DIVERGED, FAILED = "done", "stuck", "diverged", "failed"
 
-_Tried = tuple[Mapping[str, Any], Sequence[RunResult]]  # a combination of tuned values, and its runs
+_CombinationRuns = tuple[Mapping[str, Any], Sequence[RunResult]]  # a combination of tuned values, and its runs
 
 
 class MissingRun(NamedTuple):
@@ -57,7 +57,7 @@ class StudyResults(NamedTuple):
         Returns:
             The runs, one for each seed; empty if there are none.
         """
-        return self.runs_by_setting.get((arm, task, _words(hyperparameters)), ())
+        return self.runs_by_setting.get((arm, task, _hyperparameters_as_json(hyperparameters)), ())
 
     def selected_runs(self, arm: str, task: str, without_seed: int | None = None) -> tuple[RunResult, ...]:
         """Return the runs of an arm at its selected tuned values; empty if it has no results on the task.
@@ -224,40 +224,43 @@ def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyR
     Raises:
         ValueError: If a run does not belong to the study, or two runs have the same arm, task, seed and tuned values.
     """
-    combinations = {_words(hyperparameters) for hyperparameters in spec.combinations()}
+    combinations = {_hyperparameters_as_json(hyperparameters) for hyperparameters in spec.combinations()}
     places: dict[tuple[str, str, str], dict[int, RunResult]] = {}
     for cell in cells:
-        words = _words(cell.hyperparameters)
+        words = _hyperparameters_as_json(cell.hyperparameters)
         if not (
             cell.arm_name in spec.arms
             and cell.task_name in spec.tasks
             and cell.seed in spec.seeds
             and words in combinations
         ):
-            raise ValueError(f"{_named(cell)} is of no arm, task, tuned value or seed of this study")
+            raise ValueError(f"{_describe_run(cell)} is of no arm, task, tuned value or seed of this study")
         by_seed = places.setdefault((cell.arm_name, cell.task_name, words), {})
         if cell.seed in by_seed:
-            raise ValueError(f"{_named(cell)} has two runs: {by_seed[cell.seed].directory} and {cell.directory}")
+            raise ValueError(f"{_describe_run(cell)} has two runs: {by_seed[cell.seed].directory} and {cell.directory}")
         by_seed[cell.seed] = _judged(spec, cell)
     ordered = {
         (arm, task, words): tuple(place[seed] for seed in spec.seeds if seed in place)
         for arm in spec.arms
         for task in spec.tasks
-        for words in map(_words, spec.combinations())
+        for words in map(_hyperparameters_as_json, spec.combinations())
         if (place := places.get((arm, task, words)))
     }
     study = StudyResults(spec, ordered, {}, {})
     tuned = [
-        (arm, task, tried, tuning_seeds(study, arm, task))
+        (arm, task, combination_runs, tuning_seeds(study, arm, task))
         for arm in spec.arms
         for task in spec.tasks
-        if (tried := _tried(study, arm, task))
+        if (combination_runs := _combinations_with_runs(study, arm, task))
     ]
     return study._replace(
-        selected_hyperparameters={(arm, task): _choice(spec, tried, seeds) for arm, task, tried, seeds in tuned},
+        selected_hyperparameters={
+            (arm, task): _best_combination(spec, combination_runs, seeds)
+            for arm, task, combination_runs, seeds in tuned
+        },
         selected_without_seed={
-            (arm, task, seed): _choice(spec, tried, seeds - {seed})
-            for arm, task, tried, seeds in tuned
+            (arm, task, seed): _best_combination(spec, combination_runs, seeds - {seed})
+            for arm, task, combination_runs, seeds in tuned
             for seed in spec.seeds
         },
     )
@@ -288,7 +291,7 @@ def missing_runs(study: StudyResults, arm: str, tasks: Iterable[str]) -> list[Mi
         The runs, seed by seed.
     """
     spec, tasks = study.spec, list(tasks)
-    combinations = [_words(hyperparameters) for hyperparameters in spec.combinations()]
+    combinations = [_hyperparameters_as_json(hyperparameters) for hyperparameters in spec.combinations()]
     ended = sum(
         has_completed_or_diverged(cell)
         for task in tasks
@@ -307,7 +310,7 @@ def missing_runs(study: StudyResults, arm: str, tasks: Iterable[str]) -> list[Mi
         for seed in spec.seeds
         for task in tasks
         for hyperparameters in spec.combinations()
-        for cell in (states[task, _words(hyperparameters)].get(seed),)
+        for cell in (states[task, _hyperparameters_as_json(hyperparameters)].get(seed),)
         if cell is None or not has_completed_or_diverged(cell)
     ]
 
@@ -326,15 +329,15 @@ def tuning_seeds(study: StudyResults, arm: str, task: str) -> set[int]:
     Returns:
         The seeds.
     """
-    of_combinations = [
+    seeds_by_combination = [
         seeds
-        for _, runs in _tried(study, arm, task)
+        for _, runs in _combinations_with_runs(study, arm, task)
         if (seeds := {cell.seed for cell in runs if has_completed_or_diverged(cell)})
     ]
-    return set.intersection(*of_combinations) if of_combinations else set()
+    return set.intersection(*seeds_by_combination) if seeds_by_combination else set()
 
 
-def _tried(study: StudyResults, arm: str, task: str) -> list[_Tried]:
+def _combinations_with_runs(study: StudyResults, arm: str, task: str) -> list[_CombinationRuns]:
     """Return the combinations of which an arm has runs on a task."""
     return [
         (hyperparameters, runs)
@@ -343,7 +346,7 @@ def _tried(study: StudyResults, arm: str, task: str) -> list[_Tried]:
     ]
 
 
-def _choice(spec: Ablation, combinations: Sequence[_Tried], seeds: set[int]) -> Mapping[str, Any]:
+def _best_combination(spec: Ablation, combinations: Sequence[_CombinationRuns], seeds: set[int]) -> Mapping[str, Any]:
     """Select the combination with the best mean of `selection_metric` over some seeds.
 
     A run that did not learn counts with the worst of the arm's runs with its seed that did. So all means are of the
@@ -353,7 +356,7 @@ def _choice(spec: Ablation, combinations: Sequence[_Tried], seeds: set[int]) -> 
     if len(combinations) == 1:
         return combinations[0][0]
     sign = 1 if spec.direction is Direction.MINIMIZE else -1
-    tried = [
+    entries = [
         (
             hyperparameters,
             runs,
@@ -366,7 +369,7 @@ def _choice(spec: Ablation, combinations: Sequence[_Tried], seeds: set[int]) -> 
         for hyperparameters, runs in combinations
     ]
     worst: dict[int, float] = {}
-    for _, _, learned in tried:
+    for _, _, learned in entries:
         for seed, value in learned.items():
             worst[seed] = max(value, worst.get(seed, value))
 
@@ -376,18 +379,18 @@ def _choice(spec: Ablation, combinations: Sequence[_Tried], seeds: set[int]) -> 
             mean = math.fsum(own.get(seed, value) for seed, value in worst.items()) / len(worst)
             return 0, mean, -len(own)
         finished = [cell.selection_value for cell in runs if cell.seed in seeds and has_completed(cell)]
-        known = list(own.values()) or [sign * value for value in finished if value is not None]
-        return len(seeds) - len(own), math.fsum(known) / len(known) if known else math.inf, 0
+        counted_values = list(own.values()) or [sign * value for value in finished if value is not None]
+        return len(seeds) - len(own), math.fsum(counted_values) / len(counted_values) if counted_values else math.inf, 0
 
-    return min(tried, key=rank)[0]
+    return min(entries, key=rank)[0]
 
 
-def _words(hyperparameters: Mapping[str, Any]) -> str:
+def _hyperparameters_as_json(hyperparameters: Mapping[str, Any]) -> str:
     """Return tuned values as JSON text, in which 1 is not True and a tuple is a list."""
-    shown = repr(hyperparameters)
-    words = _WORDS.get(shown)
+    representation = repr(hyperparameters)
+    words = _WORDS.get(representation)
     if words is None:
-        words = _WORDS[shown] = json.dumps(dict(hyperparameters), sort_keys=True, default=str)
+        words = _WORDS[representation] = json.dumps(dict(hyperparameters), sort_keys=True, default=str)
     return words
 
 
@@ -398,5 +401,5 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _named(cell: RunResult) -> str:
+def _describe_run(cell: RunResult) -> str:
     return f"the cell arm={cell.arm_name!r} task={cell.task_name!r} seed={cell.seed} {dict(cell.hyperparameters)}"

@@ -51,9 +51,9 @@ def check_depth_sweeps(base: Mapping[str, Any], spec: Ablation) -> None:
     for name, stack in spec.initial_gradients.items():
         for arm, overrides in spec.arms.items():
             try:
-                of_arm = apply_overrides(apply_overrides(base, stack.overrides), overrides)
+                arm_config = apply_overrides(apply_overrides(base, stack.overrides), overrides)
                 for depth in stack.depths:
-                    resolve_config(apply_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth)))
+                    resolve_config(apply_overrides(arm_config, dict.fromkeys(stack.depth_keys, depth)))
             except UserError as error:
                 raise UserError(f"ablation.initial_gradients[{name!r}], arm {arm!r}: {error}") from None
 
@@ -77,34 +77,36 @@ def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str 
     with tempfile.TemporaryDirectory() as folder:
 
         @functools.cache
-        def task_of(config: Any) -> Task:
+        def build_task(config: Any) -> Task:
             # One for all arms and depths, so that data are read once.
             config = config if data_dir is None else dataclasses.replace(config, data_dir=data_dir)
             return tasks.build_task(config, Path(tempfile.mkdtemp(dir=folder)))
 
         stacks = [
-            _stack(name, stack, apply_overrides(base, stack.overrides), spec.arms, task_of)
+            _stack(name, stack, apply_overrides(base, stack.overrides), spec.arms, build_task)
             for name, stack in spec.initial_gradients.items()
         ]
     return {"stacks": stacks, "how": DESCRIPTION}
 
 
 def _stack(
-    name: str, stack: DepthSweep, base: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]], task_of: TaskOf
+    name: str, stack: DepthSweep, base: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]], build_task: TaskOf
 ) -> dict[str, Any]:
     measured: list[dict[str, Any]] = []
     for arm, overrides in arms.items():
-        of_arm = apply_overrides(base, overrides)
+        arm_config = apply_overrides(base, overrides)
         for depth in stack.depths:
-            config = apply_overrides(of_arm, dict.fromkeys(stack.depth_keys, depth))
+            config = apply_overrides(arm_config, dict.fromkeys(stack.depth_keys, depth))
             experiments = [resolve_config(apply_overrides(config, {"seed": seed})) for seed in stack.seeds]
-            norms_SxL = np.array(compute_initial_gradient_norms(experiments, task_of(experiments[0].task)), np.float64)
-            of_layers = {
+            norms_SxL = np.array(
+                compute_initial_gradient_norms(experiments, build_task(experiments[0].task)), np.float64
+            )
+            layer_norms = {
                 "layers": norms_SxL.mean(axis=0),
                 "low": norms_SxL.min(axis=0),
                 "high": norms_SxL.max(axis=0),
             }
-            listed = {key: [_number(norm) for norm in norms] for key, norms in of_layers.items()}
+            listed = {key: [_number(norm) for norm in norms] for key, norms in layer_norms.items()}
             measured.append({"arm": arm, "depth": depth, **listed})
     return {
         "name": name,

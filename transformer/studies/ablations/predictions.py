@@ -62,8 +62,8 @@ def judge_predictions(study: StudyResults, pairs: Sequence[Comparison]) -> list[
         if prediction.more_than_on is None:
             outcomes.append(_judge_difference(study.spec, prediction, pair))
         else:
-            other = by_subject[prediction.arm, prediction.more_than_on]
-            outcomes.append(_judge_excess(study, prediction, pair, other, num_excesses))
+            other_pair = by_subject[prediction.arm, prediction.more_than_on]
+            outcomes.append(_judge_excess(study, prediction, pair, other_pair, num_excesses))
     return outcomes
 
 
@@ -152,18 +152,18 @@ def _judge_difference(spec: Ablation, prediction: Prediction, pair: Comparison) 
 
 
 def _judge_excess(
-    study: StudyResults, prediction: Prediction, pair: Comparison, other: Comparison, num_predictions: int
+    study: StudyResults, prediction: Prediction, pair: Comparison, other_pair: Comparison, num_predictions: int
 ) -> PredictionOutcome:
     sign = _sign(study.spec, prediction)
-    seeds = [seed for seed in pair.differences if seed in other.differences]
-    values = [sign * (pair.differences[seed] - other.differences[seed]) for seed in seeds]
+    seeds = [seed for seed in pair.differences if seed in other_pair.differences]
+    values = [sign * (pair.differences[seed] - other_pair.differences[seed]) for seed in seeds]
     agreeing = _num_agreeing(study.spec, prediction, values)
     undecided = PredictionOutcome(prediction, Outcome.UNDECIDED, None, None, agreeing, len(values), num_predictions)
-    if not all(each.test and each.test.interval for each in (pair, other)) or len(values) < 2:
+    if not all(comparison.test and comparison.test.interval for comparison in (pair, other_pair)) or len(values) < 2:
         return undecided
     test = t_test(
         values,
-        resolution=equality_tolerance([*pair.differences.values(), *other.differences.values()]),
+        resolution=equality_tolerance([*pair.differences.values(), *other_pair.differences.values()]),
         num_comparisons=num_predictions,
         least_error=_tuning_error(study, prediction, seeds),
     )
@@ -176,12 +176,12 @@ def _judge_excess(
 def _tuning_error(study: StudyResults, prediction: Prediction, seeds: Sequence[int]) -> float:
     """Return the jackknife's standard error of the excess, with tuned values selected anew without each seed."""
     means = []
-    for without in seeds:
-        other_seeds = [seed for seed in seeds if seed != without]
+    for left_out in seeds:
+        other_seeds = [seed for seed in seeds if seed != left_out]
         excess = 0.0
         for task, weight in ((prediction.task, 1.0), (prediction.more_than_on, -1.0)):
             own, reference = (
-                study.compared_values_by_seed(arm, task, without) for arm in (prediction.arm, study.spec.reference)
+                study.compared_values_by_seed(arm, task, left_out) for arm in (prediction.arm, study.spec.reference)
             )
             excess += weight * math.fsum(own[seed] - reference[seed] for seed in other_seeds) / len(other_seeds)
         means.append(excess)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import Sha256, UserError, flatten_config, hash_config, to_config
-from transformer.json_reading import read_dataclass
 from transformer.runs.run_directory import current_commit, parse_time, write_json
+from transformer.storage.json_reading import read_dataclass
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.hash_commits import HashCommit, describe_hash_commit, format_time
 from transformer.studies.ablations.run_plan import PlannedRun, equal_as_json
@@ -100,7 +100,7 @@ def registration_contents(spec: Ablation, base: Mapping[str, Any], planned: Sequ
             "predictions": to_config(spec.predictions),
             "known_before": spec.known_before,
             "settings": _settings(resolved, planned),
-            "runs": hash_config({"configs": sorted({_hash_without_seed(each.trial.config) for each in planned})}),
+            "runs": hash_config({"configs": sorted({_hash_without_seed(run.trial.config) for run in planned})}),
             "code": judging_code_version(),
         }
     )
@@ -314,13 +314,13 @@ def _settings(base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[st
     """Return by arm and task the values of the resolved config that the base config does not have."""
     own = flatten_config(base)
     settings: dict[str, dict[str, Any]] = {}
-    for each in planned:
-        name = describe_run(each.arm_name, each.task_name, each.seed, {}).rpartition(", seed ")[0]
+    for run in planned:
+        name = describe_run(run.arm_name, run.task_name, run.seed, {}).rpartition(", seed ")[0]
         if name not in settings:
-            config = flatten_config(each.trial.config)
+            config = flatten_config(run.trial.config)
             different = {key: value for key, value in config.items() if not equal_as_json(value, own.get(key))}
             settings[name] = {
-                key: value for key, value in different.items() if key not in ("name", "seed", *each.hyperparameters)
+                key: value for key, value in different.items() if key not in ("name", "seed", *run.hyperparameters)
             }
     return settings
 

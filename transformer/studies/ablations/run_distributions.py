@@ -100,12 +100,12 @@ def improvement_interval(
     if min(map(len, (*arm, *reference))) < MIN_RUNS_FOR_BOOTSTRAP:
         return None
     random = np.random.default_rng(seed)
-    drawn = np.zeros(resamples)
+    resampled = np.zeros(resamples)
     for scores in zip(arm, reference, strict=True):
         wins_XxY = _wins(*scores)
-        of_arm_RxX, of_reference_RxY = (_resampled_shares(random, resamples, count) for count in wins_XxY.shape)
-        drawn += np.einsum("rx,xy,ry->r", of_arm_RxX, wins_XxY, of_reference_RxY) / len(arm)
-    low, high = np.quantile(drawn, _ENDS)
+        arm_shares_RxX, reference_shares_RxY = (_resampled_shares(random, resamples, count) for count in wins_XxY.shape)
+        resampled += np.einsum("rx,xy,ry->r", arm_shares_RxX, wins_XxY, reference_shares_RxY) / len(arm)
+    low, high = np.quantile(resampled, _ENDS)
     return Interval(float(low), float(high))
 
 
@@ -141,8 +141,8 @@ def performance_profile(
     if min(map(len, arm)) < MIN_RUNS_FOR_BOOTSTRAP:
         return PerformanceProfile(shares.tolist(), None, None)
     random = np.random.default_rng(seed)
-    drawn = np.mean([_resampled_shares(random, resamples, len(task)) @ task for task in reached], axis=0)
-    low, high = np.quantile(drawn, _ENDS, axis=0)
+    resampled = np.mean([_resampled_shares(random, resamples, len(task)) @ task for task in reached], axis=0)
+    low, high = np.quantile(resampled, _ENDS, axis=0)
     return PerformanceProfile(shares.tolist(), low.tolist(), high.tolist())
 
 

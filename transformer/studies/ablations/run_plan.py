@@ -67,7 +67,7 @@ def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
         for arm in spec.arms
         for hyperparameters in spec.combinations()
     ]
-    _check_apart(planned)
+    _check_distinct_runs(planned)
     return planned
 
 
@@ -86,12 +86,12 @@ def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[st
     """
     # Seeds and tuned values are shared by all arms, so that the first run of each arm and task says all.
     first: dict[tuple[str, str], PlannedRun] = {}
-    for each in planned:
-        first.setdefault((each.arm_name, each.task_name), each)
+    for run in planned:
+        first.setdefault((run.arm_name, run.task_name), run)
     differences: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm, _ in first}
-    for (arm, task), each in first.items():
+    for (arm, task), run in first.items():
         base = flatten_config(first[reference, task].trial.config)
-        own = flatten_config(each.trial.config)
+        own = flatten_config(run.trial.config)
         for key in dict.fromkeys((*base, *own)):
             if key not in _NAMES and (key not in own or key not in base or not equal_as_json(own[key], base[key])):
                 entry = {"key": key, "reference": base.get(key), "arm": own.get(key)}
@@ -104,17 +104,17 @@ def equal_as_json(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _check_apart(planned: Sequence[PlannedRun]) -> None:
-    seen: dict[str, PlannedRun] = {}
-    for each in planned:
-        config = {key: value for key, value in each.trial.config.items() if key not in _NAMES}
+def _check_distinct_runs(planned: Sequence[PlannedRun]) -> None:
+    run_by_config: dict[str, PlannedRun] = {}
+    for run in planned:
+        config = {key: value for key, value in run.trial.config.items() if key not in _NAMES}
         text = json.dumps(config, sort_keys=True)
-        other = seen.setdefault(text, each)
-        if other is each:
+        earlier = run_by_config.setdefault(text, run)
+        if earlier is run:
             continue
-        if other.arm_name != each.arm_name:
+        if earlier.arm_name != run.arm_name:
             raise UserError(
-                f"ablation.arms: {other.arm_name!r} and {each.arm_name!r} resolve to the same config: their overrides "
+                f"ablation.arms: {earlier.arm_name!r} and {run.arm_name!r} resolve to the same config: their overrides "
                 "change nothing that the other has not; drop one of them"
             )
-        raise UserError(f"two runs of the ablation are the same: {other.description} and {each.description}")
+        raise UserError(f"two runs of the ablation are the same: {earlier.description} and {run.description}")

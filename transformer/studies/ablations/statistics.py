@@ -90,9 +90,9 @@ def t_test(
         return MeanTest(sample.size, mean if abs(mean) > resolution else 0.0, 0.0, None, None)
     mean, deviation, correction = float(sample.mean()), float(sample.std(ddof=1)), step / (2 * sample.size)
     error, degrees = max(deviation / math.sqrt(sample.size), least_error), sample.size - 1
-    half = float(special.stdtrit(degrees, 1 - (1 - CONFIDENCE) / 2 / num_comparisons)) * error + correction
+    half_width = float(special.stdtrit(degrees, 1 - (1 - CONFIDENCE) / 2 / num_comparisons)) * error + correction
     p = 2 * float(special.stdtr(degrees, -max(0.0, abs(mean) - correction) / error))
-    return MeanTest(sample.size, mean, deviation, Interval(mean - half, mean + half), p)
+    return MeanTest(sample.size, mean, deviation, Interval(mean - half_width, mean + half_width), p)
 
 
 def t_statistic(p: float, count: int) -> float:
@@ -111,8 +111,8 @@ def estimate_discrete_step(values: Sequence[float], resolution: float = 0.0) -> 
         The step; 0 if no two values are equal, as in a continuous quantity.
     """
     gaps = np.diff(np.sort(np.asarray(values, np.float64)))
-    apart = gaps[gaps > resolution]
-    return float(apart.min()) if 0 < apart.size < gaps.size else 0.0
+    distinct_gaps = gaps[gaps > resolution]
+    return float(distinct_gaps.min()) if 0 < distinct_gaps.size < gaps.size else 0.0
 
 
 def jackknife_error(means: Sequence[float]) -> float:
@@ -251,7 +251,7 @@ def wilson_interval(count: int, n: int) -> Interval:
 
 
 @functools.lru_cache
-def fisher_exact_p(count: int, n: int, other: int, of_other: int) -> float:
+def fisher_exact_p(count: int, n: int, other_count: int, other_n: int) -> float:
     """Compute the two-sided p of Fisher's exact test of two proportions (Fisher 1935, "The design of experiments").
 
     For three runs each it is never below 0.1, for five 0.0079.
@@ -259,8 +259,8 @@ def fisher_exact_p(count: int, n: int, other: int, of_other: int) -> float:
     Args:
         count: The successes of the first sample.
         n: Its size.
-        other: The successes of the second sample.
-        of_other: Its size.
+        other_count: The successes of the second sample.
+        other_n: Its size.
 
     Returns:
         The p-value.
@@ -268,9 +268,9 @@ def fisher_exact_p(count: int, n: int, other: int, of_other: int) -> float:
     Raises:
         ValueError: If a count is not from 0 to its sample's size.
     """
-    if not (0 <= count <= n and 0 <= other <= of_other):
-        raise ValueError(f"{count} of {n} and {other} of {of_other} are no proportions")
-    return float(stats.fisher_exact([[count, n - count], [other, of_other - other]]).pvalue)
+    if not (0 <= count <= n and 0 <= other_count <= other_n):
+        raise ValueError(f"{count} of {n} and {other_count} of {other_n} are no proportions")
+    return float(stats.fisher_exact([[count, n - count], [other_count, other_n - other_count]]).pvalue)
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
@@ -323,12 +323,12 @@ def interquartile_interval(
 
     with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        drawn = stats.bootstrap(
+        bootstrap = stats.bootstrap(
             tasks, mean, n_resamples=resamples, confidence_level=CONFIDENCE, method="BCa", vectorized=True, rng=seed
         )
-    ends = np.asarray(drawn.confidence_interval)
+    ends = np.asarray(bootstrap.confidence_interval)
     if not np.isfinite(ends).all():
-        ends = np.quantile(drawn.bootstrap_distribution, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        ends = np.quantile(bootstrap.bootstrap_distribution, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Interval(float(ends[0]), float(ends[1]))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from transformer.config import NonNegativeInt, Range, RunConfig, Seed, Sha256, UserError, from_config, to_config
-from transformer.json_reading import parse_dataclass, read_json_object
 from transformer.runs.run_directory import write_json
+from transformer.storage.json_reading import parse_dataclass, read_json_object
 from transformer.storage.paths import storage_of
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.comparability import (
@@ -194,15 +194,15 @@ def check_and_describe_arms(
     with tempfile.TemporaryDirectory(prefix="headwise-arms-") as folder:
         tasks = check_shared_data(planned, Path(folder), data_dir)
         check_metric_splits(spec, tasks[spec.reference])
-        begun = compare_initial_parameters(planned, spec.reference, tasks)
+        parameter_comparisons = compare_initial_parameters(planned, spec.reference, tasks)
     changed = config_differences(planned, spec.reference)
     arms = {
         arm: {
             "differences": changed[arm],
-            "parameters": beginning.num_parameters,
-            "shared": {name: value for name, value in beginning._asdict().items() if name != "num_parameters"},
+            "parameters": comparison.num_parameters,
+            "shared": {name: value for name, value in comparison._asdict().items() if name != "num_parameters"},
         }
-        for arm, beginning in begun.items()
+        for arm, comparison in parameter_comparisons.items()
     }
     return to_json_values({"base": resolve_config(base).to_config(), "arms": arms})
 

@@ -36,26 +36,26 @@ _ENDED = (DONE, STUCK, DIVERGED, FAILED)
 def study_warnings(study: StudyResults) -> list[str]:
     """Return warnings about a study, one line each."""
     return [
-        *_unfinished(study),
-        *_failed(study),
-        *_too_few(study),
-        *_target_missed(study),
-        *_untuned(study),
-        *_at_the_edge(study),
-        *_chosen_on_what_is_reported(study),
+        *_warn_of_unfinished_runs(study),
+        *_warn_of_failed_runs(study),
+        *_warn_of_few_seeds(study),
+        *_warn_of_missed_target(study),
+        *_warn_of_no_tuning(study),
+        *_warn_of_edge_values(study),
+        *_warn_of_shared_metric(study),
     ]
 
 
-def _too_few(study: StudyResults) -> Iterator[str]:
+def _warn_of_few_seeds(study: StudyResults) -> Iterator[str]:
     count = len(study.spec.seeds)
-    named = f"{count} seed{'s' if count > 1 else ''} only"
+    seeds = f"{count} seed{'s' if count > 1 else ''} only"
     if count < MIN_SEEDS_FOR_VERDICT:
-        yield f"{named}: no verdict is given under three, and {ENOUGH_SEEDS} are the default."
+        yield f"{seeds}: no verdict is given under three, and {ENOUGH_SEEDS} are the default."
     elif count < ENOUGH_SEEDS:
-        yield f"{named}: one odd run can decide, and only large differences are seen; {ENOUGH_SEEDS} are the default."
+        yield f"{seeds}: one odd run can decide, and only large differences are seen; {ENOUGH_SEEDS} are the default."
 
 
-def _unfinished(study: StudyResults) -> Iterator[str]:
+def _warn_of_unfinished_runs(study: StudyResults) -> Iterator[str]:
     spec = study.spec
     missing = [
         describe_run(arm, task, seed, hyperparameters)
@@ -70,7 +70,7 @@ def _unfinished(study: StudyResults) -> Iterator[str]:
         yield f"{len(missing)} of {planned} runs have not ended: {format_some(missing)}."
 
 
-def _failed(study: StudyResults) -> Iterator[str]:
+def _warn_of_failed_runs(study: StudyResults) -> Iterator[str]:
     cells = [cell for arm in study.spec.arms for cell in study.runs_of_arm(arm) if cell.state == FAILED]
     if cells:
         failed = [
@@ -80,20 +80,22 @@ def _failed(study: StudyResults) -> Iterator[str]:
         yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {format_some(failed)}."
 
 
-def _target_missed(study: StudyResults) -> Iterator[str]:
+def _warn_of_missed_target(study: StudyResults) -> Iterator[str]:
     spec = study.spec
     if spec.target is None:
         return
     cells = [cell for arm in spec.arms for task in spec.tasks for cell in study.selected_runs(arm, task)]
-    seen = [value for cell in cells for _, value in cell.curves.get(spec.selection_metric, ()) if math.isfinite(value)]
+    measured_values = [
+        value for cell in cells for _, value in cell.curves.get(spec.selection_metric, ()) if math.isfinite(value)
+    ]
     never = f"The target {spec.selection_metric}={spec.target:g} is never reached"
-    if not seen:
+    if not measured_values:
         yield f"{never}: no run measured it."
-    elif is_better(spec, spec.target, best_value(spec, seen)):
-        yield f"{never}: the best of all is {best_value(spec, seen):.4g}."
+    elif is_better(spec, spec.target, best_value(spec, measured_values)):
+        yield f"{never}: the best of all is {best_value(spec, measured_values):.4g}."
 
 
-def _untuned(study: StudyResults) -> Iterator[str]:
+def _warn_of_no_tuning(study: StudyResults) -> Iterator[str]:
     if not _is_tuned(study):
         yield (
             "Nothing was tuned: all arms have the base config's values, such as its learning rate, which may suit one "
@@ -105,15 +107,19 @@ def _is_tuned(study: StudyResults) -> bool:
     return any(len(values) > 1 for values in study.spec.tuning_grid.values())
 
 
-def _at_the_edge(study: StudyResults) -> Iterator[str]:
+def _warn_of_edge_values(study: StudyResults) -> Iterator[str]:
     """Warn of arms that chose the smallest or largest value tried: their best may lie beyond."""
-    for key, word, end in _edges(study):
-        arms = [told for arm in study.spec.arms if (told := _that_chose(study, arm, study.spec.tasks, key, end))]
+    for key, word, end in _extreme_values(study):
+        arms = [
+            description
+            for arm in study.spec.arms
+            if (description := _describe_arm_choice(study, arm, study.spec.tasks, key, end))
+        ]
         if arms:
             yield f"{join_words(arms)} chose {key}={end}, the {word} tried: the best may lie beyond."
 
 
-def _edges(study: StudyResults) -> Iterator[tuple[str, str, float]]:
+def _extreme_values(study: StudyResults) -> Iterator[tuple[str, str, float]]:
     """Yield tuned keys with the smallest and the largest of at least two values.
 
     A smallest value of 0, as of warm-up steps or dropout, has nothing beyond it.
@@ -132,7 +138,7 @@ def comparison_caveats(study: StudyResults, pair: Comparison, opinion: SecondOpi
         pair: The comparison.
         opinion: The second opinion on it; None if there is none.
     """
-    edges = [f"{arms} at the {word} {key}" for arms, word, key, _ in _edges_of_pair(study, pair)]
+    edges = [f"{arms} at the {word} {key}" for arms, word, key, _ in _pair_edge_values(study, pair)]
     tuning = edges if _is_tuned(study) else ["not tuned"]
     return [*tuning, *noise_caveats(pair, opinion)]
 
@@ -158,17 +164,17 @@ def describe_noise(pair: Comparison, opinion: SecondOpinion | None) -> str:
     return f" But {join_words(caveats)}: {advice}." if caveats else ""
 
 
-def _edges_of_pair(study: StudyResults, pair: Comparison) -> list[tuple[str, str, str, float]]:
+def _pair_edge_values(study: StudyResults, pair: Comparison) -> list[tuple[str, str, str, float]]:
     """Return which arms chose the smallest or largest value of a tuned key on the tasks of a comparison."""
     tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
     return [
         (join_words(arms), word, key, end)
-        for key, word, end in _edges(study)
+        for key, word, end in _extreme_values(study)
         if (
             arms := [
-                told
+                description
                 for arm in (pair.arm_name, study.spec.reference)
-                if (told := _that_chose(study, arm, tasks, key, end))
+                if (description := _describe_arm_choice(study, arm, tasks, key, end))
             ]
         )
     ]
@@ -176,11 +182,13 @@ def _edges_of_pair(study: StudyResults, pair: Comparison) -> list[tuple[str, str
 
 def describe_edge_values(study: StudyResults, pair: Comparison) -> str:
     """Describe which tuned values of either arm are at the edge of those tried, so that a verdict may change beyond."""
-    told = [f"{arms} chose the {word} {key} tried, {end}" for arms, word, key, end in _edges_of_pair(study, pair)]
-    return f" But {join_words(told)}: beyond it this may turn." if told else ""
+    descriptions = [
+        f"{arms} chose the {word} {key} tried, {end}" for arms, word, key, end in _pair_edge_values(study, pair)
+    ]
+    return f" But {join_words(descriptions)}: beyond it this may turn." if descriptions else ""
 
 
-def _that_chose(study: StudyResults, arm: str, tasks: Collection[str], key: str, value: float) -> str:
+def _describe_arm_choice(study: StudyResults, arm: str, tasks: Collection[str], key: str, value: float) -> str:
     """Return the arm, with those of the tasks on which it chose a value if not on all; empty if on none.
 
     It has not chosen where runs have not ended.
@@ -196,7 +204,7 @@ def _that_chose(study: StudyResults, arm: str, tasks: Collection[str], key: str,
     return arm if len(chose) == len(tasks) else f"{arm} (on {join_words(chose)})"
 
 
-def _chosen_on_what_is_reported(study: StudyResults) -> Iterator[str]:
+def _warn_of_shared_metric(study: StudyResults) -> Iterator[str]:
     spec = study.spec
     if spec.selection_metric == spec.reported_metric and len(list(spec.combinations())) > 1:
         yield (

@@ -48,20 +48,20 @@ def summary_sentences(
     overall = [pair for pair, _ in judged if pair.task_name is None]
     verdicts = {pair.arm_name: pair.verdict for pair in overall}
     return [
-        *_learning(study, overall, arms),
-        *_winner(study, verdicts, arms),
-        *([_runner_up(*between_the_best)] if between_the_best else ()),
-        *(_sentence(study, pair, opinion) for pair, opinion in judged if pair.task_name is None),
+        *_describe_learning(study, overall, arms),
+        *_describe_winner(study, verdicts, arms),
+        *([_describe_best_two(*between_the_best)] if between_the_best else ()),
+        *(_describe_verdict(study, pair, opinion) for pair, opinion in judged if pair.task_name is None),
         *(
-            _sentence(study, pair, opinion)
+            _describe_verdict(study, pair, opinion)
             for pair, opinion in judged
             if pair.task_name is not None
             and pair.verdict in ("better", "worse")
             and pair.verdict != verdicts[pair.arm_name]
         ),
-        *_divergence(study, arms),
-        *_to_target(study, arms),
-        *_sensitivity(study, arms),
+        *_describe_divergence(study, arms),
+        *_describe_steps_to_target(study, arms),
+        *_describe_sensitivity(study, arms),
     ]
 
 
@@ -75,44 +75,48 @@ def describe_added_seeds(seeds: Sequence[int]) -> str:
     )
 
 
-def _learning(study: StudyResults, overall: Sequence[Comparison], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _describe_learning(
+    study: StudyResults, overall: Sequence[Comparison], arms: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
     """Say how many runs of each arm learned, if not all did: whether an arm learns comes before how well."""
     if all(arm["learned"]["count"] == arm["learned"]["of"] for arm in arms):
         return
     counts = sorted(
         ((arm["name"], arm["learned"]["count"], arm["learned"]["of"]) for arm in arms if arm["learned"]["of"]),
-        key=lambda each: -each[1] / each[2],
+        key=lambda arm_count: -arm_count[1] / arm_count[2],
     )
-    told = join_words(f"{name} {count} of {of}" for name, count, of in counts)
+    learned_counts = join_words(f"{name} {count} of {of}" for name, count, of in counts)
     counted = [pair for pair in overall if pair.learned_counts.p_adjusted is not None]
-    tests = [_count_test(pair) for pair in counted]
+    tests = [_describe_count_test(pair) for pair in counted]
     several = (
         f", adjusted for {counted[0].num_comparisons} comparisons" if counted and counted[0].num_comparisons > 1 else ""
     )
     tested = f"; Fisher's exact test against {study.spec.reference}{several}: {'; '.join(tests)}" if tests else ""
-    yield f"Runs that learned: {told}{tested}."
+    yield f"Runs that learned: {learned_counts}{tested}."
 
 
-def _count_test(pair: Comparison) -> str:
+def _describe_count_test(pair: Comparison) -> str:
     """Describe the test of how many runs of an arm learned."""
-    (_, n), (_, of_reference) = pair.learned_counts.arm, pair.learned_counts.reference
+    (_, n), (_, reference_n) = pair.learned_counts.arm, pair.learned_counts.reference
     assert pair.learned_counts.p_adjusted is not None
-    least = bonferroni_correction(fisher_exact_p(n, n, 0, of_reference), pair.num_comparisons)
-    few = f", and {n} and {of_reference} runs can give no less than {least:.2g}" if least > SIGNIFICANCE else ""
-    return f"{pair.arm_name} {format_p_value(pair.learned_counts.p_adjusted)}{few}"
+    least_p = bonferroni_correction(fisher_exact_p(n, n, 0, reference_n), pair.num_comparisons)
+    limit = f", and {n} and {reference_n} runs can give no less than {least_p:.2g}" if least_p > SIGNIFICANCE else ""
+    return f"{pair.arm_name} {format_p_value(pair.learned_counts.p_adjusted)}{limit}"
 
 
-def _runner_up(pair: Comparison, other: str) -> str:
+def _describe_best_two(pair: Comparison, second_best: str) -> str:
     assert pair.test is not None
     assert pair.p_adjusted is not None
     difference = format_difference(pair.test, format_p_value(pair.p_adjusted))
     return (
-        f"The two best, {pair.arm_name} less {other}: {difference} over {pair.num_seeds} paired seeds, adjusted for "
-        f"all {pair.num_comparisons} pairs of arms, as these two were picked by their values. It is no verdict."
+        f"The two best, {pair.arm_name} less {second_best}: {difference} over {pair.num_seeds} paired seeds, adjusted "
+        f"for all {pair.num_comparisons} pairs of arms, as these two were picked by their values. It is no verdict."
     )
 
 
-def _winner(study: StudyResults, verdicts: Mapping[str, str], arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _describe_winner(
+    study: StudyResults, verdicts: Mapping[str, str], arms: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
     spec = study.spec
     means = {
         arm["name"]: arm["mean"]
@@ -124,22 +128,22 @@ def _winner(study: StudyResults, verdicts: Mapping[str, str], arms: Sequence[Map
     first = rank_best_first(spec, means)[0]
     winner = next(arm for arm in arms if arm["name"] == first)
     finished = "Of the arms whose runs all finished, " if len(means) < len(arms) else ""
-    told = f"{finished}{first} has the best mean {spec.reported_metric}, {_value(winner)}"
-    others = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]
+    best_mean = f"{finished}{first} has the best mean {spec.reported_metric}, {_value(winner)}"
+    undistinguished = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]
     if first != spec.reference:
         if verdicts[first] == "better":
-            yield f"{told}, and beats the reference {spec.reference}."
+            yield f"{best_mean}, and beats the reference {spec.reference}."
         elif verdicts[first] == "worse":
-            yield f"{told}, but is worse than the reference {spec.reference}."
+            yield f"{best_mean}, but is worse than the reference {spec.reference}."
         elif verdicts[first] == "not judged":
-            yield f"{told}; it is not judged against the reference {spec.reference}."
+            yield f"{best_mean}; it is not judged against the reference {spec.reference}."
         else:
-            yield f"{told}, but no difference from the reference {spec.reference} was seen."
+            yield f"{best_mean}, but no difference from the reference {spec.reference} was seen."
     elif all(verdict == "worse" for verdict in verdicts.values()):
-        yield f"{told}, and beats every other arm."
+        yield f"{best_mean}, and beats every other arm."
     else:
-        unseen = f"; not seen to differ from it: {join_words(others)}" if others else ""
-        yield f"{told}{unseen}."
+        unseen = f"; not seen to differ from it: {join_words(undistinguished)}" if undistinguished else ""
+        yield f"{best_mean}{unseen}."
 
 
 def _value(arm: Mapping[str, Any]) -> str:
@@ -149,24 +153,24 @@ def _value(arm: Mapping[str, Any]) -> str:
     return f"{round_to_error(arm['mean'], (high - low) / 2)} ({format_interval(Interval(low, high))})"
 
 
-def _sentence(study: StudyResults, pair: Comparison, opinion: SecondOpinion | None) -> str:
+def _describe_verdict(study: StudyResults, pair: Comparison, opinion: SecondOpinion | None) -> str:
     where, against, test = format_task_suffix(pair.task_name), study.spec.reference, pair.test
     if pair.verdict == "not judged" or test is None:
         return f"{pair.arm_name} is not judged against {against}{where}: {explain_verdict(study, pair)}"
     seeds, p = f"{pair.num_seeds} paired seeds", format_adjusted_p_value(pair)
     diverged = describe_diverged_seeds(study, pair) if pair.diverged_seeds else ""
     if pair.verdict == "no difference seen":
-        told = f"{p}; {diverged}" if diverged else format_difference(test, p)
-        smallest = _smallest_effect(test, study.spec.smallest_effect_of_interest)
+        evidence = f"{p}; {diverged}" if diverged else format_difference(test, p)
+        smallest = _describe_smallest_effect(test, study.spec.smallest_effect_of_interest)
         arms = f"{pair.arm_name} and {against}{where} at {pair.num_seeds} seeds"
-        return f"No difference seen between {arms}: {told}{smallest}."
+        return f"No difference seen between {arms}: {evidence}{smallest}."
     size = f" by {format_difference(test, f'{p}; {seeds}', of=study.spec.reported_metric)}"
-    told = f": {p}; {seeds}; {diverged}" if diverged else size
+    evidence = f": {p}; {seeds}; {diverged}" if diverged else size
     doubts = f"{describe_edge_values(study, pair)}{describe_noise(pair, opinion)}"
-    return f"{pair.arm_name} is {pair.verdict} than {against}{where}{told}.{doubts}"
+    return f"{pair.arm_name} is {pair.verdict} than {against}{where}{evidence}.{doubts}"
 
 
-def _smallest_effect(test: MeanTest, smallest_effect: float | None) -> str:
+def _describe_smallest_effect(test: MeanTest, smallest_effect: float | None) -> str:
     """Say whether the interval of a difference excludes the smallest one that matters, on both sides."""
     if smallest_effect is None or test.interval is None:
         return ""
@@ -174,34 +178,34 @@ def _smallest_effect(test: MeanTest, smallest_effect: float | None) -> str:
     return f"; a difference of {smallest_effect:g} is {'excluded' if excluded else 'not excluded'}"
 
 
-def _divergence(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    some = [arm for arm in arms if arm["run_counts"]["diverged"]]
-    if not some:
+def _describe_divergence(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    diverged_arms = [arm for arm in arms if arm["run_counts"]["diverged"]]
+    if not diverged_arms:
         return
-    told = [
+    proportions = [
         f"{arm['name']} in {format_proportion(runs['diverged'], runs['ended'], Interval(*runs['interval']))}"
-        for arm in some
+        for arm in diverged_arms
         for runs in (arm["run_counts"],)
     ]
     none = [arm["name"] for arm in arms if not arm["run_counts"]["diverged"] and arm["run_counts"]["ended"]]
     never = f"; never: {join_words(none)}" if none else ""
-    yield f"Runs that diverged, over all tuned values: {'; '.join(told)}{never}."
+    yield f"Runs that diverged, over all tuned values: {'; '.join(proportions)}{never}."
 
 
-def _to_target(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _describe_steps_to_target(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     spec = study.spec
     timed = [(arm["name"], arm["to_target"]) for arm in arms if arm["to_target"] and arm["to_target"]["of"]]
     if not any(times["reached"] for _, times in timed):
         return
-    told = []
+    descriptions = []
     for name, times in timed:
         steps = f"{times['steps']:g}" if times["steps"] is not None else "not by more than half of its runs"
         missed = times["of"] - times["reached"]
-        told.append(f"{name} {steps}" + (f" ({missed} of {times['of']} never did)" if missed else ""))
-    yield f"Median steps to {spec.selection_metric} {spec.target:g}: {'; '.join(told)}."
+        descriptions.append(f"{name} {steps}" + (f" ({missed} of {times['of']} never did)" if missed else ""))
+    yield f"Median steps to {spec.selection_metric} {spec.target:g}: {'; '.join(descriptions)}."
 
 
-def _sensitivity(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _describe_sensitivity(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for key in study.spec.tuning_grid:
         sensitivities = {
             arm["name"]: entry["sensitivity"]
@@ -211,6 +215,6 @@ def _sensitivity(study: StudyResults, arms: Sequence[Mapping[str, Any]]) -> Iter
         }
         if len(sensitivities) > 1:
             order = sorted(sensitivities, key=lambda name: sensitivities[name])
-            told = "; ".join(f"{name} {sensitivities[name]:.3g}" for name in order)
+            descriptions = "; ".join(f"{name} {sensitivities[name]:.3g}" for name in order)
             metric = study.spec.selection_metric
-            yield f"Sensitivity to {key}, in {metric} off the best, mean over the values tried: {told}."
+            yield f"Sensitivity to {key}, in {metric} off the best, mean over the values tried: {descriptions}."

@@ -7,13 +7,13 @@ from typing import Any
 
 from transformer.data.datasets.tfds_preparation import restrict_downloads
 from transformer.runs.distributed import print_and_log
+from transformer.runs.trust import check_trusted
 from transformer.studies.sweeps.trials import Trial
 from transformer.studies.sweeps.worker import Report
 from transformer.training.config import ExperimentConfig, resolve_config
-from transformer.training.train import train
+from transformer.training.driver import train
 from transformer.training.writers.trackers import open_trackers
 from transformer.training.writers.writer import MultiWriter, NullWriter, Scalar, Writer
-from transformer.trust import check_trusted
 
 
 class ModelTrainer:
@@ -22,8 +22,8 @@ class ModelTrainer:
     Args:
         data_dir: The directory of the data on this machine; by default that of a trial's config. It is not
             part of a trial's identity.
-        trusted_names: The modules and downloads that trials may name (transformer.trust.check_trusted), since the trial
-            store may have been written by someone else.
+        trusted_names: The modules and downloads that trials may name (`check_trusted`), since the trial store
+            may have been written by someone else.
         trackers: The experiment trackers that log every trial, grouped by sweep.
     """
 
@@ -53,8 +53,8 @@ class ModelTrainer:
 
         with restrict_downloads(self._vouched), contextlib.ExitStack() as stack:
             tracked = [MultiWriter(*stack.enter_context(self._tracking(directory))) for directory in directories]
-            ended = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
-        return [end.diverged_step for end in ended]
+            diverged_at = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
+        return diverged_at
 
     def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Writer, ...]]:
         """Open the trackers' writers for a trial, grouped by the name of the sweep's directory."""

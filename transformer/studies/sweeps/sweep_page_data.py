@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from transformer.command_invocation import shell_command
 from transformer.runs.jsonl_reading import MetricName, read_records
 from transformer.runs.run_directory import RunDirectory
+from transformer.runs.trust import trust_flags
 from transformer.studies.ablations.collect_results import metric_curve
 from transformer.studies.ablations.run_plan import equal_as_json
 from transformer.studies.sweeps.sweep_progress import TrialStatus, best_finished, count_states, sort_best_first
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial
-from transformer.trust import trust_flags
+from transformer.system.command_invocation import shell_command
 
 _POINTS = 200  # of one curve
 _GROUPS = 4  # of equally many trials, where a key has as many values as trials

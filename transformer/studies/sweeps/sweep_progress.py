@@ -18,7 +18,7 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial
-from transformer.terminal import escape_control_characters, is_watched, raw_terminal_stream
+from transformer.system.terminal import escape_control_characters, is_watched, raw_terminal_stream
 
 _RANK = {state: rank for rank, state in enumerate(("done", "running", "pruned", "diverged", "failed", "pending"))}
 _STYLES = {"done": "green", "running": "cyan", "pruned": "dim", "diverged": "yellow", "failed": "red", "pending": "dim"}

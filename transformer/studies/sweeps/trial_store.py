@@ -30,11 +30,17 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from transformer.config import MatchesPattern, Range, UserError
-from transformer.json_reading import parse_dataclass, parse_json, read_json_object, read_regular_file, require_object
 from transformer.runs.jsonl_reading import StepNumber
 from transformer.runs.run_directory import check_regular_files
 from transformer.storage.disk_errors import refuse_unusable_storage
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
+from transformer.storage.json_reading import (
+    parse_dataclass,
+    parse_json,
+    read_json_object,
+    read_regular_file,
+    require_object,
+)
 from transformer.storage.paths import claim_when_free, parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse
 from transformer.studies.sweeps.trials import Trial, to_json_values, trial_from_config

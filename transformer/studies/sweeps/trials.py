@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from transformer.config import RunConfig, UserError, from_config, hash_config
 from transformer.overrides import describe_overrides
-from transformer.trust import check_trusted
+from transformer.runs.trust import check_trusted
 
 _DIGITS = 16  # of the hash that names a trial: of a million trials two share a name once in 37 million sweeps
 
@@ -70,7 +70,7 @@ def check_recorded_trial(trial: Trial, trusted: Collection[str]) -> None:
 
     Args:
         trial: The trial, as read from the trial store.
-        trusted: The names that the user trusts, see `transformer.trust.check_trusted`.
+        trusted: The names that the user trusts, see `transformer.runs.trust.check_trusted`.
 
     Raises:
         UserError: If the trial is not one that a sweep plans, or names code that is not trusted.

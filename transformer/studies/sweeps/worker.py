@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from transformer.config import NonNegativeFloat, UserError
-from transformer.json_reading import read_dataclass
 from transformer.overrides import describe_overrides
 from transformer.runs.jsonl_reading import (
     MetricName,
@@ -37,6 +36,7 @@ from transformer.runs.jsonl_reading import (
 )
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk_errors import find_disk_error
+from transformer.storage.json_reading import read_dataclass
 from transformer.storage.paths import storage_of
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.search_algorithm import SearchAlgorithm

@@ -10,7 +10,7 @@ import rich.console
 import rich.progress
 
 from transformer.maps.capture_plan import StoredMaps
-from transformer.terminal import escape_control_characters, is_watched, raw_terminal_stream
+from transformer.system.terminal import escape_control_characters, is_watched, raw_terminal_stream
 from transformer.training.writers.writer import NullWriter, Sample, Scalar
 
 # Shorter names for the metrics that every line has.

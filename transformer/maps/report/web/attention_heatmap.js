@@ -2,9 +2,9 @@
 // Positions are those of the sequences; cells are those of the plane that is drawn, which may be pooled.
 
 import { context2d, createHtml, createSvg } from "../../../pages/dom.js";
-import { axisTicks, loadSpectrogram, siteAxis, tickForCell } from "./axes.js";
+import { axisTicks, cellCenter, LABEL_HEIGHT, loadSpectrogram, siteAxis, tickForCell } from "./axes.js";
 import { paintPlane } from "./canvas_pixels.js";
-import { columnMarginal, rowMarginal } from "./row_and_column_bars.js";
+import { columnMarginal, MARGINAL_SIZE, rowMarginal } from "./row_and_column_bars.js";
 import { splitWordStart } from "./tokens.js";
 
 /** @import { Attributes } from "../../../pages/types.js" */
@@ -12,12 +12,9 @@ import { splitWordStart } from "./tokens.js";
 /** @import { Axis, AxisPair, HeadView, Heatmap, HeatmapLayout, Hold, PointAt, Site, Tick, ViewState } from "./types.js" */
 
 const MAX_CELL = 46;
-export const LABEL_HEIGHT = 11; // pixels that a label needs
 const ROW_LABEL_SPACING = 15; // pixels from one row's label to the next
 const SLANTED_LABEL_SPACING = 17; // pixels along the axis: so far apart slanted labels do not run into each other
-export const MAX_LABEL_LENGTH = 16; // characters
 const LABEL_ANGLE = 52; // degrees
-export const MARGINAL_SIZE = 58;
 const FEW_POSITIONS = 40; // positions that are worth more room than their cells would have as squares
 const SPECTROGRAM_SIZE = 44; // a spectrogram along an axis
 const FONT = "12.5px";
@@ -248,12 +245,6 @@ export function negativeMarks(plane, box) {
 }
 
 /**
- * @param {number} cell
- * @param {number} size
- */
-export const cellCenter = (cell, size) => (cell + 0.5) * size;
-
-/**
  * @param {Tick} tick
  * @param {HeatmapLayout} box
  */
@@ -399,7 +390,7 @@ function highlightCells(queryPosition, keyPosition) {
   hideOverlappingLabels(labels.query, query, box.tall, ROW_LABEL_SPACING);
   hideOverlappingLabels(labels.key, key, box.wide, box.slanted ? SLANTED_LABEL_SPACING : 4 * LABEL_HEIGHT);
   heatmap.highlight.replaceChildren(...highlighted);
-  heatmap.profile.replaceChildren(...rowMarginal(query), ...(key === null ? [] : columnMarginal(key)));
+  heatmap.profile.replaceChildren(...rowMarginal(heatmap, query), ...(key === null ? [] : columnMarginal(heatmap, key)));
 }
 
 /**

@@ -8,10 +8,9 @@ import { byId, context2d, createHtml, createSvg, focusChild, focusedChild, small
 import { standaloneSvg } from "../../../pages/figure_export.js";
 import { truncate } from "../../../pages/formatting.js";
 import { labelWidth, svgText } from "../../../pages/markers_and_legends.js";
-import { cellAt, cellCenter, clearHeatmap, tickLabel } from "./attention_heatmap.js";
-import { axisTicks, cellName, siteAxis } from "./axes.js";
-import { largestWeights } from "./captions.js";
-import { contextText } from "./head_export.js";
+import { cellAt, clearHeatmap, tickLabel } from "./attention_heatmap.js";
+import { axisTicks, cellCenter, cellName, siteAxis } from "./axes.js";
+import { contextText, largestWeights } from "./captions.js";
 import { numberedName } from "./head_grid.js";
 import { data } from "./page_data.js";
 import { currentView } from "./head_views.js";

@@ -3,12 +3,14 @@
 import { context2d, createHtml } from "../../../pages/dom.js";
 import { formatNumber, showInvisible, truncate } from "../../../pages/formatting.js";
 import { niceTicks } from "../../../pages/scales.js";
-import { LABEL_HEIGHT, MAX_LABEL_LENGTH } from "./attention_heatmap.js";
 import { pixelTables } from "./canvas_pixels.js";
 import { unpackBlock } from "./map_data.js";
 import { data } from "./page_data.js";
 
 /** @import { Axis, Side, Site, Tick } from "./types.js" */
+
+export const LABEL_HEIGHT = 11; // pixels that a label needs
+const MAX_LABEL_LENGTH = 16; // characters
 
 /**
  * One side of a map on one example: `siteAxis(site, "query" or "key", example)`.
@@ -102,6 +104,12 @@ export const cellRange = (axis, cell, block) => [
   cell * block,
   Math.max(cell * block, Math.min(axis.tokens.length, (cell + 1) * block) - 1),
 ];
+
+/**
+ * @param {number} cell
+ * @param {number} size
+ */
+export const cellCenter = (cell, size) => (cell + 0.5) * size;
 
 /**
  * The labels of an axis that fit when a cell is so many pixels: [{ cell, text, token, tick }].

@@ -1,7 +1,7 @@
 // What the page says in sentences: of the head that is read, of what is left out, of the run.
 
 import { byId, createHtml } from "../../../pages/dom.js";
-import { formatCompact, formatNumber, pluralize, truncate } from "../../../pages/formatting.js";
+import { formatCompact, formatNumber, pluralize, showInvisible, truncate } from "../../../pages/formatting.js";
 import { cellAt } from "./attention_heatmap.js";
 import { cellName, duplicateSuffix, isFrame, siteAxis } from "./axes.js";
 import { hides } from "./canvas_pixels.js";
@@ -11,7 +11,7 @@ import { goldAlignmentWeight, tokenNodes } from "./tokens.js";
 import { state } from "./view_state.js";
 
 /** @import { HeadMap } from "./map_data.js" */
-/** @import { Axis, HeadView } from "./types.js" */
+/** @import { Axis, HeadView, Site } from "./types.js" */
 
 /**
  * How a pooled plane is to be read, in words; "" for a whole map.
@@ -22,6 +22,17 @@ export function poolingText(plane, signed) {
   if (!plane.pooled) return "";
   const what = signed ? "the difference of the largest weights" : "the largest weight";
   return `each cell is ${what} of ${plane.queryBlock} × ${plane.keyBlock} positions`;
+}
+
+/**
+ * What a drawing is of, in small print: `planes` are its heads', [[head, plane], ...].
+ * @param {{ site: Site, planes: [number, HeadMap][], signed: boolean }} options
+ */
+export function contextText({ site, planes, signed }) {
+  const steps = data.singleText ? [] : [`step ${formatNumber(data.steps[state.step])}`];
+  const parts = [data.title, site.name, ...steps, showInvisible(data.titles[state.example])];
+  const pooled = poolingText(planes[0][1], signed);
+  return [...parts, ...(pooled ? [pooled] : [])].map((part) => truncate(part, 70)).join(" · ");
 }
 
 /** What the numbers of a map are where its rows are no probabilities. */

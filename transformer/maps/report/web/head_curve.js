@@ -4,13 +4,13 @@ import { byId, createHtml, createSvg } from "../../../pages/dom.js";
 import { formatCompact, formatNumber } from "../../../pages/formatting.js";
 import { seriesLine } from "../../../pages/line_chart.js";
 import { drawAxes, linearScale, PLOT_MARGIN } from "../../../pages/scales.js";
-import { HISTORY_LAYOUT } from "./head_history.js";
 import { formatMeasurement, headName, scaleRange, statisticScale } from "./head_statistics.js";
 import { data } from "./page_data.js";
 import { nearestStep } from "./view_state.js";
 
 /** @import { Choose, HistoryLayout, LoadedTable, ViewState } from "./types.js" */
 
+export const HISTORY_LAYOUT = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
 const MAX_MARKED_POINTS = 40; // a curve of more points than these is a line alone
 const HEAD_CURVE_SIZE = { height: 140, top: 14 };
 

@@ -3,13 +3,12 @@
 import { cssColor, themeColor } from "../../../pages/color_scale.js";
 import { byId, createHtml, createSvg } from "../../../pages/dom.js";
 import { downloadCsv, downloadDrawing, standaloneSvg } from "../../../pages/figure_export.js";
-import { formatNumber, showInvisible, truncate } from "../../../pages/formatting.js";
 import { colorBarParts, svgText } from "../../../pages/markers_and_legends.js";
 import { heatmap, negativeMarks } from "./attention_heatmap.js";
 import { attentionLines, attentionLinesSvg, lineHeads } from "./attention_lines.js";
 import { cellRange } from "./axes.js";
 import { hides, paintPlane, weightScale } from "./canvas_pixels.js";
-import { poolingText } from "./captions.js";
+import { contextText } from "./captions.js";
 import { data } from "./page_data.js";
 import { positionText } from "./token_highlights.js";
 import { state } from "./view_state.js";
@@ -46,17 +45,6 @@ function heatmapSvg() {
  * @param {boolean} signed
  */
 export const valueName = (signed) => (signed ? "difference" : state.view === "value_weighted" ? "share" : "weight");
-
-/**
- * What a drawing is of, in small print: `planes` are its heads', [[head, plane], ...].
- * @param {{ site: Site, planes: [number, HeadMap][], signed: boolean }} options
- */
-export function contextText({ site, planes, signed }) {
-  const steps = data.singleText ? [] : [`step ${formatNumber(data.steps[state.step])}`];
-  const parts = [data.title, site.name, ...steps, showInvisible(data.titles[state.example])];
-  const pooled = poolingText(planes[0][1], signed);
-  return [...parts, ...(pooled ? [pooled] : [])].map((part) => truncate(part, 70)).join(" · ");
-}
 
 /** @param {Heatmap} map */
 function heatmapCells({ box, plane, signed, site }) {

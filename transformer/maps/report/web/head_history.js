@@ -14,7 +14,7 @@ import {
 import { formatNumber, truncate } from "../../../pages/formatting.js";
 import { renderColorBar } from "../../../pages/markers_and_legends.js";
 import { tickLabels } from "../../../pages/scales.js";
-import { drawHeadCurve } from "./head_curve.js";
+import { drawHeadCurve, HISTORY_LAYOUT } from "./head_curve.js";
 import { numberedName } from "./head_grid.js";
 import {
   formatMeasurement,
@@ -29,7 +29,6 @@ import { nearestStep } from "./view_state.js";
 
 /** @import { Choose, HistoryLayout, LoadedTable, Site, StatisticsTable, ViewState } from "./types.js" */
 
-export const HISTORY_LAYOUT = { left: 64, right: 16, depth: 400, lowest: 4, highest: 18, between: 4 };
 const MAX_ROLES_SHOWN = 6;
 /** @type {Record<string, string>} */
 const SOURCES = { mean: "these examples (mean)", example: "this example", training: "training batches" };

@@ -2,10 +2,12 @@
 
 import { createSvg } from "../../../pages/dom.js";
 import { withMinusSign } from "../../../pages/formatting.js";
-import { cellCenter, heatmap, MARGINAL_SIZE } from "./attention_heatmap.js";
-import { tickForCell } from "./axes.js";
+import { cellCenter, tickForCell } from "./axes.js";
 
 /** @import { HeadMap } from "./map_data.js" */
+/** @import { Heatmap } from "./types.js" */
+
+export const MARGINAL_SIZE = 58; // pixels of the bars and their labels
 
 /**
  * The mean of each column over the rows, which stands where no row is asked for.
@@ -20,9 +22,10 @@ export function columnMeans(plane) {
 
 /**
  * The weights of one row as bars under their columns; without a row, the mean over all rows.
+ * @param {Heatmap} heatmap
  * @param {number | null} query
  */
-export function rowMarginal(query) {
+export function rowMarginal(heatmap, query) {
   const { plane, box, axes, highest, signed } = heatmap;
   heatmap.means ??= columnMeans(plane);
   const values = query === null ? heatmap.means : plane.values.subarray(query * plane.keys, (query + 1) * plane.keys);
@@ -51,9 +54,10 @@ export function rowMarginal(query) {
 
 /**
  * The weights of one column as bars beside their rows: which queries read this key.
+ * @param {Heatmap} heatmap
  * @param {number} key
  */
-export function columnMarginal(key) {
+export function columnMarginal(heatmap, key) {
   const { plane, box, highest, signed } = heatmap;
   const values = Float32Array.from({ length: plane.queries }, (_, query) => plane.at(query, key));
   const depth = MARGINAL_SIZE - 4;

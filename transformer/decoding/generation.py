@@ -211,7 +211,7 @@ def generate(
     Example:
         ```python
         import functools, jax, jax.numpy as jnp
-        from transformer.decoding.generate import SpecialTokens, generate
+        from transformer.decoding.generation import SpecialTokens, generate
         from transformer.decoding.sampling import Sampling
         from transformer.layers.functional_module import Precision
         from transformer.models.registry import build, model_config

@@ -1,11 +1,13 @@
-"""Whether Headwise runs from a checkout or is installed, and how its commands are called."""
+"""Whether Headwise runs from a checkout or is installed, its version, and how its commands are called."""
 
+import importlib.metadata
 import os
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
-PACKAGE_PARENT = Path(__file__).resolve().parents[1]
+PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 """The folder that contains this package: the checkout, or the folder of installed libraries."""
 # The environment variable with the name under which the console script was started.
 _STARTED_AS = "HEADWISE_COMMAND"
@@ -18,6 +20,14 @@ def find_checkout() -> Path | None:
     """
     installed = any(PACKAGE_PARENT.glob("headwise-*.dist-info"))
     return None if installed or not (PACKAGE_PARENT / "experiments" / "__init__.py").is_file() else PACKAGE_PARENT
+
+
+def headwise_version() -> str:
+    """Return the version of this package: that of its checkout, or of the installed distribution."""
+    declaration = PACKAGE_PARENT / "pyproject.toml"
+    if find_checkout() is None or not declaration.is_file():
+        return importlib.metadata.version("headwise")
+    return tomllib.loads(declaration.read_text(encoding="utf-8"))["project"]["version"]
 
 
 def register_console_script(script: str) -> None:

@@ -7,7 +7,12 @@ import pytest
 
 from launch import cli
 from launch.command import Command
-from transformer.terminal import escape_control_characters, escape_terminal_output, is_watched, raw_terminal_stream
+from transformer.system.terminal import (
+    escape_control_characters,
+    escape_terminal_output,
+    is_watched,
+    raw_terminal_stream,
+)
 from transformer.training.writers.console import ConsoleWriter
 
 ESCAPES = "a\x1b]0;title\x07b\r\x9bc\u202ed"

@@ -83,7 +83,7 @@ def train(
         ```python
         from pathlib import Path
         from transformer.training.config import resolve_config
-        from transformer.training.train import train
+        from transformer.training.driver import train
 
         config = {
             "name": "small",

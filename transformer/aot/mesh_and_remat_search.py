@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import jax
 
+from transformer.aot.aot_compile import AotReport, compile_ahead_of_time
 from transformer.config import UserError
 from transformer.costs.chips import TPU_CHIPS, find_chip
 from transformer.costs.compiled_program import argument_bytes
-from transformer.costs.pods.aot_compile import AotReport, compile_ahead_of_time
 from transformer.costs.topologies import topology_devices
 from transformer.layers.transformer_config import Remat, TransformerConfig
 from transformer.models.model import leaves_by_path

@@ -16,8 +16,8 @@ from transformer.data.datasets.glue import read_glue
 from transformer.data.datasets.local_files import read_fields, read_lines
 from transformer.data.datasets.text_files import read_text_splits
 from transformer.data.datasets.tfds_records import _classes
+from transformer.data.line_splitting import split_lines
 from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
-from transformer.line_splitting import split_lines
 from transformer.tasks.word_alignment_evaluation import read_alignment_files
 
 # What str.splitlines, text mode or a database of Unicode takes for the end of a line; within a line of ours.

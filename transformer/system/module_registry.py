@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformer.command_invocation import find_checkout
 from transformer.config import UserError, close_matches
+from transformer.system.command_invocation import find_checkout
 
 
 def is_project_module(name: str) -> bool:

@@ -15,10 +15,10 @@ from launch import cli, evaluate, model_sizes, train
 from transformer.config import UserError
 from transformer.models import registry
 from transformer.models.model_family import ModelFamily
-from transformer.module_registry import ModuleRegistry, import_experiments_package
+from transformer.runs.trust import check_trusted
+from transformer.system.module_registry import ModuleRegistry, import_experiments_package
 from transformer.tasks.registry import TASKS
 from transformer.training.config import config_schema
-from transformer.trust import check_trusted
 
 FILES = {
     "good": "FAMILY = ModelFamily(Config, print)",
@@ -281,7 +281,7 @@ def test_an_installed_library_says_what_it_does_not_hold(tmp_path: Path, monkeyp
     (tmp_path / "experiments" / "captioning").mkdir(parents=True)
     for file in ("experiments/__init__.py", "experiments/captioning/task.py"):
         (tmp_path / file).write_text("TASK = Kind()")
-    monkeypatch.setattr("transformer.command_invocation.PACKAGE_PARENT", tmp_path)
+    monkeypatch.setattr("transformer.system.command_invocation.PACKAGE_PARENT", tmp_path)
     assert TASKS.project_names() == []
     with pytest.raises(UserError, match=r"which an installed library does not hold: clone the repository") as refused:
         TASKS["experiments.captioning.task"]

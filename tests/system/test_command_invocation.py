@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from transformer import command_invocation
-from transformer.command_invocation import find_checkout, register_console_script, shell_command, subprocess_command
+from transformer.system import command_invocation
+from transformer.system.command_invocation import (
+    find_checkout,
+    register_console_script,
+    shell_command,
+    subprocess_command,
+)
 
 
 @pytest.fixture

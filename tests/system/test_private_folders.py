@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer.private_folders import NotPrivateError, private_folder
+from transformer.system.private_folders import NotPrivateError, private_folder
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from launch import cli, evaluate, train
 from transformer.config import UserError
-from transformer.trust import (
+from transformer.runs.trust import (
     check_trusted,
     external_modules,
     external_paths,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import pytest
 
 from transformer.config import MatchesPattern, NonNegativeInt, UserError
-from transformer.json_reading import (
+from transformer.storage.json_reading import (
     MAX_NESTING,
     parse_dataclass,
     parse_json,

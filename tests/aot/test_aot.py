@@ -10,18 +10,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer.config import UserError
-from transformer.costs.chips import TPU_CHIPS
-from transformer.costs.compiled_program import CollectiveTotal, collective_totals
-from transformer.costs.pods import mesh_and_remat_search
-from transformer.costs.pods.aot_compile import (
+from transformer.aot import mesh_and_remat_search
+from transformer.aot.aot_compile import (
     AotReport,
     compile_ahead_of_time,
     largest_traced_arrays,
     parse_needed_bytes,
     resolve_topology,
 )
-from transformer.costs.pods.mesh_and_remat_search import (
+from transformer.aot.mesh_and_remat_search import (
     Candidate,
     CompiledCandidate,
     fitting_candidates,
@@ -29,6 +26,9 @@ from transformer.costs.pods.mesh_and_remat_search import (
     search_meshes,
     suggest_smaller_step,
 )
+from transformer.config import UserError
+from transformer.costs.chips import TPU_CHIPS
+from transformer.costs.compiled_program import CollectiveTotal, collective_totals
 from transformer.tasks import registry
 from transformer.training.build import build_components
 from transformer.training.config import ExperimentConfig, resolve_config

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import COMPILER_FLAGS, UserError, hash_config, refuse_single_text
-from transformer.module_registry import is_project_module
-from transformer.private_folders import NotPrivateError, private_folder
+from transformer.system.module_registry import is_project_module
+from transformer.system.private_folders import NotPrivateError, private_folder
 
 # Keys of the task that may name files outside of the folder of the data.
 _FILES = ("task.dataset", "task.validation_files", "task.test_files")

@@ -1,0 +1,1 @@
+"""Where Headwise meets Python and the operating system: module lookup, terminals, private folders, its commands."""
