@@ -193,9 +193,9 @@ class GraphTransformer(StatelessModule):
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes."""
         marks_BxN, edges_BxNxN = (jnp.asarray(inputs[name]) for name in ("marks", "edges"))
-        asked = capture_for_site(SITE, forward_pass.capture)
+        capture = capture_for_site(SITE, forward_pass.capture)
         x_BxNxE, captured = scan_layers(
-            lambda block, x, _: block(x, edges_BxNxN, asked),
+            lambda block, x, _: block(x, edges_BxNxN, capture),
             self.layers,
             jnp.asarray(self.mark_table[...], self.dtype)[marks_BxN],
             None,
@@ -218,8 +218,8 @@ def check_ring_attention_placement(config: GraphTransformerConfig, placement: Pl
     Raises:
         UserError: If it cannot; says what to change.
     """
-    asked = placement.num_shards("length") > 1 and placement.sequence_attention is SequenceParallel.RING
-    if asked and config.edges is EdgeEncoding.VECTORS:
+    ring = placement.num_shards("length") > 1 and placement.sequence_attention is SequenceParallel.RING
+    if ring and config.edges is EdgeEncoding.VECTORS:
         raise UserError(
             "config.sharding.sequence_attention=ring runs in blocks, which do not take the vectors of "
             "config.model.edges=vectors: say sequence_attention=gather, or another config.model.edges"

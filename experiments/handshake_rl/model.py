@@ -152,13 +152,10 @@ class RecurrentQNetwork(StatelessModule):
         """Return the values [B, T, A] at every step of complete episodes, from a zero state."""
         seen, lengths_B = self.encode_observation(inputs), jnp.asarray(inputs["lengths"])
         first = self.recurrent.initial(len(lengths_B), self.dtype)
-        asked = (
-            capture_for_site(SITE, forward_pass.capture)
-            if self.config.region_pooling is RegionPooling.ATTENTION
-            else None
-        )
+        attends = self.config.region_pooling is RegionPooling.ATTENTION
+        capture = capture_for_site(SITE, forward_pass.capture) if attends else None
         mask = Mask(query_lengths=lengths_B)
-        _, hidden_BxTxF, captured = scan_decoder_steps(self.advance, first, seen, mask=mask, capture=asked)
+        _, hidden_BxTxF, captured = scan_decoder_steps(self.advance, first, seen, mask=mask, capture=capture)
         return self._values(hidden_BxTxF), Aux({} if captured is None else {SITE: captured}, {}, state)
 
     def begin(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[CellState, Aux]:

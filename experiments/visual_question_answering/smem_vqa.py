@@ -117,7 +117,7 @@ class SMemVQA(StatelessModule):
         words_BxTxN: Float[Array, "B T N"],
         guides_BxT: Bool[Array, "B T"],
         places_BxLxC: Float[Array, "B L C"],
-        asked: Capture | None,
+        capture: Capture | None,
     ) -> tuple[Float[Array, "B N"], list[CapturedAttention | None]]:
         """Run all hops.
 
@@ -126,7 +126,7 @@ class SMemVQA(StatelessModule):
             words_BxTxN: The word vectors.
             guides_BxT: The words that may guide the first hop.
             places_BxLxC: The grid positions.
-            asked: What to capture.
+            capture: What to capture.
 
         Returns:
             The last O, and what was captured of each hop.
@@ -141,7 +141,7 @@ class SMemVQA(StatelessModule):
                     logits_BxL = best_word_logits(words_BxTxN, self.correlated(places_BxLxC), guides_BxT)
                 else:
                     logits_BxL = jnp.einsum("bln,bn->bl", evidence_BxLxN, known_BxN)
-                weights_BxL, captured = grid_softmax(logits_BxL, asked)
+                weights_BxL, captured = grid_softmax(logits_BxL, capture)
                 looks.append(captured)
             evidence_BxLxN = getattr(self, f"evidence_{hop}")(places_BxLxC)
             known_BxN = known_BxN + jnp.einsum("bl,bln->bn", weights_BxL, evidence_BxLxN)

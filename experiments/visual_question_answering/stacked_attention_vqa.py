@@ -170,7 +170,7 @@ class StackedAttention(StatelessModule):
         places_BxLxC: Float[Array, "B L C"],
         question_BxS: Float[Array, "B S"],
         keys: Sequence[Key[Array, ""] | None],
-        asked: Capture | None,
+        capture: Capture | None,
     ) -> tuple[Float[Array, "B F"], list[CapturedAttention | None]]:
         """Compute all glimpses, and return what was captured of each."""
         if self.config.image_readout is ImageReadout.MEAN:
@@ -181,7 +181,7 @@ class StackedAttention(StatelessModule):
         logits_BxLxG = self.glimpse(dropout(joined_BxLxH, rate, keys[2]))
         glimpses, looks = [], []
         for number in range(self.config.num_glimpses):
-            weights_BxL, captured = grid_softmax(logits_BxLxG[..., number], asked)
+            weights_BxL, captured = grid_softmax(logits_BxLxG[..., number], capture)
             glimpses.append(jnp.einsum("bl,blc->bc", weights_BxL, places_BxLxC))
             looks.append(captured)
         return jnp.concatenate(glimpses, axis=-1), looks

@@ -31,8 +31,8 @@ class Memory(StatelessModule):
         slots = jnp.broadcast_to(jnp.arange(SLOTS), (len(symbols_BxT), SLOTS))
         k, v = (table(slots, jnp.float32)[:, :, None] for table in (self.address, self.content))
         lengths_B = jnp.sum(symbols_BxT != PAD, axis=1)
-        mask, asked = Mask(query_lengths=lengths_B), capture_for_site(SITE, forward_pass.capture)
-        logits, attended = attend(q_BxTx1xE, k, v, mask=mask, capture=asked)
+        mask, capture = Mask(query_lengths=lengths_B), capture_for_site(SITE, forward_pass.capture)
+        logits, attended = attend(q_BxTx1xE, k, v, mask=mask, capture=capture)
         weights_BxTxS = jax.nn.softmax(jnp.einsum("bthe,bshe->bts", q_BxTx1xE, k) / WIDTH**0.5)
         entropy_BxT = -jnp.sum(weights_BxTxS * jnp.log(weights_BxTxS + 1e-9), axis=-1)
         real = jnp.arange(symbols_BxT.shape[1])[None] < lengths_B[:, None]

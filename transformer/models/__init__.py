@@ -20,11 +20,13 @@ if TYPE_CHECKING:
         Aux,
         AuxiliaryLoss,
         Cache,
+        ForwardPass,
         Inputs,
         Model,
         StatelessModule,
         Variables,
         count_parameters,
+        split_key,
     )
     from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily, PublishedSize
     from transformer.models.recurrent_attention_decoder_base import (
@@ -97,6 +99,7 @@ __all__ = [
     "EncoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
+    "ForwardPass",
     "InputSpec",
     "Inputs",
     "Modality",

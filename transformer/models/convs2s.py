@@ -273,12 +273,12 @@ class ConvS2S(StatelessModule):
         """Return the final hidden states of a known target, from which `logits` computes the logits."""
         source_key, embedding_key, layers_key, output_key = split_key(forward_pass.training_key, 4)
         source = self.encode(jnp.asarray(inputs["source"]), source_key)
-        target_BxT, asked = jnp.asarray(inputs["target"]), capture_for_site(SITE, forward_pass.capture)
+        target_BxT, capture = jnp.asarray(inputs["target"]), capture_for_site(SITE, forward_pass.capture)
         lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
         g_BxTxE = self._embedded(target_BxT, self.target_positions, lengths_B, embedding_key)
         h_BxTxF, captured = scan_layers(
-            lambda block, h, key: block(h, g_BxTxE, source, mask, key, asked),
+            lambda block, h, key: block(h, g_BxTxE, source, mask, key, capture),
             self.decoder,
             self.enter_decoder(g_BxTxE),
             _layer_keys(layers_key, self.config.decoder_layers),
@@ -313,15 +313,15 @@ class ConvS2S(StatelessModule):
         self, state: dict, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Run one more token of every row through the blocks."""
-        asked, position_R = capture_for_site(SITE, forward_pass.capture), cache.rows["position"]
+        capture, position_R = capture_for_site(SITE, forward_pass.capture), cache.rows["position"]
         g_RxE = self._looked_up(tokens_R, self.target_positions, position_R)
         h_RxF, grown, captured = self.enter_decoder(g_RxE), [], []
         for params, past in zip(cache.weights, cache.rows["past"], strict=True):
             block = bind_layer(self.decoder, params)
-            h_RxF, past, of_layer = block.step(h_RxF, past, g_RxE, cache.examples, asked)
+            h_RxF, past, of_layer = block.step(h_RxF, past, g_RxE, cache.examples, capture)
             grown.append(past)
             captured.append(of_layer)
-        maps = {} if asked is None else {SITE: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)}
+        maps = {} if capture is None else {SITE: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)}
         cache = cache._replace(rows={"position": position_R + 1, "past": tuple(grown)})
         return self.logits(self.leave_decoder(h_RxF)), cache, Aux(maps, {}, state)
 

@@ -137,7 +137,7 @@ class RecurrentClassifier(StatelessModule):
         h_BxTxF: Float[Array, "B T F"],
         last: CellState,
         lengths_B: Int[Array, " B"],
-        asked: Capture | None,
+        capture: Capture | None,
     ) -> tuple[Float[Array, "B P"], CapturedAttention | None]:
         """Pool outputs into one vector per text; zero for an empty text.
 
@@ -145,7 +145,7 @@ class RecurrentClassifier(StatelessModule):
             h_BxTxF: The outputs, zero at padding.
             last: The last state.
             lengths_B: The length of each text.
-            asked: Which maps to capture; None captures nothing.
+            capture: Which maps to capture; None captures nothing.
 
         Returns:
             The pooled vector, and what was captured.
@@ -167,7 +167,7 @@ class RecurrentClassifier(StatelessModule):
                 )
                 pooled_Bx1xP, alignment = self.attention(query_Bx1xP, memory)
                 mask = Mask(key_lengths=lengths_B)
-                captured = capture_weights(alignment.weights, asked, logits=alignment.logits, mask=mask)
+                captured = capture_weights(alignment.weights, capture, logits=alignment.logits, mask=mask)
                 return pooled_Bx1xP[:, 0], captured
 
 

@@ -183,8 +183,8 @@ class RecurrentDecoder(StatelessModule):
                 carried = layer.step(x_RxE, carried)
                 x_RxE = carried.hidden
             after.append(carried)
-        asked = capture_for_site(SITE, forward_pass.capture)
-        captured = None if asked is None else _layers([capture_weights(each[:, :, None], asked) for each in weights])
+        capture = capture_for_site(SITE, forward_pass.capture)
+        captured = _layers([capture_weights(each[:, :, None], capture) for each in weights])
         maps = {} if captured is None else {SITE: captured}
         return self.logits(x_RxE), cache._replace(rows=tuple(after)), Aux(maps, {}, state)
 
@@ -206,7 +206,7 @@ class RecurrentDecoder(StatelessModule):
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, count = tokens_BxT.shape
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
-        mask, asked = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B), capture_for_site(SITE, capture)
+        mask = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
         real_BxTx1 = real_positions(lengths_B, count)[..., None]
         x_BxTxE = jnp.where(real_BxTx1, self._embedded(tokens_BxT), 0)
         after, maps = [], []
@@ -214,7 +214,9 @@ class RecurrentDecoder(StatelessModule):
             x_BxTxE = self._dropped(x_BxTxE, number, key)
             if isinstance(layer, LstmnLayer):
                 step = functools.partial(_lstmn_step, layer)
-                behind, x_BxTxE, captured = scan_decoder_steps(step, before, x_BxTxE, mask=mask, capture=asked)
+                behind, x_BxTxE, captured = scan_decoder_steps(
+                    step, before, x_BxTxE, mask=mask, capture=capture_for_site(SITE, capture)
+                )
                 maps.append(None if captured is None else jax.tree.map(lambda leaf: leaf[0], captured))
             else:
                 assert isinstance(before, CellState)

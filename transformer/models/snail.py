@@ -207,19 +207,19 @@ class AttentionBlock(Module):
         self.value = Linear(features, (("groups", 1), ("head_dim", value_size)), bias=True, builder=builder)
 
     def __call__(
-        self, x_BxTxI: Float[Array, "B T I"], asked: Capture | None
+        self, x_BxTxI: Float[Array, "B T I"], capture: Capture | None
     ) -> tuple[Float[Array, "B T O"], CapturedAttention | None]:
         """Apply the block.
 
         Args:
             x_BxTxI: The features of every step.
-            asked: Which maps to capture; None captures nothing.
+            capture: Which maps to capture; None captures nothing.
 
         Returns:
             The features with the attention's output appended, and what was captured.
         """
         q, k, v = self.query(x_BxTxI), self.key(x_BxTxI), self.value(x_BxTxI)
-        read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=asked)
+        read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=capture)
         return jnp.concatenate([x_BxTxI, read_BxTx1xV[:, :, 0]], axis=-1), attended.captured
 
 
