@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from transformer.layers.image_grid_attention import GridFeatures
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, AuxiliaryLoss, Inputs, PyTree
+from transformer.models.model import Aux, AuxiliaryLoss, ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -181,10 +181,10 @@ class Captioner(RecurrentAttentionDecoder):
         )
 
     def advance(
-        self, source: EncodedSource, state: CellState, given: StepInput, key: Key[Array, ""] | None, *, train: bool
+        self, source: EncodedSource, state: CellState, given: StepInput, forward_pass: ForwardPass
     ) -> tuple[CellState, StepOutput, Alignment | None]:
         """Attend with h_{t-1}, then compute h_t from the word and the context."""
-        facts = {"soft_R": given.use_soft_attention, "key": key, "train": train}
+        facts = {"soft_R": given.use_soft_attention, "key": forward_pass.key, "train": forward_pass.train}
         context_RxA, alignment = compute_context(self.attention, source, state.hidden, **facts)
         if self.gate is not None:
             context_RxA *= jax.nn.sigmoid(self.gate(state.hidden))
@@ -196,12 +196,12 @@ class Captioner(RecurrentAttentionDecoder):
         """Return E y_{t-1} + L_h h_t + L_z z_t."""
         return given.word + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
-    def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[DecoderSteps, Aux]:
+    def unroll(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[DecoderSteps, Aux]:
         """Run all steps; hard attention returns its samples in `extras`, soft attention the loss `doubly_stochastic`.
 
         The loss is sum_i (1 - sum_t p_ti)^2 of every example (equation 14). With weight 0 it is logged only.
         """
-        steps, aux = super().unroll(state, inputs, **options)
+        steps, aux = super().unroll(state, inputs, forward_pass)
         if self.config.attention is not AttentionKind.SOFT:
             return steps, aux._replace(extras=steps.outputs.reinforce_extras)
         over_words_BxL = jnp.sum(steps.outputs.weights, axis=1)

@@ -6,7 +6,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from experiments.graphs.data import GRAPH_CLASSIFICATION, NO_EDGE, TARGET
 from transformer.attention import (
@@ -30,7 +30,7 @@ from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
 from transformer.logical_axes import Placement, SequenceParallel
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
 
@@ -190,20 +190,12 @@ class GraphTransformer(StatelessModule):
         classes = (("classes", interface.vocabularies["classes"]),)
         self.head = Linear((("embed", config.width),), classes, bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes."""
         marks_BxN, edges_BxNxN = (jnp.asarray(inputs[name]) for name in ("marks", "edges"))
-        asked = capture_for_site(SITE, capture)
+        capture = capture_for_site(SITE, forward_pass.capture)
         x_BxNxE, captured = scan_layers(
-            lambda block, x, _: block(x, edges_BxNxN, asked),
+            lambda block, x, _: block(x, edges_BxNxN, capture),
             self.layers,
             jnp.asarray(self.mark_table[...], self.dtype)[marks_BxN],
             None,
@@ -226,8 +218,8 @@ def check_ring_attention_placement(config: GraphTransformerConfig, placement: Pl
     Raises:
         UserError: If it cannot; says what to change.
     """
-    asked = placement.num_shards("length") > 1 and placement.sequence_attention is SequenceParallel.RING
-    if asked and config.edges is EdgeEncoding.VECTORS:
+    ring = placement.num_shards("length") > 1 and placement.sequence_attention is SequenceParallel.RING
+    if ring and config.edges is EdgeEncoding.VECTORS:
         raise UserError(
             "config.sharding.sequence_attention=ring runs in blocks, which do not take the vectors of "
             "config.model.edges=vectors: say sequence_attention=gather, or another config.model.edges"

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, capture_for_site
+from transformer.attention.capture import capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt
@@ -24,7 +24,7 @@ from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLayer
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import ACTION_VALUES, TaskInterface
 
@@ -148,28 +148,23 @@ class RecurrentQNetwork(StatelessModule):
         state = self.recurrent.step(jnp.concatenate([read_BxF, seen.action], axis=-1), state)
         return state, state.hidden, alignment
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T A"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T A"], Aux]:
         """Return the values [B, T, A] at every step of complete episodes, from a zero state."""
         seen, lengths_B = self.encode_observation(inputs), jnp.asarray(inputs["lengths"])
         first = self.recurrent.initial(len(lengths_B), self.dtype)
-        asked = capture_for_site(SITE, capture) if self.config.region_pooling is RegionPooling.ATTENTION else None
+        attends = self.config.region_pooling is RegionPooling.ATTENTION
+        capture = capture_for_site(SITE, forward_pass.capture) if attends else None
         mask = Mask(query_lengths=lengths_B)
-        _, hidden_BxTxF, captured = scan_decoder_steps(self.advance, first, seen, mask=mask, capture=asked)
+        _, hidden_BxTxF, captured = scan_decoder_steps(self.advance, first, seen, mask=mask, capture=capture)
         return self._values(hidden_BxTxF), Aux({} if captured is None else {SITE: captured}, {}, state)
 
-    def begin(self, state: dict, inputs: Inputs, **options: Any) -> tuple[CellState, Aux]:
+    def begin(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[CellState, Aux]:
         """Return the initial state for as many agents as there are `actions` [B]."""
         return self.recurrent.initial(len(inputs["actions"]), self.dtype), Aux({}, {}, state)
 
-    def act(self, state: dict, inputs: Inputs, **options: Any) -> tuple[tuple[Float[Array, "B A"], CellState], Aux]:
+    def act(
+        self, state: dict, inputs: Inputs, forward_pass: ForwardPass
+    ) -> tuple[tuple[Float[Array, "B A"], CellState], Aux]:
         """Return the values of one step and the new state, from inputs without the step axis and the previous `state`.
 
         The values are those of `forward` at that step.

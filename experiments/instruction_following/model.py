@@ -17,7 +17,7 @@ from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_lengths, real_positions
-from transformer.models.model import Inputs, PyTree
+from transformer.models.model import ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -188,7 +188,7 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         )
 
     def advance(
-        self, source: EncodedInputs, carry: Carry, given: StepInputs, key: Key[Array, ""] | None, *, train: bool
+        self, source: EncodedInputs, carry: Carry, given: StepInputs, forward_pass: ForwardPass
     ) -> tuple[Carry, StepOutput, Alignment | None]:
         """Attend to the instruction with s_{t-1}, then compute s_t from the context and the observation."""
         context_RxM, alignment = compute_context(self.aligner, source.instruction, carry.state.hidden)

@@ -6,14 +6,13 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from experiments.kernel_regression.data import KERNEL_REGRESSION
 from transformer.attention import (
     AttentionSpec,
     Axis,
     AxisKind,
-    Capture,
     Mask,
     Normalizer,
     Score,
@@ -25,7 +24,7 @@ from transformer.attention import (
 from transformer.config import Config, PositiveFloat, UserError
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.logical_axes import Placement, SequenceParallel
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
 
@@ -113,15 +112,7 @@ class KernelRegression(StatelessModule):
         start = jax.nn.initializers.constant(math.log(config.bandwidth))
         self.log_bandwidth = builder.parameter(start, (count,), ("features",))
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B Q"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B Q"], Aux]:
         """Return the prediction at every query; 0 where a query sees no point."""
         log_bandwidth = jnp.asarray(self.log_bandwidth[...], self.dtype)
         if self.learned is LearnedBandwidth.NONE:
@@ -149,9 +140,9 @@ class KernelRegression(StatelessModule):
             v_BxNx1x1,
             spec=spec,
             mask=Mask(allowed=allowed_BxQxN[:, None]),
-            capture=capture_for_site(POOLING, capture),
+            capture=capture_for_site(POOLING, forward_pass.capture),
         )
-        maps = single_layer_maps(POOLING, attended.captured, capture)
+        maps = single_layer_maps(POOLING, attended.captured, forward_pass.capture)
         return output_BxQx1x1[:, :, 0, 0], Aux(maps, {"bandwidths": h_D}, state)
 
 

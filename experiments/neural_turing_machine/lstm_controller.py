@@ -4,14 +4,13 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture
 from transformer.config import Config, NumLayers, PositiveInt
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentStack
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
 
@@ -48,15 +47,7 @@ class LSTMController(StatelessModule):
         self.stack = RecurrentStack(config.recurrent_config, inputs, builder=builder)
         self.output = Linear((("embed", config.width),), (("features", outputs),), bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: Any,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T O"], Aux]:
+    def forward(self, state: Any, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T O"], Aux]:
         """Return the logits of every bit at every step; values at or beyond a sequence's length are never read."""
         vectors_BxTxI, lengths_B = jnp.asarray(inputs["vectors"], self.dtype), jnp.asarray(inputs["lengths"])
         hidden_BxTxF, _ = self.stack(vectors_BxTxI, lengths_B)

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Key
 
 from experiments.neural_turing_machine import memory
 from transformer.attention.capture import (
-    Capture,
     CapturedAttention,
     capture_for_site,
     capture_weights,
@@ -27,7 +26,7 @@ from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellKind, CellState, RecurrentCell
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
 
@@ -204,15 +203,7 @@ class NTM(StatelessModule):
         after = MachineState(memory_RxNxM, weights_RxHxN, reads_RxHxM, controller)
         return after, (read_RxF, weights_RxHxN), Alignment(weights_RxHxN, jnp.log(weights_RxHxN))
 
-    def forward(
-        self,
-        state: Any,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T O"], Aux]:
+    def forward(self, state: Any, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T O"], Aux]:
         """Return the logits of every bit at every step; values at or beyond a sequence's length are never read."""
         vectors_BxTxI, lengths_B = jnp.asarray(inputs["vectors"], self.dtype), jnp.asarray(inputs["lengths"])
         mask = Mask(query_lengths=lengths_B)
@@ -226,8 +217,8 @@ class NTM(StatelessModule):
         count = self.config.read_heads
         maps: dict[str, CapturedAttention] = {}
         for site, weights in ((READ, weights_BxHxTxN[:, :count]), (WRITE, weights_BxHxTxN[:, count:])):
-            captured = capture_weights(weights, capture_for_site(site, capture), mask=mask)
-            maps |= single_layer_maps(site, captured, capture)
+            captured = capture_weights(weights, capture_for_site(site, forward_pass.capture), mask=mask)
+            maps |= single_layer_maps(site, captured, forward_pass.capture)
         return self.output(read_BxTxF), Aux(maps, {}, state)
 
 

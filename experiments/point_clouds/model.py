@@ -25,10 +25,10 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_positions
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import Projections, TransformerConfig, block_config_from
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import POINT_CLASSIFICATION, TaskInterface
-from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack, split_key
+from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
 
 STACK, POOLED = "encoder", "classifier/pooling"
 
@@ -108,20 +108,12 @@ class SetTransformer(BlockStacks):
             self.attention = MultiHeadAttention(projected, cross=False, builder=builder)
         self.head = Linear(model, classes, bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes; values at or beyond the number of points, even NaN, are never read."""
         points_BxNxD, lengths_B = jnp.asarray(inputs["points"], self.dtype), jnp.asarray(inputs["lengths"])
         real_BxN = real_positions(lengths_B, points_BxNxD.shape[1])
         x_BxNxE = self.embed(jnp.where(real_BxN[..., None], points_BxNxD, 0))
-        layers_key, pooling_key = split_key(key if train else None)
+        layers_key, pooling_key = split_key(forward_pass.training_key)
         maps: dict[str, CapturedAttention] = {}
         if self.layers is not None:
             x_BxNxE, outputs = scan_blocks(
@@ -131,14 +123,16 @@ class SetTransformer(BlockStacks):
                 functools.partial(
                     Block.__call__,
                     mask=Mask(query_lengths=lengths_B, key_lengths=lengths_B),
-                    capture=capture_for_stack(STACK, capture),
+                    capture=capture_for_stack(STACK, forward_pass.capture),
                 ),
                 x_BxNxE,
                 key=layers_key,
             )
             x_BxNxE, maps = self.norm(x_BxNxE), maps_of_stack(STACK, stack_by_layer(outputs))
-        pooled_BxE, captured = self.pool(x_BxNxE, lengths_B, pooling_key, capture_for_site(POOLED, capture))
-        maps |= single_layer_maps(POOLED, captured, capture)
+        pooled_BxE, captured = self.pool(
+            x_BxNxE, lengths_B, pooling_key, capture_for_site(POOLED, forward_pass.capture)
+        )
+        maps |= single_layer_maps(POOLED, captured, forward_pass.capture)
         return self.head.logits(pooled_BxE), Aux(maps, {}, state)
 
     def pool(

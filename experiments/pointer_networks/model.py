@@ -26,7 +26,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, PyTree, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import SITE as ATTENTION_SITE
 from transformer.models.recurrent_attention_decoder_base import DecoderSteps, RecurrentAttentionDecoder
@@ -183,28 +183,20 @@ class PointerNetwork(StatelessModule):
         _, alignment = self.pointer(query_BxQxE, memory, mask=mask)
         return alignment._replace(logits=mask_absent_points(alignment.logits, memory.lengths - 1))
 
-    def forward(
-        self,
-        state: PyTree,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T K"], Aux]:
+    def forward(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T K"], Aux]:
         """Return the logits at every step of `target`: END, followed by the numbers of the points (teacher forcing).
 
         No step reads the attention of the one before, so the decoder runs over all of `target` first.
         """
         target_BxT = jnp.asarray(inputs["target"])
-        encoder_key, decoder_key = (None, None) if key is None or not train else jax.random.split(key)
+        encoder_key, decoder_key = split_key(forward_pass.training_key)
         memory, fed_BxKxI, carry = self.encode(inputs, encoder_key)
         lengths_B = target_lengths(target_BxT, jnp.asarray(inputs["lengths"]), POINTER_END)
         fed_BxTxI = jnp.take_along_axis(fed_BxKxI, target_BxT[..., None], axis=1)
         query_BxTxE, _ = self.decoder(fed_BxTxI, lengths_B, carry, key=decoder_key)
         mask = Mask(query_lengths=lengths_B, key_lengths=memory.lengths)
         alignment = self.point(query_BxTxE, memory, mask)
-        return alignment.logits[:, 0], Aux(_maps(alignment, mask, capture), {}, state)
+        return alignment.logits[:, 0], Aux(_maps(alignment, mask, forward_pass.capture), {}, state)
 
     def init_cache(
         self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
@@ -215,13 +207,7 @@ class PointerNetwork(StatelessModule):
         return Cache(layers=(), rows=repeat_per_beam(carry, num_beams), examples=(memory, fed_BxKxI)), begin_R
 
     def step(
-        self,
-        state: PyTree,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
+        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R K"], Cache, Aux]:
         """Return the logits of the end and of every point after one more choice."""
         memory, fed_BxKxI = cache.examples
@@ -233,7 +219,7 @@ class PointerNetwork(StatelessModule):
         # The beams of an example are queries of one attention; as maps they are rows of one query each.
         of_rows = jax.tree.map(lambda leaf: beam_queries_to_rows(leaf)[:, :, None], alignment)
         lengths_R = jnp.repeat(memory.lengths, chosen_BxM.shape[1])
-        maps = _maps(of_rows, Mask(key_lengths=lengths_R), capture)
+        maps = _maps(of_rows, Mask(key_lengths=lengths_R), forward_pass.capture)
         return of_rows.logits[:, 0, 0], cache._replace(rows=rows), Aux(maps, {}, state)
 
 
@@ -347,19 +333,19 @@ class FixedVocabularyNetwork(RecurrentAttentionDecoder):
         source: EncodedPoints,
         carry: FixedVocabularyCarry,
         given: Float[Array, "R I"],
-        key: Key[Array, ""] | None,
-        *,
-        train: bool,
+        forward_pass: ForwardPass,
     ) -> tuple[FixedVocabularyCarry, Float[Array, "R F"], Alignment | None]:
         """Read one more choice and attend, and return d_i, followed by d'_i."""
         if self.attention is None:
-            features_RxE, cells = self.decoder.step(given, carry.cells, key=key)
+            features_RxE, cells = self.decoder.step(given, carry.cells, key=forward_pass.key)
             carry, alignment = FixedVocabularyCarry(cells, None), None
         else:
             memory, before_RxE = source.memory, carry.context
             assert memory is not None
             assert before_RxE is not None
-            state_RxE, cells = self.decoder.step(jnp.concatenate([given, before_RxE], axis=-1), carry.cells, key=key)
+            state_RxE, cells = self.decoder.step(
+                jnp.concatenate([given, before_RxE], axis=-1), carry.cells, key=forward_pass.key
+            )
             context_RxE, alignment = self.attention.step(state_RxE, memory)
             features_RxE = jnp.concatenate([state_RxE, context_RxE], axis=-1)
             carry = FixedVocabularyCarry(cells, context_RxE)
@@ -371,16 +357,16 @@ class FixedVocabularyNetwork(RecurrentAttentionDecoder):
         lengths_R = repeat_per_beam(lengths_B, len(steps.outputs) // len(lengths_B))
         return mask_absent_points(self.logits(steps.outputs)[..., :count], lengths_R)
 
-    def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T K"], Aux]:
+    def forward(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T K"], Aux]:
         """Return the logits at every step of `target`."""
-        steps, aux = self.unroll(state, inputs, **options)
+        steps, aux = self.unroll(state, inputs, forward_pass)
         return self.index_logits(steps), aux
 
     def step(
-        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
+        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R K"], Cache, Aux]:
         """Return the logits after one more choice."""
-        steps, cache, aux = self.extend(state, cache, tokens_R, **options)
+        steps, cache, aux = self.extend(state, cache, tokens_R, forward_pass)
         return self.index_logits(steps), cache, aux
 
 

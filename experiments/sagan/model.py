@@ -21,7 +21,7 @@ from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.layers.image_grid_attention import GridSelfAttention
 from transformer.layers.linear import Linear
 from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import IMAGE_GENERATION, TaskInterface
 
@@ -158,20 +158,21 @@ class Generator(Player):
         }
 
     def __call__(
-        self, noise_BxZ: Float[Array, "B Z"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
+        self, noise_BxZ: Float[Array, "B Z"], state: Mapping[str, Any], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "B Y X C"], dict, dict[str, CapturedAttention]]:
         """Return images from -1 to 1, the next state, and maps."""
-        kernels, spectral = self.normalize_kernels(state["spectral"], train=train)
+        kernels, spectral = self.normalize_kernels(state["spectral"], train=forward_pass.train)
         batch = dict(state["batch"])
         maps: dict[str, CapturedAttention] = {}
         x = self.first(noise_BxZ, kernels["first"]).reshape(-1, *self.smallest)
-        x, batch["first_norm"] = self.first_norm(x, batch["first_norm"], train=train)
-        x = jax.nn.relu(self.attend(x, kernels, maps, "generator", capture))
+        x, batch["first_norm"] = self.first_norm(x, batch["first_norm"], train=forward_pass.train)
+        x = jax.nn.relu(self.attend(x, kernels, maps, "generator", forward_pass.capture))
         for level in reversed(range(self.levels)):
             x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
             x = getattr(self, f"stage_{level}")(x, kernel=kernels[f"stage_{level}"])
-            x, batch[f"norm_{level}"] = getattr(self, f"norm_{level}")(x, batch[f"norm_{level}"], train=train)
-            x = jax.nn.relu(self.attend(x, kernels, maps, "generator", capture))
+            name = f"norm_{level}"
+            x, batch[name] = getattr(self, name)(x, batch[name], train=forward_pass.train)
+            x = jax.nn.relu(self.attend(x, kernels, maps, "generator", forward_pass.capture))
         image = jnp.tanh(self.last(x, kernel=kernels["last"]))
         return image, {"spectral": spectral, "batch": batch}, maps
 
@@ -198,14 +199,14 @@ class Discriminator(Player):
         return {"spectral": self.initial_spectral_states(key)}
 
     def __call__(
-        self, x: Float[Array, "B Y X C"], state: Mapping[str, Any], *, train: bool, capture: Capture | None
+        self, x: Float[Array, "B Y X C"], state: Mapping[str, Any], forward_pass: ForwardPass
     ) -> tuple[Float[Array, " B"], dict, dict[str, CapturedAttention]]:
         """Return a score of every image, the next state, and maps."""
-        kernels, spectral = self.normalize_kernels(state["spectral"], train=train)
+        kernels, spectral = self.normalize_kernels(state["spectral"], train=forward_pass.train)
         maps: dict[str, CapturedAttention] = {}
         for level in range(self.levels + 1):
             x = getattr(self, f"stage_{level}")(x, kernel=kernels[f"stage_{level}"])
-            x = jax.nn.leaky_relu(self.attend(x, kernels, maps, "discriminator", capture), _SLOPE)
+            x = jax.nn.leaky_relu(self.attend(x, kernels, maps, "discriminator", forward_pass.capture), _SLOPE)
         return self.last(jnp.sum(x, axis=(1, 2)), kernels["last"])[:, 0], {"spectral": spectral}, maps
 
 
@@ -237,43 +238,19 @@ class Sagan(Module):
             "discriminator": self.discriminator.initial_state(of_discriminator),
         }
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B Y X C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B Y X C"], Aux]:
         """Return the generator's images; the extras have |gamma|."""
         noise = jnp.asarray(inputs["noise"], self.dtype)
-        image, moved, maps = self.generator(noise, state["generator"], train=train, capture=capture)
+        image, moved, maps = self.generator(noise, state["generator"], forward_pass)
         return image, Aux(maps, self.generator.gamma_magnitudes(), {**state, "generator": moved})
 
-    def score(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, " B"], Aux]:
+    def score(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, " B"], Aux]:
         """Return the discriminator's scores, high for real images; the extras have |gamma|."""
         image = jnp.asarray(inputs["image"], self.dtype)
-        score, moved, maps = self.discriminator(image, state["discriminator"], train=train, capture=capture)
+        score, moved, maps = self.discriminator(image, state["discriminator"], forward_pass)
         return score, Aux(maps, self.discriminator.gamma_magnitudes(), {**state, "discriminator": moved})
 
-    def classify(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[dict[str, Array], Aux]:
+    def classify(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[dict[str, Array], Aux]:
         """Return the classifier's logits and features of images of any size.
 
         Raises:

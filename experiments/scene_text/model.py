@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.capture import CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumLayers, PositiveInt
@@ -18,7 +18,7 @@ from transformer.layers.grid_encoder import GridEncoder, GridEncoderConfig
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentStack
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Inputs
+from transformer.models.model import ForwardPass, Inputs
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -118,9 +118,7 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         source: AttentionMemory,
         carry: tuple[CellState, ...],
         given: StepInput,
-        key: Key[Array, ""] | None,
-        *,
-        train: bool,
+        forward_pass: ForwardPass,
     ) -> tuple[tuple[CellState, ...], Float[Array, "R G"], Alignment]:
         """Read the last glyph, then attend to the image, and return [h_t ; g_t] as the output."""
         hidden_RxF, carry = self.decoder.step(given.word, carry)
@@ -133,16 +131,13 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         carry: tuple[CellState, ...],
         given: StepInput,
         mask: Mask,
-        key: Key[Array, ""] | None,
-        *,
-        train: bool,
-        capture: Capture | None,
+        forward_pass: ForwardPass,
     ) -> tuple[Float[Array, "B T G"], CapturedAttention | None]:
         """Run the decoder over the whole target, then attend at all steps at once: no state reads the attention."""
         hidden_BxTxF, _ = self.decoder(given.word, mask.query_lengths, carry)
         glimpse_BxTxC, alignment = self.attention(hidden_BxTxF, source, mask=mask)
         outputs_BxTxG = jnp.concatenate([hidden_BxTxF, glimpse_BxTxC], axis=-1)
-        return outputs_BxTxG, capture_all_steps(alignment, capture, mask)
+        return outputs_BxTxG, capture_all_steps(alignment, capture_for_site(SITE, forward_pass.capture), mask)
 
 
 def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:

@@ -18,7 +18,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Inputs, PyTree
+from transformer.models.model import ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -169,7 +169,7 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         )
 
     def advance(
-        self, source: AttentionMemory, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
+        self, source: AttentionMemory, carry: Carry, given: StepInput, forward_pass: ForwardPass
     ) -> tuple[Carry, Float[Array, "R V"], Alignment]:
         """Compute s_i from the last character and context, attend, and return the logits as the output."""
         character_RxE = given.word
@@ -183,8 +183,8 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         logits_RxV = super().logits(jnp.tanh(self.hidden_layer(jnp.concatenate([s_RxF, context_RxC], axis=-1))))
         said_R = carry.last_character
         if given.use_sampled_word is not None:
-            assert key is not None
-            said_R = jax.random.categorical(key, jax.lax.stop_gradient(logits_RxV)).astype(jnp.int32)
+            assert forward_pass.key is not None
+            said_R = jax.random.categorical(forward_pass.key, jax.lax.stop_gradient(logits_RxV)).astype(jnp.int32)
         return Carry(states, context_RxC, said_R), logits_RxV, alignment
 
     def logits(self, hidden: Float[Array, "*B V"]) -> Float[Array, "*B V"]:

@@ -17,10 +17,10 @@ from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_featur
 from transformer.layers.transformer_block import Block, BlockAux, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import check_ring_attention
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
-from transformer.models.model import Inputs
+from transformer.models.model import Inputs, split_key
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
 from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
-from transformer.models.transformer_base import capture_for_stack, sites_of_stack, split_key
+from transformer.models.transformer_base import capture_for_stack, sites_of_stack
 
 _STRIDES = (2, 2)
 

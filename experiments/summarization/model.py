@@ -1,7 +1,7 @@
 """Pointer-generator network: a recurrent decoder that generates or copies words (See et al. 2017)."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import real_lengths, real_positions
-from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, PyTree
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import SITE, DecoderSteps, RecurrentAttentionDecoder, StepInput
 from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, TaskInterface
@@ -211,7 +211,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         return StepInput(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
 
     def advance(
-        self, source: EncodedArticle, carry: Carry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
+        self, source: EncodedArticle, carry: Carry, given: StepInput, forward_pass: ForwardPass
     ) -> tuple[Carry, StepOutput, Alignment]:
         """Compute s_t from the word and the last context, and attend."""
         state = self.decoder.step(jnp.concatenate([given.word, carry.context], axis=-1), carry.state)
@@ -231,9 +231,9 @@ class PointerGenerator(RecurrentAttentionDecoder):
         """Return V [s_t ; h*_t] + b of equation 4."""
         return self.readout(jnp.concatenate([outputs.hidden, outputs.context], axis=-1))
 
-    def unroll(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[DecoderSteps, Aux]:
+    def unroll(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[DecoderSteps, Aux]:
         """Run all steps; with coverage, return the loss `coverage`, a sum over the positions of the target."""
-        steps, aux = super().unroll(state, inputs, **options)
+        steps, aux = super().unroll(state, inputs, forward_pass)
         if self.config.coverage_loss_weight is None:
             return steps, aux
         total, count = (
@@ -242,7 +242,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         )
         return steps, aux._replace(losses={"coverage": AuxiliaryLoss(total, count, self.config.coverage_loss_weight)})
 
-    def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the features from which `logits` scores the words of the vocabulary, for a model that does not copy.
 
         Raises:
@@ -250,32 +250,30 @@ class PointerGenerator(RecurrentAttentionDecoder):
         """
         if self.copies:
             raise ValueError("copies are scored from the attention: call forward")
-        steps, aux = self.unroll(state, inputs, **options)
+        steps, aux = self.unroll(state, inputs, forward_pass)
         return self._read(steps), aux
 
-    def forward(
-        self, state: PyTree, inputs: Inputs, *, capture: Capture | None = None, **options: Any
-    ) -> tuple[Float[Array, "B T V"], Aux]:
+    def forward(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the score of every word at every position of the target; if it copies, `extras` has `p_gen` [B, T]."""
         if not self.copies:
-            return super().forward(state, inputs, capture=capture, **options)
-        steps, aux = self.unroll(state, inputs, capture=capture, **options)
+            return super().forward(state, inputs, forward_pass)
+        steps, aux = self.unroll(state, inputs, forward_pass)
         switch_BxT = self._switch(steps.outputs, steps.inputs.word)
         scores_BxTxV = self._mixed(self._read(steps), switch_BxT, steps.outputs.weights, steps.source.copied)
-        maps = {**aux.maps, **_origins(switch_BxT, steps.lengths, capture)}
+        maps = {**aux.maps, **_origins(switch_BxT, steps.lengths, forward_pass.capture)}
         return scores_BxTxV, aux._replace(maps=maps, extras={"p_gen": jax.nn.sigmoid(switch_BxT)})
 
     def step(
-        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], *, capture: Capture | None = None, **options: Any
+        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Return the score of every next word, including copies."""
         if not self.copies:
-            return super().step(state, cache, tokens_R, capture=capture, **options)
-        steps, cache, aux = self.extend(state, cache, tokens_R, capture=capture, **options)
+            return super().step(state, cache, tokens_R, forward_pass)
+        steps, cache, aux = self.extend(state, cache, tokens_R, forward_pass)
         switch_Rx1 = self._switch(steps.outputs, steps.inputs.word)[:, None]
         copied_RxS = repeat_per_beam(steps.source.copied, len(tokens_R) // len(steps.source.copied))
         scores_Rx1xV = self._mixed(self._read(steps)[:, None], switch_Rx1, steps.outputs.weights[:, None], copied_RxS)
-        maps = {**aux.maps, **_origins(switch_Rx1, steps.lengths, capture)}
+        maps = {**aux.maps, **_origins(switch_Rx1, steps.lengths, forward_pass.capture)}
         return scores_Rx1xV[:, 0], cache, aux._replace(maps=maps)
 
     def _read(self, steps: DecoderSteps) -> Float[Array, "*B E"]:

@@ -19,10 +19,10 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
-from transformer.models.transformer_base import TokenModel, capture_for_stack, maps_of_stack, sites_of_stack, split_key
+from transformer.models.transformer_base import TokenModel, capture_for_stack, maps_of_stack, sites_of_stack
 
 # One encoder; its maps are named after the text that it reads.
 STACKS = ("source", "target")
@@ -102,21 +102,13 @@ class DualEncoder(TokenModel):
             self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
             self.norm = self.make_final_norm(builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B 2 E"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B 2 E"], Aux]:
         """Return the embeddings of both texts."""
-        keys = split_key(key if train else None)
+        keys = split_key(forward_pass.training_key)
         embeddings: list[Array] = []
         maps: dict[str, CapturedAttention] = {}
         for stack, of_stack in zip(STACKS, keys, strict=True):
-            pooled_BxE, captured = self._encode(jnp.asarray(inputs[stack]), stack, of_stack, capture)
+            pooled_BxE, captured = self._encode(jnp.asarray(inputs[stack]), stack, of_stack, forward_pass.capture)
             embeddings.append(pooled_BxE)
             maps |= captured
         x_Bx2xE = jnp.stack(embeddings, axis=1)

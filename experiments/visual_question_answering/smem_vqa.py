@@ -24,7 +24,7 @@ from transformer.layers.image_grid_attention import (
 )
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
 
@@ -92,17 +92,9 @@ class SMemVQA(StatelessModule):
         inputs, outputs = (("features", self.config.image_encoder.width),), (("embed", self.config.width),)
         return Linear(inputs, outputs, bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes; tokens at or beyond a question's length are never read."""
-        keys = jax.random.split(key) if train and key is not None else (None, None)
+        keys = split_key(forward_pass.training_key)
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
         real_BxT = real_positions(lengths_B, tokens_BxT.shape[1])
         words_BxTxN = jnp.where(real_BxT[..., None], self.embedding(tokens_BxT, self.dtype), 0)
@@ -113,7 +105,7 @@ class SMemVQA(StatelessModule):
             places_BxLxC = self.places(jnp.asarray(inputs["image"], self.dtype))
             guides_BxT = sample_guide_mask(real_BxT, self.config.word_dropout, keys[1])
             known_BxN, looks = self.run_hops(
-                known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_for_site(SITE, capture)
+                known_BxN, words_BxTxN, guides_BxT, places_BxLxC, capture_for_site(SITE, forward_pass.capture)
             )
         known_BxN = dropout(jax.nn.relu(known_BxN), self.config.dropout, keys[0])
         logits_BxC = self.output.logits(known_BxN)
@@ -125,7 +117,7 @@ class SMemVQA(StatelessModule):
         words_BxTxN: Float[Array, "B T N"],
         guides_BxT: Bool[Array, "B T"],
         places_BxLxC: Float[Array, "B L C"],
-        asked: Capture | None,
+        capture: Capture | None,
     ) -> tuple[Float[Array, "B N"], list[CapturedAttention | None]]:
         """Run all hops.
 
@@ -134,7 +126,7 @@ class SMemVQA(StatelessModule):
             words_BxTxN: The word vectors.
             guides_BxT: The words that may guide the first hop.
             places_BxLxC: The grid positions.
-            asked: What to capture.
+            capture: What to capture.
 
         Returns:
             The last O, and what was captured of each hop.
@@ -149,7 +141,7 @@ class SMemVQA(StatelessModule):
                     logits_BxL = best_word_logits(words_BxTxN, self.correlated(places_BxLxC), guides_BxT)
                 else:
                     logits_BxL = jnp.einsum("bln,bn->bl", evidence_BxLxN, known_BxN)
-                weights_BxL, captured = grid_softmax(logits_BxL, asked)
+                weights_BxL, captured = grid_softmax(logits_BxL, capture)
                 looks.append(captured)
             evidence_BxLxN = getattr(self, f"evidence_{hop}")(places_BxLxC)
             known_BxN = known_BxN + jnp.einsum("bl,bln->bn", weights_BxL, evidence_BxLxN)

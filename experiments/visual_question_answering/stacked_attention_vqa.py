@@ -25,7 +25,7 @@ from transformer.layers.image_grid_attention import (
 )
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import RecurrentConfig, RecurrentStack
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
 
@@ -140,17 +140,9 @@ class StackedAttention(StatelessModule):
         classes = (("classes", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", hidden),), classes, bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes; tokens at or beyond a question's length are never read."""
-        keys = jax.random.split(key, 7) if train and key is not None else (None,) * 7
+        keys = split_key(forward_pass.training_key, 7)
         rate = self.config.dropout
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
         words_BxTxE = dropout(self.embedding(tokens_BxT, self.dtype), rate, keys[0])
@@ -166,7 +158,7 @@ class StackedAttention(StatelessModule):
         if self.config.image_readout is not ImageReadout.NOTHING:
             places_BxLxC = normalize_to_unit_length(self.places(jnp.asarray(inputs["image"], self.dtype)))
             glimpsed_BxF, looks = self.compute_glimpses(
-                places_BxLxC, question_BxS, tuple(keys[4:]), capture_for_site(SITE, capture)
+                places_BxLxC, question_BxS, tuple(keys[4:]), capture_for_site(SITE, forward_pass.capture)
             )
             seen = [glimpsed_BxF, question_BxS]
         read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
@@ -178,7 +170,7 @@ class StackedAttention(StatelessModule):
         places_BxLxC: Float[Array, "B L C"],
         question_BxS: Float[Array, "B S"],
         keys: Sequence[Key[Array, ""] | None],
-        asked: Capture | None,
+        capture: Capture | None,
     ) -> tuple[Float[Array, "B F"], list[CapturedAttention | None]]:
         """Compute all glimpses, and return what was captured of each."""
         if self.config.image_readout is ImageReadout.MEAN:
@@ -189,7 +181,7 @@ class StackedAttention(StatelessModule):
         logits_BxLxG = self.glimpse(dropout(joined_BxLxH, rate, keys[2]))
         glimpses, looks = [], []
         for number in range(self.config.num_glimpses):
-            weights_BxL, captured = grid_softmax(logits_BxLxG[..., number], asked)
+            weights_BxL, captured = grid_softmax(logits_BxLxG[..., number], capture)
             glimpses.append(jnp.einsum("bl,blc->bc", weights_BxL, places_BxLxC))
             looks.append(captured)
         return jnp.concatenate(glimpses, axis=-1), looks

@@ -21,13 +21,17 @@ class Glimpse(StatelessModule):
         axes = (("embed", FEATURES),), (("features", 1),)
         self.score = Linear(*axes, bias=False, builder=builder)
 
-    def forward(self, state, inputs, *, train, key=None, capture=None):
+    def forward(self, state, inputs, forward_pass):
         logits = self.score(inputs["scene"])[..., 0]
-        chosen = jax.random.categorical(key, logits) if train else jnp.argmax(logits, axis=-1)
+        chosen = jax.random.categorical(forward_pass.key, logits) if forward_pass.train else jnp.argmax(logits, axis=-1)
         where = jax.nn.one_hot(chosen, PLACES)
         log_probability = jnp.sum(jax.nn.log_softmax(logits) * where, axis=-1)
         seen = weighted_sum(where[:, None, None], inputs["scene"][:, :, None])[:, 0, 0]
-        maps = single_layer_maps("glimpse", capture_weights(jax.nn.softmax(logits)[:, None, None], capture), capture)
+        maps = single_layer_maps(
+            "glimpse",
+            capture_weights(jax.nn.softmax(logits)[:, None, None], forward_pass.capture),
+            forward_pass.capture,
+        )
         return seen, Aux(maps, {"log_probability": log_probability}, state)
 
 

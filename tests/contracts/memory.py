@@ -25,19 +25,19 @@ class Memory(StatelessModule):
         self.address = Embedding(SLOTS, WIDTH, builder=builder)
         self.content = Embedding(SLOTS, CLASSES, builder=builder)
 
-    def forward(self, state, inputs, *, train, key=None, capture=None):
+    def forward(self, state, inputs, forward_pass):
         symbols_BxT = jnp.asarray(inputs["symbols"])
         q_BxTx1xE = self.query(symbols_BxT, jnp.float32)[:, :, None]
         slots = jnp.broadcast_to(jnp.arange(SLOTS), (len(symbols_BxT), SLOTS))
         k, v = (table(slots, jnp.float32)[:, :, None] for table in (self.address, self.content))
         lengths_B = jnp.sum(symbols_BxT != PAD, axis=1)
-        mask, asked = Mask(query_lengths=lengths_B), capture_for_site(SITE, capture)
-        logits, attended = attend(q_BxTx1xE, k, v, mask=mask, capture=asked)
+        mask, capture = Mask(query_lengths=lengths_B), capture_for_site(SITE, forward_pass.capture)
+        logits, attended = attend(q_BxTx1xE, k, v, mask=mask, capture=capture)
         weights_BxTxS = jax.nn.softmax(jnp.einsum("bthe,bshe->bts", q_BxTx1xE, k) / WIDTH**0.5)
         entropy_BxT = -jnp.sum(weights_BxTxS * jnp.log(weights_BxTxS + 1e-9), axis=-1)
         real = jnp.arange(symbols_BxT.shape[1])[None] < lengths_B[:, None]
         sharpness = AuxiliaryLoss(jnp.sum(jnp.where(real, entropy_BxT, 0)), jnp.sum(real), WEIGHT)
-        maps = single_layer_maps(SITE, attended.captured, capture)
+        maps = single_layer_maps(SITE, attended.captured, forward_pass.capture)
         return logits[:, :, 0], Aux(maps, {}, state, {"sharpness": sharpness})
 
 

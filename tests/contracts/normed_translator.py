@@ -22,14 +22,14 @@ class Normed(Bahdanau):
     def initial_state(self, key):
         return {"norm": self.norm.initial_state(key)}
 
-    def hidden(self, state, inputs, *, train, **options):
-        steps, aux = self.unroll(state, inputs, train=train, **options)
+    def hidden(self, state, inputs, forward_pass):
+        steps, aux = self.unroll(state, inputs, forward_pass)
         real = real_positions(steps.lengths, steps.outputs.shape[1])
-        outputs, norm = self.norm(steps.outputs, state["norm"], train=train, mask=real)
+        outputs, norm = self.norm(steps.outputs, state["norm"], train=forward_pass.train, mask=real)
         return self.output_features(steps.inputs, outputs), aux._replace(state={"norm": norm})
 
-    def step(self, state, cache, tokens, **options):
-        steps, cache, aux = self.extend(state, cache, tokens, **options)
+    def step(self, state, cache, tokens, forward_pass):
+        steps, cache, aux = self.extend(state, cache, tokens, forward_pass)
         outputs, _ = self.norm(steps.outputs, state["norm"], train=False)
         return self.logits(self.output_features(steps.inputs, outputs)), cache, aux
 

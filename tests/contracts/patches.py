@@ -34,12 +34,12 @@ class Patches(StatelessModule):
         self.attention = MultiHeadAttention(config, cross=False, builder=builder)
         self.head = Linear((("embed", WIDTH),), (("features", SIDE**2),), bias=True, builder=builder)
 
-    def forward(self, state, inputs, *, train, key=None, capture=None):
+    def forward(self, state, inputs, forward_pass):
         cut = jnp.asarray(inputs["image"]).reshape(-1, SIDE, PATCH, SIDE, PATCH)
         patches = self.embed(jnp.swapaxes(cut, 2, 3).reshape(-1, SIDE**2, PATCH * PATCH))
         x = jnp.pad(patches, ((0, 0), (1, 0), (0, 0))) + self.places(jnp.arange(SIDE**2 + 1), jnp.float32)[None]
-        y, captured = self.attention(x, x, mask=Mask(), capture=capture_for_site(SITE, capture))
-        return self.head((x + y)[:, 0]), Aux(single_layer_maps(SITE, captured, capture), {}, state)
+        y, captured = self.attention(x, x, mask=Mask(), capture=capture_for_site(SITE, forward_pass.capture))
+        return self.head((x + y)[:, 0]), Aux(single_layer_maps(SITE, captured, forward_pass.capture), {}, state)
 
 
 class WhereIsTheBlob(Toy):

@@ -28,13 +28,13 @@ class Players(Module):
     def initial_state(self, key):
         return {"critic": self.norm.initial_state(key)}
 
-    def forward(self, state, inputs, *, train, key=None, capture=None):
-        points, captured = self.generator(inputs["noise"], inputs["noise"], mask=Mask(), capture=capture)
-        return points, Aux(single_layer_maps(SITE, captured, capture), {}, state)
+    def forward(self, state, inputs, forward_pass):
+        points, captured = self.generator(inputs["noise"], inputs["noise"], mask=Mask(), capture=forward_pass.capture)
+        return points, Aux(single_layer_maps(SITE, captured, forward_pass.capture), {}, state)
 
-    def judge(self, state, inputs, *, train, key=None, capture=None):
+    def judge(self, state, inputs, forward_pass):
         """The critic, whose first map is held to a largest singular value of 1."""
-        kernel, normed = self.norm(self.critic.expand.kernel[...], state["critic"], train=train)
+        kernel, normed = self.norm(self.critic.expand.kernel[...], state["critic"], train=forward_pass.train)
         hidden = self.critic.expand(inputs["points"], kernel)
         score = jnp.sum(self.critic.contract(jax.nn.relu(hidden)), axis=-1)
         return score, Aux({}, {}, {"critic": normed})

@@ -31,11 +31,13 @@ class Pointer(StatelessModule):
         self.query = Embedding(ROWS, WIDTH, builder=builder)
         self.key = Embedding(ROWS, WIDTH, builder=builder)
 
-    def forward(self, state, inputs, *, train, key=None, capture=None):
+    def forward(self, state, inputs, forward_pass):
         q, k = self.query(inputs["asked"], jnp.float32), self.key(inputs["given"], jnp.float32)
         logits = score(q[:, :, None], k[:, :, None], Score.SCALED_DOT)
         allowed = dense_mask(Mask(key_lengths=jnp.sum(inputs["given"] != PAD, axis=1)), LENGTH, LENGTH)
-        maps = single_layer_maps("pointer", capture_weights(softmax(logits, allowed), capture), capture)
+        maps = single_layer_maps(
+            "pointer", capture_weights(softmax(logits, allowed), forward_pass.capture), forward_pass.capture
+        )
         return jnp.where(allowed, logits, -1e9)[:, 0], Aux(maps, {}, state)
 
 

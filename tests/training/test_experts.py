@@ -14,7 +14,7 @@ from tests.training.test_partitioning import LENGTH, ROWS, VOCABULARY, abstract_
 from transformer.config import UserError
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder
 from transformer.logical_axes import RULES, Placement, use_placement, with_logical_constraint
-from transformer.models.model import Aux, Model, leaves_by_path
+from transformer.models.model import Aux, ForwardPass, Model, leaves_by_path
 from transformer.training.partitioning import (
     ShardingConfig,
     add_family_axes,
@@ -57,7 +57,7 @@ class Mixture(Module):
     def initial_state(self, key: Any) -> dict[str, Any]:
         return {}
 
-    def forward(self, state: Any, inputs: Any, *, train: bool, key: Any, capture: Any) -> tuple[jax.Array, Aux]:
+    def forward(self, state: Any, inputs: Any, forward_pass: ForwardPass) -> tuple[jax.Array, Aux]:
         x_BxTxE = with_logical_constraint(self.table[...][inputs["target"]], "batch", "length", None)
         chosen_BxTxX = jax.nn.softmax(x_BxTxE @ self.router[...])
         hidden_XxBxTxF = jax.nn.relu(jnp.einsum("bte,xef->xbtf", x_BxTxE, self.expand[...]))

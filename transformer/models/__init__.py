@@ -20,11 +20,13 @@ if TYPE_CHECKING:
         Aux,
         AuxiliaryLoss,
         Cache,
+        ForwardPass,
         Inputs,
         Model,
         StatelessModule,
         Variables,
         count_parameters,
+        split_key,
     )
     from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily, PublishedSize
     from transformer.models.recurrent_attention_decoder_base import (
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
         capture_for_stack,
         maps_of_stack,
         sites_of_stack,
-        split_key,
     )
     from transformer.models.transformer_xl import TransformerXLConfig, TransformerXLDecoder
     from transformer.models.vit import Vit, VitConfig
@@ -98,6 +99,7 @@ __all__ = [
     "EncoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
+    "ForwardPass",
     "InputSpec",
     "Inputs",
     "Modality",

@@ -5,15 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture
 from transformer.attention.inverted_dropout import dropout
 from transformer.config import Config, NumLayers, PositiveInt, Rate
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.recurrent import Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, AuxiliaryLoss, Inputs
+from transformer.models.model import Aux, AuxiliaryLoss, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_decoder import RecurrentDecoder, RecurrentDecoderConfig
 from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
@@ -67,22 +66,14 @@ class BidirectionalLanguageModel(RecurrentDecoder):
         super().__init__(config.forward_config, interface, builder)
         self.backward = RecurrentStack(config.backward_config, config.width, builder=builder)
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the forward hidden states; the backward direction's loss is in `Aux.losses`.
 
         Raises:
             UserError: If rows are packed: a state would carry over from one text to the next.
         """
-        keys = jax.random.split(key, 4) if train and key is not None else (None,) * 4
-        hidden_BxTxE, aux = super().hidden(state, inputs, train=train, key=keys[0], capture=capture)
+        keys = split_key(forward_pass.training_key, 4)
+        hidden_BxTxE, aux = super().hidden(state, inputs, dataclasses.replace(forward_pass, key=keys[0]))
         return hidden_BxTxE, aux._replace(losses={"backward": self._backward_loss(inputs, keys[1:])})
 
     def _backward_loss(self, inputs: Inputs, keys: Any) -> AuxiliaryLoss:

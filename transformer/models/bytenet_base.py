@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture
 from transformer.attention.inverted_dropout import dropout
 from transformer.config import Config, PositiveInt, Rate, UserError
 from transformer.layers.convolution import Convolution1D, ConvolutionWindow, Padding
@@ -18,7 +17,7 @@ from transformer.layers.initialization import Initialization
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, PyTree, StatelessModule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,30 +237,22 @@ class DilatedConvolutionDecoder(StatelessModule):
         """
         return self.embedding(tokens_R, self.dtype)
 
-    def hidden(
-        self,
-        state: PyTree,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T F"], Aux]:
+    def hidden(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T F"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
         x_BxTxF = run_residual_sets(self.decoder, *self.block_inputs(inputs))
-        return self._read_out(x_BxTxF, key if train else None), Aux({}, {}, state)
+        return self._read_out(x_BxTxF, forward_pass.training_key), Aux({}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
         """Compute the logits of the tokens, in float32 or wider."""
         return self.output.logits(hidden)
 
-    def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
+    def forward(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the logits of every position."""
-        hidden_BxTxF, aux = self.hidden(state, inputs, **options)
+        hidden_BxTxF, aux = self.hidden(state, inputs, forward_pass)
         return self.logits(hidden_BxTxF), aux
 
     def step(
-        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
+        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Run one more token of every row through the blocks."""
         x_RxF, past = step_residual_sets(

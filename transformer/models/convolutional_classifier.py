@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.inverted_dropout import dropout
@@ -15,7 +15,7 @@ from transformer.layers.grid_encoder import GridEncoderConfig, Stage
 from transformer.layers.image_grid_attention import GridSelfAttention
 from transformer.layers.linear import Linear
 from transformer.layers.norm import LayerNorm
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterface
 
@@ -69,18 +69,10 @@ class ConvolutionalClassifier(StatelessModule):
         classes = (("classes", interface.vocabularies["classes"]),)
         self.head = Linear((("embed", encoder.width),), classes, bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes."""
-        mean_BxF, maps = self.features(jnp.asarray(inputs["image"], self.dtype), capture)
-        logits_BxC = self.head.logits(dropout(mean_BxF, self.config.dropout, key if train else None))
+        mean_BxF, maps = self.features(jnp.asarray(inputs["image"], self.dtype), forward_pass.capture)
+        logits_BxC = self.head.logits(dropout(mean_BxF, self.config.dropout, forward_pass.training_key))
         return logits_BxC, Aux(maps, {}, state)
 
     def features(

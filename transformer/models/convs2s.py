@@ -29,7 +29,7 @@ from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import check_num_positions, real_lengths, real_positions, target_lengths
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Cache, Inputs, StatelessModule
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TRANSLATION, TaskInterface
 
@@ -258,7 +258,7 @@ class ConvS2S(StatelessModule):
             The encoded source.
         """
         lengths_B = real_lengths(source_BxS, self.pad)
-        embedding_key, layers_key = _split_key(key, 2)
+        embedding_key, layers_key = split_key(key)
         e_BxSxE = self._embedded(source_BxS, self.source_positions, lengths_B, embedding_key)
         h_BxSxF, _ = scan_layers(
             lambda block, h, key: (block(h, lengths_B, key), None),
@@ -269,24 +269,16 @@ class ConvS2S(StatelessModule):
         z_BxSxE = _scale_gradient(self.leave_encoder(h_BxSxF), 1 / (2 * self.config.decoder_layers))
         return EncodedSource(z_BxSxE[:, :, None], (z_BxSxE + e_BxSxE)[:, :, None], lengths_B)
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states of a known target, from which `logits` computes the logits."""
-        source_key, embedding_key, layers_key, output_key = _split_key(key if train else None, 4)
+        source_key, embedding_key, layers_key, output_key = split_key(forward_pass.training_key, 4)
         source = self.encode(jnp.asarray(inputs["source"]), source_key)
-        target_BxT, asked = jnp.asarray(inputs["target"]), capture_for_site(SITE, capture)
+        target_BxT, capture = jnp.asarray(inputs["target"]), capture_for_site(SITE, forward_pass.capture)
         lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
         g_BxTxE = self._embedded(target_BxT, self.target_positions, lengths_B, embedding_key)
         h_BxTxF, captured = scan_layers(
-            lambda block, h, key: block(h, g_BxTxE, source, mask, key, asked),
+            lambda block, h, key: block(h, g_BxTxE, source, mask, key, capture),
             self.decoder,
             self.enter_decoder(g_BxTxE),
             _layer_keys(layers_key, self.config.decoder_layers),
@@ -298,9 +290,9 @@ class ConvS2S(StatelessModule):
         """Compute the logits of the tokens, in float32 or wider."""
         return self.output.layer.logits(hidden, kernel=self.output.kernel)
 
-    def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the logits at every position of the target."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, **options)
+        hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
         return self.logits(hidden_BxTxE), aux
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
@@ -318,24 +310,18 @@ class ConvS2S(StatelessModule):
         return Cache((), carried, source, layers), jnp.full(rows, self.begin, jnp.int32)
 
     def step(
-        self,
-        state: dict,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
+        self, state: dict, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Run one more token of every row through the blocks."""
-        asked, position_R = capture_for_site(SITE, capture), cache.rows["position"]
+        capture, position_R = capture_for_site(SITE, forward_pass.capture), cache.rows["position"]
         g_RxE = self._looked_up(tokens_R, self.target_positions, position_R)
         h_RxF, grown, captured = self.enter_decoder(g_RxE), [], []
         for params, past in zip(cache.weights, cache.rows["past"], strict=True):
             block = bind_layer(self.decoder, params)
-            h_RxF, past, of_layer = block.step(h_RxF, past, g_RxE, cache.examples, asked)
+            h_RxF, past, of_layer = block.step(h_RxF, past, g_RxE, cache.examples, capture)
             grown.append(past)
             captured.append(of_layer)
-        maps = {} if asked is None else {SITE: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)}
+        maps = {} if capture is None else {SITE: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)}
         cache = cache._replace(rows={"position": position_R + 1, "past": tuple(grown)})
         return self.logits(self.leave_decoder(h_RxF)), cache, Aux(maps, {}, state)
 
@@ -408,11 +394,6 @@ def _scale_gradient(x: Array, factor: float) -> Array:
     """Return x, with its gradient multiplied by the factor."""
     fixed = jax.lax.stop_gradient(x)
     return fixed + factor * (x - fixed)
-
-
-def _split_key(key: Key[Array, ""] | None, count: int) -> tuple[Key[Array, ""] | None, ...]:
-    """Split a key into `count`; without a key return None for each."""
-    return (None,) * count if key is None else tuple(jax.random.split(key, count))
 
 
 def _layer_keys(key: Key[Array, ""] | None, count: int) -> Key[Array, " L"] | None:

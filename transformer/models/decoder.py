@@ -4,9 +4,8 @@ import dataclasses
 import functools
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
-from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionCombination
 from transformer.attention.sites import Axis, Site
@@ -20,7 +19,7 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import read_prompts
 from transformer.layers.transformer_block import Block, outputs_of_each_layer, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
-from transformer.models.model import Aux, Cache, Inputs
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily, hidden_for_next_tokens
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
@@ -36,7 +35,6 @@ from transformer.models.transformer_base import (
     expert_losses,
     maps_of_stack,
     sites_of_stack,
-    split_key,
 )
 
 STACK = "decoder"
@@ -113,31 +111,15 @@ class Decoder(TokenDecoder):
         head = None if classes is None else ClassHead(config.width, classes, rate=config.dropout, builder=builder)
         self.classes = head
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B *T _"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
         """Return the logits of every position, or of the classes if the task has any."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
         return self.logits(hidden_BxTxE) if self.classes is None else aux.extras["classes"], aux
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
-        embedding_key, layers_key = split_key(key if train else None)
+        embedding_key, layers_key = split_key(forward_pass.training_key)
         layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)
         if "segments" in inputs and "positions" not in inputs:
             raise ValueError("inputs has segments without positions: packed rows need both, positions from 0 in each")
@@ -150,7 +132,7 @@ class Decoder(TokenDecoder):
                 Block.__call__,
                 mask=causal_mask(inputs),
                 relative_positions=self.relative(),
-                capture=capture_for_stack(STACK, capture),
+                capture=capture_for_stack(STACK, forward_pass.capture),
             ),
             self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
             key=layers_key,
@@ -188,13 +170,7 @@ class Decoder(TokenDecoder):
         return cache, repeat_per_beam(prompts.last_tokens(), num_beams)
 
     def step(
-        self,
-        state: dict,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
+        self, state: dict, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Return the logits after each row's new token, the next cache, and maps over the slots of the cache."""
         logits_RxV, cache, aux = self.step_rows(
@@ -204,7 +180,7 @@ class Decoder(TokenDecoder):
             relative=self.relative,
             norm=self.norm,
             memories=[None] * self.count,
-            capture=capture_for_stack(STACK, capture),
+            capture=capture_for_stack(STACK, forward_pass.capture),
         )
         return logits_RxV, cache, Aux(maps_of_stack(STACK, aux), {}, state)
 

@@ -6,9 +6,8 @@ import functools
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
@@ -20,7 +19,7 @@ from transformer.layers.initialization import Initialization, InitializationRule
 from transformer.layers.sequence_lengths import real_lengths
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
@@ -41,7 +40,6 @@ from transformer.models.transformer_base import (
     expert_losses,
     maps_of_stack,
     sites_of_stack,
-    split_key,
 )
 
 STACK = "encoder"
@@ -182,17 +180,9 @@ class Encoder(TokenModel):
         self.classes = make_class_layer(config, interface.vocabularies["classes"], builder) if classified else None
         self.span = make_head_layer(config, 2, builder) if config.head is EncoderHead.SPAN else None
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B *T _"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
         """Return the logits of the head, or the hidden states without a head."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
         match self.kind_of_head:
             case EncoderHead.CLASSES | EncoderHead.TOKEN_CLASSES:
                 return aux.extras["classes"], aux
@@ -203,20 +193,12 @@ class Encoder(TokenModel):
             case EncoderHead.MASKED | EncoderHead.PRETRAINING:
                 return self.logits(hidden_BxTxE), aux
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the hidden states after the last block."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else self._lengths(tokens_BxT)
         mask = Mask() if lengths_B is None else Mask(query_lengths=lengths_B, key_lengths=lengths_B)
-        embedding_key, layers_key = split_key(key if train else None)
+        embedding_key, layers_key = split_key(forward_pass.training_key)
         layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)
         types_BxT = jnp.asarray(inputs["types"]) if "types" in inputs else None
         x_BxTxE, outputs = scan_blocks(
@@ -227,7 +209,7 @@ class Encoder(TokenModel):
                 Block.__call__,
                 mask=mask,
                 relative_positions=self.relative(),
-                capture=capture_for_stack(STACK, capture),
+                capture=capture_for_stack(STACK, forward_pass.capture),
             ),
             self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key, types_BxT),
             key=layers_key,

@@ -32,7 +32,7 @@ from transformer.layers.transformer_config import (
     WidthScale,
     check_ring_attention,
 )
-from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import TRANSLATION, TaskInterface
@@ -42,7 +42,6 @@ from transformer.models.transformer_base import (
     expert_losses,
     maps_of_stack,
     sites_of_stack,
-    split_key,
 )
 
 ENCODER, DECODER = "encoder", "decoder"
@@ -107,18 +106,10 @@ class EncoderDecoder(TokenDecoder):
         self.encoder_norm = self.make_final_norm(of_encoder)
         self.decoder_norm = self.make_final_norm(of_decoder)
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
-        encoder_key, decoder_key = split_key(key if train else None)
-        memory_BxSxE, source_lengths, of_encoder = self.encode(inputs, encoder_key, capture)
+        encoder_key, decoder_key = split_key(forward_pass.training_key)
+        memory_BxSxE, source_lengths, of_encoder = self.encode(inputs, encoder_key, forward_pass.capture)
         target_BxT = jnp.asarray(inputs["target"])
         lengths = target_lengths(target_BxT, source_lengths, self.pad)
         # Padded queries see nothing: their rows stay out of maps and statistics.
@@ -134,7 +125,7 @@ class EncoderDecoder(TokenDecoder):
                 mask=mask,
                 relative_positions=self.decoder_relative(),
                 memory=memory,
-                capture=capture_for_stack(DECODER, capture),
+                capture=capture_for_stack(DECODER, forward_pass.capture),
             ),
             self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
             key=layers_key,
@@ -209,13 +200,7 @@ class EncoderDecoder(TokenDecoder):
         return cache, jnp.full(examples * num_beams, self.begin, jnp.int32)
 
     def step(
-        self,
-        state: dict,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
+        self, state: dict, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Return the logits after each row's new token, the next cache, and maps over cache and source."""
         mask = Mask(key_lengths=cache.examples["lengths"])
@@ -226,7 +211,7 @@ class EncoderDecoder(TokenDecoder):
             relative=self.decoder_relative,
             norm=self.decoder_norm,
             memories=[EncoderMemory(content, mask) for content in cache.examples["memory"]],
-            capture=capture_for_stack(DECODER, capture),
+            capture=capture_for_stack(DECODER, forward_pass.capture),
         )
         return logits_RxV, cache, Aux(maps_of_stack(DECODER, aux), {}, state)
 

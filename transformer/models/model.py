@@ -30,6 +30,31 @@ class Variables(NamedTuple):
     state: PyTree
 
 
+@dataclasses.dataclass(frozen=True)
+class ForwardPass:
+    """What a method of a module knows of the pass that it computes, besides its inputs.
+
+    Attributes:
+        train: Whether dropout and the like act.
+        key: The random key; None if nothing is random.
+        capture: Which maps and statistics to capture; None captures nothing.
+    """
+
+    train: bool
+    key: Key[Array, ""] | None = None
+    capture: Capture | None = None
+
+    @property
+    def training_key(self) -> Key[Array, ""] | None:
+        """The key in training, for dropout and the like; None outside."""
+        return self.key if self.train else None
+
+
+def split_key(key: Key[Array, ""] | None, count: int = 2) -> tuple[Key[Array, ""] | None, ...]:
+    """Split a key into `count` keys; without a key return None for each."""
+    return (None,) * count if key is None else tuple(jax.random.split(key, count))
+
+
 class AuxiliaryLoss(NamedTuple):
     """A loss that the model itself adds, weight x total / denominator.
 
@@ -86,10 +111,10 @@ class Cache(NamedTuple):
 class Model:
     """A module as pure functions of variables.
 
-    The module's methods take (state, inputs, *, train, key, capture) and return (outputs, Aux): `forward`, and for
-    families that predict tokens `hidden`, whose outputs `logits` maps to logits. Its `initial_state(key)` makes the
-    state. A family that decodes also has `init_cache(state, inputs, *, beams, length)`, which returns the cache and the
-    first tokens, and `step(state, cache, tokens, *, key, capture)`, which returns logits, cache and Aux.
+    The module's methods take (state, inputs, forward_pass), a `ForwardPass`, and return (outputs, Aux): `forward`, and
+    for families that predict tokens `hidden`, whose outputs `logits` maps to logits. Its `initial_state(key)` makes the
+    state. A family that decodes also has `init_cache(state, inputs, *, num_beams, length)`, which returns the cache and
+    the first tokens, and `step(state, cache, tokens, forward_pass)`, which returns logits, cache and Aux.
 
     Attributes:
         functional: The module as functions of its parameters.
@@ -159,7 +184,7 @@ class Model:
         """
         self._check(capture)
         module = self.functional.bind(variables.params)
-        outputs, aux = getattr(module, method)(variables.state, inputs, train=train, key=key, capture=capture)
+        outputs, aux = getattr(module, method)(variables.state, inputs, ForwardPass(train, key, capture))
         return outputs, _select_layers(aux, capture)
 
     def logits(self, variables: Variables, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
@@ -211,7 +236,7 @@ class Model:
         """
         self._check(capture)
         module = self.functional.bind(variables.params)
-        logits, cache, aux = module.step(variables.state, cache, tokens_R, key=key, capture=capture)
+        logits, cache, aux = module.step(variables.state, cache, tokens_R, ForwardPass(False, key, capture))
         return logits, cache, _select_layers(aux, capture)
 
     def _check(self, capture: Capture | None) -> None:
@@ -232,11 +257,7 @@ def count_parameters(shapes: PyTree) -> int:
 
 
 class StatelessModule(Module):
-    """Base class of modules without state such as batch statistics: `Variables.state` is empty.
-
-    The arguments of the methods of every family are those of `Model.apply`, `Model.init_cache` and `Model.step`, with
-    the state in place of the variables.
-    """
+    """Base class of modules without state such as batch statistics: `Variables.state` is empty."""
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
         """Return the empty state."""

@@ -25,7 +25,7 @@ from transformer.layers.embedding import Embedding
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import target_lengths
-from transformer.models.model import Aux, Cache, Inputs, PyTree, StatelessModule
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, PyTree, StatelessModule
 from transformer.models.task_interface import TaskInterface
 
 SITE = "decoder/attention"
@@ -143,7 +143,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         return StepInput(self.embedding(tokens_R, self.dtype))
 
     def advance(
-        self, source: PyTree, carry: PyTree, given: PyTree, key: Key[Array, ""] | None, *, train: bool
+        self, source: PyTree, carry: PyTree, given: PyTree, forward_pass: ForwardPass
     ) -> tuple[PyTree, PyTree, Alignment | None]:
         """Run one step of every row (rows are examples x beams).
 
@@ -151,8 +151,7 @@ class RecurrentAttentionDecoder(StatelessModule):
             source: The encoded source, an entry per example.
             carry: The carry before.
             given: The inputs of the step.
-            key: Random key; None outside training.
-            train: Whether to apply dropout and sampling.
+            forward_pass: Whether to apply dropout and sampling, and their key of this step; None outside training.
 
         Returns:
             The next carry, the outputs of the step, and its attention, None without one.
@@ -177,46 +176,28 @@ class RecurrentAttentionDecoder(StatelessModule):
 
     # What all families share.
 
-    def unroll(
-        self,
-        state: PyTree,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[DecoderSteps, Aux]:
+    def unroll(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[DecoderSteps, Aux]:
         """Run all steps over a known target (teacher forcing), and capture their attention.
 
         Args:
             state: The model's state.
             inputs: The model's inputs.
-            train: Whether to apply dropout and sampling.
-            key: Random key for them; unused outside training.
-            capture: Which maps and statistics to capture; None captures nothing.
+            forward_pass: Whether to apply dropout and sampling, their key, and what to capture.
 
         Returns:
             The steps, and the auxiliary results.
         """
-        key = key if train else None
+        key = forward_pass.training_key
         source, carry = self.encode(inputs, key)
         given = self.step_inputs(state, inputs, source, key)
         lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.lengths, self.pad)
-        mask, asked = Mask(query_lengths=lengths_B, key_lengths=source.lengths), capture_for_site(SITE, capture)
-        outputs, captured = self.run_steps(source, carry, given, mask, key, train=train, capture=asked)
+        mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
+        outputs, captured = self.run_steps(source, carry, given, mask, forward_pass)
         maps = {} if captured is None else {SITE: captured}
         return DecoderSteps(source, given, outputs, lengths_B, key), Aux(maps, {}, state)
 
     def run_steps(
-        self,
-        source: PyTree,
-        carry: PyTree,
-        given: PyTree,
-        mask: Mask,
-        key: Key[Array, ""] | None,
-        *,
-        train: bool,
-        capture: Capture | None,
+        self, source: PyTree, carry: PyTree, given: PyTree, mask: Mask, forward_pass: ForwardPass
     ) -> tuple[PyTree, CapturedAttention | None]:
         """Run all steps in order.
 
@@ -227,29 +208,29 @@ class RecurrentAttentionDecoder(StatelessModule):
             carry: The carry before the first step.
             given: The inputs of all steps.
             mask: The lengths of targets and sources.
-            key: Random key; None outside training.
-            train: Whether to apply dropout and sampling.
-            capture: The request for the attention site; None captures nothing.
+            forward_pass: Whether to apply dropout and sampling, their key, and what to capture.
 
         Returns:
             The outputs of the steps, and what was captured.
         """
 
         def step(carry: PyTree, given: PyTree, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree, Alignment | None]:
-            return self.advance(source, carry, given, key, train=train)
+            return self.advance(source, carry, given, ForwardPass(forward_pass.train, key))
 
-        of_steps = self.random_stream_key(key, "steps") if "steps" in self.streams else None
-        _, outputs, captured = scan_decoder_steps(step, carry, given, mask=mask, key=of_steps, capture=capture)
+        steps_key = self.random_stream_key(forward_pass.training_key, "steps") if "steps" in self.streams else None
+        _, outputs, captured = scan_decoder_steps(
+            step, carry, given, mask=mask, key=steps_key, capture=capture_for_site(SITE, forward_pass.capture)
+        )
         return outputs, captured
 
-    def hidden(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the features from which `logits` computes the logits of a known target."""
-        steps, aux = self.unroll(state, inputs, **options)
+        steps, aux = self.unroll(state, inputs, forward_pass)
         return self.output_features(steps.inputs, steps.outputs), aux
 
-    def forward(self, state: PyTree, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B T V"], Aux]:
+    def forward(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the logits at every position of the target."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, **options)
+        hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
         return self.logits(hidden_BxTxE), aux
 
     def init_cache(
@@ -261,13 +242,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         return Cache(layers=(), rows=repeat_per_beam(carry, num_beams), examples=source), begin_R
 
     def extend(
-        self,
-        state: PyTree,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
+        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[DecoderSteps, Cache, Aux]:
         """Run the same step as in training on the chosen tokens.
 
@@ -275,27 +250,26 @@ class RecurrentAttentionDecoder(StatelessModule):
             state: The model's state.
             cache: The cache of the previous steps.
             tokens_R: The token that each row reads.
-            key: Ignored: decoding does not sample in the model.
-            capture: Which maps to capture; None captures nothing.
+            forward_pass: Which maps to capture; its key is ignored, since decoding does not sample in the model.
 
         Returns:
             The step, the next cache, and the auxiliary results.
         """
         source, maps = cache.examples, {}
         given = self.next_step_input(tokens_R, source, cache.rows)
-        rows, outputs, alignment = self.advance(source, cache.rows, given, None, train=False)
+        rows, outputs, alignment = self.advance(source, cache.rows, given, ForwardPass(train=False))
         if alignment is not None:
             weights, logits = alignment.weights[:, :, None], alignment.logits[:, :, None]
-            captured = capture_weights(weights, capture_for_site(SITE, capture), logits=logits)
-            maps = single_layer_maps(SITE, captured, capture)
+            captured = capture_weights(weights, capture_for_site(SITE, forward_pass.capture), logits=logits)
+            maps = single_layer_maps(SITE, captured, forward_pass.capture)
         lengths_R = jnp.ones(len(tokens_R), jnp.int32)
         return DecoderSteps(source, given, outputs, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
 
     def step(
-        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], **options: Any
+        self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Return the logits of the next token, the next cache and the auxiliary results."""
-        steps, cache, aux = self.extend(state, cache, tokens_R, **options)
+        steps, cache, aux = self.extend(state, cache, tokens_R, forward_pass)
         return self.logits(self.output_features(steps.inputs, steps.outputs)), cache, aux
 
     def random_stream_key(self, key: Key[Array, ""] | None, name: str) -> Key[Array, ""] | None:

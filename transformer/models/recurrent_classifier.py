@@ -5,7 +5,7 @@ import enum
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from transformer.attention.capture import (
     Capture,
@@ -26,7 +26,7 @@ from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
-from transformer.models.model import Aux, Inputs, StatelessModule
+from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TEXT_CLASSIFICATION, TaskInterface
 
@@ -119,33 +119,25 @@ class RecurrentClassifier(StatelessModule):
         classes = (("classes", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", config.pooled_width),), classes, bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes; nothing beyond a text's length is read."""
-        keys = jax.random.split(key, 3) if train and key is not None else (None, None, None)
+        keys = split_key(forward_pass.training_key, 3)
         tokens_BxT, lengths_B = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
         x_BxTxE = self.embedding(tokens_BxT, self.dtype)
         if self.elmo is not None:
             x_BxTxE = jnp.concatenate([x_BxTxE, self.elmo(tokens_BxT, lengths_B, self.dtype)], axis=-1)
         x_BxTxE = dropout(x_BxTxE, self.config.dropout, keys[0])
         h_BxTxF, carry = self.encoder(x_BxTxE, lengths_B, key=keys[1])
-        pooled_BxF, captured = self.pool(h_BxTxF, carry[-1], lengths_B, capture_for_site(SITE, capture))
+        pooled_BxF, captured = self.pool(h_BxTxF, carry[-1], lengths_B, capture_for_site(SITE, forward_pass.capture))
         logits_BxC = self.output.logits(dropout(pooled_BxF, self.config.dropout, keys[2]))
-        return logits_BxC, Aux(single_layer_maps(SITE, captured, capture), {}, state)
+        return logits_BxC, Aux(single_layer_maps(SITE, captured, forward_pass.capture), {}, state)
 
     def pool(
         self,
         h_BxTxF: Float[Array, "B T F"],
         last: CellState,
         lengths_B: Int[Array, " B"],
-        asked: Capture | None,
+        capture: Capture | None,
     ) -> tuple[Float[Array, "B P"], CapturedAttention | None]:
         """Pool outputs into one vector per text; zero for an empty text.
 
@@ -153,7 +145,7 @@ class RecurrentClassifier(StatelessModule):
             h_BxTxF: The outputs, zero at padding.
             last: The last state.
             lengths_B: The length of each text.
-            asked: Which maps to capture; None captures nothing.
+            capture: Which maps to capture; None captures nothing.
 
         Returns:
             The pooled vector, and what was captured.
@@ -175,7 +167,7 @@ class RecurrentClassifier(StatelessModule):
                 )
                 pooled_Bx1xP, alignment = self.attention(query_Bx1xP, memory)
                 mask = Mask(key_lengths=lengths_B)
-                captured = capture_weights(alignment.weights, asked, logits=alignment.logits, mask=mask)
+                captured = capture_weights(alignment.weights, capture, logits=alignment.logits, mask=mask)
                 return pooled_Bx1xP[:, 0], captured
 
 

@@ -24,7 +24,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.lstmn import LstmnLayer, StateHistory
 from transformer.layers.recurrent import CellKind, CellState, RecurrentConfig, RecurrentLayer
 from transformer.layers.sequence_lengths import read_prompts, real_positions
-from transformer.models.model import Aux, Cache, Inputs, StatelessModule
+from transformer.models.model import Aux, Cache, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily, hidden_for_next_tokens
 from transformer.models.task_interface import (
     LANGUAGE_MODELING,
@@ -129,15 +129,7 @@ class RecurrentDecoder(StatelessModule):
         """The layers, the lowest first."""
         return tuple(getattr(self, f"layer_{number}") for number in range(self.config.layers))
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits.
 
         Raises:
@@ -149,7 +141,7 @@ class RecurrentDecoder(StatelessModule):
                 "into the next: say config.task.batching=windows or padded"
             )
         hidden_BxTxE, _, captured = self._over(
-            inputs, self._initial(*inputs["tokens"].shape), key if train else None, capture
+            inputs, self._initial(*inputs["tokens"].shape), forward_pass.training_key, forward_pass.capture
         )
         extras: dict[str, Array] = {}
         if self.classes is not None:
@@ -161,9 +153,9 @@ class RecurrentDecoder(StatelessModule):
         """Compute the logits of the tokens, in float32 or wider."""
         return self.output.logits(hidden)
 
-    def forward(self, state: dict, inputs: Inputs, **options: Any) -> tuple[Float[Array, "B *T _"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
         """Return the logits of every position, or of the classes if the task has any."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, **options)
+        hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
         return aux.extras["classes"] if self.classes is not None else self.logits(hidden_BxTxE), aux
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
@@ -177,13 +169,7 @@ class RecurrentDecoder(StatelessModule):
         return Cache(layers=(), rows=rows, examples=()), repeat_per_beam(prompts.last_tokens(), num_beams)
 
     def step(
-        self,
-        state: dict,
-        cache: Cache,
-        tokens_R: Int[Array, " R"],
-        *,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
+        self, state: dict, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Return the logits after each row's new token, the next cache, and maps over the slots."""
         x_RxE, after, weights = self._embedded(tokens_R), [], []
@@ -197,8 +183,8 @@ class RecurrentDecoder(StatelessModule):
                 carried = layer.step(x_RxE, carried)
                 x_RxE = carried.hidden
             after.append(carried)
-        asked = capture_for_site(SITE, capture)
-        captured = None if asked is None else _layers([capture_weights(each[:, :, None], asked) for each in weights])
+        capture = capture_for_site(SITE, forward_pass.capture)
+        captured = _layers([capture_weights(each[:, :, None], capture) for each in weights])
         maps = {} if captured is None else {SITE: captured}
         return self.logits(x_RxE), cache._replace(rows=tuple(after)), Aux(maps, {}, state)
 
@@ -220,7 +206,7 @@ class RecurrentDecoder(StatelessModule):
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, count = tokens_BxT.shape
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
-        mask, asked = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B), capture_for_site(SITE, capture)
+        mask = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
         real_BxTx1 = real_positions(lengths_B, count)[..., None]
         x_BxTxE = jnp.where(real_BxTx1, self._embedded(tokens_BxT), 0)
         after, maps = [], []
@@ -228,7 +214,9 @@ class RecurrentDecoder(StatelessModule):
             x_BxTxE = self._dropped(x_BxTxE, number, key)
             if isinstance(layer, LstmnLayer):
                 step = functools.partial(_lstmn_step, layer)
-                behind, x_BxTxE, captured = scan_decoder_steps(step, before, x_BxTxE, mask=mask, capture=asked)
+                behind, x_BxTxE, captured = scan_decoder_steps(
+                    step, before, x_BxTxE, mask=mask, capture=capture_for_site(SITE, capture)
+                )
                 maps.append(None if captured is None else jax.tree.map(lambda leaf: leaf[0], captured))
             else:
                 assert isinstance(before, CellState)

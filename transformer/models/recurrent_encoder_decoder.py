@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.capture import CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
@@ -40,7 +40,7 @@ from transformer.layers.recurrent import (
     SkipConnections,
 )
 from transformer.layers.sequence_lengths import real_lengths
-from transformer.models.model import Aux, Inputs, PyTree
+from transformer.models.model import Aux, ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import (
     SITE,
@@ -500,10 +500,10 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         )
 
     def advance(
-        self, source: EncodedSource, carry: DecoderCarry, given: StepInput, key: Key[Array, ""] | None, *, train: bool
+        self, source: EncodedSource, carry: DecoderCarry, given: StepInput, forward_pass: ForwardPass
     ) -> tuple[DecoderCarry, StepOutput, Alignment | None]:
         """Run one step, in the order that `AttentionQuery` describes."""
-        word_RxE = given.word
+        word_RxE, key = given.word, forward_pass.key
         if given.use_sampled_word is not None:
             assert carry.sampled_word is not None
             word_RxE = jnp.where(
@@ -511,12 +511,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
                 self._embedded(carry.sampled_word, self.random_stream_key(key, "said")),
                 word_RxE,
             )
-        drawn_by = self.random_stream_key(key, "attention")
         facts: dict[str, Any] = {
             "position_R": carry.position,
             "soft_R": given.use_soft_attention,
-            "key": drawn_by,
-            "train": train,
+            "key": self.random_stream_key(key, "attention"),
+            "train": forward_pass.train,
         }
         bottom = self.config.attention_query.is_bottom_layer
         everywhere = self.config.attention_query is AttentionQuery.BOTTOM_LAYER
@@ -554,14 +553,12 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         carry: DecoderCarry,
         given: StepInput,
         mask: Mask,
-        key: Key[Array, ""] | None,
-        *,
-        train: bool,
-        capture: Capture | None,
+        forward_pass: ForwardPass,
     ) -> tuple[StepOutput, CapturedAttention | None]:
         """Run the steps in order, or attend for all at once if no state depends on a context vector."""
         if self.config.attention_query is not AttentionQuery.CURRENT or given.use_sampled_word is not None:
-            return super().run_steps(source, carry, given, mask, key, train=train, capture=capture)
+            return super().run_steps(source, carry, given, mask, forward_pass)
+        key = forward_pass.training_key
         decoder_key, read_key = self.random_stream_key(key, "decoder"), self.random_stream_key(key, "readout")
         output_BxTxE, _ = self.decoder(given.word, mask.query_lengths, carry.states, key=decoder_key)
         captured, drawn, context = None, {}, None
@@ -573,11 +570,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
                 mask=mask,
                 soft_BxQ=given.use_soft_attention,
                 key=self.random_stream_key(key, "attention"),
-                train=train,
+                train=forward_pass.train,
             )
             context = self._scaled(context, source)
             drawn = {name: jnp.moveaxis(each, 1, 2) for name, each in self._draws(alignment).items()}
-            captured = capture_all_steps(alignment, capture, mask)
+            captured = capture_all_steps(alignment, capture_for_site(SITE, forward_pass.capture), mask)
         elif source.vector is not None:
             shape = (*given.word.shape[:2], source.vector.shape[-1])
             context = jnp.broadcast_to(source.vector[:, None], shape)
@@ -587,20 +584,20 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         """Return the output layer, which the step itself computes for input feeding."""
         return outputs.readout
 
-    def unroll(self, state: PyTree, inputs: Inputs, *, train: bool, **options: Any) -> tuple[DecoderSteps, Aux]:
+    def unroll(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[DecoderSteps, Aux]:
         """Run all steps; hard attention returns its samples in `extras`, scheduled sampling counts the steps.
 
         Raises:
             TypeError: If scheduled sampling or soft attention is trained without a key.
         """
         if (
-            train
-            and options.get("key") is None
+            forward_pass.train
+            and forward_pass.key is None
             and (self.config.scheduled_sampling or self.config.soft_attention_probability)
         ):
             raise TypeError("a model that draws in training needs a key")
-        steps, aux = super().unroll(state, inputs, train=train, **options)
-        if train and self.config.scheduled_sampling:
+        steps, aux = super().unroll(state, inputs, forward_pass)
+        if forward_pass.train and self.config.scheduled_sampling:
             state = {"steps": state["steps"] + 1}
         return steps, aux._replace(extras=steps.outputs.reinforce_extras, state=state)
 

@@ -4,10 +4,9 @@ import dataclasses
 import functools
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from transformer.attention.attention_spec import AttentionSpec, Backend
-from transformer.attention.capture import Capture
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
@@ -23,10 +22,10 @@ from transformer.layers.sequence_lengths import check_num_positions
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import TransformerConfig, block_config_from, check_ring_attention
 from transformer.logical_axes import Placement
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VECTOR_REGRESSION, TaskInterface
-from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack, split_key
+from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
 
 STACK = "decoder"
 
@@ -85,25 +84,19 @@ class RegressionDecoder(BlockStacks):
         self.norm = self.make_final_norm(builder)
         self.head = Linear(model, numbers, bias=True, builder=builder)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T O"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T O"], Aux]:
         """Return the predicted numbers at every step."""
         vectors_BxTxI = jnp.asarray(inputs["vectors"], self.dtype)
-        embedding_key, layers_key = split_key(key if train else None)
+        embedding_key, layers_key = split_key(forward_pass.training_key)
         check_num_positions(vectors_BxTxI.shape[1], self.config.max_length, "a sequence")
         positions_TxE = self.positions(jnp.arange(vectors_BxTxI.shape[1])).astype(self.dtype)
         x_BxTxE, outputs = scan_blocks(
             self.layers,
             self.config,
             self.count,
-            functools.partial(Block.__call__, mask=Mask(causal=True), capture=capture_for_stack(STACK, capture)),
+            functools.partial(
+                Block.__call__, mask=Mask(causal=True), capture=capture_for_stack(STACK, forward_pass.capture)
+            ),
             dropout(self.embed(vectors_BxTxI) + positions_TxE[None], self.config.dropout, embedding_key),
             key=layers_key,
         )

@@ -27,7 +27,7 @@ from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.image_grid_attention import stack_layer_maps
 from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import FEW_SHOT_CLASSIFICATION, VECTOR_REGRESSION, TaskInterface
 
@@ -207,19 +207,19 @@ class AttentionBlock(Module):
         self.value = Linear(features, (("groups", 1), ("head_dim", value_size)), bias=True, builder=builder)
 
     def __call__(
-        self, x_BxTxI: Float[Array, "B T I"], asked: Capture | None
+        self, x_BxTxI: Float[Array, "B T I"], capture: Capture | None
     ) -> tuple[Float[Array, "B T O"], CapturedAttention | None]:
         """Apply the block.
 
         Args:
             x_BxTxI: The features of every step.
-            asked: Which maps to capture; None captures nothing.
+            capture: Which maps to capture; None captures nothing.
 
         Returns:
             The features with the attention's output appended, and what was captured.
         """
         q, k, v = self.query(x_BxTxI), self.key(x_BxTxI), self.value(x_BxTxI)
-        read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=asked)
+        read_BxTx1xV, attended = attend(q, k, v, mask=Mask(causal=True), capture=capture)
         return jnp.concatenate([x_BxTxI, read_BxTx1xV[:, :, 0]], axis=-1), attended.captured
 
 
@@ -336,22 +336,14 @@ class Snail(Module):
         told_BxTxC = jax.nn.one_hot(shown_BxT - 1, self.outputs, dtype=self.dtype)
         return jnp.concatenate([embedded_NxE.reshape(rows, length, -1), told_BxTxC], axis=-1), after
 
-    def forward(
-        self,
-        state: Any,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T O"], Aux]:
+    def forward(self, state: Any, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T O"], Aux]:
         """Return the outputs at every step."""
-        x, after = self.embed_steps(state, inputs, train=train)
+        x, after = self.embed_steps(state, inputs, train=forward_pass.train)
         maps: list[CapturedAttention | None] = []
         for number, (block, _) in enumerate(self.config.enabled_block_sizes):
             made = getattr(self, f"block_{number}")
             if block is BlockKind.ATTENTION:
-                x, captured = made(x, capture_for_site(SITE, capture))
+                x, captured = made(x, capture_for_site(SITE, forward_pass.capture))
                 maps.append(captured)
             else:
                 x = made(x)

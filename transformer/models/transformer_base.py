@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
@@ -31,9 +31,7 @@ from transformer.layers.transformer_block import (
     unroll_blocks,
 )
 from transformer.layers.transformer_config import TransformerConfig
-from transformer.models.model import Aux, AuxiliaryLoss, Cache, Inputs, StatelessModule
-
-OptionalKey = Key[Array, ""] | None
+from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, StatelessModule
 
 
 class BlockStacks(StatelessModule):
@@ -94,37 +92,14 @@ def identity(x: Array) -> Array:
 class TokenModel(BlockStacks, EmbeddingAndHead):
     """Base class of Transformers over tokens; a family implements `hidden`, whose outputs `logits` maps to logits."""
 
-    def forward(
-        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
-    ) -> tuple[Float[Array, "B T _"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T _"], Aux]:
         """Return the logits of every position."""
-        hidden_BxTxE, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
         return self.logits(hidden_BxTxE), aux
 
-    def hidden(
-        self, state: dict, inputs: Inputs, *, train: bool, key: OptionalKey = None, capture: Capture | None = None
-    ) -> tuple[Float[Array, "B T E"], Aux]:
-        """Return the final hidden states, from which `logits` computes the logits.
-
-        Args:
-            state: The model's state, which is empty.
-            inputs: The model's inputs by name.
-            train: Whether to apply dropout.
-            key: Random key for dropout; unused outside training.
-            capture: Which maps and statistics to capture; None captures nothing.
-
-        Returns:
-            The hidden states, and the auxiliary results.
-        """
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
+        """Return the final hidden states, from which `logits` computes the logits."""
         raise NotImplementedError
-
-
-def split_key(key: OptionalKey) -> tuple[OptionalKey, OptionalKey]:
-    """Split a key in two; without a key return None twice."""
-    if key is None:
-        return None, None
-    first, second = jax.random.split(key)
-    return first, second
 
 
 def capture_for_stack(stack: str, capture: Capture | None) -> BlockCapture:

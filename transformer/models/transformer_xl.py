@@ -4,9 +4,8 @@ import dataclasses
 import functools
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.sites import Site
 from transformer.config import NonNegativeInt, UserError
@@ -20,7 +19,7 @@ from transformer.layers.segment_memory import (
 from transformer.layers.transformer_block import scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import SEGMENT_MODEL_POSITIONS, PositionEncoding, check_ring_attention
 from transformer.models.decoder import STACK, Decoder, DecoderConfig
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
 from transformer.models.transformer_base import (
@@ -29,7 +28,6 @@ from transformer.models.transformer_base import (
     expert_losses,
     maps_of_stack,
     sites_of_stack,
-    split_key,
 )
 
 
@@ -69,15 +67,7 @@ class TransformerXLDecoder(Decoder):
 
     config: TransformerXLConfig
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
         config, tokens_BxT, mask = self.config, jnp.asarray(inputs["tokens"]), causal_mask(inputs)
         memory = inputs.get("memory")
@@ -85,7 +75,7 @@ class TransformerXLDecoder(Decoder):
             if "segments" in inputs:
                 raise ValueError("inputs has segments and a memory: packed texts do not follow one another")
             mask = mask_after_memory(mask, memory.shape[2], jnp.asarray(inputs["past"]), tokens_BxT.shape[1])
-        embedding_key, layers_key = split_key(key if train else None)
+        embedding_key, layers_key = split_key(forward_pass.training_key)
         positions_1xT = jnp.arange(tokens_BxT.shape[1])[None]
         x_BxTxE, outputs = scan_blocks(
             self.layers,
@@ -96,7 +86,7 @@ class TransformerXLDecoder(Decoder):
                 memory_length=config.memory_length,
                 mask=mask,
                 relative_positions=self.relative(),
-                capture=capture_for_stack(STACK, capture),
+                capture=capture_for_stack(STACK, forward_pass.capture),
             ),
             self.embed(tokens_BxT, positions_1xT, embedding_key),
             key=layers_key,

@@ -7,10 +7,9 @@ from typing import Any, assert_never
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from transformer.attention.attention_spec import AttentionSpec, Backend
-from transformer.attention.capture import Capture
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
@@ -33,10 +32,10 @@ from transformer.layers.transformer_config import (
     check_ring_attention,
 )
 from transformer.logical_axes import Placement
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily, PublishedSize
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterface
-from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack, split_key
+from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
 
 STACK = "encoder"
 
@@ -172,17 +171,9 @@ class Vit(BlockStacks):
         cut = jnp.swapaxes(cut, 2, 3).reshape(len(cut), rows * columns, patch, patch, -1)
         return self.embed(cut)
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B C"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes."""
-        embedding_key, layers_key = split_key(key if train else None)
+        embedding_key, layers_key = split_key(forward_pass.training_key)
         x_BxNxE = self.patches(jnp.asarray(inputs["image"], self.dtype))
         for token in (self.distillation_token, self.class_token):
             if token is not None:
@@ -193,7 +184,7 @@ class Vit(BlockStacks):
             self.layers,
             self.config,
             self.count,
-            functools.partial(Block.__call__, mask=Mask(), capture=capture_for_stack(STACK, capture)),
+            functools.partial(Block.__call__, mask=Mask(), capture=capture_for_stack(STACK, forward_pass.capture)),
             x_BxNxE,
             key=layers_key,
         )

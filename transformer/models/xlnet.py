@@ -6,9 +6,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
+from transformer.attention.capture import CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.sites import Site
@@ -44,7 +44,7 @@ from transformer.layers.two_stream_attention import (
     make_two_stream_block,
     two_stream_masks,
 )
-from transformer.models.model import Aux, Inputs
+from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily, unlimited_length
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
@@ -55,7 +55,7 @@ from transformer.models.task_interface import (
     TaskInterface,
     check_head,
 )
-from transformer.models.transformer_base import TokenModel, split_key
+from transformer.models.transformer_base import TokenModel
 
 CONTENT, QUERY = "content/self", "query/self"
 
@@ -199,17 +199,9 @@ class XLNet(TokenModel):
         self.classes = make_class_layer(config, interface.vocabularies["classes"], builder) if classified else None
         self.span = make_head_layer(config, 2, builder) if config.head is XLNetHead.SPAN else None
 
-    def forward(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B *T _"], Aux]:
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
         """Return the logits of the head."""
-        hidden, aux = self.hidden(state, inputs, train=train, key=key, capture=capture)
+        hidden, aux = self.hidden(state, inputs, forward_pass)
         match self.config.head:
             case XLNetHead.PERMUTED:
                 return self.logits(hidden), aux
@@ -218,32 +210,22 @@ class XLNet(TokenModel):
             case XLNetHead.SPAN:
                 return aux.extras["span"], aux
 
-    def hidden(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B _ E"], Aux]:
+    def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B _ E"], Aux]:
         """Return the query stream after the last layer, from which `logits` computes the logits.
 
         With a head of fine-tuning, return the content stream instead, and the head's logits in the extras.
         """
         if self.config.head is not XLNetHead.PERMUTED:
-            return self._fine_tuned(state, inputs, train=train, key=key, capture=capture)
-        streams, aux = self._streams(inputs, train=train, key=key, capture=capture, queries=True)
+            return self._fine_tuned(state, inputs, forward_pass)
+        streams, aux = self._streams(inputs, forward_pass, queries=True)
         assert streams.query is not None
         return streams.query, aux._replace(state=state)
 
-    def _fine_tuned(
-        self, state: dict, inputs: Inputs, *, train: bool, key: Key[Array, ""] | None, capture: Capture | None
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def _fine_tuned(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         tokens_BxT = jnp.asarray(inputs["tokens"])
-        stream_key, head_key = split_key(key if train else None)
+        stream_key, head_key = split_key(forward_pass.training_key)
         inputs = {"order": jnp.zeros_like(tokens_BxT), **inputs}
-        content_BxTxE, aux = self.content(state, inputs, train=train, key=stream_key, capture=capture)
+        content_BxTxE, aux = self.content(state, inputs, dataclasses.replace(forward_pass, key=stream_key))
         # Its code drops out the last states, and then the summary.
         states_key, summary_key = split_key(head_key)
         states_BxTxE = dropout(content_BxTxE, self.config.dropout, states_key)
@@ -258,29 +240,19 @@ class XLNet(TokenModel):
             classified = dropout(summary_BxE, self.config.dropout, summary_key)
         return content_BxTxE, aux._replace(extras={"classes": self.classes.logits(classified)})
 
-    def content(
-        self,
-        state: dict,
-        inputs: Inputs,
-        *,
-        train: bool,
-        key: Key[Array, ""] | None = None,
-        capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], Aux]:
+    def content(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the content stream, which fine-tuning reads and memories are made of (sections 2.3 and 2.4)."""
-        streams, aux = self._streams(inputs, train=train, key=key, capture=capture, queries=False)
+        streams, aux = self._streams(inputs, forward_pass, queries=False)
         return streams.content, aux._replace(state=state)
 
-    def _streams(
-        self, inputs: Inputs, *, train: bool, key: Key[Array, ""] | None, capture: Capture | None, queries: bool
-    ) -> tuple[StreamStates, Aux]:
+    def _streams(self, inputs: Inputs, forward_pass: ForwardPass, *, queries: bool) -> tuple[StreamStates, Aux]:
         config, memory = self.config, inputs.get("memory")
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, length = tokens_BxT.shape
         all_BxT = jnp.broadcast_to(jnp.arange(length), (batch, length))
         predicted_BxP = jnp.asarray(inputs.get("predicted", all_BxT))
         masks = self._masks(inputs, predicted_BxP if "predicted" in inputs else None)
-        keys = dict(zip(("content", "query"), split_key(key if train else None), strict=True))
+        keys = dict(zip(("content", "query"), split_key(forward_pass.training_key), strict=True))
         ends, layers_key = split_key(keys["content"])
         query_BxPxE = None
         if queries:
@@ -298,7 +270,9 @@ class XLNet(TokenModel):
                 masks=masks,
                 predicted_BxP=predicted_BxP,
                 relative_positions=self._kinds(inputs),
-                capture=StreamCaptures(capture_for_site(CONTENT, capture), capture_for_site(QUERY, capture)),
+                capture=StreamCaptures(
+                    capture_for_site(CONTENT, forward_pass.capture), capture_for_site(QUERY, forward_pass.capture)
+                ),
             ),
             first,
             key=layers_key,
