@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from experiments.neural_turing_machine.signature import BIT_SEQUENCE_PREDICTION
 from transformer.attention.capture import Capture
 from transformer.config import Config, NumLayers, PositiveInt
 from transformer.layers.functional_module import ParameterBuilder
@@ -13,7 +14,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentStack
 from transformer.models.model import Aux, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)
