@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from experiments.handshake_rl.signature import ACTION_VALUES
 from transformer.attention.capture import capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -26,7 +27,7 @@ from transformer.layers.recurrent import CellState, RecurrentConfig, RecurrentLa
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import ACTION_VALUES, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 SITE = "agent/attention"
 STREAMS = ("gray", "depth")

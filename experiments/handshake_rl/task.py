@@ -31,6 +31,7 @@ from experiments.handshake_rl.q_learning import (
     td_errors,
     td_targets,
 )
+from experiments.handshake_rl.signature import ACTION_VALUES
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Axis, Site, sites_between
 from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, NumExamples, PositiveInt, UserError
@@ -38,7 +39,7 @@ from transformer.data.batches import BatchSource, GeneratedBatches
 from transformer.data.images import unscale_pixels
 from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import with_logical_constraint
-from transformer.models.task_interface import ACTION_VALUES, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import cell_of_patch, patch_centers
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import BaseTask, check_batch_size

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from experiments.instruction_following.signature import INSTRUCTION_FOLLOWING
 from experiments.instruction_following.transition_tables import follow_transitions, next_pose, observations_at
 from transformer.attention.sites import Axis, Site
 from transformer.config import Config, PositiveInt
@@ -25,7 +26,7 @@ from transformer.models.recurrent_attention_decoder_base import (
     RecurrentAttentionDecoder,
     compute_context,
 )
-from transformer.models.task_interface import INSTRUCTION_FOLLOWING, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 
 class AlignerKind(enum.Enum):

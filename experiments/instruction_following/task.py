@@ -13,6 +13,7 @@ from experiments.instruction_following import instructions, mazes
 from experiments.instruction_following.instructions import Instruction, Walk
 from experiments.instruction_following.maze_images import paint_walk
 from experiments.instruction_following.mazes import Action, Heading, Maze
+from experiments.instruction_following.signature import INSTRUCTION_FOLLOWING
 from experiments.instruction_following.transition_tables import follow_transitions
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
@@ -24,7 +25,7 @@ from transformer.data.batches import (
     GeneratedBatches,
     random_generator,
 )
-from transformer.models.task_interface import INSTRUCTION_FOLLOWING, InputSpec, Modality
+from transformer.models.task_interface import InputSpec, Modality
 from transformer.tasks.attention_mass import (
     attention_mass_sums,
     attention_mass_within,

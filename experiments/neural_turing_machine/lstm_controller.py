@@ -6,13 +6,14 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from experiments.neural_turing_machine.signature import BIT_SEQUENCE_PREDICTION
 from transformer.config import Config, NumLayers, PositiveInt
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
 from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentStack
 from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from experiments.neural_turing_machine import memory
+from experiments.neural_turing_machine.signature import BIT_SEQUENCE_PREDICTION
 from transformer.attention.capture import (
     CapturedAttention,
     capture_for_site,
@@ -28,7 +29,7 @@ from transformer.layers.recurrent import CellKind, CellState, RecurrentCell
 from transformer.logical_axes import with_logical_constraint
 from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 READ, WRITE = "memory/read", "memory/write"
 UNWRITTEN = 1e-6  # what every slot holds where the beginning is constant

@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from experiments.neural_turing_machine.data import Algorithm, Copy, Problem, SequenceBatch, build_algorithm, format_bits
+from experiments.neural_turing_machine.signature import BIT_SEQUENCE_PREDICTION
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, UserError
 from transformer.data.batches import GeneratedBatches
-from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import BaseTask, make_capture_function
 from transformer.tasks.task import (

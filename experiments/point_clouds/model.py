@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from experiments.point_clouds.signature import POINT_CLASSIFICATION
 from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.masks import Mask
@@ -27,7 +28,7 @@ from transformer.layers.transformer_block import Block, scan_blocks, stack_by_la
 from transformer.layers.transformer_config import Projections, TransformerConfig, block_config_from
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import POINT_CLASSIFICATION, TaskInterface
+from transformer.models.task_interface import TaskInterface
 from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
 
 STACK, POOLED = "encoder", "classifier/pooling"

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from experiments.point_clouds.signature import POINT_CLASSIFICATION
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, PositiveInt, UserError
 from transformer.data.synthetic_glyphs import DIGITS, draw_point_clouds
 from transformer.models.model import Aux
-from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.generated_task import GeneratedTask
 from transformer.tasks.losses import class_loss

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from experiments.pointer_networks.signature import POINTER_END
 from transformer.decoding.constraints import Constraints, NoRepeatedTokens, TokenRule
 from transformer.decoding.generation import DecodedSequences, SpecialTokens, generate
-from transformer.models.task_interface import POINTER_END
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, StateView
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from experiments.pointer_networks.signature import POINTER_END, POINTER_PREDICTION
 from transformer.attention.capture import (
     Capture,
     CapturedAttention,
@@ -30,7 +31,7 @@ from transformer.models.model import Aux, Cache, ForwardPass, Inputs, PyTree, St
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import SITE as ATTENTION_SITE
 from transformer.models.recurrent_attention_decoder_base import DecoderSteps, RecurrentAttentionDecoder
-from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 SITE = "decoder/pointer"
 COORDINATES = 2

@@ -21,6 +21,7 @@ from experiments.pointer_networks.data import (
 )
 from experiments.pointer_networks.decoding import Answer, Problem, decode_answers, decode_point_indices
 from experiments.pointer_networks.metrics import geometry_metrics
+from experiments.pointer_networks.signature import POINTER_END, POINTER_PREDICTION
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
     BatchSize,
@@ -34,7 +35,7 @@ from transformer.config import (
 )
 from transformer.data.batches import VALIDATION_SEED, random_generator
 from transformer.models.model import Aux
-from transformer.models.task_interface import POINTER_END, POINTER_PREDICTION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import (
     make_capture_function,

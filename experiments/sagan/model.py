@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from experiments.sagan.signature import IMAGE_GENERATION
+from experiments.sagan.spectral_norm import SpectralNorm
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt, TupleLimits, UserError
-from transformer.layers.batch_and_spectral_norm import BatchNorm, SpectralNorm
+from transformer.layers.batch_norm import BatchNorm
 from transformer.layers.convolution import Convolution2D, ConvolutionWindow
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.grid_encoder import GridEncoderConfig
@@ -23,7 +25,7 @@ from transformer.layers.linear import Linear
 from transformer.models.convolutional_classifier import ConvolutionalClassifier, ConvolutionalClassifierConfig
 from transformer.models.model import Aux, ForwardPass, Inputs
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import IMAGE_GENERATION, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 _SLOPE = 0.1  # of the discriminator's rectifiers below 0 (Miyato et al. 2018, table 3)
 _SAME, _HALF = ConvolutionWindow(3), ConvolutionWindow(4, stride=2)

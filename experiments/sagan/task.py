@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key, UInt8
 
 from experiments.sagan.data import ClassifierPredictions, NearestNeighborClassifier, sample_pairs, split_halves
 from experiments.sagan.metrics import HalfPredictions, generation_metrics
+from experiments.sagan.signature import IMAGE_GENERATION
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import BatchSize, Config, Fraction, NumDisplayedExamples, PositiveInt, Range, UserError
@@ -27,7 +28,7 @@ from transformer.data.images import unscale_pixels
 from transformer.data.png import encode_png
 from transformer.data.synthetic_glyphs import DIGITS
 from transformer.models.model import Aux
-from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import BaseTask, check_batch_size, refuse_decoding_options

@@ -9,7 +9,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from experiments.speech.log_mel import SAMPLE_RATE
 from experiments.speech.spoken_digit_synthesis import Voice
+from experiments.speech.wav import decode_wav
 from transformer.config import Config, PositiveInt, Range, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_name_options import parse_int_options
 from transformer.data.datasets.local_files import (
@@ -20,8 +22,6 @@ from transformer.data.datasets.local_files import (
     unread_members,
 )
 from transformer.data.datasets.split_overlap import describe_overlap
-from transformer.data.wav import decode_wav
-from transformer.layers.log_mel import SAMPLE_RATE
 
 _QUIET = 5e-4  # the deviation of the noise that fills silences
 _PAUSES = (0.05, 0.2)  # seconds

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from experiments.speech.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
+from experiments.speech.signature import SPEECH_RECOGNITION
 from transformer.attention.scores import INNER_PRODUCT
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumLayers, PositiveInt, Rate
@@ -15,7 +17,6 @@ from transformer.layers.attention_cell import Alignment, AttentionCell, Attentio
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.linear import Linear
-from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentLayer, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import ForwardPass, Inputs, PyTree
@@ -26,7 +27,7 @@ from transformer.models.recurrent_attention_decoder_base import (
     StepInput,
     sample_scheduled_sampling_mask,
 )
-from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,8 @@ import functools
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from experiments.speech.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
+from experiments.speech.signature import SPEECH_RECOGNITION
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
@@ -13,13 +15,12 @@ from transformer.config import PositiveInt, UserError
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, ConvolutionWindow
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import InitializationRule
-from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_features
 from transformer.layers.transformer_block import Block, BlockAux, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import check_ring_attention
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
 from transformer.models.model import Inputs, split_key
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
-from transformer.models.task_interface import SPEECH_RECOGNITION, TaskInterface
+from transformer.models.task_interface import TaskInterface
 from transformer.models.transformer_base import capture_for_stack, sites_of_stack
 
 _STRIDES = (2, 2)

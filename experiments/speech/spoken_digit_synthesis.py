@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.layers.log_mel import SAMPLE_RATE
+from experiments.speech.log_mel import SAMPLE_RATE
 
 _STEP = 80  # samples between the places where a sound's frequencies are set
 _BANDWIDTHS = (90.0, 120.0, 180.0)

@@ -12,8 +12,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Key
 
 from experiments.speech.data import RecordingSet, SpokenDigitSet, Utterance, open_spoken_digits, synthesize_digits
+from experiments.speech.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_spectrogram
 from experiments.speech.metrics import ALL, FIRST, HEARD, monotonicity, monotonicity_report, transcript_report
+from experiments.speech.signature import SPEECH_RECOGNITION
 from experiments.speech.spoken_digit_synthesis import Voice
+from experiments.speech.wav import decode_wav, encode_wav
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.config import BatchSize, Config, NumBeams, NumDisplayedExamples, NumExamples, Range, UserError
 from transformer.data.batches import (
@@ -27,9 +30,7 @@ from transformer.data.batches import (
     random_generator,
 )
 from transformer.data.datasets.digit_words import WORDS
-from transformer.data.wav import decode_wav, encode_wav
-from transformer.layers.log_mel import SAMPLE_RATE, LogMelConfig, log_mel_spectrogram
-from transformer.models.task_interface import SPEECH_RECOGNITION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.attention_mass import attention_mass_sums, capture_weights
 from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import (

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from experiments.summarization.signature import TRANSLATION_WITH_COPYING
 from transformer.attention.capture import (
     Capture,
     CapturedAttention,
@@ -29,7 +30,7 @@ from transformer.layers.sequence_lengths import real_lengths, real_positions
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, PyTree
 from transformer.models.model_family import ModelFamily
 from transformer.models.recurrent_attention_decoder_base import SITE, DecoderSteps, RecurrentAttentionDecoder, StepInput
-from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, TaskInterface
+from transformer.models.task_interface import TRANSLATION, TaskInterface
 
 
 class CoverageScore(Module):

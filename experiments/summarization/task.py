@@ -19,6 +19,7 @@ from experiments.summarization.data import (
     write_summary,
 )
 from experiments.summarization.metrics import p_gen_report, p_gen_sums, summary_report
+from experiments.summarization.signature import TRANSLATION_WITH_COPYING
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
     BatchSize,
@@ -40,7 +41,7 @@ from transformer.data.batches import (
     GeneratedBatches,
     random_generator,
 )
-from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
+from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import check_batch_size, make_capture_function, refuse_text_options, report_means
 from transformer.tasks.decoding_config import DecodingConfig

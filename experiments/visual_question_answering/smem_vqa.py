@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from experiments.visual_question_answering.signature import VISUAL_QUESTION_ANSWERING
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.random_arrays import draw_array
@@ -26,7 +27,7 @@ from transformer.layers.linear import Linear
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule, split_key
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, TaskInterface
+from transformer.models.task_interface import TaskInterface
 
 SITE = "answer/hops"
 

@@ -20,12 +20,13 @@ from experiments.visual_question_answering.metrics import (
     cell_positions,
     question_report,
 )
+from experiments.visual_question_answering.signature import VISUAL_QUESTION_ANSWERING
 from experiments.visual_question_answering.synthetic_scenes import parse_scene_questions
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumDisplayedExamples, UserError, suggest_nearest
 from transformer.data.batches import BatchSource
 from transformer.data.images import unscale_pixels
-from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.base_task import (
     BaseTask,

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tests.contracts.bahdanau import Bahdanau, attention_sites
-from transformer.layers.batch_and_spectral_norm import BatchNorm
+from transformer.layers.batch_norm import BatchNorm
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TRANSLATION

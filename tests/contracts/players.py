@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 
+from experiments.sagan.spectral_norm import SpectralNorm
 from tests.contracts.defaults import no_choice
 from transformer.attention.capture import single_layer_maps
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
-from transformer.layers.batch_and_spectral_norm import SpectralNorm
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.functional_module import Module
 from transformer.layers.multi_head_attention import MultiHeadAttention

@@ -14,7 +14,7 @@ from transformer.attention import Capture
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
-from transformer.layers.batch_and_spectral_norm import BatchStatistics
+from transformer.layers.batch_norm import BatchStatistics
 from transformer.models.model import Cache, Model, Variables
 
 PAD, BEGIN, END = 0, 1, 2

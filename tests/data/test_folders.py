@@ -12,6 +12,7 @@ import pytest
 
 from experiments.few_shot.data import open_character_set
 from experiments.speech.data import open_spoken_digits
+from experiments.speech.wav import encode_wav
 from tests.data.test_image_datasets import png, write_omniglot
 from transformer.config import UserError
 from transformer.data.datasets.image_datasets import ImageDataset, open_image_dataset
@@ -19,7 +20,6 @@ from transformer.data.datasets.local_files import HeldOutFiles, canonical_split_
 from transformer.data.datasets.text import TextDataset, open_text_dataset
 from transformer.data.datasets.text_classification import open_labeled_texts
 from transformer.data.datasets.translation import open_translation_dataset
-from transformer.data.wav import encode_wav
 from transformer.tasks.registry import build_task, task_config
 
 BOOK = "".join(f"line {number} of the book\n" for number in range(100))

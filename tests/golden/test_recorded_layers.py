@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics, SpectralNorm, SpectralState
+from experiments.sagan.spectral_norm import SpectralNorm, SpectralState
+from transformer.layers.batch_norm import BatchNorm, BatchStatistics
 from transformer.layers.convolution import (
     Convolution1D,
     Convolution2D,

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.attention.masks import Mask
 from transformer.layers.attention_cell import AttentionCell, AttentionCellConfig, KeyValueProjection, scan_decoder_steps
-from transformer.layers.batch_and_spectral_norm import BatchNorm
+from transformer.layers.batch_norm import BatchNorm
 from transformer.layers.convolution import Convolution1D, ConvolutionActivation, ConvolutionWindow, Padding
 from transformer.layers.functional_module import FunctionalModule, Module, ParameterBuilder
 from transformer.layers.recurrent import CellKind, Direction, RecurrentConfig, RecurrentStack

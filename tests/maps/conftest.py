@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.speech.log_mel import SAMPLE_RATE
+from experiments.speech.wav import encode_wav
 from transformer.attention.capture import TopWeights, evenly_spaced_positions, max_pool_map
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.data.wav import encode_wav
-from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.maps.capture_plan import StoredMaps, StoredResolutions, quantize_maps, statistic_names
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment

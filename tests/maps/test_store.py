@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import zarr
 
+from experiments.speech.wav import encode_wav
 from transformer.attention.capture import TopWeights
 from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.config import UserError
-from transformer.data.wav import encode_wav
 from transformer.maps import store as module
 from transformer.maps import store as store_module
 from transformer.maps.capture_plan import StoredMaps, StoredResolutions, quantize_maps, resolution_levels

@@ -12,7 +12,7 @@ from tests.oracles import snail as oracle
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.layers.batch_and_spectral_norm import BatchStatistics
+from transformer.layers.batch_norm import BatchStatistics
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, Variables, count_parameters

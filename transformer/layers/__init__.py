@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         AttentionMemory,
         scan_decoder_steps,
     )
-    from transformer.layers.batch_and_spectral_norm import BatchNorm
+    from transformer.layers.batch_norm import BatchNorm
     from transformer.layers.beam_rows import (
         beam_queries_to_rows,
         flatten_beam_axis,

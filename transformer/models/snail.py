@@ -15,7 +15,7 @@ from transformer.attention.capture import Capture, CapturedAttention, capture_fo
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, PositiveInt, TupleLimits, UserError
-from transformer.layers.batch_and_spectral_norm import BatchNorm, BatchStatistics
+from transformer.layers.batch_norm import BatchNorm, BatchStatistics
 from transformer.layers.convolution import (
     Convolution1D,
     Convolution2D,

@@ -73,10 +73,6 @@ def signature(*inputs: str, output: str) -> Signature:
 
 # The signatures of the library's tasks; a task of one's own may have another.
 TRANSLATION = signature("source", "target", output="target tokens")
-# The same with `copied` [B, S], the index by which the target copies each source token. Indices from
-# `vocabularies["source"]` on are out-of-vocabulary words, numbered anew in each example; `target` may contain them, and
-# there is a logit for each of the `vocabularies["joint"]` indices of both kinds.
-TRANSLATION_WITH_COPYING = signature("source", "copied", "target", output="target tokens and copies")
 LANGUAGE_MODELING = signature("tokens", output="next tokens")
 MASKED_LANGUAGE_MODELING = signature("tokens", output="masked tokens")
 # Pairs of texts: `types` are the token types, 0 for the first text and 1 for the second; `lengths` count both.
@@ -103,9 +99,6 @@ EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES = signature("tokens", "types", "lengths
 # the logits of the classes are in the extras of `hidden` as "classes", and `forward` returns them.
 # `vocabularies["next tokens"]` is present if the next tokens are predicted as well.
 TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING = signature("tokens", "lengths", output="class and next tokens")
-# Vectors of numbers, a sequence's first `lengths` of them real; `TaskInterface.vocabularies["bits"]` logits at every
-# step.
-BIT_SEQUENCE_PREDICTION = signature("vectors", "lengths", output="bits")
 # Vectors of numbers in their order; `TaskInterface.vocabularies["numbers"]` real numbers at every step, of it and the
 # past.
 VECTOR_REGRESSION = signature("vectors", output="numbers")
@@ -116,27 +109,6 @@ IMAGE_CLASSIFICATION = signature("image", output="class")
 FEW_SHOT_CLASSIFICATION = signature("images", "shown", output="class at every step")
 # `target` is the caption with the begin token in front; `vocabularies["target"]` logits at every step.
 IMAGE_CAPTIONING = signature("image", "target", output="target tokens")
-# Samples [B, N], 8000 a second, of each sound the first `lengths`; `target` is what is said in it with the begin token
-# in front; `vocabularies["joint"]` logits at every step.
-SPEECH_RECOGNITION = signature("sound", "lengths", "target", output="target tokens")
-# `tokens` are those of a question, the first `lengths` of them real; a logit for each of `vocabularies["classes"]`.
-VISUAL_QUESTION_ANSWERING = signature("image", "tokens", "lengths", output="class")
-# From `noise` [B, features] images like `image`, by two players: `forward` makes them, `score` tells them apart.
-IMAGE_GENERATION = signature("noise", "image", output="images")
-# Points [B, N, coordinates] in no order, the first `lengths` of them real; a logit for each class.
-POINT_CLASSIFICATION = signature("points", "lengths", output="class")
-# What a robot sees: gray and depth images [B, steps, height, width, 1] from -1 to 1, the first `lengths` steps real,
-# and `actions`, each what was done before the image of its step plus 1 (0: nothing yet). A value for each of
-# `vocabularies["actions"]` at every step. A family that serves it takes single steps as well, by its methods `begin`
-# and `act`: models/recurrent_q_network.py has them.
-ACTION_VALUES = signature("gray", "depth", "actions", "lengths", output="action values")
-# An instruction `source`, and `target`, the actions behind a begin token, in an environment that is a table: of each of
-# its poses the features `observations` [B, poses, features] and, for each of `vocabularies["target"]` tokens, where it
-# leads, `transitions` [B, poses, tokens]; `start` [B] is the first pose. A logit for each token at every step.
-INSTRUCTION_FOLLOWING = signature("source", "target", "observations", "transitions", "start", output="actions")
-# POINTER_END begins, ends and pads a sequence of pointers; point j has the number j + 1.
-POINTER_END = 0
-POINTER_PREDICTION = signature("points", "lengths", "target", output="pointers")
 
 
 @dataclasses.dataclass(frozen=True)

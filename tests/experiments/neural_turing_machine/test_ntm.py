@@ -11,6 +11,7 @@ import pytest
 from experiments.neural_turing_machine import lstm_controller as controller_only
 from experiments.neural_turing_machine.lstm_controller import LSTMControllerConfig
 from experiments.neural_turing_machine.ntm import FAMILY, NTM, READ, WRITE, ControllerKind, MemoryInit, NTMConfig
+from experiments.neural_turing_machine.signature import BIT_SEQUENCE_PREDICTION
 from tests import programs
 from tests.gradients import check_gradient
 from tests.oracles import neural_turing_machine as oracle
@@ -21,7 +22,7 @@ from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import CellKind
 from transformer.models.model import Model, Variables, count_parameters
-from transformer.models.task_interface import BIT_SEQUENCE_PREDICTION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 B, T, INPUTS, BITS_OUT = 3, 6, 4, 3
 LENGTHS = np.int32([6, 4, 1])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.point_clouds.model import POOLED, Pooling, SetTransformerConfig
+from experiments.point_clouds.signature import POINT_CLASSIFICATION
 from tests import programs
 from tests.models.random_models import fresh_variables
 from tests.oracles import transformer as oracle
@@ -18,7 +19,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Projections
 from transformer.models import registry
 from transformer.models.model import Model, Variables
-from transformer.models.task_interface import POINT_CLASSIFICATION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 POINTS, LENGTHS = np.random.default_rng(0).random((3, 5, 2)).astype(np.float32), np.int32([5, 3, 1])
 

@@ -13,13 +13,13 @@ from experiments.pointer_networks.data import convex_hull, delaunay_triangulatio
 from experiments.pointer_networks.decoding import Problem, decode_answers, decode_point_indices
 from experiments.pointer_networks.metrics import geometry_metrics
 from experiments.pointer_networks.model import ATTENTION_SITE, FAMILY, SITE, OutputKind, PointerNetworkConfig
+from experiments.pointer_networks.signature import POINTER_END
 from experiments.pointer_networks.task import Geometry, GeometryConfig, PointOrder, make_batch
 from tests.models.random_models import fresh_variables
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import RecurrentConfig
-from transformer.models.task_interface import POINTER_END
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import PredictionRequest, StateView
 

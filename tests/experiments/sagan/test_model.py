@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.sagan.model import SaganConfig
+from experiments.sagan.signature import IMAGE_GENERATION
 from tests import programs
 from tests.models.random_models import fresh_variables
 from tests.oracles import grids
@@ -18,7 +19,7 @@ from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, leaves_by_path
-from transformer.models.task_interface import IMAGE_GENERATION, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 CONFIG = SaganConfig((4, 6, 8), attention_grids=(4, 2), reduction=2, classifier_channels=(4,))
 RANDOM = np.random.default_rng(0)

@@ -10,11 +10,11 @@ import pytest
 
 from experiments.speech.data import Recording, RecordingSet, open_spoken_digits
 from experiments.speech.data import concatenate_recordings as joined
+from experiments.speech.log_mel import SAMPLE_RATE
 from experiments.speech.spoken_digit_synthesis import Voice
+from experiments.speech.wav import decode_wav, encode_wav
 from transformer.config import UserError
 from transformer.data.datasets.digit_words import WORDS
-from transformer.data.wav import decode_wav, encode_wav
-from transformer.layers.log_mel import SAMPLE_RATE
 
 TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(1000) / SAMPLE_RATE)).astype(np.float32)
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig, stack_neighbors
+from experiments.speech.log_mel import LogMelConfig, log_mel_features
 from tests.models.random_models import random_variables, whole_and_stepped
 from tests.oracles import recurrent as oracle
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
-from transformer.layers.log_mel import LogMelConfig, log_mel_features
 from transformer.models.model import Model
 from transformer.models.recurrent_attention_decoder_base import SITE
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface

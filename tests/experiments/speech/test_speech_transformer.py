@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.speech.log_mel import LogMelConfig, log_mel_features
 from experiments.speech.speech_transformer import FAMILY, SpeechTransformerConfig
 from tests.experiments.speech.test_listen_attend_spell import (
     INPUTS,
@@ -21,7 +22,6 @@ from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
-from transformer.layers.log_mel import LogMelConfig, log_mel_features
 from transformer.models.model import Model
 
 CONFIG = SpeechTransformerConfig(

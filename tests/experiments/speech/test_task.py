@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 from experiments.speech import task as spoken_digits
 from experiments.speech.data import synthesize_digits
 from experiments.speech.listen_attend_spell import FAMILY, ListenAttendSpellConfig
+from experiments.speech.log_mel import SAMPLE_RATE
 from experiments.speech.metrics import monotonicity, monotonicity_report, spearman, transcript_report
 from experiments.speech.spoken_digit_synthesis import Voice
 from experiments.speech.task import (
@@ -24,11 +25,10 @@ from experiments.speech.task import (
     build_task,
     num_frames,
 )
+from experiments.speech.wav import decode_wav, encode_wav
 from transformer.attention import Axis, AxisKind, Site
 from transformer.config import UserError
-from transformer.data.wav import decode_wav, encode_wav
 from transformer.layers.functional_module import Precision
-from transformer.layers.log_mel import SAMPLE_RATE
 from transformer.models.model import Variables
 from transformer.tasks.registry import task_config
 from transformer.tasks.sequence_generation_base import BEGIN, END, PAD

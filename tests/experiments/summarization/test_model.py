@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.summarization.model import FAMILY, NO_WORD, SWITCH, PointerGeneratorConfig
+from experiments.summarization.signature import TRANSLATION_WITH_COPYING
 from tests.oracles import recurrent as oracle
 from transformer.attention import Capture
 from transformer.config import UserError
@@ -18,7 +19,7 @@ from transformer.decoding.generation import SpecialTokens, generate
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_attention_decoder_base import SITE
-from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING, InputSpec, TaskInterface
+from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
 
 PAD, BEGIN, END, UNKNOWN, WORDS, BEYOND = 0, 1, 2, 3, 7, 2
 # The first article says one unknown word twice and another once, the second says known words alone, one of them twice.

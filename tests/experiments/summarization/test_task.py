@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.summarization.data import KINDS, is_held_out, write_summary
+from experiments.summarization.signature import TRANSLATION_WITH_COPYING
 from experiments.summarization.task import UNKNOWN, OOVTarget, Summarization, SummarizationConfig
 from tests.models.random_models import fresh_variables
 from transformer.attention import Capture
@@ -16,7 +17,7 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
 from transformer.models.registry import FAMILIES
-from transformer.models.task_interface import TRANSLATION, TRANSLATION_WITH_COPYING
+from transformer.models.task_interface import TRANSLATION
 from transformer.tasks.sequence_generation_base import BEGIN, END, PAD
 from transformer.tasks.task import PredictionRequest, StateView
 

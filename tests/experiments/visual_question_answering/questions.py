@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.visual_question_answering.signature import VISUAL_QUESTION_ANSWERING
 from transformer.layers.functional_module import Precision
 from transformer.layers.grid_encoder import GridEncoderConfig
 from transformer.models.model import Model, Variables
 from transformer.models.model_family import ModelFamily
-from transformer.models.task_interface import VISUAL_QUESTION_ANSWERING, InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import InputSpec, Modality, TaskInterface
 
 VOCABULARY, CLASSES, LONGEST, SIZE = 7, 6, 4, 8
 # Two by two places.

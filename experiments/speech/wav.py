@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.signal import resample_poly
 
+from experiments.speech.log_mel import SAMPLE_RATE
 from transformer.config import UserError
-from transformer.layers.log_mel import SAMPLE_RATE
 
 MAX_SECONDS = 600
 _LARGEST = 2**15 - 1

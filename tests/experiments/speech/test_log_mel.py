@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.config import UserError, from_config
-from transformer.layers.log_mel import (
+from experiments.speech.log_mel import (
     LogMelConfig,
     SpecAugmentConfig,
     log_mel_features,
@@ -17,12 +16,13 @@ from transformer.layers.log_mel import (
     normalize_per_utterance,
     spec_augment,
 )
+from transformer.config import UserError, from_config
 
 RENEW = (
     "the spectrograms recorded from transformers are not reached: a change of the features' definition is a fault. "
     "Renew the file with tests/golden/make_sound.py only to record other sounds or settings"
 )
-FILE = Path(__file__).parents[1] / "golden" / "sound.npz"
+FILE = Path(__file__).parents[2] / "golden" / "sound.npz"
 NAMES = ("vowel", "chirp", "whispers")
 
 
