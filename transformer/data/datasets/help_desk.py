@@ -89,13 +89,13 @@ class HelpDeskDatasetConfig(Config):
     def draw(self, split: str) -> list[HelpDeskQuestion]:
         """Sample the questions of a split; in held-out splits known and new pairs alternate."""
         generator = random.Random(f"{NAME}-{split}-{self.seed}")
-        drawn: list[HelpDeskQuestion] = []
-        while len(drawn) < getattr(self, split):
-            question = _draw_one(generator)
-            new = split != "train" and len(drawn) % 2 == 1
+        questions: list[HelpDeskQuestion] = []
+        while len(questions) < getattr(self, split):
+            question = _draw_question(generator)
+            new = split != "train" and len(questions) % 2 == 1
             if question.split == split and question.new_pair == new:
-                drawn.append(question)
-        return drawn
+                questions.append(question)
+        return questions
 
 
 def generate_help_desk(options: str) -> dict[str, list[HelpDeskQuestion]]:
@@ -116,7 +116,7 @@ def is_held_out_pair(device: str, answer: str) -> bool:
     return (list(DEVICES).index(device) + list(SYMPTOMS).index(answer)) % len(DEVICES) == 0
 
 
-def _draw_one(generator: random.Random) -> HelpDeskQuestion:
+def _draw_question(generator: random.Random) -> HelpDeskQuestion:
     device, answer = generator.choice(list(DEVICES)), generator.choice(list(SYMPTOMS))
     phrase_choices = (OPENINGS, DEVICES[device], SYMPTOMS[answer], ENDINGS)
     text = " ".join(filter(None, map(generator.choice, phrase_choices)))

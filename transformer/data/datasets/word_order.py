@@ -52,7 +52,7 @@ class WordOrderDatasetConfig(Config, path="word_order"):
     def draw(self, split: str) -> list[LabeledText]:
         """Sample the sentences of a split, the two of a pair one after the other."""
         pairs = take_examples(
-            self._pairs(np.random.default_rng((self.seed, SPLITS.index(split)))),
+            self._generate_pairs(np.random.default_rng((self.seed, SPLITS.index(split)))),
             getattr(self, split),
             lambda pair: split_of("\n".join(text for text, _ in pair)) == split,
             "word_order",
@@ -60,7 +60,7 @@ class WordOrderDatasetConfig(Config, path="word_order"):
         )
         return [sentence for pair in pairs for sentence in pair]
 
-    def _pairs(self, random: np.random.Generator) -> Iterator[list[LabeledText]]:
+    def _generate_pairs(self, random: np.random.Generator) -> Iterator[list[LabeledText]]:
         while True:
             length = random.integers(self.min_length, self.max_length + 1)
             words = random.choice(FILLERS, length)
