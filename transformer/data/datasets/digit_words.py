@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from transformer.data.datasets.example_splits import split_of, take_examples
+from transformer.data.datasets.example_splits import hash_split, take_examples
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 """The digits by number."""
@@ -23,7 +23,7 @@ def generate_digit_lines() -> tuple[dict[str, list[str]], str]:
 
 def _generate_split(split: str) -> list[str]:
     candidates = _generate_lines(np.random.default_rng(list(_LINES).index(split)))
-    return take_examples(candidates, _LINES[split], lambda line: split_of(line) == split, "digit_words", split)
+    return take_examples(candidates, _LINES[split], lambda line: hash_split(line) == split, "digit_words", split)
 
 
 def _generate_lines(random: np.random.Generator) -> Iterator[str]:

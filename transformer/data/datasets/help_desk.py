@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from transformer.config import Config, PositiveInt, from_config
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import hash_bucket, split_of
+from transformer.data.datasets.example_splits import hash_bucket, hash_split
 from transformer.data.datasets.synthetic_symbols import SPLITS
 
 NAME = "help_desk"
@@ -65,7 +65,7 @@ class HelpDeskQuestion(NamedTuple):
         """
         if self.new_pair:
             return "test" if hash_bucket(self.text) % 3 else "validation"
-        return split_of(self.text)
+        return hash_split(self.text)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.config import Config, PositiveInt, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import split_of, take_examples
+from transformer.data.datasets.example_splits import hash_split, take_examples
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample
@@ -236,7 +236,7 @@ def sample_splits[T](
         random = np.random.default_rng((sizes.seed, SPLITS.index(split)))
 
         def belongs(examples: list[T]) -> bool:
-            return split_of(identify(examples)) == split if identify else tuple(examples) not in held_out
+            return hash_split(identify(examples)) == split if identify else tuple(examples) not in held_out
 
         candidates = (sample_examples(random) for _ in itertools.count())
         sampled = take_examples(candidates, getattr(sizes, split), belongs, name, split)

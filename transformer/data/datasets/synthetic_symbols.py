@@ -13,7 +13,7 @@ import numpy as np
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import ENOUGH_EXAMPLES, draw_again, split_of, take_examples
+from transformer.data.datasets.example_splits import ENOUGH_EXAMPLES, draw_again, hash_split, take_examples
 
 # Letters and digits of Latin scripts, so that every symbol is one visible character.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())
@@ -65,7 +65,7 @@ class SymbolPairsDatasetConfig(Config):
         step = 1 if name == "copy" else -1
 
         def belongs(words: list[str]) -> bool:
-            return self.num_symbols ** len(words) >= ENOUGH_EXAMPLES or split_of(" ".join(words)) == split
+            return self.num_symbols ** len(words) >= ENOUGH_EXAMPLES or hash_split(" ".join(words)) == split
 
         sources = take_examples(self._generate_sources(split, belongs), getattr(self, split), belongs, name, split)
         return [
@@ -146,7 +146,7 @@ class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
         """Sample the documents of a split."""
 
         def belongs(document: _RepeatedDocument) -> bool:
-            return self.num_symbols**document.period >= ENOUGH_EXAMPLES or split_of(document.text) == split
+            return self.num_symbols**document.period >= ENOUGH_EXAMPLES or hash_split(document.text) == split
 
         documents = take_examples(
             self._generate_documents(split, belongs), getattr(self, split), belongs, "repeated", split

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import split_of, take_examples
+from transformer.data.datasets.example_splits import hash_split, take_examples
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.labeled_text_batches import LabeledText
 
@@ -54,7 +54,7 @@ class WordOrderDatasetConfig(Config, path="word_order"):
         pairs = take_examples(
             self._generate_pairs(np.random.default_rng((self.seed, SPLITS.index(split)))),
             getattr(self, split),
-            lambda pair: split_of("\n".join(text for text, _ in pair)) == split,
+            lambda pair: hash_split("\n".join(text for text, _ in pair)) == split,
             "word_order",
             split,
         )

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 from transformer.config import Config, PositiveInt, Range, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import split_of
+from transformer.data.datasets.example_splits import hash_split
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 from transformer.data.phrases.phrase_kinds import KINDS, Value, round_down_to_five_minutes
 from transformer.data.phrases.templates import WHOLE
@@ -54,7 +54,7 @@ def assign_split(kind: str, value: Value) -> str:
     """
     if _must_train(kind, value):
         return "train"
-    return split_of(f"{kind}:{','.join(str(part) for part in value)}")
+    return hash_split(f"{kind}:{','.join(str(part) for part in value)}")
 
 
 def sample_phrases(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[SampledPhrase]:

@@ -428,21 +428,21 @@ def trim_at_end_token(ids: Iterable[int], begin: int | None, end: int | None) ->
     return trimmed
 
 
-def language_tags(language: str, known: Sequence[str], number: int | None) -> list[int]:
+def language_tags(language: str, known_languages: Sequence[str], number: int | None) -> list[int]:
     """Return the tokens that ask for a language.
 
     Args:
         language: The language.
-        known: The known languages; empty if there is only one.
+        known_languages: The known languages; empty if there is only one.
         number: The number of the language's tag; None if there is no tag.
 
     Raises:
         UserError: If the language is not known.
     """
-    if not known:
+    if not known_languages:
         return []
     if number is None:
-        raise UserError(f"language={language!r} was not trained; {suggest_nearest(language, known)}")
+        raise UserError(f"language={language!r} was not trained; {suggest_nearest(language, known_languages)}")
     return [number]
 
 
