@@ -37,8 +37,8 @@ def register_console_script(script: str) -> None:
         script: The path of the script. If the shell does not find it by name, messages use its path.
     """
     name = os.path.basename(script)
-    found = shutil.which(name)
-    same = found is not None and os.path.exists(script) and os.path.samefile(found, script)
+    installed = shutil.which(name)
+    same = installed is not None and os.path.exists(script) and os.path.samefile(installed, script)
     os.environ[_STARTED_AS] = name if same else os.path.abspath(script)
 
 
