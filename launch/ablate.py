@@ -138,16 +138,16 @@ def main(arguments: Arguments) -> None:
     selected = _select_runs(arguments, planned)
     if not arguments.report_only:
         check_depth_sweeps(arguments.config, spec)
-    trial_store, about = _open_study(arguments, spec, planned)
+    trial_store, metadata = _open_study(arguments, spec, planned)
     if arguments.register:
-        _register(arguments, spec, planned, trial_store, about)
+        _register(arguments, spec, planned, trial_store, metadata)
         return
     if not arguments.report_only:
         _print_contradicted_registration(
-            _check_study_registration(arguments, spec, planned, trial_store, about, search_commits=False)
+            _check_study_registration(arguments, spec, planned, trial_store, metadata, search_commits=False)
         )
-        about = _train_runs(arguments, spec, selected, len(planned), trial_store, about)
-    _write_report(arguments, spec, planned, trial_store, about)
+        metadata = _train_runs(arguments, spec, selected, len(planned), trial_store, metadata)
+    _write_report(arguments, spec, planned, trial_store, metadata)
 
 
 def _run_worker(arguments: Arguments) -> None:
@@ -222,16 +222,16 @@ def _open_study(
     is_begun = (path / "sweep.json").is_file()
     if arguments.report_only and not is_begun:
         TrialStore.open_existing(path)
-    about = None
+    metadata = None
     if is_begun:
         refuse_dropped_seeds(spec, TrialStore.open(path, study_identity(spec, base)))
-        about = read_metadata(path)
-    if about is None:
+        metadata = read_metadata(path)
+    if metadata is None:
         print(f"checking that {len(spec.arms)} arms meet on equal terms", flush=True)
-        about = check_and_describe_arms(spec, base, planned, arguments.data_dir)
+        metadata = check_and_describe_arms(spec, base, planned, arguments.data_dir)
     trial_store = TrialStore.open(path, study_identity(spec, base))
-    write_metadata(path, about)
-    return trial_store, about
+    write_metadata(path, metadata)
+    return trial_store, metadata
 
 
 def _select_runs(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
@@ -248,7 +248,7 @@ def _register(
     spec: "Ablation",
     planned: "Sequence[PlannedRun]",
     trial_store: "TrialStore",
-    about: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> None:
     """Register the study, and print its hash and what it leaves open."""
     from transformer.studies.ablations.registration import (
@@ -259,9 +259,9 @@ def _register(
     )
     from transformer.studies.ablations.study_metadata import write_metadata
 
-    registration = register(trial_store, about, registration_contents(spec, arguments.config, planned))
+    registration = register(trial_store, metadata, registration_contents(spec, arguments.config, planned))
     # Before the registration: a file that this directory does not know would look like a copy.
-    write_metadata(trial_store.path, {**about, "registration": registration.sha256})
+    write_metadata(trial_store.path, {**metadata, "registration": registration.sha256})
     write_registration(trial_store.path, registration)
     print(f"registered {registration.registered}, SHA-256 {registration.sha256}: {trial_store.path}/{FILE}")
     if not spec.predictions:
@@ -279,7 +279,7 @@ def _check_study_registration(
     spec: "Ablation",
     planned: "Sequence[PlannedRun]",
     trial_store: "TrialStore",
-    about: dict[str, Any],
+    metadata: dict[str, Any],
     *,
     search_commits: bool,
 ) -> dict[str, Any] | None:
@@ -293,7 +293,7 @@ def _check_study_registration(
     folders = [Path(str(arguments.config_file)).absolute().parent, Path.cwd()] if search_commits else []
     return check_registration(
         trial_store.path,
-        about,
+        metadata,
         registration_contents(spec, arguments.config, planned),
         [first_start_of_run(trial_store.directory(trial), trial_store.attempt_times(trial)) for trial in trials],
         lambda sha256, since: find_hash_commit(sha256, since, folders),
@@ -358,7 +358,7 @@ def _train_runs(
     selected: "Sequence[PlannedRun]",
     num_planned: int,
     trial_store: "TrialStore",
-    about: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials of the selected runs, then measure the gradients at initialization."""
     from transformer.runs.trust import named_resources
@@ -404,12 +404,12 @@ def _train_runs(
         maximize=spec.direction is Direction.MAXIMIZE,
     )
     if arguments.only is not None:
-        return about
+        return metadata
     if spec.initial_gradients:
         print("measuring the gradients at initialization", flush=True)
-    about = measure_initial_gradients(spec, arguments.config, about, arguments.data_dir)
-    write_metadata(trial_store.path, about)
-    return about
+    metadata = measure_initial_gradients(spec, arguments.config, metadata, arguments.data_dir)
+    write_metadata(trial_store.path, metadata)
+    return metadata
 
 
 def _refuse_other_pending_trials(
@@ -432,7 +432,7 @@ def _write_report(
     spec: "Ablation",
     planned: "Sequence[PlannedRun]",
     trial_store: "TrialStore",
-    about: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> None:
     """Analyze the ended runs, write page, JSON and CSV, print the table and their paths."""
     import datetime
@@ -450,13 +450,13 @@ def _write_report(
         spec,
         collect_results(spec, ended_runs),
         {
-            "name": about["base"]["name"],
-            "base": about["base"],
-            "arms": about["arms"],
-            "initial_gradients": about.get("initial_gradients"),
-            "first_judged_seeds": about.get("first_judged_seeds"),
+            "name": metadata["base"]["name"],
+            "base": metadata["base"],
+            "arms": metadata["arms"],
+            "initial_gradients": metadata.get("initial_gradients"),
+            "first_judged_seeds": metadata.get("first_judged_seeds"),
             "registration": _check_study_registration(
-                arguments, spec, planned, trial_store, about, search_commits=True
+                arguments, spec, planned, trial_store, metadata, search_commits=True
             ),
             "calibration": _read_study_calibration(spec, trial_store),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -468,11 +468,11 @@ def _write_report(
             **collect_provenance([ended_run.path for ended_run in ended_runs]),
         },
     )
-    if about.get("first_judged_seeds") is None and any(
+    if metadata.get("first_judged_seeds") is None and any(
         pair["verdict"] != "not judged" for pair in result["comparisons"]
     ):
         # Before the page: what has been seen is known even if this process ends here.
-        write_metadata(trial_store.path, {**about, "first_judged_seeds": list(spec.seeds)})
+        write_metadata(trial_store.path, {**metadata, "first_judged_seeds": list(spec.seeds)})
     files = write_result_files(result, trial_store.path, render(result), format_runs_csv(result))
     # First what the numbers are worth: whether the study is as registered, and what was expected of it.
     print("\n".join(["", *result["summary"], "", *result["warnings"], "", format_arms_table(result), ""]))

@@ -297,10 +297,10 @@ def _explain_backend(choice: "BackendChoice") -> str | None:
     kernel = {"gpu": Backend.CUDNN, "tpu": Backend.SPLASH}.get(choice.shape.platform)
     if kernel in (None, choice.backend):
         return None
-    why = choice.reason_against(kernel)
-    if why is None and choice.shape.num_devices > 1:
+    reason = choice.reason_against(kernel)
+    if reason is None and choice.shape.num_devices > 1:
         return f"backend={kernel.value} does not divide itself over a mesh"
-    return why
+    return reason
 
 
 def _format_source_lines(program: "CompiledProgram") -> list[str]:

@@ -160,8 +160,8 @@ def _call_with_located_errors[T](path: Path, call: Callable[[], T]) -> T:
         raise
     except (Exception, SystemExit) as error:
         absolute_path = str(path.absolute())  # as Python names it
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == absolute_path]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == absolute_path]
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
-        where = f" at line {line}" if line else ""
+        location = f" at line {line}" if line else ""
         message = f"SyntaxError: {error.msg}" if isinstance(error, SyntaxError) else describe_error(error)
-        raise UserError(f"config file {str(path)!r} fails{where}: {message}") from error
+        raise UserError(f"config file {str(path)!r} fails{location}: {message}") from error

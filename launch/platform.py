@@ -44,12 +44,12 @@ def has_device(patterns: Sequence[str], files: Path = Path("/")) -> bool:
 def without_chosen_platform(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment without the platform that `choose_platform` set, which is wrong for other machines."""
     chosen_platform = environment.get(_CHOSEN_PLATFORM)
-    own = (
+    removed_variables = (
         {_CHOSEN_PLATFORM}
         if chosen_platform is None or environment.get("JAX_PLATFORMS") != chosen_platform
         else {_CHOSEN_PLATFORM, "JAX_PLATFORMS"}
     )
-    return {name: value for name, value in environment.items() if name not in own}
+    return {name: value for name, value in environment.items() if name not in removed_variables}
 
 
 def add_compiler_flags(config: Mapping[str, Any], environment: MutableMapping[str, str] = os.environ) -> None:

@@ -69,8 +69,10 @@ class RecordedRun(NamedTuple):
     def lines(self) -> list[dict[str, Any]]:
         """Return its lines of a file of curves, without the values that select them."""
         lines = [json.loads(line) for line in self.file.read_text(encoding="utf-8").split("\n") if line]
-        own = [line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())]
-        return [{name: value for name, value in line.items() if name not in self.selected} for line in own]
+        matching_lines = [
+            line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())
+        ]
+        return [{name: value for name, value in line.items() if name not in self.selected} for line in matching_lines]
 
 
 class Record(NamedTuple):
@@ -124,9 +126,11 @@ def read_record(name: str, page: Path) -> Record:
     section = match[1] if (match := _SECTION.search(text)) else ""
     runs = []
     for number, (command, words, file, selected) in enumerate(_COMMAND.findall(section), start=1):
-        own = tuple(word for word in shlex.split(words) if not word.startswith("--workdir="))
+        command_words = tuple(word for word in shlex.split(words) if not word.startswith("--workdir="))
         pairs = (word.partition("=") for word in selected.split())
-        runs.append(RecordedRun(number, command, own, page.parent / file, {key: value for key, _, value in pairs}))
+        runs.append(
+            RecordedRun(number, command, command_words, page.parent / file, {key: value for key, _, value in pairs})
+        )
     note = " ".join(re.sub(r"```.*?```", "", section, flags=re.DOTALL).split())
     jax = _JAX.search(text)
     versions = {"jax": jax[1]} if jax else {}
@@ -147,11 +151,11 @@ def provenance_of_study(study: Mapping[str, Any], otherwise: Provenance) -> Prov
         study: Its content.
         otherwise: What is known where the file has no facts.
     """
-    about = study.get("about", {})
+    study_facts = study.get("about", {})
     return Provenance(
-        about.get("commit") or otherwise.commit,
-        about.get("hardware") or otherwise.hardware,
-        {name: version for name, version in about.get("versions", {}).items() if version} or otherwise.versions,
+        study_facts.get("commit") or otherwise.commit,
+        study_facts.get("hardware") or otherwise.hardware,
+        {name: version for name, version in study_facts.get("versions", {}).items() if version} or otherwise.versions,
     )
 
 

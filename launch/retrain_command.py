@@ -39,12 +39,12 @@ def retrain_command(
     from transformer.runs.trust import trust_flags
 
     start = [*_taskset_command(recorded), *shell_command("train")]
-    where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
+    directory_flags = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
     flags = overrides_to_flags(trial.overrides)
     if flags is not None and _resolve_config_file(file, [*words, *flags]) == trial.config:
-        return shlex.join([*start, f"--config={file}", *words, *flags, *where])
+        return shlex.join([*start, f"--config={file}", *words, *flags, *directory_flags])
     copied = [shlex.join(["mkdir", "-p", workdir]), shlex.join(["cp", f"{recorded}/config.json", workdir])]
-    return " && ".join([*copied, shlex.join([*start, *where, *trust_flags(trial.config)])])
+    return " && ".join([*copied, shlex.join([*start, *directory_flags, *trust_flags(trial.config)])])
 
 
 def _taskset_command(recorded: str) -> list[str]:

@@ -121,9 +121,9 @@ def _build_page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> 
 
     command = shlex.join([*shell_command("sweep"), *arguments.omit_flags("retry_failed", "no_retry_failed")])
     name = str(arguments.config["name"])
-    about = SweepInfo(name, metric, arguments.direction == "maximize", sweep.total, command)
+    info = SweepInfo(name, metric, arguments.direction == "maximize", sweep.total, command)
     return SweepPage(
-        sweep.trial_store, about, lambda trial: _format_retrain_command(arguments, sweep.trial_store, trial)
+        sweep.trial_store, info, lambda trial: _format_retrain_command(arguments, sweep.trial_store, trial)
     )
 
 

@@ -159,8 +159,10 @@ def run_workers(
         on_progress(read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric)), True)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
-        one = given_up[0]
-        raise RunFailed(f"every worker was given up: one {one.given_up}; its last words: {one.tail()}")
+        abandoned_slot = given_up[0]
+        raise RunFailed(
+            f"every worker was given up: one {abandoned_slot.given_up}; its last words: {abandoned_slot.tail()}"
+        )
 
 
 def become_worker() -> None:

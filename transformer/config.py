@@ -63,8 +63,8 @@ def close_matches(name: str, candidates: typing.Iterable[str], cutoff: float = 0
         candidates: The known words.
         cutoff: The smallest similarity (`name_similarity`).
     """
-    near = {word: name_similarity(name, word) for word in candidates}
-    return sorted((word for word in near if near[word] >= cutoff), key=lambda word: -near[word])
+    similarities = {word: name_similarity(name, word) for word in candidates}
+    return sorted((word for word in similarities if similarities[word] >= cutoff), key=lambda word: -similarities[word])
 
 
 def name_similarity(name: str, word: str) -> float:
@@ -320,13 +320,13 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     hints = _type_hints(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():
-        own = field_default(field) if default is None else getattr(default, name)
+        own_default = field_default(field) if default is None else getattr(default, name)
         if name in values:
-            arguments[name] = convert_value(hints[name], values[name], f"{prefix}{name}", default=own)
-        elif own is dataclasses.MISSING:
+            arguments[name] = convert_value(hints[name], values[name], f"{prefix}{name}", default=own_default)
+        elif own_default is dataclasses.MISSING:
             raise UserError(f"{prefix}{name} is missing: it has no default")
         else:
-            arguments[name] = own
+            arguments[name] = own_default
     try:
         return cls(**arguments)
     except UserError:

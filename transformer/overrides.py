@@ -72,9 +72,9 @@ def section_schema(cls: type, default: Any = dataclasses.MISSING, values: Any = 
     hints = _type_hints(cls)
     keys = {}
     for field in dataclasses.fields(cls):
-        own = getattr(default, field.name) if isinstance(default, cls) else field_default(field)
+        own_default = getattr(default, field.name) if isinstance(default, cls) else field_default(field)
         keys[field.name] = field_schema(
-            hints[field.name], own, values.get(field.name) if isinstance(values, Mapping) else None
+            hints[field.name], own_default, values.get(field.name) if isinstance(values, Mapping) else None
         )
     return SchemaSection(keys)
 

@@ -343,10 +343,10 @@ def _build_bucket_volume(bucket: str, read_only: Mapping[str, bool]) -> dict[str
 
 def _build_container(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
-    first = f"{name}-{JOB}-0-0.{name}"
+    first_pod = f"{name}-{JOB}-0-0.{name}"
     grace = f"--grace_seconds={arguments.grace_seconds}"
     words = build_train_argv(check_flag_value("python", arguments.python), training, grace)
-    joined = (f"--coordinator_address={first}:{COORDINATOR_PORT}", f"--num_processes={nodes.num_processes}")
+    joined = (f"--coordinator_address={first_pod}:{COORDINATOR_PORT}", f"--num_processes={nodes.num_processes}")
     environment = [_environment_variable("PROCESS", field="annotations['batch.kubernetes.io/job-completion-index']")]
     ports = [COORDINATOR_PORT, *((LIBTPU_PORT,) if nodes.is_tpu else ())]
     # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
@@ -357,7 +357,7 @@ def _build_container(arguments: Arguments, training: TrainCommand, nodes: NodePo
         environment += [
             _environment_variable("MEGASCALE_NUM_SLICES", str(nodes.num_slices)),
             _environment_variable("MEGASCALE_SLICE_ID", field="labels['jobset.sigs.k8s.io/job-index']"),
-            _environment_variable("MEGASCALE_COORDINATOR_ADDRESS", first),
+            _environment_variable("MEGASCALE_COORDINATOR_ADDRESS", first_pod),
         ]
         # jax and libtpu number processes slice by slice. A shell adds, as Kubernetes cannot, and becomes the command.
         process = f"$$((MEGASCALE_SLICE_ID * {nodes.num_hosts} + PROCESS))"

@@ -186,8 +186,8 @@ def _wait_for_processes(started: Sequence[subprocess.Popen[str]], received: list
         if failed is not None and not received and deadline == float("inf"):
             index, code = failed
             outcome = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
-            again = "; start the same command again to go on from the newest checkpoint" if code > 128 else ""
-            print(f"process {index} {outcome}: ending the others{again}", file=sys.stderr, flush=True)
+            restart_advice = "; start the same command again to go on from the newest checkpoint" if code > 128 else ""
+            print(f"process {index} {outcome}: ending the others{restart_advice}", file=sys.stderr, flush=True)
             _send_signal(started, signal.SIGTERM)
             deadline = time.monotonic() + GRACE_SECONDS
         if time.monotonic() > deadline:

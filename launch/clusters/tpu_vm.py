@@ -181,8 +181,8 @@ def build_gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: Tpu
     command = shlex.join([*(("env", *variables) if variables else ()), *words])
     run = shlex.quote(_RUN_SCRIPT.format(command=command))
     options = parse_extra_options(arguments.ssh_options, "ssh_options")
-    first = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, *options)
-    ssh = (*first, "--worker=all")
+    first_host_ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, *options)
+    ssh = (*first_host_ssh, "--worker=all")
     command_prefix, workdir = f'--command=f="$HOME/{FOLDER}/{name}"; ', shlex.quote(training.workdir)
     return GcloudCommands(
         name=name,
@@ -191,8 +191,8 @@ def build_gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: Tpu
         setup=(*ssh, f"--command={arguments.setup_command}") if arguments.setup_command else None,
         start=(*ssh, f"{command_prefix}{_START_SCRIPT.format(directory=directory, workdir=workdir, run=run)}"),
         status=(*ssh, f"{command_prefix}{_STATUS_SCRIPT.format(workdir=workdir)}"),
-        log=(*first, "--worker=0", f'{command_prefix}tail -c +{{byte}} "$f/log" 2>/dev/null'),
-        stop=(*first, "--worker=0", f'{command_prefix}kill -TERM -- "-$(cat "$f/pid")"'),
+        log=(*first_host_ssh, "--worker=0", f'{command_prefix}tail -c +{{byte}} "$f/log" 2>/dev/null'),
+        stop=(*first_host_ssh, "--worker=0", f'{command_prefix}kill -TERM -- "-$(cat "$f/pid")"'),
         forget=(*ssh, f'{command_prefix}rm -f "$f/code" "$f/pid"'),
         delete=(*queued, "delete", name, *place, "--force", "--quiet"),
     )

@@ -288,14 +288,14 @@ def _find_cut(read: Callable[[int, int], bytes], size: int, place: int) -> int:
 
 
 def _read_txt_pieces(file: CorpusFile, start: int, stop: int) -> Iterator[Piece]:
-    at, end = (_find_cut(file.read, file.size, place) for place in (start, stop))
-    if at == end and stop == file.size:
+    begin, end = (_find_cut(file.read, file.size, place) for place in (start, stop))
+    if begin == end and stop == file.size:
         yield Piece("", True)  # a part before has the last characters
-    while at < end:
-        following = min(_find_cut(file.read, file.size, at + PIECE_BYTES), end)
-        text = _decode_utf8(file.read(at, following), f"{file.name}, byte {at:,}")
-        yield Piece(text.removeprefix("\ufeff") if at == 0 else text, following == end and stop == file.size)
-        at = following
+    while begin < end:
+        following = min(_find_cut(file.read, file.size, begin + PIECE_BYTES), end)
+        text = _decode_utf8(file.read(begin, following), f"{file.name}, byte {begin:,}")
+        yield Piece(text.removeprefix("\ufeff") if begin == 0 else text, following == end and stop == file.size)
+        begin = following
 
 
 def _decode_utf8(content: bytes, where: str) -> str:

@@ -119,8 +119,8 @@ def _infer_heads(config: Config, names: TensorNames, body: str, transform: str, 
     by_tensors = None if scored else _infer_fine_tuned_head(names, classifier, pooled)
     fine_tuned = fine_tuned_head(architectures, by_tensors, FINE_TUNED_CLASSES)
     # Published files may hold the second head of pre-training under the name of a class that passes over it.
-    both = scored and pooled and f"{_NEXT_SENTENCE_HEAD}.weight" in names
-    head = fine_tuned or ("pretraining" if both else "masked" if scored else "none")
+    has_both_heads = scored and pooled and f"{_NEXT_SENTENCE_HEAD}.weight" in names
+    head = fine_tuned or ("pretraining" if has_both_heads else "masked" if scored else "none")
     # Old files of models that score every token hold a pooler that nothing reads.
     pooled &= head not in ("token_classes", "span")
     return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": num_classes(config, head)}

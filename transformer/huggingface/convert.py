@@ -310,14 +310,16 @@ def _find_conversion_spec(config: Config) -> ConversionSpec:
     model_type = config.get("model_type")
     if isinstance(model_type, str) and model_type in CONVERSIONS:
         return CONVERSIONS[model_type]
-    same = {re.sub(r"\W|_", "", name): name for name in CONVERSIONS}.get(re.sub(r"\W|_", "", str(model_type).lower()))
+    similar = {re.sub(r"\W|_", "", name): name for name in CONVERSIONS}.get(
+        re.sub(r"\W|_", "", str(model_type).lower())
+    )
     families: dict[str, list[str]] = {}
     for family in CONVERSIONS.values():
         families.setdefault(family.model_family, []).append(family.model_type)
     readable = "; ".join(f"{name}: {', '.join(types)}" for name, types in families.items())
     raise UserError(
         f"{CONFIG} has model_type={shorten_value(model_type)}, which cannot be read"
-        + (f": did you mean {same!r}?" if same else f"; by our families, those that can are {readable}")
+        + (f": did you mean {similar!r}?" if similar else f"; by our families, those that can are {readable}")
     )
 
 

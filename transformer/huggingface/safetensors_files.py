@@ -260,10 +260,10 @@ def _check_cover(file: Path, spans: list[tuple[int, int, str]], data: int) -> No
 def _read_shard_headers(folder: Path) -> dict[str, TensorHeader]:
     index = folder / INDEX
     try:
-        where = convert_value(Mapping[str, str], read_json_object(index).get("weight_map"), "weight_map")
+        file_by_tensor = convert_value(Mapping[str, str], read_json_object(index).get("weight_map"), "weight_map")
     except UserError as error:
         raise UserError(f"{index} is damaged: it has no weight_map of tensors and files ({error})") from error
-    files = sorted(set(where.values()))
+    files = sorted(set(file_by_tensor.values()))
     tensors: dict[str, TensorHeader] = {}
     for name in files:
         if Path(name).name != name:
@@ -276,7 +276,7 @@ def _read_shard_headers(folder: Path) -> dict[str, TensorHeader]:
             if tensor in tensors:
                 raise UserError(f"{folder} holds tensor {tensor!r} twice, in {tensors[tensor].file.name} and in {name}")
             tensors[tensor] = header
-    for tensor, name in where.items():
+    for tensor, name in file_by_tensor.items():
         if tensor not in tensors or tensors[tensor].file.name != name:
             raise UserError(f"{index} is damaged: tensor {tensor!r} is not in {name}")
     return tensors

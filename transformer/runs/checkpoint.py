@@ -379,8 +379,8 @@ class Checkpoints:
         try:
             self._remove([step for step in steps if step not in {*milestones, *steps[-self._max_to_keep :]}], newest)
         except OSError as error:  # not a reason to end a run whose newest checkpoint is valid
-            what = f"old checkpoints in {self._directory} could not be removed yet"
-            print_and_log(f"{what}: {error}; training continues")
+            message = f"old checkpoints in {self._directory} could not be removed yet"
+            print_and_log(f"{message}: {error}; training continues")
 
     def _remove(self, steps: list[int], newest: int) -> None:
         if newest in self._list_steps():
@@ -467,7 +467,11 @@ class Checkpoints:
     def _read_verified(self, step: int, manifest: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
         """Return the leaves of these paths after comparing their digests with those that were saved."""
         entries = {name: manifest["leaves"][name] for name in expected}
-        empty = {name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]}
+        empty = {
+            name: np.zeros(entry["shape"], expected[name].dtype)
+            for name, entry in entries.items()
+            if 0 in entry["shape"]
+        }
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
         stored = self._read_unverified(step, filled)
         for name in find_mismatched_arrays(stored, {name: entries[name]["digest"] for name in stored}):

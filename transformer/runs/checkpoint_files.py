@@ -366,8 +366,8 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
         if leaf is _NUMPY_LEAF:
             continue  # of this process's own save; the shape is compared after reading
         shape = np.shape(leaf)
-        own = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
-        if own != shape or math.prod(stored.shape[len(shape) :]) > _MOST_KEY_WORDS:
+        leading_shape = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
+        if leading_shape != shape or math.prod(stored.shape[len(shape) :]) > _MOST_KEY_WORDS:
             raise UnreadableArray(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
 
 

@@ -224,9 +224,11 @@ class ProcessMessages:
 
 def _describe_slowest_processes(reports: dict[str, str]) -> str:
     """Describe which of the hanging processes are the furthest behind, from what each has reported."""
-    where = {key.rpartition("/")[2]: json.loads(text) for key, text in reports.items()}
-    lowest = min([report["place"] for report in where.values()], default=None)
-    slowest = [f"process {name} ({report['what']})" for name, report in where.items() if report["place"] == lowest]
-    if len(slowest) == len(where):
-        return f"; of the {len(where)} processes that hang here none is behind the others"
+    report_by_process = {key.rpartition("/")[2]: json.loads(text) for key, text in reports.items()}
+    lowest = min([report["place"] for report in report_by_process.values()], default=None)
+    slowest = [
+        f"process {name} ({report['what']})" for name, report in report_by_process.items() if report["place"] == lowest
+    ]
+    if len(slowest) == len(report_by_process):
+        return f"; of the {len(report_by_process)} processes that hang here none is behind the others"
     return f"; furthest behind: {', '.join(slowest)}"

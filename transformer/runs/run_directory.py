@@ -297,15 +297,15 @@ class RunDirectory:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         handler.addFilter(lambda record: getattr(record, "run", self.path) == self.path)
         handler.addFilter(_OncePerMessageFilter("transformer.attention"))
-        root, own = logging.getLogger(), logging.getLogger("transformer")
-        level = own.level
-        own.setLevel(logging.INFO)
-        root.addHandler(handler)
+        root_logger, library_logger = logging.getLogger(), logging.getLogger("transformer")
+        level = library_logger.level
+        library_logger.setLevel(logging.INFO)
+        root_logger.addHandler(handler)
         try:
             yield
         finally:
-            root.removeHandler(handler)
-            own.setLevel(level)
+            root_logger.removeHandler(handler)
+            library_logger.setLevel(level)
             handler.close()
             lines.close()
 

@@ -266,7 +266,7 @@ class BucketMirror:
 
     def _file_versions(self) -> dict[Path, tuple[int, int]]:
         files = [self.source] if self.source.is_file() else [file for file in self.source.rglob("*") if file.is_file()]
-        return {file: (about.st_size, about.st_mtime_ns) for file in files for about in (file.stat(),)}
+        return {file: (status.st_size, status.st_mtime_ns) for file in files for status in (file.stat(),)}
 
     def _flush_until_closed(self) -> None:
         pause = SYNC_SECONDS

@@ -136,8 +136,8 @@ class DiskStorage:
         for file in (file for pattern in patterns for file in sorted(path.glob(pattern))):
             # One that is gone in the meantime was being replaced.
             with contextlib.suppress(FileNotFoundError):
-                about = file.stat()
-                versions.append((str(file), about.st_mtime_ns, about.st_size))
+                status = file.stat()
+                versions.append((str(file), status.st_mtime_ns, status.st_size))
         return tuple(versions)
 
     def size(self, path: Path) -> int:

@@ -88,8 +88,8 @@ class Lease:
                     raise DirectoryInUse(self._path, stored.holder)
                 if first_stored is None:
                     first_stored, since = stored, monotonic_seconds()
-                    about = f"{self._path} is held by {stored.holder}; for up to {stored.seconds:.0f} seconds"
-                    print(f"{about} it is watched whether that process is alive", file=sys.stderr, flush=True)
+                    notice = f"{self._path} is held by {stored.holder}; for up to {stored.seconds:.0f} seconds"
+                    print(f"{notice} it is watched whether that process is alive", file=sys.stderr, flush=True)
                 if monotonic_seconds() - since < stored.seconds:
                     time.sleep(stored.seconds / (4 * _RENEWALS))
                     continue
@@ -170,12 +170,12 @@ class Lease:
             OSError: If the bucket cannot be reached.
         """
         start = monotonic_seconds()
-        about = dataclasses.asdict(LeaseFile(self._holder, self._token, self._seconds))
+        content = dataclasses.asdict(LeaseFile(self._holder, self._token, self._seconds))
         lease = blob_at(self._file)
         try:
             with translate_gcs_errors(self._file):
                 lease.upload_from_string(
-                    json.dumps(about, indent=1) + "\n",
+                    json.dumps(content, indent=1) + "\n",
                     content_type="application/json",
                     if_generation_match=generation,
                     timeout=self._request_seconds,
@@ -207,9 +207,9 @@ class Lease:
 def _parse_lease(generation: int, content: bytes, seconds: float) -> _StoredLease:
     """A lease as it was written; anything else, such as the lock file of a disk, as one of so many seconds."""
     with contextlib.suppress(UserError):
-        about = parse_dataclass(LeaseFile, parse_json(content, "it"), "it")
-        if about.seconds:
-            return _StoredLease(generation, about.holder, about.token, about.seconds)
+        lease_file = parse_dataclass(LeaseFile, parse_json(content, "it"), "it")
+        if lease_file.seconds:
+            return _StoredLease(generation, lease_file.holder, lease_file.token, lease_file.seconds)
     return _StoredLease(generation, content.decode(errors="replace").strip(), "", seconds)
 
 

@@ -38,8 +38,8 @@ def register_console_script(script: str) -> None:
     """
     name = os.path.basename(script)
     installed = shutil.which(name)
-    same = installed is not None and os.path.exists(script) and os.path.samefile(installed, script)
-    os.environ[_STARTED_AS] = name if same else os.path.abspath(script)
+    is_installed = installed is not None and os.path.exists(script) and os.path.samefile(installed, script)
+    os.environ[_STARTED_AS] = name if is_installed else os.path.abspath(script)
 
 
 def shell_command(name: str) -> list[str]:

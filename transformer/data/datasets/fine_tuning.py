@@ -96,13 +96,13 @@ def example_shape(
             have no classes.
     """
     kind, _, problem_spec = name.partition("/")
-    own = is_tsv_or_jsonl(name)
-    if problem is not FineTuningProblem.CLASSIFICATION and not own:
+    is_own_file = is_tsv_or_jsonl(name)
+    if problem is not FineTuningProblem.CLASSIFICATION and not is_own_file:
         raise UserError(f"config.task.problem={problem.value} goes with files of your own alone, not with {name!r}")
     glue_names = tuple(f"glue/{glue_name}" for glue_name in GLUE_DATASETS)
-    if own and problem is not FineTuningProblem.CLASSIFICATION:
+    if is_own_file and problem is not FineTuningProblem.CLASSIFICATION:
         return _file_example_shape(name, classes, problem)
-    if own or kind == "word_order" or name in glue_names:
+    if is_own_file or kind == "word_order" or name in glue_names:
         return ExampleShape(SequenceLayout.SINGLE, 1, class_names(name, classes))
     if kind != "grammar":
         known_names = (

@@ -69,20 +69,20 @@ def read_glue(name: str, data_dir: str | None) -> dict[str, list[LabeledText]]:
         UserError: If files are missing or malformed.
     """
     dataset = GLUE_DATASETS[name]
-    how = (
+    advice = (
         f"give the folder that holds {', '.join(dataset.split_files.values())} by --data_dir, each with "
         f"{dataset.layout_description}, separated by tabs"
     )
     if data_dir is None:
-        raise UserError(f"glue/{name} needs its files: {how}")
+        raise UserError(f"glue/{name} needs its files: {advice}")
     splits = {}
     for split, file in dataset.split_files.items():
         path = pathlib.Path(data_dir).expanduser() / file
         if not path.is_file():
-            raise UserError(f"glue/{name}: no file {path}: {how}")
-        sentences = _read_sentences(path, dataset, how)
+            raise UserError(f"glue/{name}: no file {path}: {advice}")
+        sentences = _read_sentences(path, dataset, advice)
         if sentences is None and split != "test":
-            raise UserError(f"glue/{name}: {path} has no labels: {how}")
+            raise UserError(f"glue/{name}: {path} has no labels: {advice}")
         if sentences is not None:
             splits[split] = sentences
     development_splits = (
@@ -97,16 +97,16 @@ def glue_metric(dataset: str) -> str | None:
     return GLUE_DATASETS[name].metric_name if kind == "glue" and name in GLUE_DATASETS else None
 
 
-def _read_sentences(path: pathlib.Path, dataset: GlueDataset, how: str) -> list[LabeledText] | None:
+def _read_sentences(path: pathlib.Path, dataset: GlueDataset, advice: str) -> list[LabeledText] | None:
     """Read the sentences of a file in order; None if its header has no label."""
     lines = read_raw_lines(path)
     if not lines:
-        raise UserError(f"{path} has no sentences: {how}")
+        raise UserError(f"{path} has no sentences: {advice}")
     columns, first = dataset.columns, 1
     if columns is None:
         header, first = lines[0].split("\t"), 2
         if "sentence" not in header:
-            raise UserError(f"{path}: its first line names no column sentence: {how}")
+            raise UserError(f"{path}: its first line names no column sentence: {advice}")
         if "label" not in header:
             return None
         columns = header.index("sentence"), header.index("label")
@@ -116,10 +116,10 @@ def _read_sentences(path: pathlib.Path, dataset: GlueDataset, how: str) -> list[
     for number, line in enumerate(lines[first - 1 :], first):
         cells = line.split("\t")
         if len(cells) <= max(columns) or cells[label] not in labels:
-            raise UserError(f"{path}: line {number} has no label of {', '.join(labels)} and a sentence: {how}")
+            raise UserError(f"{path}: line {number} has no label of {', '.join(labels)} and a sentence: {advice}")
         sentences.append(LabeledText(cells[sentence].strip(), labels[cells[label]]))
     if not sentences:
-        raise UserError(f"{path} has no sentences: {how}")
+        raise UserError(f"{path} has no sentences: {advice}")
     refuse_empty_lines(
         [number for number, example in enumerate(sentences, first) if not example.text], path, "sentence"
     )

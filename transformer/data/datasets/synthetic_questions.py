@@ -43,8 +43,8 @@ def sample_question(random: np.random.Generator, *, answerable: float = 1.0) -> 
     ]
 
 
-def _write_question(kind: int, about: dict[str, str]) -> str:
+def _write_question(kind: int, attributes: dict[str, str]) -> str:
     question = QUESTIONS[kind]
-    for name, text in about.items():
+    for name, text in attributes.items():
         question = question.replace(name, text)
     return question

@@ -113,19 +113,19 @@ def read_text_splits(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = 
             "remove one of the two"
         )
     files = {**by_name, **{split: held_out_listing.files for split, held_out_listing in held_out_listings.items()}}
-    own = {split: _read_documents(files[split]) for split in SPLITS if split in files}
-    if "train" in own:
-        return SplitTexts(own, tuple(by_name), left_out)
+    own_splits = {split: _read_documents(files[split]) for split in SPLITS if split in files}
+    if "train" in own_splits:
+        return SplitTexts(own_splits, tuple(by_name), left_out)
     documents = _read_documents(unassigned)
-    if len(own) == len(SPLITS) - 1:
-        return SplitTexts({"train": documents, **own}, tuple(by_name), left_out)
+    if len(own_splits) == len(SPLITS) - 1:
+        return SplitTexts({"train": documents, **own_splits}, tuple(by_name), left_out)
     total = sum(map(len, documents))
     # Nothing is cut for a split that has files; its share stays in training.
-    train, remainder = _cut_at_line_end(documents, total * (18 + len(own)) // 20)
+    train, remainder = _cut_at_line_end(documents, total * (18 + len(own_splits)) // 20)
     validation, test = _cut_at_line_end(
-        remainder, 0 if "validation" in own else total if "test" in own else total // 20
+        remainder, 0 if "validation" in own_splits else total if "test" in own_splits else total // 20
     )
-    splits = {"train": train, "validation": validation, "test": test} | own
+    splits = {"train": train, "validation": validation, "test": test} | own_splits
     for split, texts in splits.items():
         if not texts:
             raise UserError(f"{path} has too little text: nothing is left for {split}; give more lines")

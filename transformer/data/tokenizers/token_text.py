@@ -157,27 +157,27 @@ def label_tokens(tokens: Sequence[str | bytes]) -> list[str]:
 def _label_texts(tokens: Sequence[bytes]) -> list[str]:
     spans = list(itertools.pairwise(itertools.accumulate(map(len, tokens), initial=0)))
     labels = [""] * len(tokens)
-    at = 0
+    position = 0
     for label, start, end in _split_characters(b"".join(tokens)):
-        while spans[at][1] <= start:
-            at += 1
-        last = at
+        while spans[position][1] <= start:
+            position += 1
+        last = position
         while spans[last][1] < end:
             last += 1
         # Tokens without bytes may stand between those that share a character.
-        sharing = [token for token in range(at, last + 1) if spans[token][0] < spans[token][1]]
+        sharing = [token for token in range(position, last + 1) if spans[token][0] < spans[token][1]]
         for part, token in enumerate(sharing, 1):
             labels[token] += label if len(sharing) == 1 else f"{label}⟨{part}/{len(sharing)}⟩"
     return labels
 
 
 def _split_characters(text: bytes) -> Iterator[_Character]:
-    at = 0
-    while at < len(text):
-        size = next((size for low, high, size in _SIZES if low <= text[at] <= high), 1)
+    position = 0
+    while position < len(text):
+        size = next((size for low, high, size in _SIZES if low <= text[position] <= high), 1)
         try:
-            label = text[at : at + size].decode().replace(" ", WORD_START)
+            label = text[position : position + size].decode().replace(" ", WORD_START)
         except UnicodeDecodeError:
-            label, size = f"<0x{text[at]:02X}>", 1
-        yield _Character(label, at, at + size)
-        at += size
+            label, size = f"<0x{text[position]:02X}>", 1
+        yield _Character(label, position, position + size)
+        position += size
