@@ -40,8 +40,8 @@ def _become_worker(arguments: Arguments) -> None:
 
 def _refuse_idle_flags(arguments: Arguments, names: Sequence[str], where: str) -> None:
     """Raise UserError if a flag is given that has no effect there."""
-    given = {name: getattr(arguments, name) for name in names}
-    idle = [name for name, value in given.items() if value is not None and value is not False]
+    flag_values = {name: getattr(arguments, name) for name in names}
+    idle = [name for name, value in flag_values.items() if value is not None and value is not False]
     if idle:
         raise UserError(f"--{idle[0]} has no effect on {where}: omit one of them")
 
@@ -101,7 +101,7 @@ COMMAND = Command(
 def main(arguments: Arguments) -> None:
     """Check everything, train the missing runs, write the page."""
     if arguments.worker:
-        _work(arguments)
+        _run_worker(arguments)
         return
     if arguments.register:
         _refuse_idle_flags(
@@ -115,42 +115,42 @@ def main(arguments: Arguments) -> None:
             ("num_workers", "only", "trackers", "vmap", "retry_failed", "report_only"),
             "--calibrate, which trains and reports nothing",
         )
-        _calibrate(arguments, _spec(arguments))
+        _calibrate(arguments, _load_ablation(arguments))
         return
     if arguments.plan_effect is not None:
         from transformer.studies.ablations.study_plan import format_plan
 
         _refuse_idle_flags(arguments, ("only",), "--plan_effect, which trains nothing")
-        print(format_plan(_spec(arguments), arguments.plan_effect))
+        print(format_plan(_load_ablation(arguments), arguments.plan_effect))
         return
     if arguments.report_only:
         _refuse_idle_flags(arguments, ("only",), "--report_only, which trains nothing")
     if arguments.num_workers is not None:
         divide_machine(arguments.num_workers, range(arguments.num_workers))
-    spec = _spec(arguments)
-    _checks_on_cpu()
+    spec = _load_ablation(arguments)
+    _use_cpu()
     from transformer.studies.ablations.initial_gradients import check_depth_sweeps
     from transformer.studies.ablations.run_plan import plan_runs
     from transformer.training.writers.trackers import parse_trackers
 
     parse_trackers(arguments.trackers)
     planned = plan_runs(spec, arguments.config)
-    selected = _selected(arguments, planned)
+    selected = _select_runs(arguments, planned)
     if not arguments.report_only:
         check_depth_sweeps(arguments.config, spec)
-    trial_store, about = _begin(arguments, spec, planned)
+    trial_store, metadata = _open_study(arguments, spec, planned)
     if arguments.register:
-        _register(arguments, spec, planned, trial_store, about)
+        _register(arguments, spec, planned, trial_store, metadata)
         return
     if not arguments.report_only:
         _print_contradicted_registration(
-            _registration(arguments, spec, planned, trial_store, about, search_commits=False)
+            _check_study_registration(arguments, spec, planned, trial_store, metadata, search_commits=False)
         )
-        about = _train(arguments, spec, selected, len(planned), trial_store, about)
-    _report(arguments, spec, planned, trial_store, about)
+        metadata = _train_runs(arguments, spec, selected, len(planned), trial_store, metadata)
+    _write_report(arguments, spec, planned, trial_store, metadata)
 
 
-def _work(arguments: Arguments) -> None:
+def _run_worker(arguments: Arguments) -> None:
     """Run as a worker of the study in the directory."""
     from transformer.runs.trust import named_resources
     from transformer.storage.paths import parse_path
@@ -174,7 +174,7 @@ def _work(arguments: Arguments) -> None:
     )
 
 
-def _spec(arguments: Arguments) -> "Ablation":
+def _load_ablation(arguments: Arguments) -> "Ablation":
     """Return the study of the config file, with the seeds of the flag."""
     from transformer.studies.ablations.ablation import Ablation, build_ablation, replace_seeds
 
@@ -194,14 +194,14 @@ def _spec(arguments: Arguments) -> "Ablation":
     return spec if arguments.seeds is None else replace_seeds(spec, arguments.seeds)
 
 
-def _checks_on_cpu() -> None:
+def _use_cpu() -> None:
     """Run checks and measurements of this process on the CPU, to leave accelerators to the workers."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
 
 
-def _begin(
+def _open_study(
     arguments: Arguments, spec: "Ablation", planned: "Sequence[PlannedRun]"
 ) -> "tuple[TrialStore, dict[str, Any]]":
     """Return the study's trial store, new or continued, and the metadata of its arms.
@@ -219,28 +219,28 @@ def _begin(
     from transformer.studies.sweeps.trial_store import TrialStore
 
     path, base = parse_path(arguments.workdir), arguments.config
-    begun = (path / "sweep.json").is_file()
-    if arguments.report_only and not begun:
+    is_begun = (path / "sweep.json").is_file()
+    if arguments.report_only and not is_begun:
         TrialStore.open_existing(path)
-    about = None
-    if begun:
+    metadata = None
+    if is_begun:
         refuse_dropped_seeds(spec, TrialStore.open(path, study_identity(spec, base)))
-        about = read_metadata(path)
-    if about is None:
+        metadata = read_metadata(path)
+    if metadata is None:
         print(f"checking that {len(spec.arms)} arms meet on equal terms", flush=True)
-        about = check_and_describe_arms(spec, base, planned, arguments.data_dir)
+        metadata = check_and_describe_arms(spec, base, planned, arguments.data_dir)
     trial_store = TrialStore.open(path, study_identity(spec, base))
-    write_metadata(path, about)
-    return trial_store, about
+    write_metadata(path, metadata)
+    return trial_store, metadata
 
 
-def _selected(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
+def _select_runs(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
     """Return the planned runs that --only names; all without it."""
     from transformer.studies.ablations.run_result import parse_run_filter
 
     if arguments.only is None:
         return planned
-    return parse_run_filter(arguments.only).select((each, each.values) for each in planned)
+    return parse_run_filter(arguments.only).select((planned_run, planned_run.values) for planned_run in planned)
 
 
 def _register(
@@ -248,7 +248,7 @@ def _register(
     spec: "Ablation",
     planned: "Sequence[PlannedRun]",
     trial_store: "TrialStore",
-    about: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> None:
     """Register the study, and print its hash and what it leaves open."""
     from transformer.studies.ablations.registration import (
@@ -259,9 +259,9 @@ def _register(
     )
     from transformer.studies.ablations.study_metadata import write_metadata
 
-    registration = register(trial_store, about, registration_contents(spec, arguments.config, planned))
+    registration = register(trial_store, metadata, registration_contents(spec, arguments.config, planned))
     # Before the registration: a file that this directory does not know would look like a copy.
-    write_metadata(trial_store.path, {**about, "registration": registration.sha256})
+    write_metadata(trial_store.path, {**metadata, "registration": registration.sha256})
     write_registration(trial_store.path, registration)
     print(f"registered {registration.registered}, SHA-256 {registration.sha256}: {trial_store.path}/{FILE}")
     if not spec.predictions:
@@ -274,12 +274,12 @@ def _register(
     print("commit the file and push it, so that others see its date; then train by the same command without --register")
 
 
-def _registration(
+def _check_study_registration(
     arguments: Arguments,
     spec: "Ablation",
     planned: "Sequence[PlannedRun]",
     trial_store: "TrialStore",
-    about: dict[str, Any],
+    metadata: dict[str, Any],
     *,
     search_commits: bool,
 ) -> dict[str, Any] | None:
@@ -293,7 +293,7 @@ def _registration(
     folders = [Path(str(arguments.config_file)).absolute().parent, Path.cwd()] if search_commits else []
     return check_registration(
         trial_store.path,
-        about,
+        metadata,
         registration_contents(spec, arguments.config, planned),
         [first_start_of_run(trial_store.directory(trial), trial_store.attempt_times(trial)) for trial in trials],
         lambda sha256, since: find_hash_commit(sha256, since, folders),
@@ -332,7 +332,7 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
     planned = plan_runs(spec, arguments.config)
     trial_store = TrialStore.open(parse_path(arguments.workdir), study_identity(spec, arguments.config))
     refuse_dropped_seeds(spec, trial_store)
-    cells = collect_results(spec, _ended(arguments, planned, trial_store))
+    cells = collect_results(spec, _list_ended_runs(arguments, planned, trial_store))
     calibration = calibrate(spec, cells, arguments.plan_effect)
     write_calibration(trial_store.path, calibration)
     print("\n".join(describe_calibration(spec, calibration)))
@@ -341,7 +341,7 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
     print(f"numbers: {trial_store.path}/{FILE}; the next report shows them")
 
 
-def _calibration(spec: "Ablation", trial_store: "TrialStore") -> "Calibration | None":
+def _read_study_calibration(spec: "Ablation", trial_store: "TrialStore") -> "Calibration | None":
     """Return the calibration of the study; None if there is none, or it is that of another design."""
     from transformer.studies.ablations.calibration import FILE, hash_design, read_calibration
 
@@ -352,13 +352,13 @@ def _calibration(spec: "Ablation", trial_store: "TrialStore") -> "Calibration | 
     return None
 
 
-def _train(
+def _train_runs(
     arguments: Arguments,
     spec: "Ablation",
     selected: "Sequence[PlannedRun]",
     num_planned: int,
     trial_store: "TrialStore",
-    about: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> dict[str, Any]:
     """Train the unfinished trials of the selected runs, then measure the gradients at initialization."""
     from transformer.runs.trust import named_resources
@@ -369,20 +369,22 @@ def _train(
         print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)
     if arguments.only is not None:
         _refuse_other_pending_trials(arguments, selected, trial_store)
-    trial_store.append_trials([each.trial for each in selected])
-    trusted_names = set(arguments.trusted).union(*(named_resources(each.trial.config) for each in selected))
-    tried = len(list(spec.combinations())) * len(spec.tasks)
+    trial_store.append_trials([planned_run.trial for planned_run in selected])
+    trusted_names = set(arguments.trusted).union(
+        *(named_resources(planned_run.trial.config) for planned_run in selected)
+    )
+    num_combinations = len(list(spec.combinations())) * len(spec.tasks)
     print(
         (f"{len(selected)} of " if arguments.only is not None else "")
         + f"{num_planned} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
-        + (f" x {tried} tasks and tuned values" if tried > 1 else "")
+        + (f" x {num_combinations} tasks and tuned values" if num_combinations > 1 else "")
         + f" in {trial_store.path}",
         flush=True,
     )
     run_workers(
         [
             *subprocess_command("ablate"),
-            *arguments.without(
+            *arguments.omit_flags(
                 "num_workers",
                 "seeds",
                 "only",
@@ -402,19 +404,19 @@ def _train(
         maximize=spec.direction is Direction.MAXIMIZE,
     )
     if arguments.only is not None:
-        return about
+        return metadata
     if spec.initial_gradients:
         print("measuring the gradients at initialization", flush=True)
-    about = measure_initial_gradients(spec, arguments.config, about, arguments.data_dir)
-    write_metadata(trial_store.path, about)
-    return about
+    metadata = measure_initial_gradients(spec, arguments.config, metadata, arguments.data_dir)
+    write_metadata(trial_store.path, metadata)
+    return metadata
 
 
 def _refuse_other_pending_trials(
     arguments: Arguments, selected: "Sequence[PlannedRun]", trial_store: "TrialStore"
 ) -> None:
     """Raise UserError if the workers would also train runs that --only does not name."""
-    names = {each.trial.name for each in selected}
+    names = {planned_run.trial.name for planned_run in selected}
     pending = [
         trial for trial in trial_store.trials() if trial.name not in names and trial_store.outcome(trial) is None
     ]
@@ -425,12 +427,12 @@ def _refuse_other_pending_trials(
         )
 
 
-def _report(
+def _write_report(
     arguments: Arguments,
     spec: "Ablation",
     planned: "Sequence[PlannedRun]",
     trial_store: "TrialStore",
-    about: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> None:
     """Analyze the ended runs, write page, JSON and CSV, print the table and their paths."""
     import datetime
@@ -441,66 +443,72 @@ def _report(
     from transformer.studies.ablations.page import render
     from transformer.studies.ablations.study_metadata import write_metadata, write_result_files
 
-    ended = _ended(arguments, planned, trial_store)
-    if not ended:
+    ended_runs = _list_ended_runs(arguments, planned, trial_store)
+    if not ended_runs:
         raise UserError(f"--workdir={arguments.workdir} has no run that has ended, so no results to report")
     result = analyze(
         spec,
-        collect_results(spec, ended),
+        collect_results(spec, ended_runs),
         {
-            "name": about["base"]["name"],
-            "base": about["base"],
-            "arms": about["arms"],
-            "initial_gradients": about.get("initial_gradients"),
-            "first_judged_seeds": about.get("first_judged_seeds"),
-            "registration": _registration(arguments, spec, planned, trial_store, about, search_commits=True),
-            "calibration": _calibration(spec, trial_store),
+            "name": metadata["base"]["name"],
+            "base": metadata["base"],
+            "arms": metadata["arms"],
+            "initial_gradients": metadata.get("initial_gradients"),
+            "first_judged_seeds": metadata.get("first_judged_seeds"),
+            "registration": _check_study_registration(
+                arguments, spec, planned, trial_store, metadata, search_commits=True
+            ),
+            "calibration": _read_study_calibration(spec, trial_store),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join(
-                [*shell_command("ablate"), *arguments.without("report_only", "retry_failed", "only")]
+                [*shell_command("ablate"), *arguments.omit_flags("report_only", "retry_failed", "only")]
             ),
             "maps_command": shlex.join(shell_command("maps")),
             "workdir": arguments.workdir.rstrip("/") or "/",
-            **collect_provenance([each.path for each in ended]),
+            **collect_provenance([ended_run.path for ended_run in ended_runs]),
         },
     )
-    if about.get("first_judged_seeds") is None and any(
+    if metadata.get("first_judged_seeds") is None and any(
         pair["verdict"] != "not judged" for pair in result["comparisons"]
     ):
         # Before the page: what has been seen is known even if this process ends here.
-        write_metadata(trial_store.path, {**about, "first_judged_seeds": list(spec.seeds)})
+        write_metadata(trial_store.path, {**metadata, "first_judged_seeds": list(spec.seeds)})
     files = write_result_files(result, trial_store.path, render(result), format_runs_csv(result))
     # First what the numbers are worth: whether the study is as registered, and what was expected of it.
     print("\n".join(["", *result["summary"], "", *result["warnings"], "", format_arms_table(result), ""]))
-    failed = [each for each in ended if each.state == "failed"]
-    for each in failed:
-        outcome = trial_store.outcome(each.planned.trial)
-        print(f"failed: {each.planned.description}: {outcome.message if outcome else ''} ({each.directory})")
+    failed = [ended_run for ended_run in ended_runs if ended_run.state == "failed"]
+    for ended_run in failed:
+        outcome = trial_store.outcome(ended_run.planned.trial)
+        print(f"failed: {ended_run.planned.description}: {outcome.message if outcome else ''} ({ended_run.directory})")
     if failed:
         print("train the failed runs again with --retry_failed")
     print(f"page: {files['html']}   numbers: {files['json'].name}, {files['csv'].name}", flush=True)
 
 
-def _ended(arguments: Arguments, planned: "Sequence[PlannedRun]", trial_store: "TrialStore") -> "list[EndedRun]":
+def _list_ended_runs(
+    arguments: Arguments, planned: "Sequence[PlannedRun]", trial_store: "TrialStore"
+) -> "list[EndedRun]":
     """Return the runs that have ended, each with its directory and the command that trains it again."""
     from transformer.studies.ablations.collect_results import EndedRun
 
-    ended = []
-    for each in planned:
-        outcome, path = trial_store.outcome(each.trial), trial_store.directory(each.trial)
+    ended_runs = []
+    for planned_run in planned:
+        outcome, path = trial_store.outcome(planned_run.trial), trial_store.directory(planned_run.trial)
         if outcome is None:
             continue
         command = retrain_command(
             arguments.config_file,
             arguments.config_overrides,
-            each.trial,
+            planned_run.trial,
             recorded=str(path),
-            workdir=f"{Path(str(trial_store.path)).name}-again/{each.trial.name}",
+            workdir=f"{Path(str(trial_store.path)).name}-again/{planned_run.trial.name}",
             data_dir=arguments.data_dir,
         )
-        times = trial_store.attempt_times(each.trial)
-        ended.append(EndedRun(each, outcome.state.value, path, f"trials/{each.trial.name}", command, times))
-    return ended
+        times = trial_store.attempt_times(planned_run.trial)
+        ended_runs.append(
+            EndedRun(planned_run, outcome.state.value, path, f"trials/{planned_run.trial.name}", command, times)
+        )
+    return ended_runs
 
 
 if __name__ == "__main__":

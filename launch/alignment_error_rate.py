@@ -37,7 +37,7 @@ def main(arguments: Arguments) -> None:
     from transformer.training.compiled_evaluation import compile_evaluations
     from transformer.training.run_loading import load_run
 
-    files = [Path(each) for each in (arguments.source_text, arguments.target_text, arguments.alignments)]
+    files = [Path(path) for path in (arguments.source_text, arguments.target_text, arguments.alignments)]
     pairs = read_alignment_files(
         *files, first=arguments.first_word_index, reverse=arguments.target_first, language=arguments.target_language
     )

@@ -35,7 +35,10 @@ def main(arguments: Arguments) -> None:
     for name in ("width", "batch_size", "repeats", "num_seeds"):
         if getattr(arguments, name) < 1:
             raise UserError(f"--{name}={getattr(arguments, name)} must be at least 1")
-    lengths, distances = _numbers(arguments, "sequence_lengths"), _numbers(arguments, "distances")
+    lengths, distances = (
+        _parse_distinct_integers(arguments, "sequence_lengths"),
+        _parse_distinct_integers(arguments, "distances"),
+    )
     d = arguments.width
     print(f"{'kind':<12}{'n':>7}{'FLOPs':>12}{'steps':>7}{'path':>7}{'ms':>10}{'temp MB':>11}")
     costs = []
@@ -54,8 +57,8 @@ def main(arguments: Arguments) -> None:
         for name in LAYER_TYPES:
             time, memory = growth_exponent(costs, name, "seconds"), growth_exponent(costs, name, "temp_bytes")
             print(f"{name:<12}time grows as n^{time:.2f}, memory as n^{memory:.2f}")
-        met = crossover_length(costs, "attention", "lstm")
-        crossing = "at no measured length" if met is None else f"from about n={met:.0f}"
+        crossover = crossover_length(costs, "attention", "lstm")
+        crossing = "at no measured length" if crossover is None else f"from about n={crossover:.0f}"
         print(f"self-attention takes longer than the LSTM at d={d}: {crossing}")
     print("\ngradient of the last output with respect to the first input, relative to the first distance")
     print(f"{'kind':<14}" + "".join(f"{distance:>10}" for distance in distances))
@@ -63,7 +66,7 @@ def main(arguments: Arguments) -> None:
         print(f"{name:<14}" + "".join(f"{norm / norms[0]:>10.1e}" for norm in norms), flush=True)
 
 
-def _numbers(arguments: Arguments, name: str) -> list[int]:
+def _parse_distinct_integers(arguments: Arguments, name: str) -> list[int]:
     from transformer.config import UserError
 
     text = getattr(arguments, name)

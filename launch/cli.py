@@ -89,19 +89,19 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
         print(f"error: out of memory: {to_one_line(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _unread():
+        if isinstance(error, BrokenPipeError) and _redirect_closed_output():
             return 141
         if error.errno in _UNUSABLE_PATHS:
             # Of a renaming, the second name is that of the file.
             print(f"error: {to_one_line(f'{error.filename2 or error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
-        return _failed(error, words)
+        return _report_unexpected_error(error, words)
     except KeyboardInterrupt:
         print("interrupted; start the same command again to resume", file=sys.stderr)
         return 130
     except RuntimeError as error:
         if not str(error).startswith("Unable to initialize backend"):
-            return _failed(error, words)
+            return _report_unexpected_error(error, words)
         print(
             f"error: jax cannot use JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')} on this machine: unset it, or "
             f"install the package of the accelerator, such as jax[cuda13] for NVIDIA GPUs ({to_one_line(str(error))})",
@@ -109,18 +109,18 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
         )
         return 2
     except Exception as error:
-        return _failed(error, words)
+        return _report_unexpected_error(error, words)
     return 0
 
 
-def _failed(error: Exception, words: Sequence[str]) -> int:
+def _report_unexpected_error(error: Exception, words: Sequence[str]) -> int:
     """Report an unexpected error: in one line if the disk or the memory is to blame, else with its traceback."""
     from transformer.storage.disk_errors import error_chain, explain_disk_error, find_disk_error
 
     run = next((word for word in words if word.startswith("--workdir=")), None)
     go_on = "" if run is None else f" to go on with {run}"
     failure = find_disk_error(error)
-    unstarted = next((each for each in error_chain(error) if "can't start new thread" in str(each)), None)
+    unstarted = next((cause for cause in error_chain(error) if "can't start new thread" in str(cause)), None)
     if failure is not None:
         print(f"error: {to_one_line(explain_disk_error(failure, go_on))}", file=sys.stderr)
     elif unstarted is not None:
@@ -142,15 +142,15 @@ def to_one_line(text: str) -> str:
     return escape_control_characters(line)
 
 
-def _unread() -> bool:
+def _redirect_closed_output() -> bool:
     """Return whether nobody reads the standard output; if so, redirect it to /dev/null, since flushing would fail."""
     try:
         output = sys.stdout.fileno()
         poll = select.poll()
         poll.register(output, 0)
-        gone = any(event & select.POLLERR for _, event in poll.poll(0))
+        is_closed = any(event & select.POLLERR for _, event in poll.poll(0))
     except (OSError, ValueError):
         return False
-    if gone:
+    if is_closed:
         redirect_to_devnull(sys.stdout)
-    return gone
+    return is_closed

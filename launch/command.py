@@ -168,10 +168,10 @@ class Arguments(types.SimpleNamespace):
         from transformer.overrides import config_keys_overlap
 
         for owner, keys in keys_by_owner:
-            for key, other in itertools.product(self.overrides, keys):
-                if config_keys_overlap(key, other):
+            for key, study_key in itertools.product(self.overrides, keys):
+                if config_keys_overlap(key, study_key):
                     raise UserError(
-                        f"--config.{key} would not reach every run: {owner} sets {other}; omit it, or change "
+                        f"--config.{key} would not reach every run: {owner} sets {study_key}; omit it, or change "
                         f"{self.config_file}"
                     )
             if DATA_DIR_KEY in keys and getattr(self, "data_dir", None) is not None:
@@ -203,7 +203,7 @@ class Arguments(types.SimpleNamespace):
             raise UserError(f"--language_model_weight={self.language_model_weight:g} needs --language_model")
         return self.language_model, 0.3 if self.language_model_weight is None else self.language_model_weight
 
-    def without(self, *names: str) -> list[str]:
+    def omit_flags(self, *names: str) -> list[str]:
         """Return the arguments of the call without these flags."""
         return [word for word in self.argv if word.partition("=")[0] not in {f"--{name}" for name in names}]
 

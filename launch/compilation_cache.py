@@ -16,7 +16,7 @@ from launch.command import Arguments
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 # All that a user keeps: a training step takes a few megabytes.
 MAX_CACHE_BYTES = 4 * 2**30
-_IN_THE_WAY = 1000
+_MAX_REMOVALS = 1000
 
 
 def enable_compilation_cache(arguments: Arguments) -> None:
@@ -38,7 +38,7 @@ def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files:
     if "jax" in sys.modules:
         return
     caches = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
-    folder = Path(caches) / "headwise" / f"compiled-{_processor(files):08x}"
+    folder = Path(caches) / "headwise" / f"compiled-{_hash_processor(files):08x}"
     if not environment.get(_VARIABLE):
         if not folder.is_absolute():
             return
@@ -56,14 +56,14 @@ def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files:
     enable_cache_in(folder, environment)
 
 
-def _processor(files: Path) -> int:
+def _hash_processor(files: Path) -> int:
     """Return a hash of this kind of processor: its model and features."""
     try:
         lines = (files / "proc" / "cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return zlib.crc32(platform.processor().encode())
-    telling = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
-    return zlib.crc32("\n".join(sorted(telling)).encode())
+    model_and_features = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return zlib.crc32("\n".join(sorted(model_and_features)).encode())
 
 
 def enable_cache_in(folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -97,10 +97,10 @@ def enable_cache_in(folder: Path, environment: MutableMapping[str, str] = os.env
         for name in better:
             del sys.modules[name]
         sys.modules.update(imported)
-    _replace_damaged(Path(environment[_VARIABLE]))
+    _recompile_damaged_entries(Path(environment[_VARIABLE]))
 
 
-def _replace_damaged(folder: Path) -> None:
+def _recompile_damaged_entries(folder: Path) -> None:
     """Make jax recompile and rewrite damaged entries, which it would otherwise warn of in every process and keep.
 
     A flipped bit fails zlib's checksum; other damage is an error of the file system.
@@ -114,25 +114,25 @@ def _replace_damaged(folder: Path) -> None:
             return read(cache_key, *arguments, **more)
         except Exception:
             for name in (f"{cache_key}-cache", f"{cache_key}-atime", ".lockfile"):
-                _remove(folder / name)
+                _remove_entry(folder / name)
             return None, None
 
     write = compilation_cache.put_executable_and_time
 
     def write_or_remove(*entry: Any, **more: Any) -> None:
         # What is in the way is named, one file at a time; what cannot be removed keeps nothing from going on.
-        for _ in range(_IN_THE_WAY):
+        for _ in range(_MAX_REMOVALS):
             try:
                 return write(*entry, **more)
             except OSError as error:
-                if error.filename is None or not _remove(folder / Path(os.fsdecode(error.filename)).name):
+                if error.filename is None or not _remove_entry(folder / Path(os.fsdecode(error.filename)).name):
                     return None
 
     compilation_cache.get_executable_and_time = read_or_remove
     compilation_cache.put_executable_and_time = write_or_remove
 
 
-def _remove(path: Path) -> bool:
+def _remove_entry(path: Path) -> bool:
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def _prepare_compiler(arguments: Arguments) -> None:
     """Set the environment for compiling, which needs another platform than a run on this machine."""
     if arguments.compiler_python:
-        sys.exit(_compile_by(arguments.compiler_python, arguments.without("compiler_python")))
+        sys.exit(_compile_with_python(arguments.compiler_python, arguments.omit_flags("compiler_python")))
     if arguments.topology and "topology" in arguments.overrides:
         raise UserError(f"--topology={arguments.topology} is used instead of config.topology: leave one of them out")
     topology = arguments.topology or arguments.overrides.get("topology") or arguments.base.get("topology")
@@ -36,18 +36,18 @@ def _prepare_compiler(arguments: Arguments) -> None:
     os.environ.update(compile_environment_variables(topology))
 
 
-_USABLE = (
+_USABILITY_CHECK = (
     "import sys, importlib.util as util; "
     "sys.exit(sys.version_info < (3, 12) or not all(map(util.find_spec, ('jax', 'optax', 'ml_collections'))))"
 )
 
 
-def _compile_by(python: str, words: Sequence[str]) -> int:
+def _compile_with_python(python: str, words: Sequence[str]) -> int:
     """Run this command with the Python of another environment on the same code, and return its exit code."""
     if not os.access(python, os.X_OK) or os.path.isdir(python):
         raise UserError(f"--compiler_python={python} is no program: give the path of an environment's python")
     try:
-        usable = subprocess.run([python, "-c", _USABLE], capture_output=True, check=False).returncode == 0
+        usable = subprocess.run([python, "-c", _USABILITY_CHECK], capture_output=True, check=False).returncode == 0
     except OSError as error:
         raise UserError(f"--compiler_python={python} cannot be run: {error.strerror}") from error
     if not usable:
@@ -103,33 +103,37 @@ def main(arguments: Arguments) -> None:
     experiment = resolve_config(arguments.config)
     topology = resolve_topology(experiment, arguments.topology)
     if arguments.search_mesh:
-        tried = _search(experiment, topology, arguments.max_candidates)
+        candidates = _search_meshes(experiment, topology, arguments.max_candidates)
         print(
-            json.dumps([report_as_json(each.report) for each in tried], indent=1)
+            json.dumps([report_as_json(candidate.report) for candidate in candidates], indent=1)
             if arguments.json
-            else format_search_table(tried)
+            else format_search_table(candidates)
         )
-        fits = any(each.report.fits for each in tried)
+        fits = any(candidate.report.fits for candidate in candidates)
     else:
 
-        def say_compiling() -> None:
+        def print_compiling() -> None:
             print(f"compiling for {topology}: minutes for a large model", file=sys.stderr, flush=True)
 
-        report = compile_ahead_of_time(experiment, topology, say_compiling)
+        report = compile_ahead_of_time(experiment, topology, print_compiling)
         print(json.dumps(report_as_json(report), indent=1) if arguments.json else format_report(report))
         fits = report.fits
     if not fits:
         sys.exit(1)
 
 
-def _search(experiment: Any, topology: str, tries: int) -> list["CompiledCandidate"]:
+def _search_meshes(experiment: Any, topology: str, tries: int) -> list["CompiledCandidate"]:
     from transformer.aot.mesh_and_remat_search import search_meshes
 
-    results = []
-    for tried in search_meshes(experiment, topology, tries):
-        print(f"compiled {' '.join(tried.candidate.flags)}: {_verdict(tried.report)}", file=sys.stderr, flush=True)
-        results.append(tried)
-    return results
+    candidates = []
+    for candidate in search_meshes(experiment, topology, tries):
+        print(
+            f"compiled {' '.join(candidate.candidate.flags)}: {_format_verdict(candidate.report)}",
+            file=sys.stderr,
+            flush=True,
+        )
+        candidates.append(candidate)
+    return candidates
 
 
 def report_as_json(report: "AotReport") -> dict[str, Any]:
@@ -147,7 +151,7 @@ def report_as_json(report: "AotReport") -> dict[str, Any]:
         "mesh": {axis: size for axis, size in report.mesh_shape.items() if size > 1},
         "rules": experiment.sharding.rules,
         "num_microbatches": experiment.run.num_microbatches,
-        "remat": _remat(experiment),
+        "remat": _remat_name(experiment),
         "batch_size": report.batch_size,
         "parameters": report.num_parameters,
         "fits": report.fits,
@@ -162,12 +166,12 @@ def report_as_json(report: "AotReport") -> dict[str, Any]:
         "source_lines": []
         if program is None
         else [
-            {"line": each.line, "bytes": each.num_bytes, "source": each.source}
-            for each in program.source_lines[:SHOWN_LINES]
+            {"line": source_line.line, "bytes": source_line.num_bytes, "source": source_line.source}
+            for source_line in program.source_lines[:SHOWN_LINES]
         ],
         "attention": [
-            {"backend": each.backend.value, "call": _describe_call(each), "reason": _reason(each)}
-            for each in report.attention
+            {"backend": choice.backend.value, "call": _describe_call(choice), "reason": _explain_backend(choice)}
+            for choice in report.attention
         ],
         "attention_kernels": {} if program is None else dict(program.attention_kernels),
         "collectives": []
@@ -187,15 +191,18 @@ def report_as_json(report: "AotReport") -> dict[str, Any]:
         "compile_seconds": None if program is None else round(report.compile_seconds, 1),
         "fingerprint": None if program is None else program.fingerprint,
         "largest_arrays": [
-            {"bytes": each.num_bytes, "shape": each.shape, "source": each.source}
-            for each in report.largest_arrays[:SHOWN]
+            {"bytes": array.num_bytes, "shape": array.shape, "source": array.source}
+            for array in report.largest_arrays[:SHOWN]
         ],
-        "suggestions": [{"flags": list(each.flags), "reason": each.reason} for each in suggest_smaller_step(report)],
-        "versions": {"jax": jax.__version__, "libtpu": _libtpu() if report.topology[0] == "v" else None},
+        "suggestions": [
+            {"flags": list(suggestion.flags), "reason": suggestion.reason}
+            for suggestion in suggest_smaller_step(report)
+        ],
+        "versions": {"jax": jax.__version__, "libtpu": _libtpu_version() if report.topology[0] == "v" else None},
     }
 
 
-def _libtpu() -> str | None:
+def _libtpu_version() -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -204,7 +211,7 @@ def _libtpu() -> str | None:
         return None
 
 
-def _remat(experiment: "ExperimentConfig") -> str | None:
+def _remat_name(experiment: "ExperimentConfig") -> str | None:
     return getattr(getattr(experiment.model, "remat", None), "value", None)
 
 
@@ -215,36 +222,37 @@ def format_report(report: "AotReport") -> str:
     experiment = report.experiment
     parts = experiment.run.num_microbatches
     lines = [
-        f"{experiment.run.name} on {report.topology} ({report.device_kind}): {_verdict(report)}",
+        f"{experiment.run.name} on {report.topology} ({report.device_kind}): {_format_verdict(report)}",
         f"  parameters    {report.num_parameters:,}",
         f"  mesh          {format_mesh(report.mesh_shape)}, rules {experiment.sharding.rules}",
         f"  batch         {report.batch_size:,} rows in {parts} microbatch{'es' if parts > 1 else ''}, remat "
-        f"{_remat(experiment)}",
-        *_bytes(report),
-        *_attention(report),
-        *_speed(report),
+        f"{_remat_name(experiment)}",
+        *_format_bytes(report),
+        *_format_attention(report),
+        *_format_speed(report),
     ]
     if report.program is not None:
         lines += [f"  compiled in   {report.compile_seconds:.1f} s, program {report.program.fingerprint}"]
     if not report.fits:
         lines += ["largest arrays, bytes per device:"]
         lines += [
-            f"  {each.num_bytes / GB:9.3f} GB  {each.shape}  {each.source}" for each in report.largest_arrays[:SHOWN]
+            f"  {array.num_bytes / GB:9.3f} GB  {array.shape}  {array.source}"
+            for array in report.largest_arrays[:SHOWN]
         ]
-        lines += ["suggestions:", *_advice(suggest_smaller_step(report))]
+        lines += ["suggestions:", *_format_suggestions(suggest_smaller_step(report))]
     return "\n".join(lines)
 
 
-def _verdict(report: "AotReport") -> str:
+def _format_verdict(report: "AotReport") -> str:
     if report.device_memory_bytes is None:
         return f"needs {(report.peak_bytes or 0) / GB:,.2f} GB per device, whose memory is unknown"
-    of = f"of {report.device_memory_bytes / GB:,.2f} GB per device"
+    capacity = f"of {report.device_memory_bytes / GB:,.2f} GB per device"
     if report.peak_bytes is None:
-        return f"does not fit, by the compiler, {of}"
-    return f"{'fits' if report.fits else 'does not fit'}: {report.peak_bytes / GB:,.2f} {of}"
+        return f"does not fit, by the compiler, {capacity}"
+    return f"{'fits' if report.fits else 'does not fit'}: {report.peak_bytes / GB:,.2f} {capacity}"
 
 
-def _bytes(report: "AotReport") -> list[str]:
+def _format_bytes(report: "AotReport") -> list[str]:
     kinds = {kind: size for kind, size in report.resident_bytes.items() if size}
     program = report.program
     if program is not None:
@@ -261,11 +269,13 @@ def _bytes(report: "AotReport") -> list[str]:
     return lines
 
 
-def _attention(report: "AotReport") -> list[str]:
+def _format_attention(report: "AotReport") -> list[str]:
     lines = []
-    for each in report.attention:
-        reason = _reason(each)
-        lines.append(f"  attention     {each.backend.value}: {_describe_call(each)}{f'; {reason}' if reason else ''}")
+    for choice in report.attention:
+        reason = _explain_backend(choice)
+        lines.append(
+            f"  attention     {choice.backend.value}: {_describe_call(choice)}{f'; {reason}' if reason else ''}"
+        )
     kernels = {} if report.program is None else report.program.attention_kernels
     if kernels:
         lines.append(
@@ -280,53 +290,55 @@ def _describe_call(choice: "BackendChoice") -> str:
     return f"{shape.dtype} {sizes}, {choice.variant}"
 
 
-def _reason(choice: "BackendChoice") -> str | None:
+def _explain_backend(choice: "BackendChoice") -> str | None:
     """Say why the call does not run on the kernel of the platform's library; None if it does or there is none."""
     from transformer.attention.attention_spec import Backend
 
     kernel = {"gpu": Backend.CUDNN, "tpu": Backend.SPLASH}.get(choice.shape.platform)
     if kernel in (None, choice.backend):
         return None
-    why = choice.reason_against(kernel)
-    if why is None and choice.shape.num_devices > 1:
+    reason = choice.reason_against(kernel)
+    if reason is None and choice.shape.num_devices > 1:
         return f"backend={kernel.value} does not divide itself over a mesh"
-    return why
+    return reason
 
 
-def _source_lines(program: "CompiledProgram") -> list[str]:
+def _format_source_lines(program: "CompiledProgram") -> list[str]:
     lines = [f"  memory traffic {program.bytes_moved / GB:,.1f} GB per step and device, most of it from:"]
-    for each in program.source_lines[:SHOWN_LINES]:
-        share = 100 * each.num_bytes / max(program.bytes_moved, 1)
-        operation = each.source.rsplit("/", 1)[-1]
-        place = each.line or "(inserted by the compiler)"
-        lines.append(f"    {each.num_bytes / GB:10.1f} GB {share:5.1f}%  {place}  {operation}".rstrip())
+    for source_line in program.source_lines[:SHOWN_LINES]:
+        share = 100 * source_line.num_bytes / max(program.bytes_moved, 1)
+        operation = source_line.source.rsplit("/", 1)[-1]
+        place = source_line.line or "(inserted by the compiler)"
+        lines.append(f"    {source_line.num_bytes / GB:10.1f} GB {share:5.1f}%  {place}  {operation}".rstrip())
     return lines
 
 
-def _links(report: "AotReport") -> list[str]:
+def _format_links(report: "AotReport") -> list[str]:
     """Say by which rates the collectives of GPUs are priced, of which the network between hosts is a choice."""
     chip = None if report.step_estimate is None else report.step_estimate.chip
     if chip is None or chip.wraparound_multiple or math.prod(report.mesh_shape.values()) == 1:
         return []
-    within = chip.link_bandwidth * chip.num_links / GB
-    between = "unknown" if chip.network_bandwidth is None else f"{chip.network_bandwidth / GB:.0f} GB/s, as in a DGX"
-    return [f"  links         {within:.0f} GB/s per GPU each way within a host, between hosts {between}"]
+    within_host = chip.link_bandwidth * chip.num_links / GB
+    between_hosts = (
+        "unknown" if chip.network_bandwidth is None else f"{chip.network_bandwidth / GB:.0f} GB/s, as in a DGX"
+    )
+    return [f"  links         {within_host:.0f} GB/s per GPU each way within a host, between hosts {between_hosts}"]
 
 
-def _speed(report: "AotReport") -> list[str]:
+def _format_speed(report: "AotReport") -> list[str]:
     from transformer.costs.compiled_program import collective_totals
 
     lines = [] if report.flops is None else [f"  FLOPs         {report.flops:.3e} per step, of all devices"]
     if report.program is None:
         return lines
-    lines += [*_source_lines(report.program), *_links(report)]
+    lines += [*_format_source_lines(report.program), *_format_links(report)]
     lines += ["  collectives per step, bytes per device:"]
     expected = report.step_estimate
     for key, total in collective_totals(report.program.collectives).items():
         kind, axes = key
         seconds = "" if expected is None else f"  {expected.seconds_by_collective.get(key, 0.0):.4f} s"
-        named = f"    {kind:<20}{'+'.join(axes) or '-':<16}"
-        lines.append(f"{named}{total.num_executions:8,} x, {total.num_bytes / GB:10.4f} GB in all{seconds}")
+        label = f"    {kind:<20}{'+'.join(axes) or '-':<16}"
+        lines.append(f"{label}{total.num_executions:8,} x, {total.num_bytes / GB:10.4f} GB in all{seconds}")
     if report.program.loops_without_trip_count:
         loops = ", ".join(report.program.loops_without_trip_count)
         lines.append(f"    loops without a known trip count, counted once: {loops}")
@@ -348,12 +360,12 @@ def _speed(report: "AotReport") -> list[str]:
     return lines
 
 
-def _advice(suggestions: Sequence["Suggestion"]) -> list[str]:
+def _format_suggestions(suggestions: Sequence["Suggestion"]) -> list[str]:
     lines = []
-    for each in suggestions:
-        if each.flags:
-            lines.append(f"  {' '.join(each.flags)}")
-        lines += textwrap.wrap(each.reason, 110, initial_indent="    ", subsequent_indent="    ")
+    for suggestion in suggestions:
+        if suggestion.flags:
+            lines.append(f"  {' '.join(suggestion.flags)}")
+        lines += textwrap.wrap(suggestion.reason, 110, initial_indent="    ", subsequent_indent="    ")
     return lines or ["  none"]
 
 
@@ -361,13 +373,13 @@ def format_search_table(candidates: Sequence["CompiledCandidate"]) -> str:
     """Return the table of a search, the fastest that fits first, and the flags that select it."""
     unlimited = float("inf")
 
-    def order(tried: "CompiledCandidate") -> tuple[bool, float]:
-        expected = tried.report.step_estimate
-        return not tried.report.fits, unlimited if expected is None else expected.step_seconds
+    def order(compiled: "CompiledCandidate") -> tuple[bool, float]:
+        expected = compiled.report.step_estimate
+        return not compiled.report.fits, unlimited if expected is None else expected.step_seconds
 
     rows = [("mesh", "remat", "GB per device", "step", "MFU", "communication", "")]
-    for tried in sorted(candidates, key=order):
-        report, expected = tried.report, tried.report.step_estimate
+    for compiled in sorted(candidates, key=order):
+        report, expected = compiled.report, compiled.report.step_estimate
         speed = ("-", "-", "-")
         if expected is not None:
             speed = (
@@ -377,7 +389,7 @@ def format_search_table(candidates: Sequence["CompiledCandidate"]) -> str:
             )
         needed = "-" if report.peak_bytes is None else f"{report.peak_bytes / GB:.2f}"
         fits = "fits" if report.fits else "does not fit"
-        rows.append((format_mesh(report.mesh_shape), tried.candidate.remat.value, needed, *speed, fits))
+        rows.append((format_mesh(report.mesh_shape), compiled.candidate.remat.value, needed, *speed, fits))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     best = min(candidates, key=order, default=None)

@@ -106,14 +106,14 @@ def main(arguments: Arguments) -> None:
             "pods compiles the configs in experiments/ of a checkout, and this is an installed package: clone the "
             "repository"
         )
-    known = list_configs(root / "experiments")
-    chosen = [name for name in known if not arguments.filter or arguments.filter in name]
-    if not chosen:
-        raise UserError(f"--filter={arguments.filter} matches no config; there are {', '.join(known)}")
+    all_configs = list_configs(root / "experiments")
+    selected = [name for name in all_configs if not arguments.filter or arguments.filter in name]
+    if not selected:
+        raise UserError(f"--filter={arguments.filter} matches no config; there are {', '.join(all_configs)}")
     path = Path(arguments.results_file)
-    records = {name: record for name, record in read_pod_records(path).items() if name in known}
+    records = {name: record for name, record in read_pod_records(path).items() if name in all_configs}
     failed = []
-    for name in chosen:
+    for name in selected:
         report = compile_config(root, name)
         if isinstance(report, str):
             failed.append(name)
@@ -122,11 +122,11 @@ def main(arguments: Arguments) -> None:
         if not report["fits"]:
             failed.append(name)
         changed = describe_changes(records.get(name), report)
-        print(f"{name}: {_line(report)}" + "".join(f"\n  {change}" for change in changed), flush=True)
+        print(f"{name}: {_format_line(report)}" + "".join(f"\n  {change}" for change in changed), flush=True)
         records[name] = report
         # At once, so that an error in the next loses nothing.
         write_pod_records(path, records)
-    print(f"{len(chosen) - len(failed)} of {len(chosen)} fit" + (f"; not {', '.join(failed)}" if failed else ""))
+    print(f"{len(selected) - len(failed)} of {len(selected)} fit" + (f"; not {', '.join(failed)}" if failed else ""))
     if failed:
         sys.exit(1)
 
@@ -134,10 +134,10 @@ def main(arguments: Arguments) -> None:
 def list_configs(folder: Path) -> list[str]:
     """List every config file with its arguments, as `--config` takes them."""
     names = [path.relative_to(folder.parent).as_posix() for path in config_files_under(folder)]
-    return [f"{name}{argument}" for name in names for argument in _arguments(name)]
+    return [f"{name}{argument}" for name in names for argument in _config_arguments(name)]
 
 
-def _arguments(name: str) -> Sequence[str]:
+def _config_arguments(name: str) -> Sequence[str]:
     return tuple(f":{argument}" for argument in ARGUMENTS[name]) if name in ARGUMENTS else ("",)
 
 
@@ -153,16 +153,16 @@ def compile_config(root: Path, name: str) -> dict[str, Any] | str:
     """
     if not load_config(str(root / name)).get("topology"):
         return "its config names no topology: set the key topology, such as topology='v5e:2x2'"
-    done = subprocess.run(
+    completed = subprocess.run(
         [*subprocess_command("compile"), f"--config={name}", "--json"],
         cwd=root,
         capture_output=True,
         text=True,
         check=False,
     )
-    if not done.stdout.startswith("{"):
-        return (done.stderr.strip() or f"compile ended with {done.returncode}").splitlines()[-1]
-    report = json.loads(done.stdout)
+    if not completed.stdout.startswith("{"):
+        return (completed.stderr.strip() or f"compile ended with {completed.returncode}").splitlines()[-1]
+    report = json.loads(completed.stdout)
     from transformer.runs.run_directory import current_commit
 
     return {**{key: report[key] for key in RECORDED_KEYS}, "commit": current_commit()}
@@ -207,13 +207,13 @@ def write_pod_records(path: Path, records: Mapping[str, Any]) -> None:
         path: The JSON file.
         records: The records by config name.
     """
-    ordered = {name: records[name] for name in sorted(records, key=_order)}
+    ordered = {name: records[name] for name in sorted(records, key=_record_sort_key)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     path.with_suffix(".md").write_text(render_page(ordered), encoding="utf-8")
 
 
-def _order(name: str) -> tuple[str, int]:
+def _record_sort_key(name: str) -> tuple[str, int]:
     """Return the sorting key of a record: by file, then in the order of its arguments."""
     file, _, argument = name.partition(":")
     return file, list(ARGUMENTS.get(file, ("",))).index(argument) if argument in ARGUMENTS.get(file, ("",)) else 0
@@ -223,8 +223,10 @@ def render_page(records: Mapping[str, Any]) -> str:
     """Return the page of tables: every config on its pod, and weak scaling."""
     weak = {name: entry for name, entry in records.items() if name.startswith(WEAK)}
     versions = {json.dumps(entry["versions"], sort_keys=True): entry["versions"] for entry in records.values()}
-    said = "; ".join(f"jax {each['jax']}, libtpu {each['libtpu'] or 'not used'}" for each in versions.values())
-    commits = ", ".join(f"commit {each}" for each in dict.fromkeys(map(_commit, records.values())))
+    version_text = "; ".join(
+        f"jax {version['jax']}, libtpu {version['libtpu'] or 'not used'}" for version in versions.values()
+    )
+    commits = ", ".join(f"commit {commit}" for commit in dict.fromkeys(map(_short_commit, records.values())))
     page = f"""# Experiments on their pods
 
 Written by `make pods` ([launch/compile_experiments.py](../../../launch/compile_experiments.py)): the training step of
@@ -235,24 +237,24 @@ published rates, and no measurement: no config has run on a TPU. Of a config tha
 (`head_statistics_every`), the step is one that doesn't; in rows of commits before 7f201e1a it is one that does, which
 takes longer.
 
-Compiled with {said}; each row at the commit of its last column: {commits}.
+Compiled with {version_text}; each row at the commit of its last column: {commits}.
 
 """
-    page += _table(
+    page += _format_table(
         "config, pod, parameters, mesh, microbatches, remat, GB needed, GB of a device, step, MFU, communication, "
         "compile time, commit",
-        ((_short(name), *_cells(entry)) for name, entry in records.items() if name not in weak),
+        ((_link_config(name), *_format_cells(entry)) for name, entry in records.items() if name not in weak),
     )
     if weak:
-        page += WEAK_SCALING_TEXT + _table(
+        page += WEAK_SCALING_TEXT + _format_table(
             "pod, chips, batch size, GB per device, compute, memory, communication, step, communicating, exposed, MFU, "
             "commit",
-            (_scaled(entry) for entry in weak.values()),
+            (_format_weak_scaling_cells(entry) for entry in weak.values()),
         )
     return page + REPRODUCE_TEXT
 
 
-def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
     memory = "-" if entry["device_memory"] is None else f"{entry['device_memory'] / GB:,.1f}"
     return (
         entry["topology"],
@@ -262,54 +264,54 @@ def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
         entry["remat"] or "-",
         "-" if entry["peak_bytes"] is None else f"{entry['peak_bytes'] / GB:,.2f}",
         memory + ("" if entry["fits"] else ": does not fit"),
-        _seconds(entry["step_seconds"]),
-        _percent(entry["mfu"]),
-        _percent(entry["communication_share"]),
+        _format_seconds(entry["step_seconds"]),
+        _format_percent(entry["mfu"]),
+        _format_percent(entry["communication_share"]),
         "-" if entry["compile_seconds"] is None else f"{entry['compile_seconds']:,.0f} s",
-        _commit(entry),
+        _short_commit(entry),
     )
 
 
-def _scaled(entry: Mapping[str, Any]) -> tuple[str, ...]:
+def _format_weak_scaling_cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
     seconds = (entry[f"{kind}_seconds"] for kind in ("compute", "memory", "communication", "step"))
     return (
         entry["topology"],
         str(math.prod(entry["mesh"].values())),
         f"{entry['batch_size']:,}",
         "-" if entry["peak_bytes"] is None else f"{entry['peak_bytes'] / GB:,.2f}",
-        *map(_seconds, seconds),
-        _percent(entry["communication_share"]),
-        _percent(entry["exposed_share"]),
-        _percent(entry["mfu"]),
-        _commit(entry),
+        *map(_format_seconds, seconds),
+        _format_percent(entry["communication_share"]),
+        _format_percent(entry["exposed_share"]),
+        _format_percent(entry["mfu"]),
+        _short_commit(entry),
     )
 
 
-def _commit(entry: Mapping[str, Any]) -> str:
+def _short_commit(entry: Mapping[str, Any]) -> str:
     return (entry["commit"] or "unknown")[:8]
 
 
-def _short(name: str) -> str:
+def _link_config(name: str) -> str:
     file, colon, argument = name.partition(":")
     inside = file.removeprefix("experiments/")
     return f"[{inside.removesuffix('.py')}](../../{inside}){colon}{argument}"
 
 
-def _seconds(value: float | None) -> str:
+def _format_seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g} s"
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
-def _line(entry: Mapping[str, Any]) -> str:
+def _format_line(entry: Mapping[str, Any]) -> str:
     needed = "" if entry["peak_bytes"] is None else f" {entry['peak_bytes'] / GB:,.2f} GB a device"
     verdict = "fits" if entry["fits"] else "DOES NOT FIT"
-    return f"{verdict} {entry['topology']}:{needed}, step {_seconds(entry['step_seconds'])}"
+    return f"{verdict} {entry['topology']}:{needed}, step {_format_seconds(entry['step_seconds'])}"
 
 
-def _table(head: str, rows: Iterable[Sequence[str]]) -> str:
+def _format_table(head: str, rows: Iterable[Sequence[str]]) -> str:
     columns = head.split(", ")
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

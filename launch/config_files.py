@@ -28,11 +28,11 @@ def load_config(name: str) -> ConfigDict:
         UserError: If the file is missing, has no `get_config`, raises an error, or does not return a ConfigDict; or if
             the argument is missing or is none of those that the `Literal` type of `get_config`'s parameter lists.
     """
-    file_name, arguments = _parted(name)
+    file_name, arguments = _split_argument(name)
     path = Path(file_name)
     if not path.is_file():
-        raise UserError(f"no config file {file_name!r}: {_existing_files(file_name)}")
-    get_config = _in_file(path, lambda: _get_config_of(path))
+        raise UserError(f"no config file {file_name!r}: {_suggest_config_files(file_name)}")
+    get_config = _call_with_located_errors(path, lambda: _import_get_config(path))
     signature = inspect.signature(get_config)
     try:
         bound = signature.bind(*arguments).arguments
@@ -47,7 +47,7 @@ def load_config(name: str) -> ConfigDict:
             raise UserError(
                 f"config file {file_name!r} has no {f':{argument}'!r}: {suggest_nearest(argument, get_args(kind))}"
             )
-    config = _in_file(path, lambda: get_config(*arguments))
+    config = _call_with_located_errors(path, lambda: get_config(*arguments))
     if not isinstance(config, ConfigDict):
         raise UserError(
             f"config file {file_name!r}: get_config returned a {type(config).__name__}; "
@@ -71,17 +71,17 @@ def load_function(name: str, function: str) -> Callable[..., Any] | None:
     Raises:
         UserError: If the file is missing or raises an error.
     """
-    path = Path(_parted(name)[0])
+    path = Path(_split_argument(name)[0])
     if not path.is_file():
-        raise UserError(f"no config file {str(path)!r}: {_existing_files(str(path))}")
-    _in_file(path, lambda: _get_config_of(path))
+        raise UserError(f"no config file {str(path)!r}: {_suggest_config_files(str(path))}")
+    _call_with_located_errors(path, lambda: _import_get_config(path))
     loaded = getattr(sys.modules["config_file"], function, None)
     if not callable(loaded):
         return None
-    return lambda *arguments: _in_file(path, lambda: loaded(*arguments))
+    return lambda *arguments: _call_with_located_errors(path, lambda: loaded(*arguments))
 
 
-def _parted(name: str) -> tuple[str, tuple[str, ...]]:
+def _split_argument(name: str) -> tuple[str, tuple[str, ...]]:
     """Split "FILE.py" or "FILE.py:ARGUMENT" into file and arguments; a folder's name may contain a colon."""
     stem, parting, argument = name.partition(".py:")
     return (f"{stem}.py", (argument,)) if parting else (name, ())
@@ -114,7 +114,7 @@ def config_files_under(folder: Path) -> list[Path]:
     return [path for path in files if "def get_config(" in path.read_text(encoding="utf-8")]
 
 
-def _existing_files(missing: str) -> str:
+def _suggest_config_files(missing: str) -> str:
     root = find_checkout()
     if root is None:
         if Path(missing).parts[:1] == ("experiments",):
@@ -129,7 +129,7 @@ def _existing_files(missing: str) -> str:
     return f"did you mean {alike[0]!r}?" if alike else f"there are {', '.join(names)}"
 
 
-def _get_config_of(path: Path) -> Callable[..., Any]:
+def _import_get_config(path: Path) -> Callable[..., Any]:
     specification = importlib.util.spec_from_file_location("config_file", path)
     if specification is None or specification.loader is None:
         raise UserError(f"config file {str(path)!r} is not a Python file: its name must end in .py")
@@ -153,15 +153,15 @@ def describe_error(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip()
 
 
-def _in_file[T](path: Path, act: Callable[[], T]) -> T:
+def _call_with_located_errors[T](path: Path, call: Callable[[], T]) -> T:
     try:
-        return act()
+        return call()
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        whole = str(path.absolute())  # as Python names it
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == whole]
+        absolute_path = str(path.absolute())  # as Python names it
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == absolute_path]
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
-        where = f" at line {line}" if line else ""
+        location = f" at line {line}" if line else ""
         message = f"SyntaxError: {error.msg}" if isinstance(error, SyntaxError) else describe_error(error)
-        raise UserError(f"config file {str(path)!r} fails{where}: {message}") from error
+        raise UserError(f"config file {str(path)!r} fails{location}: {message}") from error

@@ -60,13 +60,13 @@ def main(arguments: Arguments) -> None:
             "convert needs exactly one of --from_pretrained=DIR, to import a model, and --save_pretrained=DIR, to "
             "export a run"
         )
-    given = {name: getattr(arguments, name) for name in IMPORT_FLAGS if getattr(arguments, name) is not None}
-    if "classes" in given:
-        given["classes"] = tuple(label.strip() for label in given["classes"].split(","))
-        if "" in given["classes"]:
+    options = {name: getattr(arguments, name) for name in IMPORT_FLAGS if getattr(arguments, name) is not None}
+    if "classes" in options:
+        options["classes"] = tuple(label.strip() for label in options["classes"].split(","))
+        if "" in options["classes"]:
             raise UserError(f"--classes={arguments.classes} has an empty label: write each between commas, as yes,no")
-    if target is not None and given:
-        raise UserError(f"--{next(iter(given))} needs --from_pretrained")
+    if target is not None and options:
+        raise UserError(f"--{next(iter(options))} needs --from_pretrained")
     for name in ("step", "trust"):
         if source is not None and getattr(arguments, name) is not None:
             raise UserError(f"--{name} needs --save_pretrained")
@@ -79,13 +79,13 @@ def main(arguments: Arguments) -> None:
 
     workdir = parse_path(arguments.workdir)
     if source is not None:
-        made = import_from_huggingface(Path(source), workdir, FineTuningOptions(**given))
-        print(f"{workdir}: {made.num_parameters:,} parameters of {source} at step 0, task {made.kind}")
+        summary = import_from_huggingface(Path(source), workdir, FineTuningOptions(**options))
+        print(f"{workdir}: {summary.num_parameters:,} parameters of {source} at step 0, task {summary.kind}")
         print(f"Fine-tune it with {shlex.join([*shell_command('train'), f'--workdir={workdir}'])}")
     else:
-        made = export_to_huggingface(workdir, Path(target), arguments.step, arguments.trusted)
-        print(f"{target}: {made.num_parameters:,} parameters of {workdir} as a {made.kind} model")
-    for note in made.notes:
+        summary = export_to_huggingface(workdir, Path(target), arguments.step, arguments.trusted)
+        print(f"{target}: {summary.num_parameters:,} parameters of {workdir} as a {summary.kind} model")
+    for note in summary.notes:
         print(f"  {note}")
 
 

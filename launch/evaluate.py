@@ -65,16 +65,16 @@ def main(arguments: Arguments) -> None:
         "replace_unknown": arguments.replace_unknown,
         "unknown_dictionary": arguments.unknown_dictionary,
     }
-    given = {name: value for name, value in changes.items() if value is not None}
+    config_changes = {name: value for name, value in changes.items() if value is not None}
     runs = [arguments.workdir, *arguments.ensembled]
-    loaded = load_ensemble(runs, arguments.step, given, arguments.trusted)
+    loaded = load_ensemble(runs, arguments.step, config_changes, arguments.trusted)
     _, components, state = add_shallow_fusion(loaded, *arguments.language_model_and_weight, arguments.trusted)
     splits = sorted({evaluation.split for evaluation in components.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; choose one of: {', '.join(splits)}")
-    chosen = [each for each in components.evaluations if arguments.split in (None, each.split)]
-    compiled = compile_evaluations(components.model, chosen, components.placement)
-    for evaluation, evaluate in zip(chosen, compiled, strict=True):
+    selected = [evaluation for evaluation in components.evaluations if arguments.split in (None, evaluation.split)]
+    compiled = compile_evaluations(components.model, selected, components.placement)
+    for evaluation, evaluate in zip(selected, compiled, strict=True):
         report = evaluate(state)
         print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")
         for name, value in report.scalars.items():
@@ -89,7 +89,7 @@ def parse_num_shots(arguments: Arguments) -> tuple[int, ...] | None:
     """
     if arguments.num_shots is None:
         return None
-    return tuple(parse_integers(arguments.num_shots, "--num_shots", least=0))
+    return tuple(parse_integers(arguments.num_shots, "--num_shots", minimum=0))
 
 
 if __name__ == "__main__":

@@ -29,18 +29,22 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     config_overrides = [word for word in words if command.takes_config and re.match(r"--?config\.", word)]
     for word in config_overrides:
         split_override(word)
-    values, rest = _parser(command).parse_known_args([word for word in words if word not in config_overrides])
-    if rest:
-        raise UserError(_unknown(command, rest, values))
+    values, unknown_words = _build_parser(command).parse_known_args(
+        [word for word in words if word not in config_overrides]
+    )
+    if unknown_words:
+        raise UserError(_describe_unknown_flag(command, unknown_words, values))
     _refuse_repeated_flags(command, words)
-    given = vars(values)
+    flag_values = vars(values)
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
-        if flag.value_type in (int, float) and given[flag.name] is not None:
+        if flag.value_type in (int, float) and flag_values[flag.name] is not None:
             limits = () if flag.range is None else (flag.range,)
-            convert_value(flag.value_type, given[flag.name], f"--{flag.name}", limits)
-    config_file = given.pop("config", None) or ""
-    arguments = Arguments(**given, argv=_joined(command, words), config_overrides=tuple(config_overrides))
+            convert_value(flag.value_type, flag_values[flag.name], f"--{flag.name}", limits)
+    config_file = flag_values.pop("config", None) or ""
+    arguments = Arguments(
+        **flag_values, argv=_join_flag_values(command, words), config_overrides=tuple(config_overrides)
+    )
     arguments.config_file = config_file
     if getattr(arguments, "data_dir", None) is not None and DATA_DIR_KEY in arguments.overrides:
         raise UserError(f"--data_dir={arguments.data_dir} sets config.{DATA_DIR_KEY} too: leave one of them out")
@@ -70,33 +74,35 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     return arguments
 
 
-def parse_integers(text: str, flag: str, *, least: int = 1) -> list[int]:
+def parse_integers(text: str, flag: str, *, minimum: int = 1) -> list[int]:
     """Parse whole numbers separated by commas, such as 256,1024.
 
     Args:
         text: The text.
         flag: The flag, for messages.
-        least: The smallest allowed number.
+        minimum: The smallest allowed number.
 
     Returns:
         The numbers.
 
     Raises:
-        UserError: If an entry is not a whole number from `least` to 2^31 - 1.
+        UserError: If an entry is not a whole number from `minimum` to 2^31 - 1.
     """
     words = text.split(",")
     # int() refuses text of thousands of digits.
-    if not all(word.isdecimal() and len(word) < 20 and least <= int(word) < 2**31 for word in words):
-        raise UserError(f"{flag}={text} must be whole numbers from {least} to {2**31 - 1}, joined by commas: 256,1024")
+    if not all(word.isdecimal() and len(word) < 20 and minimum <= int(word) < 2**31 for word in words):
+        raise UserError(
+            f"{flag}={text} must be whole numbers from {minimum} to {2**31 - 1}, joined by commas: 256,1024"
+        )
     return list(map(int, words))
 
 
 def help_text(command: Command) -> str:
     """Return the text of --help: usage, description, flags and an example."""
-    return _parser(command).format_help()
+    return _build_parser(command).format_help()
 
 
-def _joined(command: Command, words: Sequence[str]) -> tuple[str, ...]:
+def _join_flag_values(command: Command, words: Sequence[str]) -> tuple[str, ...]:
     joined: list[str] = []
     values = {f"--{flag.name}" for flag in _all_flags(command) if flag.value_type is not bool}
     for word in words:
@@ -112,7 +118,7 @@ def _refuse_repeated_flags(command: Command, words: Sequence[str]) -> None:
     names = {f"--{flag.name}": flag.name for flag in _all_flags(command)}
     names |= {f"--no_{flag.name}": flag.name for flag in command.flags if flag.value_type is bool}
     first_words: dict[str, str] = {}
-    for word in _joined(command, words):
+    for word in _join_flag_values(command, words):
         name = names.get(word.partition("=")[0])
         if name in first_words:
             raise UserError(f"{first_words[name]} and {word} set the same flag: leave one of them out")
@@ -155,10 +161,10 @@ def _all_flags(command: Command) -> tuple[Flag, ...]:
     return ((_CONFIG,) if command.takes_config else ()) + command.flags
 
 
-def _parser(command: Command) -> _Parser:
+def _build_parser(command: Command) -> _Parser:
     parser = _Parser(
         prog=command.call,
-        usage=command.call.replace("%", "%%") + " " + " ".join(_usage(command)),
+        usage=command.call.replace("%", "%%") + " " + " ".join(_usage_words(command)),
         description=textwrap.fill(" ".join(command.description.split()), 100),
         epilog=f"example:\n  {command.example_call}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -188,40 +194,40 @@ def _metavar(flag: Flag) -> str:
     return {str: "VALUE", int: "INTEGER", float: "NUMBER"}[flag.value_type]
 
 
-def _usage(command: Command) -> Iterator[str]:
+def _usage_words(command: Command) -> Iterator[str]:
     """Yield the flags as typed: optional ones in brackets, alternatives in parentheses."""
     flags = _all_flags(command)
     for flag in flags:
-        instead = [other for other in flags if flag.name in other.makes_optional]
-        if flag.required and instead:
-            yield f"({' | '.join(map(_typed, [flag, *instead]))})"
+        alternatives = [alternative for alternative in flags if flag.name in alternative.makes_optional]
+        if flag.required and alternatives:
+            yield f"({' | '.join(map(_format_flag, [flag, *alternatives]))})"
         elif not flag.makes_optional:
-            yield _typed(flag) if flag.required else f"[{_typed(flag)}]"
+            yield _format_flag(flag) if flag.required else f"[{_format_flag(flag)}]"
 
 
-def _typed(flag: Flag) -> str:
+def _format_flag(flag: Flag) -> str:
     return f"--{flag.name}" if flag.value_type is bool else f"--{flag.name}={_metavar(flag)}"
 
 
-def _unknown(command: Command, rest: Sequence[str], given: argparse.Namespace) -> str:
+def _describe_unknown_flag(command: Command, unknown_words: Sequence[str], flag_values: argparse.Namespace) -> str:
     """Return the message for the first word that the parser did not know."""
     flags = [f"--{flag.name}" for flag in _all_flags(command)] + ["--help"]
-    word = rest[0]
+    word = unknown_words[0]
     name = word.split("=", 1)[0]
     if not word.startswith("-"):
         return f"unexpected argument {word!r}: values belong to flags, as {flags[0]}={word}"
     if re.match(r"--?config\b", word):
         return f"unknown flag {name}: {command.name} takes no config, the run directory holds the run's own"
     if command.takes_config and not close_matches(name, flags, cutoff=0.8):
-        for key in _keys(given.config, given.workdir if command.resumes else None):
+        for key in _config_keys(flag_values.config, flag_values.workdir if command.resumes else None):
             if name.lstrip("-") in (key, key.rpartition(".")[2]):
                 # A separate value is the next word.
-                value = word.partition("=")[2] or next((word for word in rest[1:] if word[0] != "-"), "VALUE")
+                value = word.partition("=")[2] or next((word for word in unknown_words[1:] if word[0] != "-"), "VALUE")
                 return f"unknown flag {name}: a key of the config is set as --config.{key}={value}"
     return f"unknown flag {name}: {suggest_nearest(name, flags)}"
 
 
-def _keys(config_file: str | None, workdir: str | None) -> list[str]:
+def _config_keys(config_file: str | None, workdir: str | None) -> list[str]:
     """Return the config keys of a file or of a recorded run; none if neither can be read."""
     from transformer.overrides import value_keys
     from transformer.training.config import config_schema

@@ -77,12 +77,12 @@ def main(arguments: Arguments) -> None:
     view = evaluation_view(components.model, state, experiment.eval_parameters)
     # An empty line has no answer; a text that was given as one has what the task makes of it.
     by_line = arguments.text is None and arguments.prompt_file is None
-    asked = [text for text in texts if text.strip() or not by_line]
-    if not asked:
+    prompts = [text for text in texts if text.strip() or not by_line]
+    if not prompts:
         print("\n" * len(texts), end="")
         return
     request = PredictionRequest(
-        asked,
+        prompts,
         arguments.target_language,
         {name: value for name, value in decoding.items() if value is not None},
     )
@@ -91,10 +91,10 @@ def main(arguments: Arguments) -> None:
     for line in arrange_answers_by_line(texts, answers.lines) if by_line else answers.lines:
         print(line)
     if arguments.maps and components.model.sites:
-        folder = _new_folder(workdir / "generated")
-        looked = (components.model.sites, answers.labels, answers.capture_maps)
+        folder = _create_numbered_folder(workdir / "generated")
+        sites_and_maps = (components.model.sites, answers.labels, answers.capture_maps)
         store, _ = store_single_text(
-            folder / "maps", *looked, experiment.maps, config_hash(experiment), int(state.step)
+            folder / "maps", *sites_and_maps, experiment.maps, config_hash(experiment), int(state.step)
         )
         config, parameters = experiment.to_config(), count_parameters(state.variables.params)
         page = write_page(folder / "report.html", render_single_text(store, experiment.run.name, config, parameters))
@@ -112,9 +112,9 @@ def arrange_answers_by_line(texts: Sequence[str], answers: Sequence[str]) -> lis
         The same number of lines for each input line: its answers, in which a line end is written as "\n" and a carriage
         return as "\r", or empty lines.
     """
-    asked = sum(bool(text.strip()) for text in texts)
-    several, following = len(answers) // asked, iter(answers)
-    lines = [next(following) if text.strip() else "" for text in texts for _ in range(several)]
+    num_prompts = sum(bool(text.strip()) for text in texts)
+    answers_per_prompt, following = len(answers) // num_prompts, iter(answers)
+    lines = [next(following) if text.strip() else "" for text in texts for _ in range(answers_per_prompt)]
     return [line.replace("\n", r"\n").replace("\r", r"\r") for line in lines]
 
 
@@ -137,20 +137,22 @@ def read_texts(arguments: Arguments) -> list[str]:
         from transformer.data.line_splitting import split_lines
 
         # Not as text: what a C locale cannot decode it passes on as surrogates, which no tokenizer takes.
-        lines = split_lines(_read("standard input", sys.stdin.buffer.read))
+        lines = split_lines(_read_utf8("standard input", sys.stdin.buffer.read))
         if not lines:
             raise UserError("standard input is empty: write one text per line, or pass --text=''")
         return lines
     if arguments.text is not None:
         raise UserError("--text and --prompt_file both give the text: pass only one of them")
     name = f"--prompt_file={arguments.prompt_file}"
-    text = _read(name, Path(arguments.prompt_file).expanduser().read_bytes).replace("\r\n", "\n").removesuffix("\n")
+    text = (
+        _read_utf8(name, Path(arguments.prompt_file).expanduser().read_bytes).replace("\r\n", "\n").removesuffix("\n")
+    )
     if not text.strip():
         raise UserError(f"{name} is empty: write a text into it, or pass --text=''")
     return [text]
 
 
-def _read(name: str, read: Callable[[], bytes]) -> str:
+def _read_utf8(name: str, read: Callable[[], bytes]) -> str:
     """Read UTF-8 text; a UserError names its source `name`."""
     try:
         return read().decode("utf-8-sig")
@@ -160,7 +162,7 @@ def _read(name: str, read: Callable[[], bytes]) -> str:
         raise UserError(f"{name} is not UTF-8: {error}; convert it, for example with iconv -t UTF-8") from error
 
 
-def _new_folder(parent: Path) -> Path:
+def _create_numbered_folder(parent: Path) -> Path:
     """Create the next numbered folder, so that earlier results stay."""
     number = 1
     while (parent / f"{number:04d}").exists():

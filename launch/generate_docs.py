@@ -131,7 +131,7 @@ def topic_page(topic: str, readmes: Mapping[str, Readme]) -> str:
     sections = [
         f"## {readme.title}\n\n"
         f"Project: [experiments/{readme.project}](../../experiments/{readme.project}/README.md)\n\n"
-        f"{_with_links_from(readme.results, readme.project, 'docs/results')}\n"
+        f"{_rewrite_links(readme.results, readme.project, 'docs/results')}\n"
         for readme in (readmes[project] for project in projects)
     ]
     return "\n".join([_TOPIC.format(title=title), *sections])
@@ -155,7 +155,7 @@ def projects_page(readmes: Mapping[str, Readme]) -> str:
     for title, projects in TOPICS.values():
         items = []
         for readme in (readmes[project] for project in projects):
-            summary = _with_links_from(readme.summary, readme.project, "docs")
+            summary = _rewrite_links(readme.summary, readme.project, "docs")
             sentence = _SENTENCE.match(summary)
             first = sentence[0] if sentence else summary
             items.append(f"- [{readme.title}](../experiments/{readme.project}/README.md): {first}\n")
@@ -163,14 +163,14 @@ def projects_page(readmes: Mapping[str, Readme]) -> str:
     return "\n".join(sections)
 
 
-def _with_links_from(text: str, project: str, folder: str) -> str:
+def _rewrite_links(text: str, project: str, folder: str) -> str:
     """Rewrite the relative links of a project's README for a page in `folder`."""
 
-    def moved(link: re.Match[str]) -> str:
+    def relocate_link(link: re.Match[str]) -> str:
         path = posixpath.join("experiments", project, link[1])
         return f"]({posixpath.relpath(path, folder)})"
 
-    return _LINK.sub(moved, text)
+    return _LINK.sub(relocate_link, text)
 
 
 def main(arguments: Arguments) -> None:

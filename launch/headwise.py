@@ -74,7 +74,7 @@ def run_command(words: Sequence[str]) -> int:
             print(headwise_version())
             return 0
         if name not in COMMANDS:
-            print(f"error: {to_one_line(_mistake(words))}", file=sys.stderr)
+            print(f"error: {to_one_line(_describe_mistake(words))}", file=sys.stderr)
             return 2
     _import_from_working_directory()
     module = COMMANDS[name]
@@ -94,12 +94,12 @@ def help_text() -> str:
     )
 
 
-def _mistake(words: Sequence[str]) -> str:
+def _describe_mistake(words: Sequence[str]) -> str:
     if not words:
         return "headwise needs a command, as headwise train --config=FILE --workdir=DIR; headwise --help lists them all"
-    name, *rest = words
+    name, *following_words = words
     if name.startswith("-"):
-        first = next((word for word in rest if word in COMMANDS), None)
+        first = next((word for word in following_words if word in COMMANDS), None)
         if first is not None:
             ordered = [first, *(word for word in words if word != first)]
             return f"{name} stands before the command: write headwise {shlex.join(ordered)}"

@@ -55,7 +55,7 @@ TEXT_FLAGS, RUN_FLAGS = (
 def main(arguments: Arguments) -> None:
     """Write the page and print its path, or serve it."""
     budget = parse_size(arguments.max_page_size)
-    _check(arguments)
+    _check_flags(arguments)
     if arguments.text is not None:
         _write_text_page(arguments, budget)
         return
@@ -64,7 +64,7 @@ def main(arguments: Arguments) -> None:
     from transformer.runs.run_directory import RunDirectory
 
     run = RunDirectory.open(arguments.workdir)
-    directory, other_run = run.path, _other_run(arguments.compare_to, run.path)
+    directory, other_run = run.path, _parse_compared_run(arguments.compare_to, run.path)
     if arguments.serve:
         report_server.serve(
             directory,
@@ -83,7 +83,7 @@ def main(arguments: Arguments) -> None:
     print(f"Open this page in a browser: {page.resolve()}")
 
 
-def _check(arguments: Arguments) -> None:
+def _check_flags(arguments: Arguments) -> None:
     """Raise UserError if flags do not go together."""
     source = arguments.from_pretrained
     if source is not None and arguments.workdir is not None:
@@ -108,17 +108,17 @@ def _write_text_page(arguments: Arguments, budget: int) -> None:
     model = load(source, step=arguments.step, trust=arguments.trusted)
     for note in model.notes:
         print(note, file=sys.stderr)
-    page = _new_page(folder, model.name) if arguments.output is None else parse_path(arguments.output)
-    asked = {
+    page = _choose_page_path(folder, model.name) if arguments.output is None else parse_path(arguments.output)
+    options = {
         "language": arguments.target_language,
         "page": page,
         "budget": budget,
         "query_key_vectors": arguments.query_key_vectors,
     }
-    model.show_attention(arguments.text, arguments.target_text, **asked)
+    model.show_attention(arguments.text, arguments.target_text, **options)
 
 
-def _new_page(folder: Path, name: str) -> Path:
+def _choose_page_path(folder: Path, name: str) -> Path:
     """Return the next free file name, so that earlier pages stay; the name of an untrusted run is sanitized."""
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^\w-]+", "_", name)[:80]
@@ -141,18 +141,18 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
-def _other_run(other_run: str | None, directory: Path) -> Path | None:
+def _parse_compared_run(other_run: str | None, directory: Path) -> Path | None:
     if other_run is None:
         return None
     from transformer.runs.run_directory import RunDirectory
     from transformer.storage.paths import parse_path
 
-    other = parse_path(other_run)
-    if not RunDirectory(other).is_run():
+    compared_run = parse_path(other_run)
+    if not RunDirectory(compared_run).is_run():
         raise UserError(f"--compare_to={other_run} is not a run directory: it has no config.json")
-    if other.resolve() == directory.resolve():
+    if compared_run.resolve() == directory.resolve():
         raise UserError(f"--compare_to={other_run} is --workdir itself: pass another run")
-    return other
+    return compared_run
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ COLUMNS = (
     "citation",
 )
 COST_FLAGS = ("training_tokens", "flops_per_second", "dollars_per_device_hour")
-LEFT = ("name", "family", "citation")
+LEFT_ALIGNED = ("name", "family", "citation")
 FLOPS_NOTE = (
     "FLOPs/token: training, 3 x the forward FLOPs that one more row of the context adds, divided by its length: 6 for "
     "every weight of the token, and 12 L H D T for attention over T positions. The whole query-key matrix is counted, "
@@ -72,10 +72,10 @@ def main(arguments: Arguments) -> None:
         value = getattr(arguments, name)
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"--{name}={value} must be above 0 and finite")
-    asked = [name for name in (*COST_FLAGS, "published_trainings") if getattr(arguments, name)]
+    cost_flags = [name for name in (*COST_FLAGS, "published_trainings") if getattr(arguments, name)]
     if arguments.workdir is not None:
-        if asked:
-            raise UserError(f"--{asked[0]} is about published models: omit --workdir")
+        if cost_flags:
+            raise UserError(f"--{cost_flags[0]} is about published models: omit --workdir")
         if arguments.name is not None:
             raise UserError(
                 f"--name={arguments.name} names a published model, and --workdir a run: pass only one of them"
@@ -111,23 +111,23 @@ def main(arguments: Arguments) -> None:
     if arguments.name is not None:
         lookup_by_name(arguments.name, published_sizes(), "--name")
     entries = [size_entry(name) for name in ([arguments.name] if arguments.name is not None else published_sizes())]
-    if asked:
+    if cost_flags:
         costs = [
             training_cost_entry(
-                each, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour
+                entry, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour
             )
-            for each in entries
+            for entry in entries
         ]
-        known = [each for each in costs if each["tokens"] is not None]
-        if not known:
+        estimates = [entry for entry in costs if entry["tokens"] is not None]
+        if not estimates:
             raise UserError("the number of training tokens is not published: pass --training_tokens")
-        print(json.dumps(known, indent=2) if arguments.json else format_columns(known))
+        print(json.dumps(estimates, indent=2) if arguments.json else format_columns(estimates))
         return
     print(json.dumps(entries, indent=2) if arguments.json else format_size_table(entries))
 
 
 def training_cost_entry(
-    each: dict[str, Any],
+    size: dict[str, Any],
     tokens: float | None,
     flops_per_second: float | None,
     dollars_per_device_hour: float | None,
@@ -135,7 +135,7 @@ def training_cost_entry(
     """Return the estimated cost of training a model size, with its published FLOPs.
 
     Args:
-        each: The model size, as `size_entry` returns it.
+        size: The model size, as `size_entry` returns it.
         tokens: The number of training tokens, by default as published.
         flops_per_second: The FLOPs per second that one device sustains, for device-days.
         dollars_per_device_hour: The price of a device-hour, for dollars.
@@ -145,23 +145,23 @@ def training_cost_entry(
     """
     from transformer.costs.training_cost import estimate_training_cost
 
-    tokens = each["training_tokens"] if tokens is None else tokens
-    entry = {"name": each["name"], "parameters": each["parameters"], "tokens": tokens}
+    tokens = size["training_tokens"] if tokens is None else tokens
+    entry = {"name": size["name"], "parameters": size["parameters"], "tokens": tokens}
     if tokens is None:
         return entry
-    found = estimate_training_cost(
-        each["parameters"],
+    cost = estimate_training_cost(
+        size["parameters"],
         tokens,
-        each["flops_per_token"],
+        size["flops_per_token"],
         flops_per_second=flops_per_second,
         dollars_per_device_hour=dollars_per_device_hour,
     )
     return entry | {
-        "6 N D": found.approximate_flops,
-        "counted": found.counted_flops,
-        "published": each["training_flops"],
-        "device-days": found.device_days,
-        "dollars": found.dollars,
+        "6 N D": cost.approximate_flops,
+        "counted": cost.counted_flops,
+        "published": size["training_flops"],
+        "device-days": cost.device_days,
+        "dollars": cost.dollars,
     }
 
 
@@ -171,45 +171,49 @@ def published_training_entries(dollars_per_device_hour: float) -> list[dict[str,
 
     return [
         {
-            "name": each.name,
-            "BLEU": each.bleu,
-            "devices": each.num_devices,
-            "device": each.device_name,
-            "hours": each.hours,
-            "FLOPs": each.estimated_flops,
-            "published FLOPs": each.published_flops,
-            "dollars": each.estimate_dollars(dollars_per_device_hour),
-            "source": each.source,
+            "name": training.name,
+            "BLEU": training.bleu,
+            "devices": training.num_devices,
+            "device": training.device_name,
+            "hours": training.hours,
+            "FLOPs": training.estimated_flops,
+            "published FLOPs": training.published_flops,
+            "dollars": training.estimate_dollars(dollars_per_device_hour),
+            "source": training.source,
         }
-        for each in PUBLISHED_TRAININGS
+        for training in PUBLISHED_TRAININGS
     ]
 
 
 def format_columns(entries: list[dict[str, Any]]) -> str:
     """Format entries with the same keys as aligned columns: text to the left, numbers to the right."""
-    left = {name for each in entries for name, value in each.items() if isinstance(value, str)}
+    text_columns = {name for entry in entries for name, value in entry.items() if isinstance(value, str)}
     heading = dict(zip(entries[0], entries[0], strict=True))
-    return align_columns([heading, *({name: _shown(value) for name, value in each.items()} for each in entries)], left)
+    return align_columns(
+        [heading, *({name: _format_value(value) for name, value in entry.items()} for entry in entries)], text_columns
+    )
 
 
-def align_columns(rows: list[dict[str, str]], left: Collection[str]) -> str:
+def align_columns(rows: list[dict[str, str]], left_aligned: Collection[str]) -> str:
     """Align the columns of a table.
 
     Args:
         rows: The rows, each with the same columns by name.
-        left: The names of the columns that are aligned to the left; others are to the right.
+        left_aligned: The names of the columns that are aligned to the left; others are to the right.
 
     Returns:
         The rows as lines of text.
     """
     widths = {name: max(len(row[name]) for row in rows) for name in rows[0]}
     return "\n".join(
-        "  ".join(f"{row[name]:{'<' if name in left else '>'}{width}}" for name, width in widths.items()).rstrip()
+        "  ".join(
+            f"{row[name]:{'<' if name in left_aligned else '>'}{width}}" for name, width in widths.items()
+        ).rstrip()
         for row in rows
     )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a number: integers with thousands separators, large ones in scientific notation."""
     if isinstance(value, str):
         return value
@@ -252,12 +256,12 @@ def size_entry(name: str) -> dict[str, Any]:
 
 def format_size_table(entries: list[dict[str, Any]]) -> str:
     """Return the entries as aligned columns, with their notes below."""
-    lines = [align_columns([dict(zip(COLUMNS, COLUMNS, strict=True)), *map(_row, entries)], LEFT)]
+    lines = [align_columns([dict(zip(COLUMNS, COLUMNS, strict=True)), *map(_format_row, entries)], LEFT_ALIGNED)]
     lines += ["", *textwrap.wrap(FLOPS_NOTE, 116)]
     names_of_note: dict[str, list[str]] = {}
-    for each in entries:
-        for note in each["notes"]:
-            names_of_note.setdefault(note, []).append(each["name"])
+    for entry in entries:
+        for note in entry["notes"]:
+            names_of_note.setdefault(note, []).append(entry["name"])
     for note, names in names_of_note.items():
         lines += textwrap.wrap(f"{', '.join(names)}: {note}.", 116, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
@@ -297,30 +301,30 @@ def format_run_sizes(sizes: "TrainedModelSize") -> str:
     return "\n".join([*lines, f"FLOPs of a training step: {computed}"])
 
 
-def _row(each: dict[str, Any]) -> dict[str, str]:
-    parameters, published = each["parameters"], each["published_parameters"]
-    sides = [str(each["values"][key]) for key in ("encoder_layers", "decoder_layers") if key in each["values"]]
+def _format_row(entry: dict[str, Any]) -> dict[str, str]:
+    parameters, published = entry["parameters"], entry["published_parameters"]
+    sides = [str(entry["values"][key]) for key in ("encoder_layers", "decoder_layers") if key in entry["values"]]
     return {
-        "name": each["name"],
-        "family": each["family"],
-        "layers": "+".join(sides) or str(each["layers"]),
-        "width": str(each["width"]),
-        "heads": str(each["heads"]),
+        "name": entry["name"],
+        "family": entry["family"],
+        "layers": "+".join(sides) or str(entry["layers"]),
+        "width": str(entry["width"]),
+        "heads": str(entry["heads"]),
         "parameters": f"{parameters:,}",
-        "published": "-" if published is None else _rounded(published),
+        "published": "-" if published is None else _format_count(published),
         "off": "-" if published is None else f"{100 * (parameters / published - 1):+.1f}%",
-        "FLOPs/token": _scientific(each["flops_per_token"]),
-        "training FLOPs": _scientific(each["training_flops"]),
-        "citation": each["citation"],
+        "FLOPs/token": _format_scientific(entry["flops_per_token"]),
+        "training FLOPs": _format_scientific(entry["training_flops"]),
+        "citation": entry["citation"],
     }
 
 
-def _rounded(count: float) -> str:
+def _format_count(count: float) -> str:
     """Format a count as papers do: 1542M, but 1.3B."""
     return f"{count / 1e6:g}M" if count < 1e9 or count % 1e8 else f"{count / 1e9:g}B"
 
 
-def _scientific(number: float | None) -> str:
+def _format_scientific(number: float | None) -> str:
     return "-" if number is None else f"{number:.2e}"
 
 

@@ -18,7 +18,7 @@ TPUS = ("dev/accel*", "dev/vfio/[0-9]*")
 NVIDIA_GPUS = ("dev/nvidia[0-9]*", "dev/dxg")
 ACCELERATORS = (*TPUS, *NVIDIA_GPUS, "dev/kfd")
 # Set beside JAX_PLATFORMS where this project chose it and not the user.
-_CHOSEN = "HEADWISE_CHOSE_PLATFORM"
+_CHOSEN_PLATFORM = "HEADWISE_CHOSE_PLATFORM"
 
 
 def choose_platform(environment: MutableMapping[str, str] = os.environ, files: Path = Path("/")) -> None:
@@ -33,7 +33,7 @@ def choose_platform(environment: MutableMapping[str, str] = os.environ, files: P
     if environment.get("JAX_PLATFORMS"):
         return
     if not has_device(ACCELERATORS, files):
-        environment["JAX_PLATFORMS"] = environment[_CHOSEN] = "cpu"
+        environment["JAX_PLATFORMS"] = environment[_CHOSEN_PLATFORM] = "cpu"
 
 
 def has_device(patterns: Sequence[str], files: Path = Path("/")) -> bool:
@@ -43,9 +43,13 @@ def has_device(patterns: Sequence[str], files: Path = Path("/")) -> bool:
 
 def without_chosen_platform(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment without the platform that `choose_platform` set, which is wrong for other machines."""
-    chosen = environment.get(_CHOSEN)
-    own = {_CHOSEN} if chosen is None or environment.get("JAX_PLATFORMS") != chosen else {_CHOSEN, "JAX_PLATFORMS"}
-    return {name: value for name, value in environment.items() if name not in own}
+    chosen_platform = environment.get(_CHOSEN_PLATFORM)
+    removed_variables = (
+        {_CHOSEN_PLATFORM}
+        if chosen_platform is None or environment.get("JAX_PLATFORMS") != chosen_platform
+        else {_CHOSEN_PLATFORM, "JAX_PLATFORMS"}
+    )
+    return {name: value for name, value in environment.items() if name not in removed_variables}
 
 
 def add_compiler_flags(config: Mapping[str, Any], environment: MutableMapping[str, str] = os.environ) -> None:
@@ -87,10 +91,10 @@ def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
     logging.set_verbosity(logging.ERROR)
     # logging.basicConfig, called by some library, leaves a root logger with a handler alone.
     stdlib_logging.getLogger().addHandler(stdlib_logging.NullHandler())
-    sys.unraisablehook = _except_of_closed_loops
+    sys.unraisablehook = _report_unless_loop_closed
 
 
-def _except_of_closed_loops(raised: "sys.UnraisableHookArgs") -> None:
+def _report_unless_loop_closed(raised: "sys.UnraisableHookArgs") -> None:
     """Report an error of a library's thread, unless TensorStore finds the event loop of a failed save closed.
 
     It would say so of every write; why the save failed is raised where the save is awaited.
@@ -108,12 +112,12 @@ def exit_process(code: int) -> NoReturn:
     from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 
     jax: Any = sys.modules.get("jax")
-    several = jax is not None and jax.distributed.is_initialized()
-    if several and code in (0, EXIT_CODE_RESTARTABLE):
+    is_distributed = jax is not None and jax.distributed.is_initialized()
+    if is_distributed and code in (0, EXIT_CODE_RESTARTABLE):
         # An error of another process is that process's.
         with contextlib.suppress(RuntimeError):
             jax.distributed.shutdown()
-    elif several and jax.process_index() == 0:
+    elif is_distributed and jax.process_index() == 0:
         # The others end with the first process: first let those that fail too report it.
         time.sleep(1)
     trackers = sys.modules.get("transformer.training.writers.trackers")

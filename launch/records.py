@@ -69,8 +69,10 @@ class RecordedRun(NamedTuple):
     def lines(self) -> list[dict[str, Any]]:
         """Return its lines of a file of curves, without the values that select them."""
         lines = [json.loads(line) for line in self.file.read_text(encoding="utf-8").split("\n") if line]
-        own = [line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())]
-        return [{name: value for name, value in line.items() if name not in self.selected} for line in own]
+        matching_lines = [
+            line for line in lines if all(str(line.get(name)) == value for name, value in self.selected.items())
+        ]
+        return [{name: value for name, value in line.items() if name not in self.selected} for line in matching_lines]
 
 
 class Record(NamedTuple):
@@ -106,11 +108,11 @@ def find_record(root: Path, name: str) -> Record:
         UserError: If there is none.
     """
     pages = list_records(root)
-    by_path = {page.resolve(): known for known, page in pages.items()}
-    known = name if name in pages else by_path.get(Path(name).resolve(), "")
-    if not known:
+    by_path = {page.resolve(): record_name for record_name, page in pages.items()}
+    record_name = name if name in pages else by_path.get(Path(name).resolve(), "")
+    if not record_name:
         raise UserError(f"--name={name} is no record: {suggest_nearest(name, pages)}")
-    return read_record(known, pages[known])
+    return read_record(record_name, pages[record_name])
 
 
 def read_record(name: str, page: Path) -> Record:
@@ -121,16 +123,20 @@ def read_record(name: str, page: Path) -> Record:
         page: Its page.
     """
     text = page.read_text(encoding="utf-8")
-    section = found[1] if (found := _SECTION.search(text)) else ""
+    section = match[1] if (match := _SECTION.search(text)) else ""
     runs = []
     for number, (command, words, file, selected) in enumerate(_COMMAND.findall(section), start=1):
-        own = tuple(word for word in shlex.split(words) if not word.startswith("--workdir="))
+        command_words = tuple(word for word in shlex.split(words) if not word.startswith("--workdir="))
         pairs = (word.partition("=") for word in selected.split())
-        runs.append(RecordedRun(number, command, own, page.parent / file, {key: value for key, _, value in pairs}))
+        runs.append(
+            RecordedRun(number, command, command_words, page.parent / file, {key: value for key, _, value in pairs})
+        )
     note = " ".join(re.sub(r"```.*?```", "", section, flags=re.DOTALL).split())
     jax = _JAX.search(text)
     versions = {"jax": jax[1]} if jax else {}
-    return Record(name, tuple(runs), note, Provenance(_fact(text, "Commit"), _fact(text, "Hardware"), versions))
+    return Record(
+        name, tuple(runs), note, Provenance(_find_facts(text, "Commit"), _find_facts(text, "Hardware"), versions)
+    )
 
 
 def names_processor_family(record: Record) -> bool:
@@ -145,29 +151,31 @@ def provenance_of_study(study: Mapping[str, Any], otherwise: Provenance) -> Prov
         study: Its content.
         otherwise: What is known where the file has no facts.
     """
-    about = study.get("about", {})
+    study_facts = study.get("about", {})
     return Provenance(
-        about.get("commit") or otherwise.commit,
-        about.get("hardware") or otherwise.hardware,
-        {name: version for name, version in about.get("versions", {}).items() if version} or otherwise.versions,
+        study_facts.get("commit") or otherwise.commit,
+        study_facts.get("hardware") or otherwise.hardware,
+        {name: version for name, version in study_facts.get("versions", {}).items() if version} or otherwise.versions,
     )
 
 
-def compare_provenance(record: Provenance, here: Provenance) -> list[str]:
+def compare_provenance(record: Provenance, current: Provenance) -> list[str]:
     """Say where two provenances differ, one line each: commits, processors, and the versions of `PACKAGES`."""
-    named = [name for name in PACKAGES if record.versions.get(name)]
-    other = [name for name in named if here.versions.get(name) != record.versions[name]]
-    told = "; ".join(f"{name} {record.versions[name]}, here {here.versions.get(name, 'unknown')}" for name in other)
-    unnamed = ", ".join(name for name in PACKAGES if name not in named)
-    silent = f"; the record does not name {unnamed}" if unnamed else ""
+    recorded_packages = [name for name in PACKAGES if record.versions.get(name)]
+    differing = [name for name in recorded_packages if current.versions.get(name) != record.versions[name]]
+    differences = "; ".join(
+        f"{name} {record.versions[name]}, here {current.versions.get(name, 'unknown')}" for name in differing
+    )
+    unnamed = ", ".join(name for name in PACKAGES if name not in recorded_packages)
+    unnamed_note = f"; the record does not name {unnamed}" if unnamed else ""
     return [
-        f"commit: {record.commit or 'unknown'}; here {here.commit or 'unknown'}",
-        f"processor: {record.hardware or 'unknown'}; here {here.hardware or 'unknown'}",
-        f"versions: {told or 'as in the record'}{silent}",
+        f"commit: {record.commit or 'unknown'}; here {current.commit or 'unknown'}",
+        f"processor: {record.hardware or 'unknown'}; here {current.hardware or 'unknown'}",
+        f"versions: {differences or 'as in the record'}{unnamed_note}",
     ]
 
 
-def _fact(text: str, name: str) -> str:
+def _find_facts(text: str, name: str) -> str:
     """Return the facts with a name, such as "Commit: 1234567", of a page."""
-    found = re.findall(_FACT.pattern.format(name), text, re.MULTILINE | re.DOTALL)
-    return " | ".join(dict.fromkeys(" ".join(each.split()) for each in found))
+    facts = re.findall(_FACT.pattern.format(name), text, re.MULTILINE | re.DOTALL)
+    return " | ".join(dict.fromkeys(" ".join(fact.split()) for fact in facts))

@@ -71,9 +71,9 @@ def main(arguments: Arguments) -> None:
     if arguments.only is not None:
         _check_only(arguments, record, selected)
     if arguments.trained is None:
-        for each in selected:
-            _check_needs(arguments, root, record, each)
-        directories = [_train(arguments, root, record, each) for each in selected]
+        for recorded_run in selected:
+            _check_requirements(arguments, root, record, recorded_run)
+        directories = [_train_run(arguments, root, record, recorded_run) for recorded_run in selected]
     else:
         if len(selected) > 1:
             raise UserError(
@@ -83,12 +83,12 @@ def main(arguments: Arguments) -> None:
         for name in ("workdir", "data_dir"):
             if getattr(arguments, name) is not None:
                 raise UserError(f"--{name} has no effect on --trained, which trains nothing: omit one of them")
-        _check_is_of_record(root, record, selected[0], Path(arguments.trained))
+        _check_matches_record(root, record, selected[0], Path(arguments.trained))
         directories = [Path(arguments.trained)]
     failed = [
-        each
-        for each, path in zip(selected, directories, strict=True)
-        if not _print_comparison(record, each, path, arguments.only)
+        recorded_run
+        for recorded_run, path in zip(selected, directories, strict=True)
+        if not _print_comparison(record, recorded_run, path, arguments.only)
     ]
     if failed:
         raise RunFailed(f"{len(failed)} of {len(selected)} runs are neither equal to the record nor within its spread")
@@ -101,7 +101,7 @@ def format_records(records: Sequence[Record]) -> str:
     for record in records:
         count = len(record.runs)
         plural = "s" if count > 1 else ""
-        data = ", needs --data_dir" if any(_needs_data(each) for each in record.runs) else ""
+        data = ", needs --data_dir" if any(_needs_data(recorded_run) for recorded_run in record.runs) else ""
         facts = f"{count} command{plural}{data}" if count else "no command"
         note = f". {record.note}" if record.note else ""
         lines.append(f"{record.name:{width}}  {facts}{note}")
@@ -116,13 +116,13 @@ def select_runs(record: Record, numbers: str | None) -> list[RecordedRun]:
     """
     if numbers is None:
         return list(record.runs)
-    by_number = {str(each.number): each for each in record.runs}
+    by_number = {str(recorded_run.number): recorded_run for recorded_run in record.runs}
     words = list(dict.fromkeys(word.strip() for word in numbers.split(",")))
     for word in words:
         if word not in by_number:
             raise UserError(
                 f"--runs={numbers}: {record.name} has no run {word!r}: its runs are "
-                + "; ".join(f"{each.number} ({each.label})" for each in record.runs)
+                + "; ".join(f"{recorded_run.number} ({recorded_run.label})" for recorded_run in record.runs)
             )
     return [by_number[word] for word in words]
 
@@ -132,33 +132,35 @@ def _check_only(arguments: Arguments, record: Record, selected: Sequence[Recorde
     from transformer.storage.json_reading import read_json_object
     from transformer.studies.reproduction import select_study_runs
 
-    for each in selected:
-        if each.command != "ablate":
+    for recorded_run in selected:
+        if recorded_run.command != "ablate":
             raise UserError(
-                f"--only selects runs of a study, and run {each.number} of {record.name} is a single run: omit it, or "
-                "name a study by --runs"
+                f"--only selects runs of a study, and run {recorded_run.number} of {record.name} is a single run: "
+                "omit it, or name a study by --runs"
             )
-        select_study_runs(read_json_object(each.file), arguments.only)
+        select_study_runs(read_json_object(recorded_run.file), arguments.only)
 
 
-def _needs_data(each: RecordedRun) -> bool:
-    return any(word.startswith("--data_dir=") for word in each.words)
+def _needs_data(recorded_run: RecordedRun) -> bool:
+    return any(word.startswith("--data_dir=") for word in recorded_run.words)
 
 
-def _check_needs(arguments: Arguments, root: Path, record: Record, each: RecordedRun) -> None:
+def _check_requirements(arguments: Arguments, root: Path, record: Record, recorded_run: RecordedRun) -> None:
     """Check that a run's data is given, and that the run it starts from exists."""
-    if _needs_data(each) and arguments.data_dir is None:
-        raise UserError(f"run {each.number} of {record.name} needs data: add --data_dir=DIR; the record says which")
-    for word in each.words:
+    if _needs_data(recorded_run) and arguments.data_dir is None:
+        raise UserError(
+            f"run {recorded_run.number} of {record.name} needs data: add --data_dir=DIR; the record says which"
+        )
+    for word in recorded_run.words:
         start = word.removeprefix(_RUN_OF_CONFIG)
         if start != word and not (root / start).is_dir():
             raise UserError(
-                f"run {each.number} of {record.name} begins with the run {start} of the checkout, which is not there: "
-                "train it first; the record says how"
+                f"run {recorded_run.number} of {record.name} begins with the run {start} of the checkout, which is not "
+                "there: train it first; the record says how"
             )
 
 
-def _check_is_of_record(root: Path, record: Record, each: RecordedRun, path: Path) -> None:
+def _check_matches_record(root: Path, record: Record, recorded_run: RecordedRun, path: Path) -> None:
     """Check that a finished run or study has the config of the record's command.
 
     Raises:
@@ -172,21 +174,21 @@ def _check_is_of_record(root: Path, record: Record, each: RecordedRun, path: Pat
     from transformer.studies.sweeps.trials import to_json_values
     from transformer.training.config import apply_text_overrides, changeable_keys, resolve_config
 
-    report = _read_report(path) if each.command == "ablate" else {}
-    if each.command == "train":
-        _metrics_file(path)
-    (file,) = (word.removeprefix("--config=") for word in each.words if word.startswith("--config="))
-    overrides = [split_override(word) for word in each.words if word.startswith("--config.")]
+    report = _read_report(path) if recorded_run.command == "ablate" else {}
+    if recorded_run.command == "train":
+        _find_metrics_file(path)
+    (file,) = (word.removeprefix("--config=") for word in recorded_run.words if word.startswith("--config="))
+    overrides = [split_override(word) for word in recorded_run.words if word.startswith("--config.")]
     name, base = str(root / file), apply_text_overrides(load_config(str(root / file)).to_dict(), overrides)
-    refusal = f"--trained={path} is not of run {each.number} of {record.name}"
-    if each.command == "ablate":
+    refusal = f"--trained={path} is not of run {recorded_run.number} of {record.name}"
+    if recorded_run.command == "ablate":
         get_ablation = load_function(name, "get_ablation")
         assert get_ablation is not None
         trials = {planned.trial.name: planned for planned in plan_runs(get_ablation(build_ablation), base)}
         try:
             runs = [(run["arm"], run["task"], str(run["directory"])) for run in report["runs"]]
         except (KeyError, TypeError) as error:
-            raise _no_report(path, error) from error
+            raise _invalid_report_error(path, error) from error
         for arm, task, directory in runs:
             planned = trials.get(directory.rpartition("/")[2])
             if planned is None or (planned.arm_name, planned.task_name) != (arm, task):
@@ -202,67 +204,73 @@ def _check_is_of_record(root: Path, record: Record, each: RecordedRun, path: Pat
             raise UserError(f"{refusal}: config.{key} is {value} there, {actual[key]} here")
 
 
-def _train(arguments: Arguments, root: Path, record: Record, each: RecordedRun) -> Path:
+def _train_run(arguments: Arguments, root: Path, record: Record, recorded_run: RecordedRun) -> Path:
     """Train a run with the record's command, and return its directory."""
     from transformer.storage.paths import parse_path
 
-    words = [word for word in each.words if not word.startswith("--data_dir=")]
-    if _needs_data(each):
+    words = [word for word in recorded_run.words if not word.startswith("--data_dir=")]
+    if _needs_data(recorded_run):
         words.append(f"--data_dir={parse_path(arguments.data_dir).absolute()}")
     base = parse_path(arguments.workdir or f"runs/reproduce/{record.name}").absolute()
-    path = base / each.label
+    path = base / recorded_run.label
     words.append(f"--workdir={path}")
     if arguments.only is not None:
         words.append(f"--only={arguments.only}")
-    print(f"$ {shlex.join([*shell_command(each.command), *words])}", flush=True)
-    code = subprocess.run([*subprocess_command(each.command), *words], cwd=root, check=False).returncode
+    print(f"$ {shlex.join([*shell_command(recorded_run.command), *words])}", flush=True)
+    code = subprocess.run([*subprocess_command(recorded_run.command), *words], cwd=root, check=False).returncode
     if code == 2:
-        raise UserError(f"run {each.number} of {record.name} did not start: the line above says why")
+        raise UserError(f"run {recorded_run.number} of {record.name} did not start: the line above says why")
     if code:
-        raise RunFailed(f"run {each.number} of {record.name} ended with exit code {code}")
+        raise RunFailed(f"run {recorded_run.number} of {record.name} ended with exit code {code}")
     return path
 
 
-def _print_comparison(record: Record, each: RecordedRun, path: Path, only: str | None) -> bool:
+def _print_comparison(record: Record, recorded_run: RecordedRun, path: Path, only: str | None) -> bool:
     """Compare a run with its record, print what was found, and return whether it is reproduced."""
     from transformer.studies.reproduction import Verdict
 
-    is_study = each.command == "ablate"
-    finding, before, here = _compare_study(record, each, path, only) if is_study else _compare_run(record, each, path)
-    print(f"run {each.number} ({each.label}): {finding.verdict.value}")
-    for line in (*finding.reasons, *compare_provenance(before, here)):
+    is_study = recorded_run.command == "ablate"
+    finding, before, current = (
+        _compare_study(record, recorded_run, path, only) if is_study else _compare_run(record, recorded_run, path)
+    )
+    print(f"run {recorded_run.number} ({recorded_run.label}): {finding.verdict.value}")
+    for line in (*finding.reasons, *compare_provenance(before, current)):
         print(f"  {line}")
     return finding.verdict in (Verdict.EQUAL, Verdict.WITHIN_SPREAD)
 
 
-def _compare_run(record: Record, each: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":
+def _compare_run(record: Record, recorded_run: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":
     from transformer.runs.jsonl_reading import read_records
     from transformer.studies.ablations.collect_results import collect_provenance
     from transformer.studies.reproduction import compare_curves, read_curve
 
-    comparable = [other for other in record.runs if other.command == each.command]
+    comparable = [other for other in record.runs if other.command == recorded_run.command]
     curves = {other.number: read_curve(other.lines()) for other in comparable}
     finding = compare_curves(
-        curves[each.number],
-        read_curve(read_records(_metrics_file(path))),
-        [curves[other.number] for other in comparable if other.setting == each.setting],
-        {f"run {other.number} ({other.label})": curves[other.number] for other in comparable if other is not each},
+        curves[recorded_run.number],
+        read_curve(read_records(_find_metrics_file(path))),
+        [curves[other.number] for other in comparable if other.setting == recorded_run.setting],
+        {
+            f"run {other.number} ({other.label})": curves[other.number]
+            for other in comparable
+            if other is not recorded_run
+        },
     )
-    return finding, record.provenance, _provenance(collect_provenance([path]))
+    return finding, record.provenance, _parse_provenance(collect_provenance([path]))
 
 
 def _compare_study(
-    record: Record, each: RecordedRun, path: Path, only: str | None
+    record: Record, recorded_run: RecordedRun, path: Path, only: str | None
 ) -> "tuple[Finding, Provenance, Provenance]":
     from transformer.storage.json_reading import read_json_object
     from transformer.studies.reproduction import compare_studies
 
-    recorded, report = read_json_object(each.file), _read_report(path)
+    recorded, report = read_json_object(recorded_run.file), _read_report(path)
     before = provenance_of_study(recorded, record.provenance)
     try:
         return compare_studies(recorded, report, only), before, provenance_of_study(report, Provenance("", "", {}))
     except (AttributeError, KeyError, TypeError) as error:
-        raise _no_report(path, error) from error
+        raise _invalid_report_error(path, error) from error
 
 
 def _read_report(path: Path) -> dict[str, Any]:
@@ -278,11 +286,11 @@ def _read_report(path: Path) -> dict[str, Any]:
     return read_json_object(path / REPORT)
 
 
-def _no_report(path: Path, error: Exception) -> UserError:
+def _invalid_report_error(path: Path, error: Exception) -> UserError:
     return UserError(f"{path / REPORT} is no report of a study ({error}): write it anew with --report_only")
 
 
-def _metrics_file(path: Path) -> Path:
+def _find_metrics_file(path: Path) -> Path:
     """Return the metrics of a run.
 
     Raises:
@@ -296,7 +304,7 @@ def _metrics_file(path: Path) -> Path:
     return file
 
 
-def _provenance(facts: dict[str, Any]) -> Provenance:
+def _parse_provenance(facts: dict[str, Any]) -> Provenance:
     versions = {name: version for name, version in facts["versions"].items() if version}
     return Provenance(facts["commit"] or "", facts["hardware"] or "", versions)
 

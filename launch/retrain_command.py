@@ -38,16 +38,16 @@ def retrain_command(
     from transformer.overrides import overrides_to_flags
     from transformer.runs.trust import trust_flags
 
-    start = [*_on_as_many_cores(recorded), *shell_command("train")]
-    where = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
+    start = [*_taskset_command(recorded), *shell_command("train")]
+    directory_flags = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
     flags = overrides_to_flags(trial.overrides)
-    if flags is not None and _config(file, [*words, *flags]) == trial.config:
-        return shlex.join([*start, f"--config={file}", *words, *flags, *where])
+    if flags is not None and _resolve_config_file(file, [*words, *flags]) == trial.config:
+        return shlex.join([*start, f"--config={file}", *words, *flags, *directory_flags])
     copied = [shlex.join(["mkdir", "-p", workdir]), shlex.join(["cp", f"{recorded}/config.json", workdir])]
-    return " && ".join([*copied, shlex.join([*start, *where, *trust_flags(trial.config)])])
+    return " && ".join([*copied, shlex.join([*start, *directory_flags, *trust_flags(trial.config)])])
 
 
-def _on_as_many_cores(recorded: str) -> list[str]:
+def _taskset_command(recorded: str) -> list[str]:
     from transformer.runs.run_directory import RunDirectory
 
     start = RunDirectory(Path(recorded)).facts()
@@ -57,7 +57,7 @@ def _on_as_many_cores(recorded: str) -> list[str]:
     return ["taskset", "-c", f"0-{cores - 1}" if cores > 1 else "0"]
 
 
-def _config(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
+def _resolve_config_file(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:
     """Return the resolved config of a file with these words; None if they do not express it."""
     from transformer.config import UserError
     from transformer.studies.sweeps.trials import to_json_values

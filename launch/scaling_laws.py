@@ -47,9 +47,9 @@ def main(arguments: Arguments) -> None:
     from transformer.storage.paths import parse_path, storage_of
     from transformer.studies.scaling_laws import fit_scaling_laws, loss_falls_with_size, read_runs
 
-    given = [arguments.workdir] if arguments.runs is None else arguments.runs.split(",")
+    paths = [arguments.workdir] if arguments.runs is None else arguments.runs.split(",")
     # A run that is named twice is one, not two seeds that agree.
-    read = read_runs(dict.fromkeys(parse_path(path) for path in given if path), arguments.metric)
+    read = read_runs(dict.fromkeys(parse_path(path) for path in paths if path), arguments.metric)
     for line in read.left_out:
         print(f"left out: {line}", file=sys.stderr)
     if len(read.runs) < 2:
@@ -61,13 +61,13 @@ def main(arguments: Arguments) -> None:
         loss_falls_with_size(read.runs),
     )
     print(format_table(read.runs, fits, monotone, arguments.metric))
-    if (path := _target(arguments)) is not None:
+    if (path := _output_path(arguments)) is not None:
         result = result_as_json(read.runs, fits, monotone, arguments.metric)
         storage_of(path).replace(path, (json.dumps(result, indent=2) + "\n").encode())
         print(f"written: {path}")
 
 
-def _target(arguments: Arguments) -> Path | None:
+def _output_path(arguments: Arguments) -> Path | None:
     from transformer.storage.paths import parse_path
 
     if arguments.output is not None:
@@ -125,14 +125,14 @@ def format_table(
         f"{name:<{width}}  {parameters:>14,.0f}  {tokens:>10.3g}  {flops:>10.3g}  {loss:>16.4f}"
         for name, parameters, tokens, flops, loss in sorted(runs, key=lambda run: run[1:])
     ]
-    said = {True: "yes", False: "no", None: "unknown, no two sizes have the same number of tokens"}[monotone]
-    lines += ["", f"the loss falls with every larger size: {said}"]
+    answer = {True: "yes", False: "no", None: "unknown, no two sizes have the same number of tokens"}[monotone]
+    lines += ["", f"the loss falls with every larger size: {answer}"]
     if fits.keys() <= {"flops"}:
         lines.append("parameters and tokens both vary: a joint law needs three values of each and six pairs")
     for name, fit in fits.items():
         lines.append(f"{name}: {fit.form}")
         lines += [
-            f"  {key} = {value:.4g}{_interval(fit, key)}"
+            f"  {key} = {value:.4g}{_format_interval(fit, key)}"
             + (f"  {fit.undetermined[key]}" if key in fit.undetermined else "")
             for key, value in fit.values.items()
         ]
@@ -145,7 +145,7 @@ def format_table(
     return "\n".join(lines)
 
 
-def _interval(fit: "ScalingFit", key: str) -> str:
+def _format_interval(fit: "ScalingFit", key: str) -> str:
     if key not in fit.intervals:
         return "  (too few runs for an interval)"
     low, high = fit.intervals[key]

@@ -27,7 +27,7 @@ class StandardOutput:
         try:
             self._stream.write(text)
         except OSError as error:
-            self._failed(error)
+            self._handle_write_error(error)
         return len(text)
 
     def flush(self) -> None:
@@ -40,12 +40,12 @@ class StandardOutput:
         try:
             self._stream.flush()
         except OSError as error:
-            self._failed(error)
+            self._handle_write_error(error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _failed(self, error: OSError) -> None:
+    def _handle_write_error(self, error: OSError) -> None:
         if isinstance(error, BrokenPipeError):
             raise error
         # What is still buffered would be tried again at the end, and end the process with an error.

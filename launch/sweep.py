@@ -71,7 +71,7 @@ def main(arguments: Arguments) -> None:
 
     metric = parse_metric_name(arguments.metric)
     trackers = parse_trackers(arguments.trackers)
-    sweep = _sweep(arguments)
+    sweep = _open_sweep(arguments)
     trial_store, total = sweep.trial_store, sweep.total
     if arguments.worker:
         run_as_worker(
@@ -85,19 +85,19 @@ def main(arguments: Arguments) -> None:
             trackers=trackers,
         )
     else:
-        page = _page(arguments, sweep, metric)
+        page = _build_page(arguments, sweep, metric)
         print(f"the page of the sweep: {page.path}", flush=True)
         run_workers(
             [
                 *subprocess_command("sweep"),
-                *arguments.without("num_workers", "retry_failed", "no_retry_failed", "no_worker"),
+                *arguments.omit_flags("num_workers", "retry_failed", "no_retry_failed", "no_worker"),
             ],
             trial_store,
             workers=workers,
             total=total,
             metric=arguments.metric,
             maximize=arguments.direction == "maximize",
-            also=page.write,
+            on_progress=page.write,
         )
     rows = read_trial_statuses(trial_store, trial_store.trials()[:total], metric)
     table = write_csv(trial_store, rows, metric)
@@ -105,23 +105,29 @@ def main(arguments: Arguments) -> None:
         best = best_finished(rows, maximize=arguments.direction == "maximize")
         print(
             summarize_sweep(
-                trial_store, rows, metric, best, "" if best is None else _once_more(arguments, trial_store, best.trial)
+                trial_store,
+                rows,
+                metric,
+                best,
+                "" if best is None else _format_retrain_command(arguments, trial_store, best.trial),
             )
         )
         print(f"all trials: {page.path} and {table}")
 
 
-def _page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> "SweepPage":
+def _build_page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> "SweepPage":
     from transformer.studies.sweeps.page import SweepPage
     from transformer.studies.sweeps.sweep_page_data import SweepInfo
 
-    command = shlex.join([*shell_command("sweep"), *arguments.without("retry_failed", "no_retry_failed")])
+    command = shlex.join([*shell_command("sweep"), *arguments.omit_flags("retry_failed", "no_retry_failed")])
     name = str(arguments.config["name"])
-    about = SweepInfo(name, metric, arguments.direction == "maximize", sweep.total, command)
-    return SweepPage(sweep.trial_store, about, lambda trial: _once_more(arguments, sweep.trial_store, trial))
+    info = SweepInfo(name, metric, arguments.direction == "maximize", sweep.total, command)
+    return SweepPage(
+        sweep.trial_store, info, lambda trial: _format_retrain_command(arguments, sweep.trial_store, trial)
+    )
 
 
-def _once_more(arguments: Arguments, trial_store: "TrialStore", trial: "Trial") -> str:
+def _format_retrain_command(arguments: Arguments, trial_store: "TrialStore", trial: "Trial") -> str:
     """Return the command that trains a trial again."""
     return retrain_command(
         arguments.config_file,
@@ -142,7 +148,7 @@ class _Sweep(NamedTuple):
     trusted_names: frozenset[str]
 
 
-def _sweep(arguments: Arguments) -> _Sweep:
+def _open_sweep(arguments: Arguments) -> _Sweep:
     """Open the sweep that the flags describe, and plan its trials as far as possible.
 
     Raises:
@@ -161,7 +167,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     from transformer.studies.sweeps.trials import check_recorded_trial
 
     base = arguments.config
-    space = _space(arguments)
+    space = _load_search_space(arguments)
     arguments.refuse_keys_of_study([("get_sweep()", space.keys)])
     engine = choose_algorithm(arguments.search_algorithm, space)
     total = resolve_num_trials(arguments.num_trials, space)
@@ -208,7 +214,7 @@ def _sweep(arguments: Arguments) -> _Sweep:
     return _Sweep(trial_store, total, search_algorithm, trusted_names)
 
 
-def _space(arguments: Arguments) -> "SearchSpace":
+def _load_search_space(arguments: Arguments) -> "SearchSpace":
     from transformer.studies.sweeps.search_space import SearchSpaceBuilder
 
     name = arguments.config_file

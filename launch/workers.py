@@ -32,9 +32,9 @@ UNFIT_EXIT_CODE = (
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it
 _WORKERS = "HEADWISE_WORKERS"  # the number of its workers
 _PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"  # whether JAX reserves most of a GPU's memory at its start
-_PERIOD = 1.0  # seconds between two checks
-_SHOWN_ANEW = 10.0  # seconds between two times that others than the terminal are shown the trials
-_GRACE = 30.0  # seconds that workers have to shut down
+_POLL_SECONDS = 1.0  # seconds between two checks
+_REPORT_SECONDS = 10.0  # seconds between two times that others than the terminal are shown the trials
+_GRACE_SECONDS = 30.0  # seconds that workers have to shut down
 
 
 class WorkerResources(NamedTuple):
@@ -76,7 +76,7 @@ def divide_machine(
     if environment.get("JAX_PLATFORMS", "").split(",")[0] != "cpu":
         if has_device(TPUS, files):
             raise UserError(f"--num_workers={workers}: only one process can use a TPU: pass --num_workers=1")
-        if cards := _cards(environment, files):
+        if cards := _visible_gpus(environment, files):
             shared = {} if workers <= len(cards) else {_PREALLOCATE: environment.get(_PREALLOCATE, "false")}
             return [
                 WorkerResources(None, {"CUDA_VISIBLE_DEVICES": card, **shared})
@@ -96,7 +96,7 @@ def run_workers(
     total: int,
     metric: str,
     maximize: bool = False,
-    also: Callable[[Sequence["TrialStatus"], bool], None] = lambda rows, over: None,
+    on_progress: Callable[[Sequence["TrialStatus"], bool], None] = lambda rows, over: None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
     """Start workers and display the progress of the sweep until all have ended.
@@ -111,7 +111,7 @@ def run_workers(
         total: The number of trials.
         metric: The sweep's metric, as "split/name".
         maximize: Whether the metric is maximized.
-        also: Called with the trials every few seconds, and with True at the end, whatever ended it.
+        on_progress: Called with the trials every few seconds, and with True at the end, whatever ended it.
         environment: The environment variables of the workers, to which those of their share are added.
 
     Raises:
@@ -124,41 +124,45 @@ def run_workers(
 
     places = divide_machine(workers, sorted(os.sched_getaffinity(0)), environment)
     trials = trial_store.trials()[:total]
-    left = total - sum(trial_store.outcome(trial) is not None for trial in trials)
+    num_unfinished = total - sum(trial_store.outcome(trial) is not None for trial in trials)
     folder = storage_of(trial_store.path).scratch(trial_store.path) / "workers"
     folder.mkdir(parents=True, exist_ok=True)
-    places = places[:left]
-    own = {**environment, _PARENT: str(os.getpid()), _WORKERS: str(len(places))}
+    places = places[:num_unfinished]
+    worker_environment = {**environment, _PARENT: str(os.getpid()), _WORKERS: str(len(places))}
     slots = [
-        _Slot(
-            [*command, "--worker"], place._replace(environment={**own, **place.environment}), folder / f"{number}.log"
+        _WorkerSlot(
+            [*command, "--worker"],
+            place._replace(environment={**worker_environment, **place.environment}),
+            folder / f"{number}.log",
         )
         for number, place in enumerate(places)
     ]
     due = 0.0
     watch = open_progress_display(parse_metric_name(metric), maximize, sys.stdout)
     try:
-        with contextlib.closing(watch), _stopped(slots):
+        with contextlib.closing(watch), _stop_at_end(slots):
             while True:
                 rows = read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric))
                 watch.show(rows, total)
                 if time.monotonic() >= due:
                     # At the end it must be written; until then a disk that fails once keeps no trial from going on.
                     with contextlib.suppress(OSError):
-                        also(rows, False)
-                    due = time.monotonic() + _SHOWN_ANEW
+                        on_progress(rows, False)
+                    due = time.monotonic() + _REPORT_SECONDS
                 finished = sum(trial_store.outcome(row.trial) is not None for row in rows)
                 if not any([slot.attend(finished) for slot in slots]):
                     break
-                time.sleep(_PERIOD)
+                time.sleep(_POLL_SECONDS)
             watch.show(read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric)), total)
     finally:
         # Behind the workers' end, also where Ctrl-C brought it: what was shown as running runs no longer.
-        also(read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric)), True)
+        on_progress(read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric)), True)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
-        one = given_up[0]
-        raise RunFailed(f"every worker was given up: one {one.given_up}; its last words: {one.tail()}")
+        abandoned_slot = given_up[0]
+        raise RunFailed(
+            f"every worker was given up: one {abandoned_slot.given_up}; its last words: {abandoned_slot.tail()}"
+        )
 
 
 def become_worker() -> None:
@@ -170,7 +174,7 @@ def become_worker() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parent = os.environ.pop(_PARENT, "")
     if parent:
-        threading.Thread(target=_end_with, args=(int(parent),), name="parent", daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(int(parent),), name="parent", daemon=True).start()
     enable_user_cache()
 
 
@@ -229,7 +233,7 @@ def run_as_worker(
         raise SystemExit(UNFIT_EXIT_CODE) from None
 
 
-class _Slot:
+class _WorkerSlot:
     """One worker and its replacements."""
 
     def __init__(self, command: Sequence[str], place: WorkerResources, log: Path):
@@ -237,7 +241,7 @@ class _Slot:
         self._deaths = 0
         self._finished = 0  # trials of the sweep, when the worker last died
         self.given_up = ""  # the reason, if it is given up
-        self._process = self._start()
+        self._process = self._start_process()
 
     def attend(self, finished: int) -> bool:
         """Replace the worker if it has died, and return whether one is running.
@@ -251,7 +255,7 @@ class _Slot:
         if code == 0 or self.given_up:
             return False
         if code == 2:
-            mistakes = [line for line in self._lines() if line.startswith("error: ")]
+            mistakes = [line for line in self._read_log_lines() if line.startswith("error: ")]
             raise UserError(mistakes[-1].removeprefix("error: ") if mistakes else f"a worker stopped: {self.tail()}")
         self._deaths = self._deaths + 1 if finished == self._finished else 1
         self._finished = finished
@@ -260,7 +264,7 @@ class _Slot:
         elif self._deaths >= MAX_DEATHS:
             self.given_up = f"died {MAX_DEATHS} times in a row"
         else:
-            self._process = self._start()
+            self._process = self._start_process()
         return not self.given_up
 
     def stop(self, number: int) -> None:
@@ -275,13 +279,13 @@ class _Slot:
 
     def tail(self) -> str:
         """Return the last line of the worker's log, and the log's path."""
-        lines = [line for line in self._lines() if line.strip()]
+        lines = [line for line in self._read_log_lines() if line.strip()]
         return f"{lines[-1].strip() if lines else 'nothing'} (see {self._log})"
 
-    def _lines(self) -> list[str]:
+    def _read_log_lines(self) -> list[str]:
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         from transformer.storage.disk import break_hard_links
 
         # A session of its own: Ctrl-C reaches only the first process, which shuts the workers down.
@@ -291,12 +295,12 @@ class _Slot:
             "start_new_session": True,
         }
         break_hard_links(self._log)
-        with self._log.open("ab") as log, _on_cores(self._place.cores):
+        with self._log.open("ab") as log, _restrict_to_cores(self._place.cores):
             return subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, **options)
 
 
 @contextlib.contextmanager
-def _on_cores(cores: tuple[int, ...] | None) -> Iterator[None]:
+def _restrict_to_cores(cores: tuple[int, ...] | None) -> Iterator[None]:
     """Run processes started inside the context on these cores from the start, when jax counts them."""
     before = os.sched_getaffinity(0)
     if cores is not None:
@@ -308,7 +312,7 @@ def _on_cores(cores: tuple[int, ...] | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stopped(slots: Sequence[_Slot]) -> Iterator[None]:
+def _stop_at_end(slots: Sequence[_WorkerSlot]) -> Iterator[None]:
     """Stop all workers at the end of the context, which SIGTERM ends as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -317,25 +321,27 @@ def _stopped(slots: Sequence[_Slot]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
         for slot in slots:
             slot.stop(signal.SIGTERM)
-        until = time.monotonic() + _GRACE
+        until = time.monotonic() + _GRACE_SECONDS
         for slot in slots:
             slot.wait(until - time.monotonic())
         for slot in slots:
             slot.stop(signal.SIGKILL)
 
 
-def _end_with(parent: int, now: Callable[[], int] = os.getppid) -> None:
+def _exit_with_parent(parent: int, now: Callable[[], int] = os.getppid) -> None:
     while now() == parent:
-        time.sleep(_PERIOD)
+        time.sleep(_POLL_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _cards(environment: Mapping[str, str], files: Path) -> list[str]:
+def _visible_gpus(environment: Mapping[str, str], files: Path) -> list[str]:
     """Return the NVIDIA GPUs that jax would see, as CUDA_VISIBLE_DEVICES names them."""
     devices = list(files.glob("dev/nvidia[0-9]*"))
-    said = environment.get("CUDA_VISIBLE_DEVICES")
-    if said is None:
+    visible_devices = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible_devices is None:
         # CUDA numbers the visible cards from 0: in a container that has only card 5, that is card 0.
         return [str(number) for number in range(len(devices))]
     # CUDA ignores all entries from the first invalid one, such as -1, on.
-    return list(itertools.takewhile(lambda card: card != "-1", re.findall(r"[^,\s]+", said))) if devices else []
+    return (
+        list(itertools.takewhile(lambda card: card != "-1", re.findall(r"[^,\s]+", visible_devices))) if devices else []
+    )

@@ -55,6 +55,15 @@ MACHINE = re.compile(
 )
 # The files and names of the tables from a variant of attention to the class that is all of it.
 VARIANTS = {"transformer/attention/scores.py": "SCORES", "transformer/attention/positions.py": "SCHEMES"}
+# Participles, adverbs and the like, which do not say what a variable holds, and beginnings and ends like them.
+VAGUE_NAME = re.compile(
+    """_*(?:ahead|along|apart|around|asked|away|back|became|began|begun|behind|beside|borne|called|came|chosen|done|drawn|
+    each|fed|few|found|given|gone|half|heard|held|here|kept|known|laid|least|left|made|meant|met|much|named|other|others|
+    put|rest|said|seen|shown|some|spoken|such|sure|taken|then|there|thus|told|tried|wanted|whole|within|without|written|
+    of_.*|.*_(?:around|away|behind|beside|found|half|held|kept|of|said|some|told|with))""",
+    re.VERBOSE,
+)
+MAX_VAGUE_SHARE = 1 / 500
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp")
 
 
@@ -250,6 +259,37 @@ def names_and_docstrings(files: Sequence[File]) -> list[str]:
     return faults
 
 
+def telling_names(files: Sequence[File]) -> list[str]:
+    """At most one binding in 500 of a top folder has a vague name."""
+    faults = []
+    for folder in ("transformer", "launch", "experiments"):
+        bindings = [binding for file in sources(files, folder) for binding in bindings_in(file)]
+        vague = [place for place, name in bindings if VAGUE_NAME.fullmatch(name)]
+        if len(vague) > MAX_VAGUE_SHARE * len(bindings):
+            faults.append(
+                f"{folder}/ has {len(vague)} vague names among {len(bindings)} bindings, over 1 in "
+                f"{1 / MAX_VAGUE_SHARE:.0f}: name each after what it holds or does, hyperparameters instead of told: "
+                + ", ".join(vague)
+            )
+    return faults
+
+
+def bindings_in(file: File) -> Iterator[tuple[str, str]]:
+    """The place, as path:line name, and the name of all that code assigns or defines, and of all parameters."""
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        else:
+            continue
+        yield f"{file.path}:{node.lineno} {name}", name
+
+
 def machine_paths(files: Sequence[File]) -> list[str]:
     """No file names a package index or a folder of one machine."""
     return [
@@ -319,6 +359,7 @@ RULES: tuple[Rule, ...] = (
     cycles,
     forbidden,
     names_and_docstrings,
+    telling_names,
     machine_paths,
     sizes,
     one_block_a_variant,
@@ -443,6 +484,10 @@ def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
         (forbidden, "experiments/x.py", "loader.exec_module(module)", "runs what it names"),
         (names_and_docstrings, "transformer/data/utils.py", '"""Things."""', "name what it does"),
         (names_and_docstrings, "transformer/data/x.py", "x = 1", "has no docstring"),
+        (telling_names, "transformer/data/x.py", "told = {}", "x.py:1 told"),
+        (telling_names, "launch/x.py", "def f(_given): pass", "x.py:1 _given"),
+        (telling_names, "launch/x.py", "def _with(): pass", "x.py:1 _with"),
+        (telling_names, "experiments/walks/x.py", "class A:\n def f(self): self.of_query = 0", "x.py:2 of_query"),
         (machine_paths, "requirements/run.txt", "--" + "index-url x", "index-url"),
         (machine_paths, "requirements/run.txt", "--extra" + "-index-url x", "index-url"),
         (machine_paths, "README.md", "from https:" + "//pypi.example/simple", "/simple"),

@@ -39,9 +39,9 @@ def refuse_single_text(values: Any, name: str) -> None:
         raise TypeError(f"{name} is {values!r}, a single text; give a list of them, [{values!r}]")
 
 
-def suggest_nearest(name: str, known: typing.Iterable[str]) -> str:
+def suggest_nearest(name: str, candidates: typing.Iterable[str]) -> str:
     """Return a clause with the known word closest to `name`, or with all of them if none is close."""
-    names = [str(word) for word in known]
+    names = [str(word) for word in candidates]
     close = _equal_numbers(name, names) or close_matches(name, names)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"
 
@@ -55,16 +55,16 @@ def _equal_numbers(name: str, words: typing.Iterable[str]) -> list[str]:
     return [word for word in words if word.lstrip("-").isdecimal() and float(word) == number]
 
 
-def close_matches(name: str, known: typing.Iterable[str], cutoff: float = 0.5) -> list[str]:
+def close_matches(name: str, candidates: typing.Iterable[str], cutoff: float = 0.5) -> list[str]:
     """Return the known words that are similar to `name`, the most similar first.
 
     Args:
         name: The word.
-        known: The known words.
+        candidates: The known words.
         cutoff: The smallest similarity (`name_similarity`).
     """
-    near = {word: name_similarity(name, word) for word in known}
-    return sorted((word for word in near if near[word] >= cutoff), key=lambda word: -near[word])
+    similarities = {word: name_similarity(name, word) for word in candidates}
+    return sorted((word for word in similarities if similarities[word] >= cutoff), key=lambda word: -similarities[word])
 
 
 def name_similarity(name: str, word: str) -> float:
@@ -87,11 +87,11 @@ def lookup_by_name(value: str, table: Mapping[str, Any], path: str) -> Any:
     """
     if value not in table:
         close = close_matches(str(value), table)
-        known = ", ".join((*close, *sorted(set(table) - set(close))))
+        known_names = ", ".join((*close, *sorted(set(table) - set(close))))
         raise UserError(
             f"{path}={shorten_value(value)} is unknown: "
             + (f"did you mean {close[0]!r}? " if close else "")
-            + f"known: {known}"
+            + f"known: {known_names}"
         )
     return table[value]
 
@@ -186,8 +186,8 @@ class TupleLimits(NamedTuple):
             UserError: If it has too few values, or equal ones; the message names `path`.
         """
         if len(values) < self.min_length:
-            some = "a value" if self.min_length == 1 else f"{self.min_length} values"
-            raise UserError(f"{path}={shorten_value(values)} must hold at least {some}")
+            required = "a value" if self.min_length == 1 else f"{self.min_length} values"
+            raise UserError(f"{path}={shorten_value(values)} must hold at least {required}")
         if self.distinct and len(set(values)) < len(values):
             raise UserError(f"{path}={shorten_value(values)} must hold different values")
 
@@ -264,16 +264,16 @@ class Config:
 
     _path: ClassVar[str] = ""
 
-    def __init_subclass__(cls, path: str | None = None, **others: Any) -> None:
-        super().__init_subclass__(**others)
+    def __init_subclass__(cls, path: str | None = None, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
         if path is not None:
             cls._path = path
 
     def __post_init__(self) -> None:
-        within = f"{self._path}." if self._path else ""
-        hints = _hints(typing.cast(type, type(self)))
+        prefix = f"{self._path}." if self._path else ""
+        hints = _type_hints(typing.cast(type, type(self)))
         for field in dataclasses.fields(self):
-            convert_value(hints[field.name], getattr(self, field.name), f"{within}{field.name}")
+            convert_value(hints[field.name], getattr(self, field.name), f"{prefix}{field.name}")
         self._check()
 
     def _check(self) -> None:
@@ -313,28 +313,28 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
         ```
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    within = f"{path}." if path else ""
+    prefix = f"{path}." if path else ""
     for key in values:
         if key not in fields:
-            raise UserError(f"unknown key {within}{_cut(str(key))}: {suggest_nearest(str(key), fields)}")
-    hints = _hints(typing.cast(type, cls))
+            raise UserError(f"unknown key {prefix}{_truncate(str(key))}: {suggest_nearest(str(key), fields)}")
+    hints = _type_hints(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():
-        own = field_default(field) if default is None else getattr(default, name)
+        own_default = field_default(field) if default is None else getattr(default, name)
         if name in values:
-            arguments[name] = convert_value(hints[name], values[name], f"{within}{name}", default=own)
-        elif own is dataclasses.MISSING:
-            raise UserError(f"{within}{name} is missing: it has no default")
+            arguments[name] = convert_value(hints[name], values[name], f"{prefix}{name}", default=own_default)
+        elif own_default is dataclasses.MISSING:
+            raise UserError(f"{prefix}{name} is missing: it has no default")
         else:
-            arguments[name] = own
+            arguments[name] = own_default
     try:
         return cls(**arguments)
     except UserError:
         raise
     except ValueError as error:
         # Attention and layers do not know config paths: their messages name only the field.
-        named = str(error).partition("=")[0] in fields
-        raise UserError(f"{within}{error}" if named else str(error)) from error
+        names_field = str(error).partition("=")[0] in fields
+        raise UserError(f"{prefix}{error}" if names_field else str(error)) from error
 
 
 def field_default(field: dataclasses.Field[Any]) -> Any:
@@ -343,7 +343,7 @@ def field_default(field: dataclasses.Field[Any]) -> Any:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _type_hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
@@ -367,40 +367,42 @@ def convert_value(
         return value
     if origin is Annotated:
         kind, *annotations = parameters
-        return convert_value(kind, value, path, tuple(each for each in annotations if isinstance(each, Limit)), default)
+        return convert_value(
+            kind, value, path, tuple(limit for limit in annotations if isinstance(limit, Limit)), default
+        )
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
-        *others, last = members_default_first(hint, default)
-        for other in others:
+        *earlier_members, last_member = members_default_first(hint, default)
+        for earlier_member in earlier_members:
             with contextlib.suppress(UserError):
-                return convert_value(other, value, path, default=default)
-        return convert_value(last, value, path, default=default)
+                return convert_value(earlier_member, value, path, default=default)
+        return convert_value(last_member, value, path, default=default)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         cls = typing.cast(type, hint)
         return from_config(cls, value, path, default if isinstance(default, cls) else None)
     if isinstance(value, (list, tuple)):
         if origin is tuple:
             kinds = (parameters[0],) * len(value) if parameters[-1] is Ellipsis else parameters
-            items = tuple(_items(kinds, value, path))
-            for each in limits:
-                each.check(items, path)  # type: ignore[arg-type]
+            items = tuple(_convert_items(kinds, value, path))
+            for limit in limits:
+                limit.check(items, path)  # type: ignore[arg-type]
             return items
         if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
-            return hint(*_items(tuple(_hints(hint).values()), value, path))
+            return hint(*_convert_items(tuple(_type_hints(hint).values()), value, path))
     if origin in (dict, Mapping):
         if isinstance(value, Mapping):
-            return _entries(parameters, value, path)
+            return _convert_entries(parameters, value, path)
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         if isinstance(value, hint):
             return value
         if isinstance(value, str):
             return lookup_by_name(value, {str(member.value): member for member in hint}, path)
     elif hint in (int, float) and isinstance(value, (int, float)) and type(value) in (int, hint):
-        return _number(hint, value, path, limits)
+        return _convert_number(hint, value, path, limits)
     elif isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
         if isinstance(value, str):
-            return _text(value, path, limits)
+            return _check_text(value, path, limits)
         return value
     name = getattr(hint, "__name__", str(hint))
     raise UserError(f"{path}={shorten_value(value)} is a {type(value).__name__}; it must be a {name}")
@@ -417,7 +419,7 @@ def members_default_first(hint: Any, default: Any = dataclasses.MISSING) -> list
     return sorted(members, key=lambda member: not (dataclasses.is_dataclass(member) and type(default) is member))
 
 
-def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> list[Any]:
+def _convert_items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> list[Any]:
     """Convert the items of a tuple.
 
     Raises:
@@ -428,7 +430,7 @@ def _items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: str) -> l
     return [convert_value(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(kinds, values, strict=True))]
 
 
-def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _convert_entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Convert the keys and values of a mapping.
 
     Raises:
@@ -442,7 +444,7 @@ def _entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> di
     }
 
 
-def _number(kind: type, value: float, path: str, limits: tuple[Limit, ...]) -> Any:
+def _convert_number(kind: type, value: float, path: str, limits: tuple[Limit, ...]) -> Any:
     """Convert a number.
 
     Raises:
@@ -450,19 +452,19 @@ def _number(kind: type, value: float, path: str, limits: tuple[Limit, ...]) -> A
     """
     if kind is float and not abs(value) <= _LARGEST:
         raise UserError(f"{path}={value!r} must be a finite number of 32 bits")
-    for each in limits or ((_WHOLE,) if kind is int else ()):
-        each.check(value, path)  # type: ignore[arg-type]
+    for limit in limits or ((_WHOLE,) if kind is int else ()):
+        limit.check(value, path)  # type: ignore[arg-type]
     return kind(value)
 
 
-def _text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
+def _check_text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
     """Check a text.
 
     Raises:
         UserError: If it is not valid UTF-8, has null characters, or violates a limit.
     """
-    wide = not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)
-    if wide or "\0" in value:
+    has_surrogates = not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)
+    if has_surrogates or "\0" in value:
         raise UserError(f"{path}={shorten_value(value)} must be text of UTF-8 without null characters")
     for each in limits:
         each.check(value, path)  # type: ignore[arg-type]
@@ -471,10 +473,10 @@ def _text(value: str, path: str, limits: tuple[Limit, ...]) -> str:
 
 def shorten_value(value: Any) -> str:
     """Return a value as a message shows it, shortened."""
-    return _cut(repr(value))
+    return _truncate(repr(value))
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 

@@ -177,9 +177,9 @@ def count_shards(name: str, rules: Rules, mesh_sizes: Mapping[str, int]) -> int:
 
 def describe_unknown_axis(name: str, rules: Rules) -> str:
     """Return the message about an unknown logical axis: the known ones, and how to define another."""
-    near = sorted(rules, key=lambda known: (-difflib.SequenceMatcher(None, name, known).ratio(), known))
+    ordered = sorted(rules, key=lambda axis: (-difflib.SequenceMatcher(None, name, axis).ratio(), axis))
     return (
-        f"logical axis {name!r} has no rule; known, the nearest first: {', '.join(near)}; a family names one of its "
+        f"logical axis {name!r} has no rule; known, the nearest first: {', '.join(ordered)}; a family names one of its "
         f"own with the mesh axes on which it lies, () for whole: FAMILY.logical_axes={{{name!r}: ()}}"
     )
 

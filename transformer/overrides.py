@@ -69,12 +69,12 @@ def section_schema(cls: type, default: Any = dataclasses.MISSING, values: Any = 
         default: An instance whose values are the defaults.
         values: The section in the config, which determines the keys of an inner section of several possible classes.
     """
-    hints = _hints(cls)
+    hints = _type_hints(cls)
     keys = {}
     for field in dataclasses.fields(cls):
-        own = getattr(default, field.name) if isinstance(default, cls) else field_default(field)
+        own_default = getattr(default, field.name) if isinstance(default, cls) else field_default(field)
         keys[field.name] = field_schema(
-            hints[field.name], own, values.get(field.name) if isinstance(values, Mapping) else None
+            hints[field.name], own_default, values.get(field.name) if isinstance(values, Mapping) else None
         )
     return SchemaSection(keys)
 
@@ -88,14 +88,14 @@ def field_schema(hint: Any, default: Any = dataclasses.MISSING, value: Any = Non
         value: Its value in the config, None if the config does not set it.
     """
     members = members_default_first(hint, default)
-    one = members[0]
+    first_member = members[0]
     if all(map(dataclasses.is_dataclass, members)):
         cls = _section_class(members, default, value)
-        return section_schema(cls, default, value)._replace(optional=_takes_none(hint))
-    if len(members) == 1 and (typing.get_origin(one) or one) in _MAPPINGS:
-        (_, held) = typing.get_args(one) or (str, Any)
+        return section_schema(cls, default, value)._replace(optional=_is_optional(hint))
+    if len(members) == 1 and (typing.get_origin(first_member) or first_member) in _MAPPINGS:
+        (_, entry_hint) = typing.get_args(first_member) or (str, Any)
         entries = to_config(default) if isinstance(default, Mapping) else {}
-        return SchemaSection({}, entry_schema=field_schema(held), entries=entries, optional=_takes_none(hint))
+        return SchemaSection({}, entry_schema=field_schema(entry_hint), entries=entries, optional=_is_optional(hint))
     return SchemaValue(hint, default if default is dataclasses.MISSING else to_config(default))
 
 
@@ -113,13 +113,13 @@ def config_keys_overlap(key: str, other: str) -> bool:
     return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
 
 
-def find_key(tree: SchemaSection, key: str, given: Any = None) -> SchemaValue | SchemaSection:
+def find_key(tree: SchemaSection, key: str, value: Any = None) -> SchemaValue | SchemaSection:
     """Return the node of a dotted key.
 
     Args:
         tree: The schema.
         key: The key, without "config.".
-        given: The value that it should get, which helps to find the key that was meant.
+        value: The value that it should get, which helps to find the key that was meant.
 
     Raises:
         UserError: If the key is unknown, with the key that was probably meant, or is inside a value.
@@ -134,8 +134,8 @@ def find_key(tree: SchemaSection, key: str, given: Any = None) -> SchemaValue | 
         elif node.entry_schema is not None:
             node = node.entry_schema
         else:
-            of = f" of {node.chosen_by}" if node.chosen_by else ""
-            raise UserError(f"unknown key {walked}.{name}{of}: {_advice(tree, node, walked, key, given)}")
+            owner = f" of {node.chosen_by}" if node.chosen_by else ""
+            raise UserError(f"unknown key {walked}.{name}{owner}: {_suggest_key(tree, node, walked, key, value)}")
         walked = f"{walked}.{name}"
     return node
 
@@ -177,27 +177,27 @@ def replace_keys(
     return result
 
 
-def read_override(tree: SchemaSection, key: str, given: Any, read: ReadValue) -> Any:
+def read_override(tree: SchemaSection, key: str, value: Any, read: ReadValue) -> Any:
     """Return the plain value that is given for a dotted key.
 
     Args:
         tree: The schema.
         key: The key, without "config.".
-        given: The value.
+        value: The value.
         read: A function (leaf, value, path) to the plain value.
 
     Raises:
         UserError: If the key is unknown, a group is set to a value, or `read` refuses the value.
     """
-    node, path = find_key(tree, key, given), f"config.{key}"
+    node, path = find_key(tree, key, value), f"config.{key}"
     if isinstance(node, SchemaValue):
-        return read(node, given, path)
-    if isinstance(given, Mapping):
-        return copy.deepcopy(dict(given))
-    if node.optional and (given is None or (isinstance(given, str) and given.lower() == "none")):
+        return read(node, value, path)
+    if isinstance(value, Mapping):
+        return copy.deepcopy(dict(value))
+    if node.optional and (value is None or (isinstance(value, str) and value.lower() == "none")):
         return None
     inside = next(iter(node.keys), "NAME")
-    raise UserError(f"{path}={given!r}: that key is a group; set one of its keys, as --{path}.{inside}=VALUE")
+    raise UserError(f"{path}={value!r}: that key is a group; set one of its keys, as --{path}.{inside}=VALUE")
 
 
 def to_plain_value(leaf: SchemaValue, value: Any, path: str) -> Any:
@@ -215,7 +215,7 @@ def parse_value(leaf: SchemaValue, text: str, path: str) -> Any:
     Raises:
         UserError: If the text does not parse as the field's type; the message says what would be right.
     """
-    return to_config(_read(leaf.hint, text, path))
+    return to_config(_parse_text(leaf.hint, text, path))
 
 
 def overrides_to_flags(overrides: Mapping[str, Any]) -> list[str] | None:
@@ -227,12 +227,12 @@ def overrides_to_flags(overrides: Mapping[str, Any]) -> list[str] | None:
 
 def override_flag(key: str, value: Any) -> str:
     """Return the flag that sets a dotted key to a plain value, from which `parse_value` reads the same value."""
-    return f"--config.{key}={_written(value)}"
+    return f"--config.{key}={_format_flag_value(value)}"
 
 
 def describe_overrides(overrides: Mapping[str, Any]) -> str:
     """Write overrides in one line: model.norm_placement=post optimizer.learning_rate=0.001."""
-    return " ".join(f"{key}={_short(value)}" for key, value in overrides.items()) or "(the config as it is)"
+    return " ".join(f"{key}={_shorten(value)}" for key, value in overrides.items()) or "(the config as it is)"
 
 
 _MAPPINGS = (dict, Mapping, typing.Mapping)
@@ -240,7 +240,7 @@ _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _type_hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
@@ -253,11 +253,11 @@ def _section_class(classes: list[type], default: Any, value: Any) -> type:
     return classes[0]
 
 
-def _takes_none(hint: Any) -> bool:
+def _is_optional(hint: Any) -> bool:
     return type(None) in typing.get_args(hint)
 
 
-def _advice(tree: SchemaSection, group: SchemaSection, path: str, key: str, given: Any) -> str:
+def _suggest_key(tree: SchemaSection, group: SchemaSection, path: str, key: str, value: Any) -> str:
     """Return what to write instead of an unknown key.
 
     A value that only one key of the group accepts among its choices shows which key was meant, whatever it was called.
@@ -267,31 +267,40 @@ def _advice(tree: SchemaSection, group: SchemaSection, path: str, key: str, give
         group: The deepest known group.
         path: The path of that group, as in "config.parameter_averages.last".
         key: The unknown key.
-        given: The value that it should get.
+        value: The value that it should get.
     """
     last = key.rpartition(".")[2]
     prefix = f"{path}.".removeprefix("config.")
     inside = list(value_keys(group, prefix))
 
-    def near(other: str) -> tuple[float, float]:
-        name = other.rpartition(".")[2]
-        whole, end = name_similarity(key, other), 1.0 if last == _initials(name) else name_similarity(last, name)
+    def closeness(candidate: str) -> tuple[float, float]:
+        name = candidate.rpartition(".")[2]
+        full_similarity, end = (
+            name_similarity(key, candidate),
+            1.0 if last == _initials(name) else name_similarity(last, name),
+        )
         # A prefix shared by the whole group is no evidence, unless the group is unknown.
-        return (end if key == prefix + last else max(whole, end)), whole
+        return (end if key == prefix + last else max(full_similarity, end)), full_similarity
 
-    takers = [other for other in inside if given in _choices(find_key(tree, other))]
-    if len(takers) == 1 and max(near(other)[0] for other in inside) < 0.8:
-        return f"did you mean config.{takers[0]}, which takes {given!r}?"
-    best = max(dict.fromkeys((*inside, *value_keys(tree))), key=near)
-    known = f"known: {', '.join(sorted(group.keys))}"
-    if near(best)[0] < 0.6:
-        return known
+    takers = [candidate for candidate in inside if value in _enum_choices(find_key(tree, candidate))]
+    if len(takers) == 1 and max(closeness(candidate)[0] for candidate in inside) < 0.8:
+        return f"did you mean config.{takers[0]}, which takes {value!r}?"
+    best = max(dict.fromkeys((*inside, *value_keys(tree))), key=closeness)
+    known_keys = f"known: {', '.join(sorted(group.keys))}"
+    if closeness(best)[0] < 0.6:
+        return known_keys
     elsewhere = best not in inside and path != "config"
     # Beside another group's key of this very name, a key of this group that differs by a letter: steps for step.
-    beside = [other for other in inside if key == prefix + last and other.rpartition(".")[0] == key.rpartition(".")[0]]
-    misspelled = max((other for other in beside if name_similarity(key, other) >= 0.8), key=near, default=best)
+    siblings = [
+        candidate
+        for candidate in inside
+        if key == prefix + last and candidate.rpartition(".")[0] == key.rpartition(".")[0]
+    ]
+    misspelled = max(
+        (candidate for candidate in siblings if name_similarity(key, candidate) >= 0.8), key=closeness, default=best
+    )
     either = "" if misspelled == best else f"config.{misspelled} or "
-    return f"did you mean {either}config.{best}?" + (f" {path} has no such key; {known}" if elsewhere else "")
+    return f"did you mean {either}config.{best}?" + (f" {path} has no such key; {known_keys}" if elsewhere else "")
 
 
 def _initials(name: str) -> str:
@@ -300,7 +309,7 @@ def _initials(name: str) -> str:
     return "".join(word[:1] for word in words) if len(words) > 1 else ""
 
 
-def _choices(node: SchemaValue | SchemaSection) -> set[str]:
+def _enum_choices(node: SchemaValue | SchemaSection) -> set[str]:
     """Return the words that a key with a closed list of values accepts."""
     if isinstance(node, SchemaSection):
         return set()
@@ -310,21 +319,21 @@ def _choices(node: SchemaValue | SchemaSection) -> set[str]:
     return {str(member.value) for kind in enums for member in kind}
 
 
-def _read(hint: Any, text: str, path: str) -> Any:
+def _parse_text(hint: Any, text: str, path: str) -> Any:
     members = members_default_first(hint)
-    if text.lower() == "none" and _takes_none(hint):
+    if text.lower() == "none" and _is_optional(hint):
         return None
     if hint is Any:
-        return None if text.lower() == "none" else _literal(text)
+        return None if text.lower() == "none" else _parse_literal(text)
     for member in members[:-1]:
         try:
-            return _read_one(member, text, path)
+            return _parse_member(member, text, path)
         except UserError:
             continue
-    return _read_one(members[-1], text, path)
+    return _parse_member(members[-1], text, path)
 
 
-def _read_one(kind: Any, text: str, path: str) -> Any:
+def _parse_member(kind: Any, text: str, path: str) -> Any:
     if kind is str:
         return text
     if kind is bool:
@@ -332,61 +341,61 @@ def _read_one(kind: Any, text: str, path: str) -> Any:
             raise UserError(f"{path}={text!r} is no switch: write true or false, as --{path}=true")
         return _SWITCH[text.lower()]
     if kind is int:
-        return _number(int, text, f"{path}={text!r} is not an integer: write for example --{path}=2")
+        return _parse_number(int, text, f"{path}={text!r} is not an integer: write for example --{path}=2")
     if kind is float:
         wrong = f"{path}={text!r} is not a finite number: write for example --{path}=0.1"
-        number = _number(float, text, wrong)
+        number = _parse_number(float, text, wrong)
         if not math.isfinite(number):
             raise UserError(wrong)
         return number
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return lookup_by_name(text, {str(member.value): member for member in kind}, path)
     if typing.get_origin(kind) is tuple:
-        return _read_items(typing.get_args(kind)[0], text, path)
+        return _parse_items(typing.get_args(kind)[0], text, path)
     if kind is Any:
-        return _literal(text)
+        return _parse_literal(text)
     raise UserError(f"{path} is a {getattr(kind, '__name__', kind)} and cannot be set by a word: edit the config file")
 
 
-def _number[T](kind: Callable[[str], T], text: str, wrong: str) -> T:
+def _parse_number[T](kind: Callable[[str], T], text: str, wrong: str) -> T:
     try:
         return kind(text)
     except ValueError:
         raise UserError(wrong) from None
 
 
-def _read_items(hint: Any, text: str, path: str) -> tuple[Any, ...]:
+def _parse_items(hint: Any, text: str, path: str) -> tuple[Any, ...]:
     """Parse a sequence: a Python literal, or words between commas, with or without brackets."""
     wrong = f"{path}={text!r} is not a sequence: write it as --{path}=1,2 or --{path}='(1, 2)'"
     if text.startswith(("(", "[")):
-        items = _literal(text)
+        items = _parse_literal(text)
         if isinstance(items, (tuple, list)):
             return typing.cast(tuple, convert_value(tuple[hint, ...], items, path))
         if not isinstance(items, str) or text[-1:] not in (")", "]"):
             raise UserError(wrong)
         text = text[1:-1]
     words = [word.strip() for word in text.split(",")]
-    return tuple(_read(hint, word, f"{path}[{place}]") for place, word in enumerate(filter(None, words)))
+    return tuple(_parse_text(hint, word, f"{path}[{place}]") for place, word in enumerate(filter(None, words)))
 
 
-def _literal(text: str) -> Any:
+def _parse_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return text
 
 
-def _written(value: Any) -> str:
+def _format_flag_value(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if not isinstance(value, (list, tuple)):
         return str(value)
-    words = [_written(item) for item in value]
+    words = [_format_flag_value(item) for item in value]
     simple = all(word and word == word.strip() and not set(word) & set(",()[]'\"") for word in words)
     return ",".join(words) if words and simple else repr(tuple(value))
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

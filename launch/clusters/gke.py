@@ -142,7 +142,7 @@ def find_node_pool(arguments: Arguments, training: TrainCommand) -> NodePool:
         return NodePool(
             num_slices=1,
             num_hosts=share.num_nodes,
-            description=f"a node with {share.gpus_per_node} GPUs {_label('gpu_type', arguments.gpu_type)}",
+            description=f"a node with {share.gpus_per_node} GPUs {_check_label('gpu_type', arguments.gpu_type)}",
             selector={"cloud.google.com/gke-accelerator": arguments.gpu_type},
             resource="nvidia.com/gpu",
             accelerators_per_host=share.gpus_per_node,
@@ -176,17 +176,17 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
     """Create the JobSet with kubectl, or print the call."""
     require_shared_storage(training)
     check_max_restarts(arguments.max_restarts)
-    for flag, least in (("grace_seconds", 1), ("ttl_seconds", 0)):
+    for flag, minimum in (("grace_seconds", 1), ("ttl_seconds", 0)):
         value = getattr(arguments, flag)
-        if value is not None and value < least:
-            raise UserError(f"--{flag}={value} must be at least {least}")
+        if value is not None and value < minimum:
+            raise UserError(f"--{flag}={value} must be at least {minimum}")
     nodes = find_node_pool(arguments, training)
     check_config_fits(training, nodes.num_devices, nodes.num_slices)
     # What a pod's name adds to that of the run: JOB, its index, the pod's index and five letters, 63 characters in all.
     suffix = f"-{JOB}-{nodes.num_slices - 1}-{nodes.num_hosts - 1}-abcde"
     name = make_run_name(arguments.name, training.workdir, 63 - len(suffix))
     manifest = json.dumps(build_job_set(arguments, training, nodes, name), indent=2)
-    namespace = (f"--namespace={_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
+    namespace = (f"--namespace={_check_label('namespace', arguments.namespace)}",) if arguments.namespace else ()
     # create refuses a name that is taken; apply would report no change and start nothing.
     create = ("kubectl", "create", *namespace, "--validate=strict", "--filename=-")
     delete = ("kubectl", "delete", *namespace, "jobset", name)
@@ -218,7 +218,7 @@ def build_job_set(arguments: Arguments, training: TrainCommand, nodes: NodePool,
     Returns:
         The manifest, as JSON values.
     """
-    labels = {"kueue.x-k8s.io/queue-name": _label("queue", arguments.queue)} if arguments.queue else {}
+    labels = {"kueue.x-k8s.io/queue-name": _check_label("queue", arguments.queue)} if arguments.queue else {}
     # Two jobs never share the node pool of a slice; a node pool of GPUs is no unit of anything.
     exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"} if nodes.is_tpu else {}
     exits = {"containerName": CONTAINER, "operator": "In", "values": [MISTAKE, EXIT_CODE_RESTARTABLE]}
@@ -235,7 +235,7 @@ def build_job_set(arguments: Arguments, training: TrainCommand, nodes: NodePool,
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": _pod(arguments, training, nodes, name),
+        "template": _build_pod(arguments, training, nodes, name),
     }
     policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
     return {
@@ -268,18 +268,18 @@ def build_job_set(arguments: Arguments, training: TrainCommand, nodes: NodePool,
     }
 
 
-def _pod(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
+def _build_pod(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
     selector = dict(nodes.selector)
     tolerations = [{"key": nodes.resource, "operator": "Exists", "effect": "NoSchedule"}]
     if arguments.spot:
         selector["cloud.google.com/gke-spot"] = "true"
         tolerations.append({"key": "cloud.google.com/gke-spot", "operator": "Exists", "effect": "NoSchedule"})
-    volumes, mounts = _volumes(arguments.volumes or "")
+    volumes, mounts = _parse_volumes(arguments.volumes or "")
     if not nodes.is_tpu:
         # NCCL shares memory between the GPUs of a node, of which a container has 64 MiB.
         volumes.append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shared-memory", "mountPath": "/dev/shm"})
-    container = _container(arguments, training, nodes, name)
+    container = _build_container(arguments, training, nodes, name)
     if mounts:
         container["volumeMounts"] = mounts
     pod: dict[str, Any] = {
@@ -295,9 +295,9 @@ def _pod(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: st
     if volumes:
         pod["volumes"] = volumes
     if arguments.service_account:
-        pod["serviceAccountName"] = _label("service_account", arguments.service_account)
+        pod["serviceAccountName"] = _check_label("service_account", arguments.service_account)
     if arguments.priority_class:
-        pod["priorityClassName"] = _label("priority_class", arguments.priority_class)
+        pod["priorityClassName"] = _check_label("priority_class", arguments.priority_class)
     if arguments.run_as_root:
         pod["securityContext"] = {"runAsUser": 0}
     # GKE adds the container that mounts buckets to pods of this annotation.
@@ -305,32 +305,32 @@ def _pod(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: st
     return {**(mounting if any("csi" in volume for volume in volumes) else {}), "spec": pod}
 
 
-def _volumes(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _parse_volumes(text: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes of a pod and their mounts from CLAIM:/PATH,gs://BUCKET:/PATH:ro."""
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
-    for number, each in enumerate(text.split(",") if text else ()):
-        match = re.fullmatch(VOLUME, each)
-        if match is None or not each.isprintable():
+    for number, volume_text in enumerate(text.split(",") if text else ()):
+        match = re.fullmatch(VOLUME, volume_text)
+        if match is None or not volume_text.isprintable():
             raise UserError(
-                f"--volumes={text}: {each!r} is not CLAIM:/PATH or gs://BUCKET:/PATH, a persistent volume claim or a "
-                "bucket and where to mount it, such as --volumes=datasets:/data:ro"
+                f"--volumes={text}: {volume_text!r} is not CLAIM:/PATH or gs://BUCKET:/PATH, a persistent volume claim "
+                "or a bucket and where to mount it, such as --volumes=datasets:/data:ro"
             )
-        only = {"readOnly": True} if match["read_only"] else {}
+        read_only = {"readOnly": True} if match["read_only"] else {}
         volume = (
-            {"csi": _bucket_volume(match["bucket"], only)}
+            {"csi": _build_bucket_volume(match["bucket"], read_only)}
             if match["bucket"]
-            else {"persistentVolumeClaim": {"claimName": match["claim"], **only}}
+            else {"persistentVolumeClaim": {"claimName": match["claim"], **read_only}}
         )
         volumes.append({"name": f"volume-{number}", **volume})
-        mounts.append({"name": f"volume-{number}", "mountPath": match["path"], **only})
+        mounts.append({"name": f"volume-{number}", "mountPath": match["path"], **read_only})
     return volumes, mounts
 
 
-def _bucket_volume(bucket: str, only: Mapping[str, bool]) -> dict[str, Any]:
+def _build_bucket_volume(bucket: str, read_only: Mapping[str, bool]) -> dict[str, Any]:
     """Return the volume of a bucket by GKE's driver of Cloud Storage FUSE."""
     # Files belong to root there, and processes need not be root.
-    modes = "" if only else ",file-mode=666,dir-mode=777"
+    modes = "" if read_only else ",file-mode=666,dir-mode=777"
     attributes = {
         "bucketName": bucket,
         # Folders are the prefixes of objects, also of those that no tool has made.
@@ -338,16 +338,16 @@ def _bucket_volume(bucket: str, only: Mapping[str, bool]) -> dict[str, Any]:
         # Without it a pod on the network of its host has the rights of the node, not of its service account.
         "hostNetworkPodKSA": "true",
     }
-    return {"driver": "gcsfuse.csi.storage.gke.io", **only, "volumeAttributes": attributes}
+    return {"driver": "gcsfuse.csi.storage.gke.io", **read_only, "volumeAttributes": attributes}
 
 
-def _container(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
+def _build_container(arguments: Arguments, training: TrainCommand, nodes: NodePool, name: str) -> dict[str, Any]:
     # The first pod's name in the cluster's DNS, from the names of set, job, job index and pod index.
-    first = f"{name}-{JOB}-0-0.{name}"
+    first_pod = f"{name}-{JOB}-0-0.{name}"
     grace = f"--grace_seconds={arguments.grace_seconds}"
     words = build_train_argv(check_flag_value("python", arguments.python), training, grace)
-    joined = (f"--coordinator_address={first}:{COORDINATOR_PORT}", f"--num_processes={nodes.num_processes}")
-    environment = [_variable("PROCESS", field="annotations['batch.kubernetes.io/job-completion-index']")]
+    joined = (f"--coordinator_address={first_pod}:{COORDINATOR_PORT}", f"--num_processes={nodes.num_processes}")
+    environment = [_environment_variable("PROCESS", field="annotations['batch.kubernetes.io/job-completion-index']")]
     ports = [COORDINATOR_PORT, *((LIBTPU_PORT,) if nodes.is_tpu else ())]
     # Kubernetes reads $(NAME) in a command as a variable, and $$ as a dollar.
     command = [word.replace("$", "$$") for word in words]
@@ -355,9 +355,9 @@ def _container(arguments: Arguments, training: TrainCommand, nodes: NodePool, na
         ports.append(MEGASCALE_PORT)
         # What libtpu reads to join slices.
         environment += [
-            _variable("MEGASCALE_NUM_SLICES", str(nodes.num_slices)),
-            _variable("MEGASCALE_SLICE_ID", field="labels['jobset.sigs.k8s.io/job-index']"),
-            _variable("MEGASCALE_COORDINATOR_ADDRESS", first),
+            _environment_variable("MEGASCALE_NUM_SLICES", str(nodes.num_slices)),
+            _environment_variable("MEGASCALE_SLICE_ID", field="labels['jobset.sigs.k8s.io/job-index']"),
+            _environment_variable("MEGASCALE_COORDINATOR_ADDRESS", first_pod),
         ]
         # jax and libtpu number processes slice by slice. A shell adds, as Kubernetes cannot, and becomes the command.
         process = f"$$((MEGASCALE_SLICE_ID * {nodes.num_hosts} + PROCESS))"
@@ -368,7 +368,7 @@ def _container(arguments: Arguments, training: TrainCommand, nodes: NodePool, na
         "name": CONTAINER,
         "image": check_flag_value("image", arguments.image),
         "command": command,
-        "env": [*environment, *(_variable(key, value) for key, value in parse_env(arguments.env).items())],
+        "env": [*environment, *(_environment_variable(key, value) for key, value in parse_env(arguments.env).items())],
         "ports": [{"containerPort": port} for port in ports],
         "resources": {"limits": {nodes.resource: str(nodes.accelerators_per_host)}},
     }
@@ -377,7 +377,7 @@ def _container(arguments: Arguments, training: TrainCommand, nodes: NodePool, na
     return container
 
 
-def _variable(name: str, value: str = "", *, field: str | None = None) -> dict[str, Any]:
+def _environment_variable(name: str, value: str = "", *, field: str | None = None) -> dict[str, Any]:
     """Return an environment variable of a container, with a value or that of a field of the pod's metadata."""
     if field is not None:
         return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}
@@ -385,7 +385,7 @@ def _variable(name: str, value: str = "", *, field: str | None = None) -> dict[s
     return {"name": name, "value": value.replace("$", "$$")}
 
 
-def _label(flag: str, value: str) -> str:
+def _check_label(flag: str, value: str) -> str:
     if not re.fullmatch(LABEL, value):
         raise UserError(
             f"--{flag}={value} is not a Kubernetes name: use at most 63 lower-case letters, digits and -, with a "

@@ -38,8 +38,8 @@ def parse_gpu_topology(flag: str | None, config_topology: str, gpus_per_node: in
     text, origin = (flag, "--topology") if flag else (config_topology, "config.topology")
     match = re.fullmatch(r"gpu:([1-9]\d{0,5})", text or "", flags=re.ASCII)
     if not match:
-        said = f"{origin}={text} is not a number of GPUs" if text else "no topology"
-        raise UserError(f"{said}: pass the total number of GPUs, such as --topology=gpu:16")
+        problem = f"{origin}={text} is not a number of GPUs" if text else "no topology"
+        raise UserError(f"{problem}: pass the total number of GPUs, such as --topology=gpu:16")
     if gpus_per_node < 1:
         raise UserError(f"--gpus_per_node={gpus_per_node} must be at least 1")
     gpus = int(match[1])

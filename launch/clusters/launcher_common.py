@@ -75,13 +75,17 @@ def run_launcher(
     words = list(sys.argv[1:] if argv is None else argv)
     # sbatch hands it on to the nodes, which have GPUs where a login node has none.
     environment = without_chosen_platform()
-    own, behind = _split(words)
-    astray = [word for word in own if re.match(r"--?(config|workdir)\b", word)]
-    if astray and not {"--help", "-h"} & set(own):
-        line = f"error: {astray[0]} is a flag of the train command: write it after --, as in {command.example_call}"
+    launcher_words, train_words = _split_at_double_dash(words)
+    misplaced = [word for word in launcher_words if re.match(r"--?(config|workdir)\b", word)]
+    if misplaced and not {"--help", "-h"} & set(launcher_words):
+        line = f"error: {misplaced[0]} is a flag of the train command: write it after --, as in {command.example_call}"
         print(line, file=sys.stderr)
         return 2
-    return run(command, lambda arguments: main(arguments, parse_train_command(command, behind, environment)), own)
+    return run(
+        command,
+        lambda arguments: main(arguments, parse_train_command(command, train_words, environment)),
+        launcher_words,
+    )
 
 
 def parse_train_command(command: Command, words: Sequence[str] | None, environment: Mapping[str, str]) -> TrainCommand:
@@ -108,7 +112,7 @@ def parse_train_command(command: Command, words: Sequence[str] | None, environme
     arguments = parse_arguments(train.COMMAND, words)
     if arguments.show_config:
         raise UserError("--show_config after -- trains nothing: omit it, or run the train command itself")
-    return TrainCommand(tuple(words), arguments.workdir, _value(words, "--config"), arguments.config, environment)
+    return TrainCommand(tuple(words), arguments.workdir, _flag_value(words, "--config"), arguments.config, environment)
 
 
 def check_config_fits(training: TrainCommand, num_devices: int, num_slices: int = 1) -> None:
@@ -135,11 +139,11 @@ def check_config_fits(training: TrainCommand, num_devices: int, num_slices: int 
     build_synthetic_task(experiment.task, parts * experiment.run.num_microbatches)
 
 
-def make_run_name(given: str | None, workdir: str, longest: int = 63) -> str:
+def make_run_name(name: str | None, workdir: str, longest: int = 63) -> str:
     """Return the name of a run for the engines: an RFC 1123 label that starts with a letter.
 
     Args:
-        given: The value of --name. By default the name is the last part of `workdir` with a hash of all its parts, so
+        name: The value of --name. By default the name is the last part of `workdir` with a hash of all its parts, so
             that gs://a/runs/seed-1 and gs://b/runs/seed-1 are two runs.
         workdir: The run directory.
         longest: The maximum length.
@@ -148,18 +152,18 @@ def make_run_name(given: str | None, workdir: str, longest: int = 63) -> str:
         The name.
 
     Raises:
-        UserError: If `given` is not such a label or too long; the message suggests one.
+        UserError: If `name` is not such a label or too long; the message suggests one.
     """
     path = PurePosixPath(workdir)
-    part = path.name if given is None else given
+    part = path.name if name is None else name
     label = re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-")
     label = label if re.match("[a-z]", label) else f"run-{label}".rstrip("-")
-    if given is None:
+    if name is None:
         return f"{label[: longest - 7].rstrip('-')}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
-    if label == given and len(label) <= longest:
+    if label == name and len(label) <= longest:
         return label
     raise UserError(
-        f"--name={given} is not a valid name of a run: use at most {longest} lower-case letters, digits and -, "
+        f"--name={name} is not a valid name of a run: use at most {longest} lower-case letters, digits and -, "
         f"starting with a letter and not ending with -, such as --name={label[:longest].rstrip('-')}"
     )
 
@@ -184,7 +188,7 @@ def require_shared_storage(training: TrainCommand) -> None:
         )
     from transformer.storage.paths import check_data_dir
 
-    check_data_dir(_value(training.flags, "--data_dir") or "")
+    check_data_dir(_flag_value(training.flags, "--data_dir") or "")
 
 
 def check_max_restarts(restarts: int) -> None:
@@ -326,14 +330,14 @@ def run_tool(words: Sequence[str], environment: Mapping[str, str], stdin: str | 
     return subprocess.run(words, env=environment, input=stdin, text=True, check=False).returncode
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
+def _split_at_double_dash(words: list[str]) -> tuple[list[str], list[str] | None]:
     if "--" not in words:
         return words, None
     cut = words.index("--")
     return words[:cut], words[cut + 1 :]
 
 
-def _value(words: Sequence[str], flag: str) -> str | None:
+def _flag_value(words: Sequence[str], flag: str) -> str | None:
     """Return the value of the last `flag` among the words, written --flag=value or --flag value."""
     values = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
     values += [after for word, after in itertools.pairwise(words) if word == flag]

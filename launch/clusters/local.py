@@ -145,21 +145,21 @@ def run_processes(processes: Sequence[ProcessSpec], environment: Mapping[str, st
     """
     started: list[subprocess.Popen[str]] = []
     threads: list[threading.Thread] = []
-    with _signals() as received:
+    with _record_signals() as received:
         try:
             for index, process in enumerate(processes):
-                started.append(_start(process, environment))
-                threads.append(threading.Thread(target=_echo, args=(index, started[-1].stdout), daemon=True))
+                started.append(_start_process(process, environment))
+                threads.append(threading.Thread(target=_echo_lines, args=(index, started[-1].stdout), daemon=True))
                 threads[-1].start()
-            code = _wait(started, received)
+            code = _wait_for_processes(started, received)
         finally:
-            _send(started, signal.SIGKILL)
+            _send_signal(started, signal.SIGKILL)
         for thread in threads:
             thread.join(timeout=GRACE_SECONDS)
     return code
 
 
-def _start(process: ProcessSpec, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+def _start_process(process: ProcessSpec, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         process.argv,
         env={**environment, **process.extra_environment},
@@ -173,7 +173,7 @@ def _start(process: ProcessSpec, environment: Mapping[str, str]) -> subprocess.P
     )
 
 
-def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
+def _wait_for_processes(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
     """Wait until all have ended: pass signals on, end the rest after a failure, kill what outlives the grace period."""
     code, passed, deadline = 0, 0, float("inf")
     while any(child.poll() is None for child in started):
@@ -181,26 +181,26 @@ def _wait(started: Sequence[subprocess.Popen[str]], received: list[int]) -> int:
             code = code or 128 + received[passed]
             passed += 1
             kills = received[:passed].count(signal.SIGINT) >= SIGINTS_TO_KILL
-            _send(started, signal.SIGKILL if kills else received[passed - 1])
-        failed = _failed(started)
+            _send_signal(started, signal.SIGKILL if kills else received[passed - 1])
+        failed = _find_failed_process(started)
         if failed is not None and not received and deadline == float("inf"):
             index, code = failed
-            said = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
-            again = "; start the same command again to go on from the newest checkpoint" if code > 128 else ""
-            print(f"process {index} {said}: ending the others{again}", file=sys.stderr, flush=True)
-            _send(started, signal.SIGTERM)
+            outcome = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
+            restart_advice = "; start the same command again to go on from the newest checkpoint" if code > 128 else ""
+            print(f"process {index} {outcome}: ending the others{restart_advice}", file=sys.stderr, flush=True)
+            _send_signal(started, signal.SIGTERM)
             deadline = time.monotonic() + GRACE_SECONDS
         if time.monotonic() > deadline:
-            _send(started, signal.SIGKILL)
+            _send_signal(started, signal.SIGKILL)
             deadline = time.monotonic() + GRACE_SECONDS
         time.sleep(POLL_SECONDS)
     if all(child.returncode == EXIT_CODE_RESTARTABLE for child in started):
         return EXIT_CODE_RESTARTABLE
-    failed = _failed(started)
+    failed = _find_failed_process(started)
     return code or (failed[1] if failed else 0)
 
 
-def _failed(started: Sequence[subprocess.Popen[str]]) -> tuple[int, int] | None:
+def _find_failed_process(started: Sequence[subprocess.Popen[str]]) -> tuple[int, int] | None:
     """Return the index of a process that failed, and the exit code that a shell would give it."""
     for index, child in enumerate(started):
         if child.poll():
@@ -208,14 +208,14 @@ def _failed(started: Sequence[subprocess.Popen[str]]) -> tuple[int, int] | None:
     return None
 
 
-def _send(started: Sequence[subprocess.Popen[str]], number: int) -> None:
+def _send_signal(started: Sequence[subprocess.Popen[str]], number: int) -> None:
     for child in started:
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, number)
 
 
-def _echo(index: int, lines: IO[str] | None) -> None:
+def _echo_lines(index: int, lines: IO[str] | None) -> None:
     for line in lines or ():
         if line.startswith("[Gloo] Rank "):  # jax's CPU collectives report each peer, which reads like an error
             continue
@@ -225,7 +225,7 @@ def _echo(index: int, lines: IO[str] | None) -> None:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
+def _record_signals() -> Iterator[list[int]]:
     """Record SIGINT and SIGTERM while the context lasts, instead of handling them."""
     received: list[int] = []
 

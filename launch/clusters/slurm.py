@@ -106,7 +106,7 @@ def build_batch_script(arguments: Arguments, training: TrainCommand) -> str:
     if arguments.cpus_per_task is not None and arguments.cpus_per_task < 1:
         raise UserError(f"--cpus_per_task={arguments.cpus_per_task} must be at least 1")
     warning = arguments.grace_seconds + EARLY
-    if arguments.time is not None and 0 < _seconds(_time(arguments.time)) <= 2 * warning:
+    if arguments.time is not None and 0 < _parse_seconds(_check_time(arguments.time)) <= 2 * warning:
         raise UserError(
             f"--time={arguments.time} is too short: the job is stopped {warning} seconds before its end, and "
             "would be requeued again and again without training; increase it, or reduce --grace_seconds"
@@ -120,7 +120,7 @@ def build_batch_script(arguments: Arguments, training: TrainCommand) -> str:
         f"--ntasks-per-node={tasks}",
         f"--gpus-per-node={share.gpus_per_node}",
         *((f"--cpus-per-task={arguments.cpus_per_task}",) if arguments.cpus_per_task is not None else ()),
-        *((f"--time={_time(arguments.time)}",) if arguments.time is not None else ()),
+        *((f"--time={_check_time(arguments.time)}",) if arguments.time is not None else ()),
         f"--output={name}-%j.log",
         "--open-mode=append",
         "--requeue",
@@ -242,15 +242,15 @@ exit "$code"
 """
 
 
-def _seconds(time: str) -> int:
+def _parse_seconds(time: str) -> int:
     """Return the seconds of MINUTES, MINUTES:SECONDS, HH:MM:SS or DAYS-HH:MM:SS, as Slurm reads them."""
-    days, dash, rest = time.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
+    days, dash, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
     units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
     return int(days or 0) * 86400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
 
 
-def _time(text: str) -> str:
+def _check_time(text: str) -> str:
     if not re.fullmatch(TIME, text, flags=re.ASCII):
         raise UserError(
             f"--time={text} is not a time: write MINUTES, HH:MM:SS or DAYS-HH:MM:SS, such as --time=24:00:00"

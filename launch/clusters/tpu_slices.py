@@ -122,16 +122,19 @@ def parse_slice(flag: str | None, config_topology: str) -> TpuSlice:
         )
     if not colon or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", sizes, flags=re.ASCII):
         raise UserError(f"{origin}={text} has no shape: write for example {name}:{example_shape(name)}")
-    given = sorted(map(int, sizes.split("x")))
-    shape = next((known for known in (*SHAPES_2D, *SMALL_SHAPES_3D) if sorted(known) == given), tuple(given))
+    sorted_sizes = sorted(map(int, sizes.split("x")))
+    shape = next(
+        (listed_shape for listed_shape in (*SHAPES_2D, *SMALL_SHAPES_3D) if sorted(listed_shape) == sorted_sizes),
+        tuple(sorted_sizes),
+    )
     generation = GENERATIONS[name]
     if generation.num_dimensions == 2:
         if shape not in SHAPES_2D:
-            raise UserError(f"{origin}={text} does not exist: {name} has {_listed(SHAPES_2D)}")
+            raise UserError(f"{origin}={text} does not exist: {name} has {_format_shapes(SHAPES_2D)}")
     elif shape not in SMALL_SHAPES_3D and (len(shape) != 3 or any(size % 4 for size in shape)):
         raise UserError(
-            f"{origin}={text} does not exist: {name} has {_listed(SMALL_SHAPES_3D)}, and three multiples of 4, such as "
-            f"{example_shape(name)}"
+            f"{origin}={text} does not exist: {name} has {_format_shapes(SMALL_SHAPES_3D)}, and three multiples of 4, "
+            f"such as {example_shape(name)}"
         )
     if math.prod(shape) > generation.max_chips:
         raise UserError(
@@ -163,5 +166,5 @@ def example_shape(name: str) -> str:
     return "4x4" if GENERATIONS[name].num_dimensions == 2 else "4x4x8"
 
 
-def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:
+def _format_shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
     return ", ".join("x".join(map(str, shape)) for shape in shapes)

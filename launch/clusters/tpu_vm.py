@@ -149,7 +149,7 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         print(format_dry_run_script(calls, arguments.keep_slice))
         return
     require_tool("gcloud", training.environment)
-    _run(calls, arguments, training, tpu)
+    _run_on_slice(calls, arguments, training, tpu)
 
 
 def build_gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: TpuSlice, name: str) -> GcloudCommands:
@@ -181,19 +181,19 @@ def build_gcloud_commands(arguments: Arguments, training: TrainCommand, tpu: Tpu
     command = shlex.join([*(("env", *variables) if variables else ()), *words])
     run = shlex.quote(_RUN_SCRIPT.format(command=command))
     options = parse_extra_options(arguments.ssh_options, "ssh_options")
-    first = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, *options)
-    ssh = (*first, "--worker=all")
-    here, workdir = f'--command=f="$HOME/{FOLDER}/{name}"; ', shlex.quote(training.workdir)
+    first_host_ssh = ("gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, *options)
+    ssh = (*first_host_ssh, "--worker=all")
+    command_prefix, workdir = f'--command=f="$HOME/{FOLDER}/{name}"; ', shlex.quote(training.workdir)
     return GcloudCommands(
         name=name,
         describe=(*queued, "describe", name, *place, "--format=json"),
         create=create,
         setup=(*ssh, f"--command={arguments.setup_command}") if arguments.setup_command else None,
-        start=(*ssh, f"{here}{_START_SCRIPT.format(directory=directory, workdir=workdir, run=run)}"),
-        status=(*ssh, f"{here}{_STATUS_SCRIPT.format(workdir=workdir)}"),
-        log=(*first, "--worker=0", f'{here}tail -c +{{byte}} "$f/log" 2>/dev/null'),
-        stop=(*first, "--worker=0", f'{here}kill -TERM -- "-$(cat "$f/pid")"'),
-        forget=(*ssh, f'{here}rm -f "$f/code" "$f/pid"'),
+        start=(*ssh, f"{command_prefix}{_START_SCRIPT.format(directory=directory, workdir=workdir, run=run)}"),
+        status=(*ssh, f"{command_prefix}{_STATUS_SCRIPT.format(workdir=workdir)}"),
+        log=(*first_host_ssh, "--worker=0", f'{command_prefix}tail -c +{{byte}} "$f/log" 2>/dev/null'),
+        stop=(*first_host_ssh, "--worker=0", f'{command_prefix}kill -TERM -- "-$(cat "$f/pid")"'),
+        forget=(*ssh, f'{command_prefix}rm -f "$f/code" "$f/pid"'),
         delete=(*queued, "delete", name, *place, "--force", "--quiet"),
     )
 
@@ -220,7 +220,7 @@ def format_dry_run_script(calls: GcloudCommands, keep: bool) -> str:
         *((format_shell_command(calls.setup),) if calls.setup else ()),
         format_shell_command(calls.start),
         f"# Every {POLL_SECONDS:.0f} s, the status as above and the log from the next byte on, until no process runs:",
-        format_shell_command(_log_from(calls, 1)),
+        format_shell_command(_log_command(calls, 1)),
         "# If the slice is kept:",
         format_shell_command(calls.forget),
         *(() if keep else ("# When the run has ended:", format_shell_command(calls.delete))),
@@ -228,82 +228,82 @@ def format_dry_run_script(calls: GcloudCommands, keep: bool) -> str:
     return "\n".join(lines)
 
 
-def _run(calls: GcloudCommands, arguments: Arguments, training: TrainCommand, tpu: TpuSlice) -> None:
+def _run_on_slice(calls: GcloudCommands, arguments: Arguments, training: TrainCommand, tpu: TpuSlice) -> None:
     release = f"release it with: {format_shell_command(calls.delete)}"
-    booked = f"{calls.name} still exists: run the same command again to resume, or {release}"
+    still_exists = f"{calls.name} still exists: run the same command again to resume, or {release}"
     code, lost = 0, True
     try:
         for _ in range(arguments.max_restarts + 1):
-            _obtain(calls, training, tpu)
-            states = _host_states(calls, training, tpu)
+            _acquire_slice(calls, training, tpu)
+            states = _read_host_states(calls, training, tpu)
             if states is not None and all(state == "gone" for state in states):
                 code = run_tool(calls.setup, training.environment) if calls.setup else 0
                 code = code or run_tool(calls.start, training.environment)
             else:
                 code = 0
-            code = code or _follow(calls, training, tpu)
-            lost = code != 0 and _lost(calls, training, tpu, code)
+            code = code or _follow_log(calls, training, tpu)
+            lost = code != 0 and _is_slice_lost(calls, training, tpu, code)
             if not lost:
                 break
             print(f"{calls.name} was lost", flush=True)
     except KeyboardInterrupt:
         print(
             f"\nthe run continues on {calls.name}: the same command follows it again; stop it with: "
-            f"{format_shell_command(calls.stop)}\n{booked}",
+            f"{format_shell_command(calls.stop)}\n{still_exists}",
             file=sys.stderr,
         )
         raise
-    kept = arguments.keep_slice or (code in REASONS_TO_KEEP and not lost)
+    keep_slice = arguments.keep_slice or (code in REASONS_TO_KEEP and not lost)
     if code in REASONS_TO_KEEP and not lost:
-        print(f"{REASONS_TO_KEEP[code]}, and {booked}", file=sys.stderr)
+        print(f"{REASONS_TO_KEEP[code]}, and {still_exists}", file=sys.stderr)
     elif arguments.keep_slice:
-        print(booked)
+        print(still_exists)
     elif run_tool(calls.delete, training.environment):
-        print(booked, file=sys.stderr)
-        code, kept = code or 1, True
-    if kept and not lost:
+        print(still_exists, file=sys.stderr)
+        code, keep_slice = code or 1, True
+    if keep_slice and not lost:
         run_tool(calls.forget, training.environment)
     if code:
         raise SystemExit(code if code == MISTAKE or (code == EXIT_CODE_RESTARTABLE and not lost) else 1)
 
 
-def _follow(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> int:
+def _follow_log(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> int:
     """Print the log of the first host until no process runs, and return their exit code.
 
     A connection that is lost is tried again for as long as the slice is there: the run does not depend on it.
     """
-    byte, told = 1, False
+    byte, is_reported = 1, False
     while True:
-        states = _host_states(calls, training, tpu)
-        shown = subprocess.run(_log_from(calls, byte), env=training.environment, stdout=subprocess.PIPE, check=False)
-        sys.stdout.write(shown.stdout.decode(errors="replace"))
+        states = _read_host_states(calls, training, tpu)
+        log = subprocess.run(_log_command(calls, byte), env=training.environment, stdout=subprocess.PIPE, check=False)
+        sys.stdout.write(log.stdout.decode(errors="replace"))
         sys.stdout.flush()
-        byte += len(shown.stdout)
+        byte += len(log.stdout)
         if states is None:
-            if _state(calls, training, tpu) != "ACTIVE":
+            if _read_slice_state(calls, training, tpu) != "ACTIVE":
                 return CONNECTION_LOST
-            if not told:
+            if not is_reported:
                 print(f"{calls.name} cannot be reached: the run continues there, and this tries again", file=sys.stderr)
-            told = True
+            is_reported = True
         elif "running" not in states:
-            return _exit_code(states)
+            return _combine_exit_codes(states)
         else:
-            told = False
+            is_reported = False
         time.sleep(POLL_SECONDS)
 
 
-def _log_from(calls: GcloudCommands, byte: int) -> tuple[str, ...]:
+def _log_command(calls: GcloudCommands, byte: int) -> tuple[str, ...]:
     return (*calls.log[:-1], calls.log[-1].replace("{byte}", str(byte)))
 
 
-def _host_states(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> list[str] | None:
+def _read_host_states(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> list[str] | None:
     """Return the state of the process on each host; None if a host did not answer.
 
     Raises:
         UserError: If the slice trains another run.
     """
-    done = subprocess.run(calls.status, env=training.environment, stdout=subprocess.PIPE, text=True, check=False)
-    states = [match[1] for match in re.finditer(STATUS, done.stdout)]
+    completed = subprocess.run(calls.status, env=training.environment, stdout=subprocess.PIPE, text=True, check=False)
+    states = [match[1] for match in re.finditer(STATUS, completed.stdout)]
     for state in states:
         if state.startswith("running "):
             raise UserError(
@@ -312,7 +312,7 @@ def _host_states(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -
     return states if len(states) == tpu.num_hosts else None
 
 
-def _exit_code(states: Sequence[str]) -> int:
+def _combine_exit_codes(states: Sequence[str]) -> int:
     """Return the exit code of processes that have all ended; one that is gone counts as failed."""
     codes = {1 if state == "gone" else int(state.removeprefix("ended ")) for state in states}
     failed = sorted(codes - {0, EXIT_CODE_RESTARTABLE})
@@ -321,50 +321,52 @@ def _exit_code(states: Sequence[str]) -> int:
     return failed[0] if failed else max(codes)
 
 
-def _obtain(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> None:
+def _acquire_slice(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> None:
     """Wait until the slice is ready, requesting it once if it does not exist."""
-    asked, said = False, None
-    while (state := _state(calls, training, tpu)) != "ACTIVE":
+    is_requested, printed_state = False, None
+    while (state := _read_slice_state(calls, training, tpu)) != "ACTIVE":
         if state in (None, *GONE_STATES):
-            if asked:
+            if is_requested:
                 print(f"the slice was refused: see {format_shell_command(calls.describe)}", file=sys.stderr)
                 raise SystemExit(1)
             if (state and run_tool(calls.delete, training.environment)) or run_tool(calls.create, training.environment):
                 raise SystemExit(1)
-            asked = True
+            is_requested = True
         elif state not in (*WAITING_STATES, *LEAVING_STATES):
             raise UserError(f"{calls.name} is in the unknown state {state}: see {format_shell_command(calls.describe)}")
-        elif state != said:
+        elif state != printed_state:
             print(f"{calls.name} is {state}; checking every {POLL_SECONDS:.0f} s", flush=True)
-            said = state
+            printed_state = state
         time.sleep(POLL_SECONDS)
 
 
-def _lost(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice, code: int) -> bool:
+def _is_slice_lost(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice, code: int) -> bool:
     """Return whether the slice was lost, rather than the program or the connection; its state may lag behind both.
 
     A preemption tells the processes to stop before it takes the slice: they may have saved and exited in between.
     """
-    for look in range(STATE_CHECKS if code in (CONNECTION_LOST, EXIT_CODE_RESTARTABLE) else 1):
-        if look:
+    for attempt in range(STATE_CHECKS if code in (CONNECTION_LOST, EXIT_CODE_RESTARTABLE) else 1):
+        if attempt:
             time.sleep(POLL_SECONDS)
-        if _state(calls, training, tpu) != "ACTIVE":
+        if _read_slice_state(calls, training, tpu) != "ACTIVE":
             return True
     return False
 
 
-def _state(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> str | None:
+def _read_slice_state(calls: GcloudCommands, training: TrainCommand, tpu: TpuSlice) -> str | None:
     """Return the state of the queued resource, None if it does not exist.
 
     Raises:
         UserError: If the resource of this name is another slice, or gcloud fails.
     """
-    done = subprocess.run(calls.describe, env=training.environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        if "NOT_FOUND" in done.stderr:
+    completed = subprocess.run(calls.describe, env=training.environment, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        if "NOT_FOUND" in completed.stderr:
             return None
-        raise UserError(f"gcloud cannot describe the slice: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    described = json.loads(done.stdout)
+        raise UserError(
+            f"gcloud cannot describe the slice: {completed.stderr.strip() or f'exit code {completed.returncode}'}"
+        )
+    described = json.loads(completed.stdout)
     for node in described.get("tpu", {}).get("nodeSpec", []):
         kind = node.get("node", {}).get("acceleratorType", tpu.accelerator_type)
         if kind != tpu.accelerator_type:

@@ -80,7 +80,7 @@ def test_nothing_is_asked_where_there_is_no_room() -> None:
 def test_the_most_frequent_candidate_by_hand() -> None:
     words = WordFrequencies({"owl": 9, "fox": 2, "hen": 2}, frozenset())
     question = ClozeQuestion("owl fox hen fox hen cat ", " runs.", ("owl", "hen", "fox"), "fox")
-    assert question.most_frequent_candidate(words, here=False) == "owl"
-    assert question.most_frequent_candidate(words, here=True) == "hen"
-    assert question._replace(candidates=("cat", "owl")).most_frequent_candidate(words, here=True) == "owl"
+    assert question.most_frequent_candidate(words, in_context=False) == "owl"
+    assert question.most_frequent_candidate(words, in_context=True) == "hen"
+    assert question._replace(candidates=("cat", "owl")).most_frequent_candidate(words, in_context=True) == "owl"
     assert question.completed_text("fox") == "owl fox hen fox hen cat fox runs."

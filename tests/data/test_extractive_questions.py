@@ -24,7 +24,7 @@ CONTEXT = "ann met bob and eve"
 WORDS = [(0, 3), (4, 7), (8, 11), (12, 15), (16, 19)]
 ENCODED = EncodedTextWithOffsets([10, 11, 12, 13, 14], WORDS)
 DELIMITERS, OF_XLNET = (
-    DelimiterTokens.of_format(each, 50, 1, 2) for each in (SequenceFormat.BERT, SequenceFormat.XLNET)
+    DelimiterTokens.from_format(each, 50, 1, 2) for each in (SequenceFormat.BERT, SequenceFormat.XLNET)
 )
 NO_ANSWER = (0, 0)
 

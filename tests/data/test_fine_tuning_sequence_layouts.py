@@ -6,7 +6,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat, SequenceLayout
 
-MARKS = DelimiterTokens.of_format(SequenceFormat.GPT, 10, None, None)
+MARKS = DelimiterTokens.from_format(SequenceFormat.GPT, 10, None, None)
 (S,), (D,), (E,) = MARKS
 A, B, C = [1, 2, 3], [4, 5], [6]
 
@@ -48,17 +48,17 @@ def test_a_cut_takes_the_ends_of_the_longest_texts_and_never_a_mark() -> None:
 
 
 def test_sequences_of_encoders_stand_between_the_tokenizers_own_tokens() -> None:
-    bert = DelimiterTokens.of_format(SequenceFormat.BERT, 10, 8, 9)
-    roberta = DelimiterTokens.of_format(SequenceFormat.ROBERTA, 10, 8, 9)
+    bert = DelimiterTokens.from_format(SequenceFormat.BERT, 10, 8, 9)
+    roberta = DelimiterTokens.from_format(SequenceFormat.ROBERTA, 10, 8, 9)
     assert (bert.join_texts([A]), bert.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, *B, 9])
     assert (roberta.join_texts([A]), roberta.join_texts([A, B])) == ([8, *A, 9], [8, *A, 9, 9, *B, 9])
     assert roberta.join_texts([A, B], 7) == [8, 1, 2, 9, 9, 4, 9]
-    xlnet = DelimiterTokens.of_format(SequenceFormat.XLNET, 10, 8, 9)
+    xlnet = DelimiterTokens.from_format(SequenceFormat.XLNET, 10, 8, 9)
     assert (xlnet.join_texts([A]), xlnet.join_texts([A, B])) == ([*A, 9, 8], [*A, 9, *B, 9, 8])
     assert xlnet.join_texts([A, B], 7) == [1, 2, 9, 4, 5, 9, 8]
     assert [each.begin_is_last for each in (bert, roberta, xlnet)] == [False, False, True]
     with pytest.raises(UserError, match=r"sequence_format=bert puts texts between .* the run's tokenizer lacks one"):
-        DelimiterTokens.of_format(SequenceFormat.BERT, 10, 8, None)
+        DelimiterTokens.from_format(SequenceFormat.BERT, 10, 8, None)
 
 
 def test_of_two_equal_texts_the_second_is_cut_as_in_berts_code() -> None:

@@ -15,7 +15,7 @@ from transformer.data.datasets import multi30k
 from transformer.data.datasets.glue import read_glue
 from transformer.data.datasets.local_files import read_fields, read_lines
 from transformer.data.datasets.text_files import read_text_splits
-from transformer.data.datasets.tfds_records import _classes
+from transformer.data.datasets.tfds_records import _read_class_names
 from transformer.data.line_splitting import split_lines
 from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
 from transformer.tasks.word_alignment_evaluation import read_alignment_files
@@ -125,7 +125,7 @@ def test_names_a_line_are_as_many_as_the_file_has(tmp_path: Path) -> None:
         names = list(dict.fromkeys(random_lines(seed, blank=False)))
         content = "".join(f"{name}\n" for name in names).encode()
         (tmp_path / "label.labels.txt").write_bytes(content)
-        assert _classes(tmp_path, "label", {"numClasses": len(names)}) == tuple(names)
+        assert _read_class_names(tmp_path, "label", {"numClasses": len(names)}) == tuple(names)
         (tmp_path / "vocab.txt").write_bytes("".join(f"{token}\n" for token in WORDPIECE).encode() + content)
         made = load_wordpiece_tokenizer(tmp_path / "vocab.txt")
         assert made.pieces(range(made.vocab_size)) == [*WORDPIECE, *names]

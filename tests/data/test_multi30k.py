@@ -115,4 +115,4 @@ def test_the_real_files_have_their_published_sizes(shared_data: Path, text: str)
     folder = shared_data / "multi30k"
     for split, count in zip(SPLITS, (29_000, 1_014, 1_000, 1_000), strict=True):
         for language in ("en", "de", "fr"):
-            assert len(multi30k.read_lines(multi30k.file_of(folder, text, split, language))) == count
+            assert len(multi30k.read_lines(multi30k.locate_split_file(folder, text, split, language))) == count

@@ -175,7 +175,7 @@ def _untrained(root: Path, config: Mapping[str, Any]) -> int:
     prepare(run / "data")
     load_encoded_splits(experiment.task, run)
     write_json(run / "config.json", experiment.to_config())
-    sweep._sweep(parse_arguments(sweep.COMMAND, [f"--config={root}/config.py", f"--workdir={root}/sweep"]))
+    sweep._open_sweep(parse_arguments(sweep.COMMAND, [f"--config={root}/config.py", f"--workdir={root}/sweep"]))
     return 0
 
 

@@ -238,7 +238,7 @@ def test_a_run_that_is_there_is_followed_and_not_started_again(engines, states):
     ],
 )
 def test_the_exit_code_of_several_hosts_is_that_which_says_most(states, code):
-    assert tpu_vm._exit_code(states) == code
+    assert tpu_vm._combine_exit_codes(states) == code
 
 
 def test_a_setup_that_fails_starts_no_training(engines):
@@ -367,7 +367,7 @@ def test_the_slice_of_a_name_trains_one_run_at_a_time(engines, tmp_path, capsys,
     monkeypatch.setattr(tpu_vm, "POLL_SECONDS", 0.2)
     first, second = ((*TRAIN[:2], f"--workdir=gs://bucket/{name}") for name in ("first", "second"))
     with monkeypatch.context() as gone:
-        gone.setattr(tpu_vm, "_follow", interrupt)
+        gone.setattr(tpu_vm, "_follow_log", interrupt)
         assert launch("--topology=v5e:2x4", *first) == 130
     engines.forget()
     assert launch("--topology=v5e:2x4", *second) == 2

@@ -15,11 +15,11 @@ import launch.generate
 import launch.maps
 import launch.train
 from launch import cli
-from launch.maps import _other_run
+from launch.maps import _parse_compared_run
 from tests.training.written_run import CONFIG, with_params, write_run
 from transformer.config import UserError
 from transformer.interpret.load import load
-from transformer.runs.checkpoint_files import _sha256
+from transformer.runs.checkpoint_files import _hash_manifest
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.scaling_laws import _directories
 from transformer.training.huggingface_conversion import export_to_huggingface
@@ -118,7 +118,7 @@ def test_a_key_that_the_checkpoint_was_trained_without_is_told(run: Path, capsys
     file = run / "checkpoints" / "0" / "manifest" / "metadata"
     manifest = json.loads(file.read_text())
     del manifest["metadata"]["config"]["optimizer"]["clip_norm"]
-    file.write_text(json.dumps({**manifest, "sha256": _sha256(manifest["leaves"], manifest["metadata"])}))
+    file.write_text(json.dumps({**manifest, "sha256": _hash_manifest(manifest["leaves"], manifest["metadata"])}))
     module, words = COMMANDS["evaluate"]
     assert cli.run(module.COMMAND, module.main, [f"--workdir={run}", *words]) == 2
     assert "was trained without config.optimizer.clip_norm; " in capsys.readouterr().err
@@ -127,7 +127,7 @@ def test_a_key_that_the_checkpoint_was_trained_without_is_told(run: Path, capsys
 READERS: dict[str, Callable[[Path], Any]] = {
     "convert": lambda run: export_to_huggingface(run, run.parent / "published").num_parameters,
     "maps --text": lambda run: jax.tree.map(lambda leaf: leaf.tolist(), load(run).variables.params),
-    "maps --compare_to": lambda run: _other_run(str(run), run.parent) and "a run",
+    "maps --compare_to": lambda run: _parse_compared_run(str(run), run.parent) and "a run",
     "scaled runs": lambda run: [path.name for path in _directories([run])],
     "trials": lambda run: [path.name for path in _directories([run.parent.parent])],
     "initialize_from": lambda run: sorted(open_init_source(str(run), None, "", None).leaves),

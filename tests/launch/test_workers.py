@@ -102,8 +102,8 @@ def program(tmp_path, monkeypatch):
     """The name of a module whose workers need no jax, and the environment in which it is found."""
     (tmp_path / "odd_worker.py").write_text(PROGRAM)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    monkeypatch.setattr(workers, "_PERIOD", 0.05)
-    monkeypatch.setattr(workers, "_SHOWN_ANEW", 0.05)
+    monkeypatch.setattr(workers, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(workers, "_REPORT_SECONDS", 0.05)
     return {**os.environ, **CPU, "PYTHONPATH": path, "GIVEN": "here", "light": "1"}
 
 
@@ -157,7 +157,7 @@ def test_the_page_of_a_stopped_sweep_says_so_with_the_command_that_goes_on(tmp_p
             time.sleep(5)  # cut short by the signal, which a process gets when it may
 
     with pytest.raises(KeyboardInterrupt):
-        run(trial_store, program, count=1, also=write)
+        run(trial_store, program, count=1, on_progress=write)
     found = shown()
     assert (found["state"], found["counts"], found["command"]) == (
         "stopped",

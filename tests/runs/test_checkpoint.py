@@ -199,7 +199,7 @@ def test_another_model_is_refused_before_anything_is_read(
 ):
     state = make_state()
     checkpoints.save(1, state, {})
-    monkeypatch.setattr(Checkpoints, "_read", lambda *_: pytest.fail("the arrays were read"))
+    monkeypatch.setattr(Checkpoints, "_read_unverified", lambda *_: pytest.fail("the arrays were read"))
     other = changed(state, **params)
     for expected in (other, abstract(other)):
         with pytest.raises(UserError, match=f"of another model or version: .*{message}; give the config"):
@@ -225,13 +225,13 @@ def test_a_part_is_read_alone(checkpoints: Checkpoints, monkeypatch: pytest.Monk
     state = make_state()
     checkpoints.save(1, state, {})
     asked: list[str] = []
-    read = Checkpoints._read
+    read = Checkpoints._read_unverified
 
     def spy(self: Checkpoints, step: int, leaves: dict) -> dict:
         asked.extend(leaves)
         return read(self, step, leaves)
 
-    monkeypatch.setattr(Checkpoints, "_read", spy)
+    monkeypatch.setattr(Checkpoints, "_read_unverified", spy)
     assert_same(checkpoints.restore_part(1, abstract(state.params), ("params",)), state.params)
     assert set(asked) == {"params/encoder/kernel", "params/half", "params/flags"}
     assert_same(

@@ -289,8 +289,8 @@ def test_who_is_behind_is_told(others: tuple[int, bool]) -> None:
         f"headwise/hung/{name}": json.dumps({"place": place, "what": f"step {place[0]}"})
         for name, place in told.items()
     }
-    assert lifecycle._furthest_behind(texts) == "; furthest behind: process 1 (step 11)"
-    assert "none is behind" in lifecycle._furthest_behind({key: texts["headwise/hung/0"] for key in texts})
+    assert lifecycle._describe_slowest_processes(texts) == "; furthest behind: process 1 (step 11)"
+    assert "none is behind" in lifecycle._describe_slowest_processes({key: texts["headwise/hung/0"] for key in texts})
 
 
 def test_a_unit_that_waits_is_further_than_one_at_work_and_not_as_far_as_the_next() -> None:

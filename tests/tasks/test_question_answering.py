@@ -89,7 +89,7 @@ def test_the_loss_is_the_mean_of_both_cross_entropies_without_padding() -> None:
 def test_the_context_and_the_begin_token_are_found(
     sequence_format: SequenceFormat, row: list[int], expected: list[int], begin: int
 ) -> None:
-    delimiters, lengths = DelimiterTokens.of_format(sequence_format, 10, 1, 2), jnp.asarray([6])
+    delimiters, lengths = DelimiterTokens.from_format(sequence_format, 10, 1, 2), jnp.asarray([6])
     found = context_positions(jnp.asarray([row]), lengths, delimiters)
     assert np.flatnonzero(found[0]).tolist() == expected
     assert begin_positions(lengths, delimiters).tolist() == [begin]

@@ -169,7 +169,7 @@ def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
 
     with monkeypatch.context() as patch:
         if lost:
-            patch.setattr(bucket, "_write", killed)
+            patch.setattr(bucket, "_write_object", killed)
             with pytest.raises(DirectoryLost):
                 stopped.truncate(after_step=3)
         else:
@@ -297,7 +297,7 @@ def test_a_claimant_whose_clock_is_ahead_does_not_take_a_live_lease(
 @pytest.mark.parametrize("seconds", ["0", "-5", "NaN", "1e300", '"x"'])
 def test_a_lease_of_no_sensible_length_is_watched_like_one_of_ours(run: Path, server: BucketServer, seconds: str):
     content = f'{{"holder": "other", "token": "t", "seconds": {seconds}}}'.encode()
-    assert lease._parsed(1, content, 60.0).seconds == 60.0
+    assert lease._parse_lease(1, content, 60.0).seconds == 60.0
 
 
 @pytest.mark.usefixtures("short")
@@ -462,12 +462,12 @@ def test_a_renewal_whose_answer_was_lost_has_succeeded(run: Path, server: Bucket
 def test_a_renewal_whose_answer_was_lost_counts_from_when_it_was_made(run: Path, server: BucketServer):
     key = "bucket", f"{_key(run)}/lock"
     mine = Lease(run, "lock", 60.0)
-    assert mine._write(lease.ABSENT_GENERATION)
+    assert mine._write_lease(lease.ABSENT_GENERATION)
     with server.failing("POST .*lock", 503, done=True, times=1), pytest.raises(OSError, match="planted"):
-        mine._write(mine._generation)
+        mine._write_lease(mine._generation)
     unheard = server.objects[key].generation
     # A claimant has watched that one since: only a write that it can see makes it wait longer.
-    assert mine._write(mine._generation)
+    assert mine._write_lease(mine._generation)
     assert mine._generation == server.objects[key].generation > unheard
 
 

@@ -190,7 +190,7 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
                 about = {**json.loads(server.objects[key].content), "holder": "process 1 on host other", "token": "x"}
                 server.put(*key, json.dumps(about).encode())
                 # What the thread would find out some seconds later.
-                (held,) = [each for name, each in lease._held.items() if name == "runs/robbed"]
+                (held,) = [each for name, each in lease._leases.items() if name == "runs/robbed"]
                 held._lost = "was taken over by process 1 on host other"
 
     monkeypatch.setattr(driver, "ConsoleWriter", Robbed)

@@ -89,8 +89,8 @@ class EncodedPairs:
 
     def select(self, indices: Sequence[int]) -> "EncodedPairs":
         """Return the pairs of these indices, in this order."""
-        kept = [i for i in indices if i < len(self)]
-        sources, targets = [self.sources[i] for i in kept], [self.targets[i] for i in kept]
+        valid_indices = [i for i in indices if i < len(self)]
+        sources, targets = [self.sources[i] for i in valid_indices], [self.targets[i] for i in valid_indices]
         return dataclasses.replace(self, sources=sources, targets=targets)
 
 
@@ -134,10 +134,10 @@ class BucketPlan:
         """Return the bucket of one step, and the indices of at most `rows` of its examples."""
         epoch, position = divmod(step, self.batches_per_epoch)
         if self._plan is None or self._plan[0] != epoch:
-            self._plan = (epoch, self._epoch(epoch))
+            self._plan = (epoch, self._plan_epoch(epoch))
         return self._plan[1][position]
 
-    def _epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
+    def _plan_epoch(self, epoch: int) -> list[tuple[Bucket, np.ndarray]]:
         random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
         plan = []
         for bucket in self._buckets:
@@ -180,13 +180,13 @@ class BucketedPairBatches:
     ):
         self._pairs, self._rows_multiple = pairs, rows_multiple
         longest = np.array([max(len(s), len(t)) for s, t in zip(pairs.sources, pairs.targets, strict=True)], int)
-        bucket_of = np.searchsorted(np.array(sorted(lengths)), longest)
-        self.left_out = int(np.sum(bucket_of == len(lengths)))
+        bucket_numbers = np.searchsorted(np.array(sorted(lengths)), longest)
+        self.left_out = int(np.sum(bucket_numbers == len(lengths)))
         self.buckets = [
             Bucket(
                 length,
                 max(tokens // length, 1),
-                np.flatnonzero(bucket_of == number),
+                np.flatnonzero(bucket_numbers == number),
             )
             for number, length in enumerate(sorted(lengths))
         ]
@@ -200,9 +200,9 @@ class BucketedPairBatches:
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
-        return self._fill(*self._plan[step])
+        return self._make_batch(*self._plan[step])
 
-    def _fill(self, bucket: Bucket, examples: np.ndarray) -> Batch:
+    def _make_batch(self, bucket: Bucket, examples: np.ndarray) -> Batch:
         rows = -(-bucket.batch_size // self._rows_multiple) * self._rows_multiple
         source, target, labels = np.full((3, rows, bucket.length), self._pairs.pad_id, np.int32)
         index = np.full(rows, -1, np.int32)

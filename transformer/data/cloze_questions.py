@@ -68,19 +68,19 @@ class ClozeQuestion(NamedTuple):
         """Return the text with a word in the gap."""
         return self.before + word + self.after
 
-    def most_frequent_candidate(self, lexicon: WordFrequencies, *, here: bool) -> str:
+    def most_frequent_candidate(self, lexicon: WordFrequencies, *, in_context: bool) -> str:
         """Return the candidate that is most frequent.
 
         Args:
             lexicon: The frequencies of words in the training text.
-            here: Whether to count in the text before the gap first, and use the training text for ties, or the other
-                way around.
+            in_context: Whether to count in the text before the gap first, and use the training text for ties, or the
+                other way around.
         """
-        of_context = Counter(WORD.findall(self.before))
+        context_counts = Counter(WORD.findall(self.before))
 
         def often(word: str) -> tuple[int, int]:
-            counts = of_context[word], lexicon.counts.get(word, 0)
-            return counts if here else counts[::-1]
+            counts = context_counts[word], lexicon.counts.get(word, 0)
+            return counts if in_context else counts[::-1]
 
         return max(self.candidates, key=often)
 
@@ -107,25 +107,25 @@ def make_cloze_questions(
         room: The largest number of tokens in a question.
         last: Whether the word is the last of a sentence and nothing follows; all words of its kind are candidates then.
     """
-    places = [
-        (text, found)
+    occurrences = [
+        (text, match)
         for text in documents
-        for found in WORD.finditer(text)
-        if lexicon.is_informative(found[0]) and (not last or _ENDS.match(text, found.end()))
+        for match in WORD.finditer(text)
+        if lexicon.is_informative(match[0]) and (not last or _ENDS.match(text, match.end()))
     ]
-    random, made = np.random.default_rng(0), list[ClozeQuestion]()
-    for text, found in (places[number] for number in random.permutation(len(places))):
-        if len(made) == count:
+    random, questions = np.random.default_rng(0), list[ClozeQuestion]()
+    for text, match in (occurrences[number] for number in random.permutation(len(occurrences))):
+        if len(questions) == count:
             break
-        question = _question(text, found, lexicon, tokenizer, random, room=room, last=last)
+        question = _make_question(text, match, lexicon, tokenizer, random, room=room, last=last)
         if question is not None:
-            made.append(question)
-    return made
+            questions.append(question)
+    return questions
 
 
-def _question(
+def _make_question(
     text: str,
-    found: re.Match[str],
+    match: re.Match[str],
     lexicon: WordFrequencies,
     tokenizer: AnyTokenizer,
     random: np.random.Generator,
@@ -134,41 +134,41 @@ def _question(
     last: bool,
 ) -> ClozeQuestion | None:
     """Return the question about a word; None if it makes none."""
-    answer, after = found[0], "" if last else _rest(text, found.end())
+    answer, after = match[0], "" if last else _find_sentence_remainder(text, match.end())
     if answer in WORD.findall(after):
         return None
     # The end of the text before the gap, without a word that is cut.
-    stretch = text[max(found.start() - room * _CHARACTERS, 0) : found.start()]
-    whole = tokenizer.encode([stretch, after])
-    kept = room - len(whole[1]) - _CHARACTERS
-    before = tokenizer.decode(whole[0][-kept:]) if kept > 0 else ""
+    stretch = text[max(match.start() - room * _CHARACTERS, 0) : match.start()]
+    encoded = tokenizer.encode([stretch, after])
+    num_kept_tokens = room - len(encoded[1]) - _CHARACTERS
+    before = tokenizer.decode(encoded[0][-num_kept_tokens:]) if num_kept_tokens > 0 else ""
     if not before[-1:].isspace():
         before += stretch[len(stretch.rstrip()) :]  # which a tokenizer of words drops
-    if len(whole[0]) > kept:
+    if len(encoded[0]) > num_kept_tokens:
         before = before[re.match(r"\S*\s*", before).end() :]  # type: ignore[union-attr]
-    known = sorted(
+    context_words = sorted(
         {
             word
             for word in WORD.findall(before)
             if lexicon.is_informative(word) and word[0].isupper() == answer[0].isupper()
         }
     )
-    if answer not in known:
+    if answer not in context_words:
         return None
-    candidates = known
+    candidates = context_words
     if not last:
-        others = [word for word in known if word != answer]
-        if len(others) < NUM_CANDIDATES - 1:
+        distractors = [word for word in context_words if word != answer]
+        if len(distractors) < NUM_CANDIDATES - 1:
             return None
-        chosen = random.choice(len(others), NUM_CANDIDATES - 1, replace=False)
-        candidates = [answer, *(others[number] for number in chosen)]
+        distractor_numbers = random.choice(len(distractors), NUM_CANDIDATES - 1, replace=False)
+        candidates = [answer, *(distractors[number] for number in distractor_numbers)]
         candidates = [candidates[number] for number in random.permutation(NUM_CANDIDATES)]
     question = ClozeQuestion(before, after, tuple(candidates), answer)
     completed = tokenizer.encode([question.completed_text(word) for word in (candidates if not last else [answer])])
     return question if max(map(len, completed)) <= room else None
 
 
-def _rest(text: str, start: int) -> str:
+def _find_sentence_remainder(text: str, start: int) -> str:
     """Return the rest of the sentence, with its final mark."""
     cut = text[start : start + _BEHIND]
     ends = _ENDS.search(cut)

@@ -121,13 +121,13 @@ def find_corpus_files(name: str, data_dir: str | None = None) -> dict[str, list[
         path = parse_path(name) if in_bucket else locate_file(name, data_dir)
         if path.is_dir():
             listed = sorted(path.glob("*")) if in_bucket else list_files(path, SUFFIXES).files
-            named = [file for file in listed if not in_bucket or Path(file).suffix.lower() in SUFFIXES]
-            if not named:
+            corpus_files = [file for file in listed if not in_bucket or Path(file).suffix.lower() in SUFFIXES]
+            if not corpus_files:
                 raise UserError(
                     f"{name} holds no {', '.join(SUFFIXES)} file: name a folder with texts, files or a pattern"
                 )
-            others, by_name = files_by_split(path, named)
-            return {**by_name, "train": [*others, *by_name.get("train", ())]}
+            unassigned, by_name = files_by_split(path, corpus_files)
+            return {**by_name, "train": [*unassigned, *by_name.get("train", ())]}
         if in_bucket or path.exists() or not wildcard:
             files = [path]
         else:
@@ -157,10 +157,10 @@ def describe_files(paths: Sequence[Path]) -> tuple[CorpusFile, ...]:
     Raises:
         UserError: If a file is missing, empty, or cannot be read.
     """
-    return tuple(map(_describe, paths))
+    return tuple(map(_describe_file, paths))
 
 
-def _describe(path: Path) -> CorpusFile:
+def _describe_file(path: Path) -> CorpusFile:
     try:
         size = storage_of(path).size(path)
         unsampled = CorpusFile(str(path), size, "")
@@ -217,14 +217,14 @@ def read_pieces(part: FileRange) -> Iterator[Piece]:
     """
     match part.file.suffix:
         case ".jsonl":
-            for at, line in _lines(*part):
+            for at, line in _read_lines_in_range(*part):
                 if line.strip():
-                    yield from _document_pieces(_text_of_line(line, f"{part.file.name}, byte {at:,}"))
+                    yield from _split_document(_parse_line_text(line, f"{part.file.name}, byte {at:,}"))
         case ".parquet":
-            for text in _parquet_texts(part):
-                yield from _document_pieces(text)
+            for text in _read_parquet_texts(part):
+                yield from _split_document(text)
         case _:
-            yield from _txt_pieces(*part)
+            yield from _read_txt_pieces(*part)
 
 
 def sample_texts(files: Sequence[CorpusFile], num_bytes: int) -> Iterator[str]:
@@ -245,25 +245,25 @@ def sample_texts(files: Sequence[CorpusFile], num_bytes: int) -> Iterator[str]:
     for file in files:
         inside = [place - first for place in places if first <= place < first + file.size]
         first += file.size
-        for start, wanted in _sampled_ranges(file, inside):
-            left = wanted
-            for piece in read_pieces(start):
+        for file_range, num_characters in _sample_ranges(file, inside):
+            remaining = num_characters
+            for piece in read_pieces(file_range):
                 yield piece.text
-                left -= len(piece.text)
-                if left <= 0:
+                remaining -= len(piece.text)
+                if remaining <= 0:
                     break
 
 
-def _sampled_ranges(file: CorpusFile, places: Sequence[int]) -> Iterator[tuple[FileRange, int]]:
+def _sample_ranges(file: CorpusFile, places: Sequence[int]) -> Iterator[tuple[FileRange, int]]:
     """Yield the ranges of a file to sample, and how many characters of each."""
     if file.suffix != ".parquet":
         for place in places:
             yield FileRange(file, place, min(place + PIECE_BYTES, file.size)), PIECE_BYTES
         return
-    with _opened_parquet(file) as opened:
+    with _open_parquet(file) as opened:
         offsets = [chunk.start for chunk in opened.chunks]
-    for number, of_group in itertools.groupby(places, lambda place: max(sum(at <= place for at in offsets) - 1, 0)):
-        yield FileRange(file, offsets[number], offsets[number] + 1), PIECE_BYTES * len(list(of_group))
+    for number, group_places in itertools.groupby(places, lambda place: max(sum(at <= place for at in offsets) - 1, 0)):
+        yield FileRange(file, offsets[number], offsets[number] + 1), PIECE_BYTES * len(list(group_places))
 
 
 def _find_cut(read: Callable[[int, int], bytes], size: int, place: int) -> int:
@@ -273,9 +273,9 @@ def _find_cut(read: Callable[[int, int], bytes], size: int, place: int) -> int:
     before = max(place - 4, 0)
     for reach in _SEARCH_BYTES:
         content = read(before, min(place + reach, size))
-        for found in _CUT.finditer(content):
-            if before + found.end() >= place:
-                return before + found.end()
+        for match in _CUT.finditer(content):
+            if before + match.end() >= place:
+                return before + match.end()
         if place + reach >= size:
             return size
     line_end = content.find(b"\n", place - 1 - before)
@@ -287,47 +287,47 @@ def _find_cut(read: Callable[[int, int], bytes], size: int, place: int) -> int:
     return place
 
 
-def _txt_pieces(file: CorpusFile, start: int, stop: int) -> Iterator[Piece]:
-    at, end = (_find_cut(file.read, file.size, place) for place in (start, stop))
-    if at == end and stop == file.size:
+def _read_txt_pieces(file: CorpusFile, start: int, stop: int) -> Iterator[Piece]:
+    begin, end = (_find_cut(file.read, file.size, place) for place in (start, stop))
+    if begin == end and stop == file.size:
         yield Piece("", True)  # a part before has the last characters
-    while at < end:
-        following = min(_find_cut(file.read, file.size, at + PIECE_BYTES), end)
-        text = _decode(file.read(at, following), f"{file.name}, byte {at:,}")
-        yield Piece(text.removeprefix("\ufeff") if at == 0 else text, following == end and stop == file.size)
-        at = following
+    while begin < end:
+        following = min(_find_cut(file.read, file.size, begin + PIECE_BYTES), end)
+        text = _decode_utf8(file.read(begin, following), f"{file.name}, byte {begin:,}")
+        yield Piece(text.removeprefix("\ufeff") if begin == 0 else text, following == end and stop == file.size)
+        begin = following
 
 
-def _decode(content: bytes, where: str) -> str:
+def _decode_utf8(content: bytes, where: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: this is not UTF-8 text ({error.reason} at {error.start:,} from there)") from error
 
 
-def _lines(file: CorpusFile, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+def _read_lines_in_range(file: CorpusFile, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """Yield the lines that begin at the bytes `start` to `stop` - 1, and where they begin."""
     # The byte before says whether a line begins at `start`: what precedes the first line end is the line before.
     place = at = max(start - 1, 0)
-    skips, rest = start > 0, b""
+    skips, partial_line = start > 0, b""
     while place < file.size and (at < stop or skips):
         block = file.read(place, place + _BLOCK_BYTES)
         place += len(block)
-        *whole, rest = (rest + block).split(b"\n")
-        for line in whole:
+        *complete_lines, partial_line = (partial_line + block).split(b"\n")
+        for line in complete_lines:
             if not skips:
                 if at >= stop:
                     return
                 yield at, line
             skips = False
             at += len(line) + 1
-        if len(rest) > _MAX_LINE_BYTES:
+        if len(partial_line) > _MAX_LINE_BYTES:
             raise UserError(f"{file.name}, byte {at:,}: a line has more than {_MAX_LINE_BYTES:,} bytes: divide it")
-    if rest and not skips and at < stop:
-        yield at, rest
+    if partial_line and not skips and at < stop:
+        yield at, partial_line
 
 
-def _text_of_line(line: bytes, where: str) -> str:
+def _parse_line_text(line: bytes, where: str) -> str:
     fields = require_object(parse_json(line.removeprefix(b"\xef\xbb\xbf"), where), where)
     text = fields.get("text")
     if not isinstance(text, str):
@@ -338,8 +338,8 @@ def _text_of_line(line: bytes, where: str) -> str:
     return text
 
 
-def _parquet_texts(part: FileRange) -> Iterator[str]:
-    with _opened_parquet(part.file) as opened:
+def _read_parquet_texts(part: FileRange) -> Iterator[str]:
+    with _open_parquet(part.file) as opened:
         groups = [number for number, chunk in enumerate(opened.chunks) if part.start <= chunk.start < part.stop]
         for group in groups:
             rows = min(_PARQUET_ROWS, max(_MAX_PAGE_BYTES // max(opened.largest_page(group), 1), 1))
@@ -387,7 +387,7 @@ class _OpenedParquet(NamedTuple):
 
 
 @contextlib.contextmanager
-def _opened_parquet(file: CorpusFile) -> Iterator[_OpenedParquet]:
+def _open_parquet(file: CorpusFile) -> Iterator[_OpenedParquet]:
     import pyarrow
     import pyarrow.parquet
 
@@ -414,7 +414,7 @@ def _opened_parquet(file: CorpusFile) -> Iterator[_OpenedParquet]:
             raise UserError(f"{file.name} cannot be read as a .parquet file: {reason}") from error
 
 
-def _document_pieces(text: str) -> Iterator[Piece]:
+def _split_document(text: str) -> Iterator[Piece]:
     """Yield the pieces of a document that is held in memory."""
     if not text.strip():
         return

@@ -97,7 +97,7 @@ def question_windows(
     before = (*delimiters.start_ids, *question_ids, *delimiters.between_ids)
     context_start = 0 if delimiters.begin_is_last else len(before)
     windows, start = [], 0
-    answer = _answer_tokens(question, context.offsets)
+    answer = _find_answer_tokens(question, context.offsets)
     while True:
         stop = min(start + room, len(context.ids))
         part = context.ids[start:stop]
@@ -111,15 +111,15 @@ def question_windows(
         start += min(stride, room)
 
 
-def _answer_tokens(question: ExtractiveQuestion, offsets: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+def _find_answer_tokens(question: ExtractiveQuestion, offsets: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     """Return the numbers of the first and the last token of the context that have a character of the answer."""
     if not question.answers:
         return None
     text, start = question.answers[0]
     touched = [
-        place
-        for place, (first, behind) in enumerate(offsets)
-        if first < behind and first < start + len(text) and behind > start
+        token
+        for token, (first, stop) in enumerate(offsets)
+        if first < stop and first < start + len(text) and stop > start
     ]
     return (touched[0], touched[-1]) if touched else None
 
@@ -140,14 +140,14 @@ def answer_scores(predicted: str, answers: Sequence[str]) -> tuple[float, float]
         predicted: The predicted answer; "" for none.
         answers: The true answers; none if there is no answer.
     """
-    found = normalize_answer(predicted)
+    normalized = normalize_answer(predicted)
     # An answer of articles and punctuation alone is left out, as in the authors' script of 2018.
-    true = [answer for answer in map(normalize_answer, answers) if answer] or [""]
-    return float(found in true), max(_word_f1(found.split(), answer.split()) for answer in true)
+    references = [answer for answer in map(normalize_answer, answers) if answer] or [""]
+    return float(normalized in references), max(_word_f1(normalized.split(), answer.split()) for answer in references)
 
 
-def _word_f1(found: Sequence[str], true: Sequence[str]) -> float:
-    if not found or not true:
-        return float(found == true)
-    common = sum((collections.Counter(found) & collections.Counter(true)).values())
-    return 2 * common / (len(found) + len(true))
+def _word_f1(predicted: Sequence[str], reference: Sequence[str]) -> float:
+    if not predicted or not reference:
+        return float(predicted == reference)
+    common = sum((collections.Counter(predicted) & collections.Counter(reference)).values())
+    return 2 * common / (len(predicted) + len(reference))

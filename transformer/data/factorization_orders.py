@@ -72,31 +72,33 @@ class OrderSampler:
             part: The texts whose orders are made, by default all. Those of a text don't depend on it.
         """
         start, stop, _ = part.indices(rows)
-        luck = random.random((rows, self.length))[start:stop]
+        priorities = random.random((rows, self.length))[start:stop]
         if self.max_span_length > 1:
             # Spans take as many random numbers as it happens: those of the texts before must be drawn.
             for _ in range(start):
-                self._spans(random)
-            for row in luck:
-                row[self._spans(random)] += 1
-        place = np.argsort(np.argsort(luck, axis=1), axis=1).astype(np.int32)
-        known = self.length - self.num_predicted
-        predicted = np.sort(np.argsort(luck, axis=1)[:, known:], axis=1).astype(np.int32)
-        order = np.maximum(place - known + 1, 0) if self.context_attention is ContextAttention.BIDIRECTIONAL else place
+                self._sample_spans(random)
+            for row in priorities:
+                row[self._sample_spans(random)] += 1
+        rank = np.argsort(np.argsort(priorities, axis=1), axis=1).astype(np.int32)
+        num_context = self.length - self.num_predicted
+        predicted = np.sort(np.argsort(priorities, axis=1)[:, num_context:], axis=1).astype(np.int32)
+        order = (
+            np.maximum(rank - num_context + 1, 0) if self.context_attention is ContextAttention.BIDIRECTIONAL else rank
+        )
         return FactorizationOrders(order, predicted)
 
-    def _spans(self, random: np.random.Generator) -> np.ndarray:
+    def _sample_spans(self, random: np.random.Generator) -> np.ndarray:
         """Return `count` positions in spans; single positions fill up what the spans leave."""
-        chosen = np.zeros(self.length, bool)
+        is_predicted = np.zeros(self.length, bool)
         begin = 0
-        while begin < self.length and (left := self.num_predicted - chosen.sum()) > 0:
+        while begin < self.length and (remaining := self.num_predicted - is_predicted.sum()) > 0:
             span = int(random.integers(1, self.max_span_length + 1))
             first = begin + int(random.integers(span * (self.partial_prediction_k - 1) + 1))
-            chosen[first : min(first + min(span, left), self.length)] = True
+            is_predicted[first : min(first + min(span, remaining), self.length)] = True
             begin += span * self.partial_prediction_k
-        others = np.flatnonzero(~chosen)
-        chosen[random.choice(others, self.num_predicted - chosen.sum(), replace=False)] = True
-        return np.flatnonzero(chosen)
+        unpredicted = np.flatnonzero(~is_predicted)
+        is_predicted[random.choice(unpredicted, self.num_predicted - is_predicted.sum(), replace=False)] = True
+        return np.flatnonzero(is_predicted)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,7 +102,7 @@ class DelimiterTokens(NamedTuple):
     end_ids: tuple[int, ...]
 
     @classmethod
-    def of_format(
+    def from_format(
         cls, sequence_format: SequenceFormat, vocabulary: int, bos_id: int | None, eos_id: int | None
     ) -> "DelimiterTokens":
         """Return the tokens of a format.

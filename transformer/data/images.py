@@ -160,8 +160,8 @@ def augment(
     """
     count, height, width, _ = pixels_BxYxXxC.shape
     if how.crop:
-        around = ((0, 0), (how.crop, how.crop), (how.crop, how.crop), (0, 0))
-        padded = np.pad(pixels_BxYxXxC, around, constant_values=round(_MIDDLE))
+        padding = ((0, 0), (how.crop, how.crop), (how.crop, how.crop), (0, 0))
+        padded = np.pad(pixels_BxYxXxC, padding, constant_values=round(_MIDDLE))
         corner_2xB = random.integers(0, 2 * how.crop + 1, (2, count))
         rows_BxY = corner_2xB[0][:, None] + np.arange(height)
         columns_BxX = corner_2xB[1][:, None] + np.arange(width)
@@ -173,8 +173,8 @@ def augment(
     images = normalize(pixels_BxYxXxC)
     if how.cutout:
         first_Bx2 = random.integers(0, (height, width), (count, 2)) - how.cutout // 2
-        behind_y, behind_x = np.arange(height) - first_Bx2[:, :1], np.arange(width) - first_Bx2[:, 1:]
-        inside_y, inside_x = ((behind >= 0) & (behind < how.cutout) for behind in (behind_y, behind_x))
+        offset_y, offset_x = np.arange(height) - first_Bx2[:, :1], np.arange(width) - first_Bx2[:, 1:]
+        inside_y, inside_x = ((offset >= 0) & (offset < how.cutout) for offset in (offset_y, offset_x))
         images[inside_y[:, :, None] & inside_x[:, None, :]] = 0
     partners_B, shares_B = np.arange(count), np.ones(count, np.float32)
     if how.mixup:
@@ -221,16 +221,16 @@ class ImageBatches:
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
-        bucket, chosen = self._plan[step]
+        bucket, example_indices = self._plan[step]
         index = np.full(bucket.batch_size, -1, np.int32)
-        index[: len(chosen)] = chosen
+        index[: len(example_indices)] = example_indices
         # Padding rows repeat the first image of the batch and do not count.
-        shown = np.where(index < 0, chosen[0], index)
-        labels = self._images.labels[shown].astype(np.int32)
+        image_indices = np.where(index < 0, example_indices[0], index)
+        labels = self._images.labels[image_indices].astype(np.int32)
         how = NO_AUGMENTATION if self._seed is None else self._augmentation
         # The order of an epoch is drawn from (seed, epoch); a third number makes this stream different.
         random = np.random.default_rng((self._seed or 0, step, 1))
-        mixed = augment(self._images.pixels[shown], how, random, self._normalize)
+        mixed = augment(self._images.pixels[image_indices], how, random, self._normalize)
         return {
             "image": shuffle_patches(mixed.images, self._shuffled_by),
             "labels": labels,

@@ -110,9 +110,10 @@ class LabeledTextBatches:
         sizes = np.array([len(text) for text in texts]).reshape(-1, together).max(axis=1)
         if sizes.max() > max(lengths):
             raise ValueError(f"a text of {sizes.max()} tokens is longer than any of lengths={tuple(lengths)}")
-        bucket_of = np.searchsorted(sorted(lengths), sizes)
+        bucket_numbers = np.searchsorted(sorted(lengths), sizes)
         buckets = [
-            Bucket(length, rows, np.flatnonzero(bucket_of == number)) for number, length in enumerate(sorted(lengths))
+            Bucket(length, rows, np.flatnonzero(bucket_numbers == number))
+            for number, length in enumerate(sorted(lengths))
         ]
         self._plan = BucketPlan(buckets, seed)
         self.batches_per_epoch = self._plan.batches_per_epoch

@@ -83,9 +83,9 @@ class EncodedWords(NamedTuple):
         """Return the text cut to `longest` tokens, the last of which are `end`."""
         if len(self.row) <= longest:
             return self
-        kept = longest - len(end)
-        first_tokens = [place if place < kept else -1 for place in self.first_tokens]
-        return EncodedWords([*self.row[:kept], *end], first_tokens)
+        end_start = longest - len(end)
+        first_tokens = [place if place < end_start else -1 for place in self.first_tokens]
+        return EncodedWords([*self.row[:end_start], *end], first_tokens)
 
 
 class TokenLabelBatches(LabeledTextBatches):
@@ -100,7 +100,7 @@ class TokenLabelBatches(LabeledTextBatches):
     """
 
     def __init__(self, words: Sequence[EncodedWords], labels: Sequence[Sequence[int]], **batching: Any):
-        super().__init__([each.row for each in words], [0] * len(words), **batching)
+        super().__init__([encoded.row for encoded in words], [0] * len(words), **batching)
         self._words, self._word_labels = words, labels
 
     def __getitem__(self, step: int) -> Batch:

@@ -22,12 +22,12 @@ class SentenceBoundaryDetector:
         written: The bytes that each token writes, [V].
     """
 
-    def __init__(self, written: Sequence[bytes]):
-        self._stops_V = np.array([text[-1:] in (b".", b"!", b"?") for text in written])
-        self._spaced_V = np.array([text[:1].isspace() for text in written])
-        self._blank_V = np.array([text[-1:].isspace() for text in written])
-        self._line_V = np.array([text[:1] == b"\n" for text in written])
-        self._lines_V = np.array([text.startswith(b"\n\n") for text in written])
+    def __init__(self, token_bytes: Sequence[bytes]):
+        self._stops_V = np.array([text[-1:] in (b".", b"!", b"?") for text in token_bytes])
+        self._spaced_V = np.array([text[:1].isspace() for text in token_bytes])
+        self._blank_V = np.array([text[-1:].isspace() for text in token_bytes])
+        self._line_V = np.array([text[:1] == b"\n" for text in token_bytes])
+        self._lines_V = np.array([text.startswith(b"\n\n") for text in token_bytes])
 
     def starts(self, document: np.ndarray, most: int) -> np.ndarray:
         """Return the positions of a document at which sentences begin.
@@ -38,9 +38,13 @@ class SentenceBoundaryDetector:
         """
         if not len(document):
             return np.zeros(0, int)
-        before, here, after = document[:-1], document[1:], np.append(document[2:], document[-1:])[: len(document) - 1]
-        sentence = self._stops_V[before] & self._spaced_V[here]
-        paragraph = ~self._blank_V[before] & (self._lines_V[here] | (self._line_V[here] & self._line_V[after]))
+        before, current, after = (
+            document[:-1],
+            document[1:],
+            np.append(document[2:], document[-1:])[: len(document) - 1],
+        )
+        sentence = self._stops_V[before] & self._spaced_V[current]
+        paragraph = ~self._blank_V[before] & (self._lines_V[current] | (self._line_V[current] & self._line_V[after]))
         starts = np.concatenate([[0], 1 + np.flatnonzero(sentence | paragraph)])
         sizes = np.diff(np.append(starts, len(document)))
         return np.concatenate([start + np.arange(0, size, most) for start, size in zip(starts, sizes, strict=True)])
@@ -126,29 +130,32 @@ class NextSentenceBatches:
         tokens, types = np.full(shape, self._pad, np.int32), np.zeros(shape, np.int32)
         lengths, follows = np.zeros((2, self._rows), np.int32)
         for row in range(self._rows):
-            first, second, follows[row] = self._pair(random)
+            first, second, follows[row] = self._sample_pair(random)
             text = np.array([self._frame.bos_id, *first, self._frame.eos_id, *second, self._frame.eos_id], np.int32)
             lengths[row] = len(text)
             tokens[row, : len(text)], types[row, len(first) + 2 : len(text)] = text, 1
         index = np.arange(self._rows, dtype=np.int32) + step % self.batches_per_epoch * self._rows
         return {"tokens": tokens, "types": types, "lengths": lengths, "follows": follows, "index": index}
 
-    def _pair(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-        chosen = self._first[random.integers(len(self._first))]
-        document, number, _ = self._sentences[chosen]
+    def _sample_pair(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
+        sentence_index = self._first[random.integers(len(self._first))]
+        document, number, _ = self._sentences[sentence_index]
         starts = self._starts[document]
         # The number of whole sentences that fit the row, at least two; the first text has at most all but one.
         fit = int(np.searchsorted(starts[number:], starts[number] + self._room, side="right")) - 1
         size = int(random.integers(1, fit))
-        behind = chosen + size
+        next_index = sentence_index + size
         first = self._documents[document][starts[number] : starts[number + size]]
-        other = int(random.integers(len(self._sentences) - 1))
-        texts = [self._from(sentence, self._room - len(first)) for sentence in (behind, other + (other >= behind))]
+        random_index = int(random.integers(len(self._sentences) - 1))
+        texts = [
+            self._read_from_sentence(sentence, self._room - len(first))
+            for sentence in (next_index, random_index + (random_index >= next_index))
+        ]
         follows = int(random.integers(2))
         # The continuation is only the rest of a document: without equal lengths, length would reveal the label.
         return first, texts[follows][: min(map(len, texts))], follows
 
-    def _from(self, sentence: int, room: int) -> np.ndarray:
+    def _read_from_sentence(self, sentence: int, room: int) -> np.ndarray:
         """Return at most `room` tokens of a document from a sentence on."""
         document, number, _ = self._sentences[sentence]
         start = self._starts[document][number]

@@ -71,19 +71,19 @@ def fill_rows(sizes: Sequence[int], room: int, num_rows: int) -> list[list[Chunk
     """
     chunks = cut_documents(sizes, room)
     rows: list[list[Chunk]] = [[] for _ in range(num_rows)]
-    left: list[Chunk] = []
+    overflow: list[Chunk] = []
     for chunk, row in zip(chunks, first_fit([chunk.size for chunk in chunks], room), strict=True):
-        (rows[row] if row < num_rows else left).append(chunk)
+        (rows[row] if row < num_rows else overflow).append(chunk)
     # The more room a row has, the fewer pieces they are cut into.
     gaps = [(room - sum(chunk.size for chunk in row), number) for number, row in enumerate(rows)]
     gaps.sort(key=lambda gap: (-gap[0], gap[1]))
-    for document, start, stop in left:
+    for document, start, stop in overflow:
         while start < stop:
             free, row = gaps[0]
-            taken = min(free, stop - start)
-            rows[row].append(Chunk(document, start, start + taken))
-            start += taken
-            gaps[:1] = [(free - taken, row)] if free > taken else []
+            size = min(free, stop - start)
+            rows[row].append(Chunk(document, start, start + size))
+            start += size
+            gaps[:1] = [(free - size, row)] if free > size else []
     return rows
 
 
@@ -163,15 +163,15 @@ class PackedBatches:
         """Return the batch of one step."""
         epoch, position = divmod(step, self.batches_per_epoch)
         if self._plan is None or self._plan[0] != epoch:
-            self._plan = (epoch, self._order(epoch))
-        return self._fill(self._plan[1][position * self._rows : (position + 1) * self._rows])
+            self._plan = (epoch, self._order_epoch(epoch))
+        return self._make_batch(self._plan[1][position * self._rows : (position + 1) * self._rows])
 
-    def _order(self, epoch: int) -> np.ndarray:
+    def _order_epoch(self, epoch: int) -> np.ndarray:
         if self._seed is None:
             return np.arange(len(self._packed))
         return np.random.default_rng((self._seed, epoch)).permutation(len(self._packed))
 
-    def _fill(self, numbers: np.ndarray) -> Batch:
+    def _make_batch(self, numbers: np.ndarray) -> Batch:
         shape = self._rows, self._context
         batch: Batch = {name: np.full(shape, self._pad, np.int32) for name in ("tokens", "labels")}
         batch |= {name: np.zeros(shape, np.int32) for name in ("segments", "positions")}

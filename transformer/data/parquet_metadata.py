@@ -74,9 +74,9 @@ def read_column_chunks(file: BinaryIO, size: int, column: str) -> list[ColumnChu
     footer = file.read(min(footer_size, size))
     metadata = _read_struct(io.BytesIO(footer), len(footer))
     chunks = []
-    for number, group in enumerate(_list(metadata, _ROW_GROUPS)):
-        columns = [each.get(_COLUMN_METADATA) for each in _list(group, _COLUMNS)]
-        matches = [each for each in columns if isinstance(each, dict) and each.get(_PATH) == [column.encode()]]
+    for number, group in enumerate(_get_structs(metadata, _ROW_GROUPS)):
+        columns = [entry.get(_COLUMN_METADATA) for entry in _get_structs(group, _COLUMNS)]
+        matches = [entry for entry in columns if isinstance(entry, dict) and entry.get(_PATH) == [column.encode()]]
         if len(matches) != 1:
             raise ValueError(f"row group {number} has {len(matches)} columns {column!r}")
         offsets = [matches[0].get(field) for field in (_DICTIONARY_PAGE_OFFSET, _DATA_PAGE_OFFSET)]
@@ -113,10 +113,10 @@ def page_sizes(file: BinaryIO, chunk: ColumnChunk) -> Iterator[PageSize]:
         yield PageSize(compressed, uncompressed)
 
 
-def _list(struct: dict[int, Any], field: int) -> list[dict[int, Any]]:
+def _get_structs(struct: dict[int, Any], field: int) -> list[dict[int, Any]]:
     """Return a field that is a list of structs; empty if it is something else."""
     value = struct.get(field)
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def _read_struct(file: BinaryIO, max_fields: int) -> dict[int, Any]:

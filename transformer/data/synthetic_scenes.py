@@ -89,8 +89,8 @@ class SceneGenerator:
         else:
             kinds = random.permutation(len(self.shapes) * len(self.colors))[:count]
             shapes, colors = np.divmod(kinds, len(self.colors))
-        chosen = zip(cells, shapes, colors, strict=True)
-        return tuple(SceneItem(int(cell), self.shapes[shape], self.colors[color]) for cell, shape, color in chosen)
+        items = zip(cells, shapes, colors, strict=True)
+        return tuple(SceneItem(int(cell), self.shapes[shape], self.colors[color]) for cell, shape, color in items)
 
     def place(self, cell: int) -> str:
         """Describe the position of a cell in words; for grids of three by three only."""
@@ -125,8 +125,8 @@ def render_scenes(
             cell = image[row : row + kind.cell_pixels, column : column + kind.cell_pixels]
             cell += shares[number][..., None] * (colors[number] - cell)
             number += 1
-    return _pixels(images + random.normal(0, _NOISE, images.shape).astype(np.float32))
+    return _to_pixels(images + random.normal(0, _NOISE, images.shape).astype(np.float32))
 
 
-def _pixels(images: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
+def _to_pixels(images: Float[np.ndarray, "*B"]) -> UInt8[np.ndarray, "*B"]:
     return np.clip(np.round(images), 0, 255).astype(np.uint8)

@@ -34,7 +34,7 @@ class SpecialTokenFrame:
         """The number of positions that they take."""
         return (self.bos_id is not None) + (self.eos_id is not None)
 
-    def put_around(self, tokens: np.ndarray) -> np.ndarray:
+    def wrap(self, tokens: np.ndarray) -> np.ndarray:
         """Return the tokens of one window with those of the frame."""
         return np.array([x for x in (self.bos_id, *tokens, self.eos_id) if x is not None], np.int32)
 
@@ -90,15 +90,15 @@ class WindowBatches:
     ):
         self._stream, self._frame, self._pad = stream, frame, pad
         self._context, self._rows = context_length, rows
-        self._new = text_length(context_length, frame)
-        self._ahead = 1 if frame is None else 0
-        needed = self._ahead + (1 if seed is None else self._new)
+        self._stride = text_length(context_length, frame)
+        self._label_shift = 1 if frame is None else 0
+        needed = self._label_shift + (1 if seed is None else self._stride)
         if len(stream) < needed:
             raise UserError(
                 f"the text has {len(stream)} tokens and a window needs {needed} (context_length={context_length}): "
                 "give more text or a shorter context"
             )
-        self.windows = -(-(len(stream) - self._ahead) // self._new)
+        self.windows = -(-(len(stream) - self._label_shift) // self._stride)
         self.batches_per_epoch = -(-self.windows // rows)
         self._seed = seed if crops else None  # used by crops only
         self._plan = BucketPlan([Bucket(context_length, rows, np.arange(self.windows))], None if crops else seed)
@@ -109,20 +109,20 @@ class WindowBatches:
         Args:
             sizes: The bytes that each token adds to a text, [V].
         """
-        return int(sizes[self._stream[self._ahead :]].sum())
+        return int(sizes[self._stream[self._label_shift :]].sum())
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         if self._seed is not None:
-            places = len(self._stream) - self._ahead - self._new + 1
+            places = len(self._stream) - self._label_shift - self._stride + 1
             starts = np.random.default_rng((self._seed, step)).integers(0, places, self._rows)
-            batch = self._fill(starts, starts)
+            batch = self._make_batch(starts, starts)
             del batch["lengths"]
             return batch
         _, numbers = self._plan[step]
-        return self._fill(numbers * self._new, numbers)
+        return self._make_batch(numbers * self._stride, numbers)
 
-    def _fill(self, starts: np.ndarray, index: np.ndarray) -> Batch:
+    def _make_batch(self, starts: np.ndarray, index: np.ndarray) -> Batch:
         shape = self._rows, self._context
         batch = {
             "tokens": np.full(shape, self._pad, np.int32),
@@ -132,14 +132,14 @@ class WindowBatches:
         if self._frame is None:
             batch["labels"] = np.full(shape, self._pad, np.int32)
         batch["index"][: len(index)] = index
-        last = len(self._stream) - self._ahead
+        last = len(self._stream) - self._label_shift
         for row, start in enumerate(starts):
-            stop = min(start + self._new, last)
+            stop = min(start + self._stride, last)
             tokens = self._stream[start:stop]
             if self._frame is None:
                 batch["labels"][row, : len(tokens)] = self._stream[start + 1 : stop + 1]
             else:
-                tokens = self._frame.put_around(tokens)
+                tokens = self._frame.wrap(tokens)
             batch["tokens"][row, : len(tokens)] = tokens
             batch["lengths"][row] = len(tokens)
         return batch

@@ -43,19 +43,19 @@ def permute(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
     Returns:
         int64 indices of the same shape.
     """
-    half = np.uint64(max((size - 1).bit_length() + 1, 2) // 2)
-    mask = (np.uint64(1) << half) - np.uint64(1)
+    half_bits = np.uint64(max((size - 1).bit_length() + 1, 2) // 2)
+    mask = (np.uint64(1) << half_bits) - np.uint64(1)
     keys = np.random.SeedSequence(tuple(key)).generate_state(_ROUNDS, np.uint64)
     permuted = np.array(indices, np.uint64)
     flat = permuted.reshape(-1)
     pending = np.arange(flat.size)
     while pending.size:
-        left, right = flat[pending] >> half, flat[pending] & mask
+        left, right = flat[pending] >> half_bits, flat[pending] & mask
         for round_key in keys:
             mixed = (right + round_key) * _MULTIPLIERS[0]
             mixed = (mixed ^ (mixed >> np.uint64(29))) * _MULTIPLIERS[1]
             left, right = right, left ^ ((mixed >> np.uint64(32)) & mask)
-        flat[pending] = (left << half) | right
+        flat[pending] = (left << half_bits) | right
         pending = pending[flat[pending] >= np.uint64(size)]
     return permuted.astype(np.int64)
 
@@ -100,13 +100,17 @@ class TokenMixture:
 
     def documents(self, most: int) -> list[np.ndarray]:
         """Return the documents within the first tokens of every set, about `most` tokens in all."""
-        return [document for each in self.sets for document in each.documents(most // len(self.sets))]
+        return [document for token_range in self.sets for document in token_range.documents(most // len(self.sets))]
 
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the sets and their weights."""
-        of_sets = [item for each in self.sets for item in (each.shards.fingerprint, each.start, each.stop)]
-        return fingerprint([*of_sets, *map(str, self.weights)])
+        range_parts = [
+            item
+            for token_range in self.sets
+            for item in (token_range.shards.fingerprint, token_range.start, token_range.stop)
+        ]
+        return fingerprint([*range_parts, *map(str, self.weights)])
 
 
 class TokenShardBatches:
@@ -151,15 +155,17 @@ class TokenShardBatches:
         self._mixture, self._context, self._seed = mixture, context_length, seed
         self._packed, self.num_rows = packed, rows
         self._threads = concurrent.futures.ThreadPoolExecutor(_READS_AT_ONCE)  # which begin at the first read
-        for each in mixture.sets:
-            if len(each) <= context_length:
+        for token_range in mixture.sets:
+            if len(token_range) <= context_length:
                 raise UserError(
-                    f"{each.shards.folder} has {len(each)} tokens for training and a window needs {context_length + 1} "
-                    f"(context_length={context_length}): give more text or a shorter context"
+                    f"{token_range.shards.folder} has {len(token_range)} tokens for training and a window needs "
+                    f"{context_length + 1} (context_length={context_length}): give more text or a shorter context"
                 )
         self._windows = [
-            _packed_window(len(each), context_length) if packed else _Window(1, context_length, len(each))
-            for each in mixture.sets
+            _choose_packed_window(len(token_range), context_length)
+            if packed
+            else _Window(1, context_length, len(token_range))
+            for token_range in mixture.sets
         ]
         # The rows of a window may belong to two batches.
         self._packed_rows = functools.lru_cache(2 * len(mixture.sets))(self._pack_rows)
@@ -171,7 +177,7 @@ class TokenShardBatches:
 
     def read_rows(self, step: int, start: int, stop: int) -> Batch:
         """Return the rows `start` to `stop` - 1 of the batch of a step; nothing else is read."""
-        sets, numbers = self._sets_of_rows(step * self.num_rows + np.arange(start, stop, dtype=np.int64))
+        sets, numbers = self._locate_rows(step * self.num_rows + np.arange(start, stop, dtype=np.int64))
         columns = ["tokens", *(["labels"] if self._frame is None else [])]
         columns += ["segments", "positions"] if self._packed else []
         batch: Batch = {name: np.empty((stop - start, self._width), np.int32) for name in columns}
@@ -179,13 +185,13 @@ class TokenShardBatches:
         for which in map(int, np.unique(sets)):
             rows = np.flatnonzero(sets == which)
             numbers_of_windows, inside = np.divmod(numbers[rows], self._windows[which].num_rows)
-            wanted, window_of_row = np.unique(numbers_of_windows, return_inverse=True)
-            chosen, begins = self._windows_of_set(which, wanted)
-            index[rows] = chosen[window_of_row] * self._windows[which].num_rows + inside
+            window_numbers, window_of_row = np.unique(numbers_of_windows, return_inverse=True)
+            window_indices, begins = self._locate_windows(which, window_numbers)
+            index[rows] = window_indices[window_of_row] * self._windows[which].num_rows + inside
             # Each answer of a bucket takes its time: they are waited for together.
             on_disk = isinstance(self._mixture.sets[which].shards.folder, Path)
             apply: Callable[..., Iterable[Batch]] = map if on_disk else self._threads.map
-            read = self._packed_rows if self._packed else self._window
+            read = self._packed_rows if self._packed else self._read_window
             windows = list(apply(read, [which] * len(begins), begins.tolist()))
             for row, window, place in zip(rows, window_of_row, inside, strict=True):
                 for name, values in batch.items():
@@ -195,12 +201,12 @@ class TokenShardBatches:
             batch["counts"] = (batch["segments"] > 0) & ~is_end
         return batch | {"index": (index % 2**31).astype(np.int32)}
 
-    def _window(self, which: int, begin: int) -> Batch:
+    def _read_window(self, which: int, begin: int) -> Batch:
         """Return the row of a window that is not packed."""
         stream = self._mixture.sets[which].shards.read(begin, begin + self._context + 1)
         if self._frame is None:
             return {"tokens": stream[None, :-1], "labels": stream[None, 1:]}
-        return {"tokens": self._frame.put_around(stream[:-1])[None]}
+        return {"tokens": self._frame.wrap(stream[:-1])[None]}
 
     def _pack_rows(self, which: int, begin: int) -> Batch:
         """Return the rows of a packed window."""
@@ -217,7 +223,7 @@ class TokenShardBatches:
                 first += chunk.size
         return rows
 
-    def _sets_of_rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _locate_rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the set of each row, counted from the first step, and its number among the set's rows."""
         if len(self._windows) == 1:
             return np.zeros(len(rows), np.int64), rows
@@ -226,36 +232,36 @@ class TokenShardBatches:
         for block in np.unique(blocks):
             slots = permute(np.arange(_BLOCK_ROWS), _BLOCK_ROWS, (_MIXTURE, self._seed, int(block)))
             sets_of_block = np.searchsorted(np.cumsum(self._block_counts), slots, side="right")
-            here = blocks == block
-            sets[here] = sets_of_block[places[here]]
+            in_block = blocks == block
+            sets[in_block] = sets_of_block[places[in_block]]
             for which, count in enumerate(self._block_counts):
                 before = np.cumsum(sets_of_block == which) - 1
-                of_set = here & (sets == which)
-                numbers[of_set] = block * count + before[places[of_set]]
+                in_set = in_block & (sets == which)
+                numbers[in_set] = block * count + before[places[in_set]]
         return sets, numbers
 
-    def _windows_of_set(self, which: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _locate_windows(self, which: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the windows of a set that come at these numbers in its order, and the tokens where they begin."""
-        each, windows = self._mixture.sets[which], self._windows[which]
+        token_range, windows = self._mixture.sets[which], self._windows[which]
         epochs, places = np.divmod(numbers, windows.num_windows)
-        chosen, begins = np.empty_like(places), np.empty_like(places)
+        window_indices, begins = np.empty_like(places), np.empty_like(places)
         for epoch in np.unique(epochs):
-            here, key = epochs == epoch, (self._seed, which, int(epoch))
-            chosen[here] = permute(places[here], windows.num_windows, (_ORDER, *key))
+            in_epoch, key = epochs == epoch, (self._seed, which, int(epoch))
+            window_indices[in_epoch] = permute(places[in_epoch], windows.num_windows, (_ORDER, *key))
             offset = permute(np.zeros(1), windows.num_left_out + 1, (_OFFSET, *key))[0]
-            begins[here] = each.start + offset + chosen[here] * windows.size
-        return chosen, begins
+            begins[in_epoch] = token_range.start + offset + window_indices[in_epoch] * windows.size
+        return window_indices, begins
 
 
 def _exact_shares(weights: Sequence[float], total: int) -> np.ndarray:
     """Divide a whole number in proportion to weights, by largest remainders; each share is at least 1."""
-    wanted = np.array(weights, np.float64) / sum(weights) * total
-    shares = np.maximum(np.floor(wanted), 1).astype(np.int64)
+    ideal_shares = np.array(weights, np.float64) / sum(weights) * total
+    shares = np.maximum(np.floor(ideal_shares), 1).astype(np.int64)
     while shares.sum() != total:
         # Above the total only where shares were raised to 1.
         step = 1 if shares.sum() < total else -1
         allowed = shares > 1 if step < 0 else np.ones(len(shares), bool)
-        shares[np.argmax(np.where(allowed, step * (wanted - shares), -np.inf))] += step
+        shares[np.argmax(np.where(allowed, step * (ideal_shares - shares), -np.inf))] += step
     return shares
 
 
@@ -283,7 +289,7 @@ class _Window(NamedTuple):
         return self.num_tokens - 1 - self.num_windows * self.size
 
 
-def _packed_window(num_tokens: int, context_length: int) -> _Window:
+def _choose_packed_window(num_tokens: int, context_length: int) -> _Window:
     """Return the packed windows that leave out the fewest tokens of a set."""
     most = min(_WINDOW_ROWS, (num_tokens - 1) // context_length)
     sizes = {rows: rows * context_length - rows * context_length // _WINDOW_SHARE_FREE for rows in range(most, 0, -1)}

@@ -123,9 +123,13 @@ class TokenShards:
         self._starts = np.concatenate([[0], np.cumsum(np.array(counts, np.int64))])
         sizes = {Path(name).name: size for name, _, size in self._storage.versions(folder, (f"*{_SUFFIX}",))}
         for path, count in zip(self._paths, counts, strict=True):
-            found, wanted = sizes.get(path.name), count * self.dtype.itemsize
-            if found != wanted:
-                has = "is missing" if found is None else f"has {found:,} bytes where its index says {wanted:,}"
+            num_bytes, expected_bytes = sizes.get(path.name), count * self.dtype.itemsize
+            if num_bytes != expected_bytes:
+                has = (
+                    "is missing"
+                    if num_bytes is None
+                    else f"has {num_bytes:,} bytes where its index says {expected_bytes:,}"
+                )
                 raise UserError(f"{path} {has}: {_AGAIN}")
         with concurrent.futures.ThreadPoolExecutor(_SAMPLING_THREADS) as pool:
             samples = pool.map(self._hash_samples, range(len(counts)))
@@ -209,5 +213,5 @@ def split_documents(tokens: np.ndarray, end_id: int) -> list[np.ndarray]:
         end_id: The end token.
     """
     documents = np.split(tokens, np.flatnonzero(tokens == end_id) + 1)
-    without_end = [each[:-1] if len(each) and each[-1] == end_id else each for each in documents]
-    return [each for each in without_end if len(each)]
+    without_end = [document[:-1] if len(document) and document[-1] == end_id else document for document in documents]
+    return [document for document in without_end if len(document)]

@@ -89,7 +89,9 @@ class Shard(NamedTuple):
 
 def tokenizer_fingerprint(directory: Path) -> str:
     """Return the SHA-256 of the tokenizer in a directory."""
-    return fingerprint(item for each in sorted(tokenizer_digests(directory).items()) for item in each)
+    return fingerprint(
+        item for name_and_digest in sorted(tokenizer_digests(directory).items()) for item in name_and_digest
+    )
 
 
 def shards_folder(shards_dir: Path, files: Sequence[CorpusFile], tokenizer_sha256: str, part_bytes: int) -> Path:
@@ -133,7 +135,7 @@ def tokenize_corpus(
         raise UserError(
             f"the tokenizer in {tokenizer_dir} has no end token, which token shards need after every document"
         )
-    with claim_when_free(folder, _LOCK, _WAIT_SECONDS, functools.partial(_say_waiting, folder)):
+    with claim_when_free(folder, _LOCK, _WAIT_SECONDS, functools.partial(_print_waiting, folder)):
         if has_token_shards(folder):
             return TokenShards(folder)
         # Of writes that a kill has cut off: nobody else writes here.
@@ -142,48 +144,48 @@ def tokenize_corpus(
                 parse_path(name).unlink()
         parts = divide_files(files, part_bytes)
         shards: list[Shard | None] = [None] * len(parts)
-        done = tokens = 0
-        report(TokenizingProgress(done, len(parts), tokens))
+        num_finished = num_tokens = 0
+        report(TokenizingProgress(num_finished, len(parts), num_tokens))
         jobs = _ShardWriter(str(folder), str(tokenizer_dir))
-        for number, shard in _written_shards(jobs, parts, num_processes):
+        for number, shard in _write_shards(jobs, parts, num_processes):
             shards[number] = shard
-            done, tokens = done + 1, tokens + shard.num_tokens
-            report(TokenizingProgress(done, len(parts), tokens))
-        if not tokens:
+            num_finished, num_tokens = num_finished + 1, num_tokens + shard.num_tokens
+            report(TokenizingProgress(num_finished, len(parts), num_tokens))
+        if not num_tokens:
             raise UserError(f"{files[0].name}{' and the others' if len(files) > 1 else ''} have no text: give some")
-        if (changed := _changed(files)) is not None:
+        if (changed := _find_changed_file(files)) is not None:
             raise UserError(f"{changed} has changed while it was tokenized: start again")
         copy_tokenizer(tokenizer_dir, folder)
-        written = [shard for shard in shards if shard is not None]
+        finished_shards = [shard for shard in shards if shard is not None]
         index = ShardIndex(
             version=FORMAT_VERSION,
             corpus_sha256=corpus_fingerprint(files),
             tokenizer_sha256=digest,
             vocab_size=tokenizer.vocab_size,
             end_id=end_id,
-            num_tokens=tuple(shard.num_tokens for shard in written),
-            num_documents=tuple(shard.num_documents for shard in written),
-            shard_sha256=tuple(shard.sha256 for shard in written),
-            samples_sha256=tuple(shard.samples_sha256 for shard in written),
+            num_tokens=tuple(shard.num_tokens for shard in finished_shards),
+            num_documents=tuple(shard.num_documents for shard in finished_shards),
+            shard_sha256=tuple(shard.sha256 for shard in finished_shards),
+            samples_sha256=tuple(shard.samples_sha256 for shard in finished_shards),
             index_sha256="",
         )
         index = dataclasses.replace(index, index_sha256=index.compute_digest())
         storage_of(folder).replace(folder / INDEX_FILE, f"{json.dumps(to_config(index))}\n".encode())
     special_tokens: Counter[str] = Counter()
-    for shard in written:
+    for shard in finished_shards:
         special_tokens.update(shard.special_tokens)
-    others = "" if len(files) == 1 else f" and {len(files) - 1} more"
-    note_special_token_counts(dict(special_tokens.most_common()), f"the text of {files[0].name}{others}")
+    remaining_files = "" if len(files) == 1 else f" and {len(files) - 1} more"
+    note_special_token_counts(dict(special_tokens.most_common()), f"the text of {files[0].name}{remaining_files}")
     return TokenShards(folder)
 
 
-def _changed(files: Sequence[CorpusFile]) -> str | None:
+def _find_changed_file(files: Sequence[CorpusFile]) -> str | None:
     """Return the name of the first file that is no longer as it was described; None if all are."""
     now = describe_files([file.path for file in files])
     return next((file.name for file, again in zip(files, now, strict=True) if file != again), None)
 
 
-def _say_waiting(folder: Path) -> None:
+def _print_waiting(folder: Path) -> None:
     print(f"waiting for another process that tokenizes into {folder}", file=sys.stderr, flush=True)
 
 
@@ -197,7 +199,7 @@ def tokenize_pieces(pieces: Iterable[Piece], tokenizer: AnyTokenizer) -> Iterato
     """
     dtype = token_dtype(tokenizer.vocab_size)
     end = np.array([tokenizer.eos_id], dtype)
-    for batch in _batches_of_pieces(pieces):
+    for batch in _batch_pieces(pieces):
         arrays = tokenizer.encode_to_arrays([piece.text for piece in batch], dtype)
         for tokens, piece in zip(arrays, batch, strict=True):
             yield tokens
@@ -205,7 +207,7 @@ def tokenize_pieces(pieces: Iterable[Piece], tokenizer: AnyTokenizer) -> Iterato
                 yield end
 
 
-def _batches_of_pieces(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+def _batch_pieces(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Yield pieces in lists of about 1 MiB of text."""
     batch: list[Piece] = []
     size = 0
@@ -236,10 +238,10 @@ class _ShardWriter:
         try:
             content = read_regular_file(path)
         except FileNotFoundError:
-            written = io.BytesIO()
-            for each in tokenize_pieces(pieces, self._tokenizer):
-                written.write(each)
-            content = written.getvalue()  # which copies nothing
+            buffer = io.BytesIO()
+            for tokens in tokenize_pieces(pieces, self._tokenizer):
+                buffer.write(tokens)
+            content = buffer.getvalue()  # which copies nothing
             storage_of(path).replace(path, content)
         else:
             # The tokens that an interrupted call has left do not show what was plain characters.
@@ -253,13 +255,13 @@ class _ShardWriter:
 
     def _read_and_count(self, part: Sequence[FileRange], counts: Counter[str]) -> Iterator[Piece]:
         """Yield the pieces of a part, adding to `counts` how often they have the characters of special tokens."""
-        for each in part:
-            for piece in read_pieces(each):
+        for file_range in part:
+            for piece in read_pieces(file_range):
                 counts.update(self._special_tokens.findall(piece.text))
                 yield piece
 
 
-def _written_shards(
+def _write_shards(
     writer: _ShardWriter, parts: Sequence[Sequence[FileRange]], num_processes: int
 ) -> Iterator[tuple[int, Shard]]:
     """Write all shards, and yield each with its number as it is finished."""
@@ -267,9 +269,9 @@ def _written_shards(
         for number, part in enumerate(parts):
             yield number, writer.write(number, part)
         return
-    others = set(multiprocessing.active_children())
+    earlier_children = set(multiprocessing.active_children())
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(num_processes, len(parts)), multiprocessing.get_context("spawn"), _begin_process, writer.arguments
+        min(num_processes, len(parts)), multiprocessing.get_context("spawn"), _initialize_worker, writer.arguments
     )
     try:
         waiting = {pool.submit(_write_shard, number, part): number for number, part in enumerate(parts)}
@@ -281,7 +283,7 @@ def _written_shards(
             "with fewer processes"
         ) from error
     finally:
-        for process in set(multiprocessing.active_children()) - others:
+        for process in set(multiprocessing.active_children()) - earlier_children:
             process.terminate()
         pool.shutdown(cancel_futures=True)
 
@@ -289,17 +291,17 @@ def _written_shards(
 _writer: _ShardWriter
 
 
-def _begin_process(folder: str, tokenizer_dir: str) -> None:
+def _initialize_worker(folder: str, tokenizer_dir: str) -> None:
     global _writer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the others
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process is one of those that were asked for
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    threading.Thread(target=_exit_after_parent, args=(parent.sentinel,), daemon=True).start()
     _writer = _ShardWriter(folder, tokenizer_dir)
 
 
-def _end_with(sentinel: Any) -> None:
+def _exit_after_parent(sentinel: Any) -> None:
     """End this process when the one that started it has ended, however that was."""
     multiprocessing.connection.wait([sentinel])
     os._exit(1)

@@ -39,17 +39,17 @@ class TokenizingProgressBar:
             name: The name of the corpus.
             progress: Its progress.
         """
-        done, total = progress.num_shards, progress.total_shards
+        num_finished, total = progress.num_shards, progress.total_shards
         if self._bar is not None:
             if name not in self._tasks:
                 self._bar.start()
                 self._tasks[name] = self._bar.add_task(f"tokenizing {name}", total=total)
-            self._bar.update(self._tasks[name], completed=done)
+            self._bar.update(self._tasks[name], completed=num_finished)
             return
         now = time.monotonic()
-        if name not in self._printed or done == total or now >= self._printed[name] + _SECONDS_BETWEEN_LINES:
+        if name not in self._printed or num_finished == total or now >= self._printed[name] + _SECONDS_BETWEEN_LINES:
             self._printed[name] = now
-            print(f"tokenizing {name}: {done} of {total} shards, {progress.num_tokens:,} tokens", flush=True)
+            print(f"tokenizing {name}: {num_finished} of {total} shards, {progress.num_tokens:,} tokens", flush=True)
 
     def __enter__(self) -> Self:
         return self

@@ -70,12 +70,12 @@ def _other_architectures(bare: str) -> tuple[str, ...]:
 # RoBERTa's head of masked language modeling, whatever the activation of its blocks.
 _HEAD_ACTIVATION = "gelu"
 # BERT's second head of pre-training: whether a text follows another.
-_FOLLOWS = "cls.seq_relationship"
+_NEXT_SENTENCE_HEAD = "cls.seq_relationship"
 # Old files call a norm's scale and bias gamma and beta.
 _RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
 
-def _entries(
+def _tensor_entries(
     body: str, pooler: tuple[TensorEntry, ...], transform: str, transform_norm: str, bias: str
 ) -> tuple[TensorEntry, ...]:
     layer = f"{body}.encoder.layer.{{layer}}"
@@ -97,7 +97,7 @@ def _entries(
     )
 
 
-def _heads(config: Config, names: TensorNames, body: str, transform: str, classifier: str) -> Config:
+def _infer_heads(config: Config, names: TensorNames, body: str, transform: str, classifier: str) -> Config:
     """Return the config with the model's heads, inferred from its architecture and its tensors.
 
     Args:
@@ -110,17 +110,17 @@ def _heads(config: Config, names: TensorNames, body: str, transform: str, classi
     architectures = config["architectures"] or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
-    if f"{_FOLLOWS}.weight" in names and not scored and _reads_next_sentence(architectures):
+    if f"{_NEXT_SENTENCE_HEAD}.weight" in names and not scored and _reads_next_sentence(architectures):
         raise UserError(
-            f"config.json has architectures={list(architectures)}: the head of next sentences, {_FOLLOWS}, is read "
-            "beside that of masked language modeling alone, as a BertForPreTraining has both; this folder has no "
-            f"{transform}"
+            f"config.json has architectures={list(architectures)}: the head of next sentences, {_NEXT_SENTENCE_HEAD}, "
+            "is read beside that of masked language modeling alone, as a BertForPreTraining has both; this folder "
+            f"has no {transform}"
         )
-    by_tensors = None if scored else _head_of_tensors(names, classifier, pooled)
+    by_tensors = None if scored else _infer_fine_tuned_head(names, classifier, pooled)
     fine_tuned = fine_tuned_head(architectures, by_tensors, FINE_TUNED_CLASSES)
     # Published files may hold the second head of pre-training under the name of a class that passes over it.
-    both = scored and pooled and f"{_FOLLOWS}.weight" in names
-    head = fine_tuned or ("pretraining" if both else "masked" if scored else "none")
+    has_both_heads = scored and pooled and f"{_NEXT_SENTENCE_HEAD}.weight" in names
+    head = fine_tuned or ("pretraining" if has_both_heads else "masked" if scored else "none")
     # Old files of models that score every token hold a pooler that nothing reads.
     pooled &= head not in ("token_classes", "span")
     return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": num_classes(config, head)}
@@ -131,7 +131,7 @@ def _reads_next_sentence(architectures: Sequence[str]) -> bool:
     return not architectures or architectures[0].endswith("NextSentencePrediction")
 
 
-def _head_of_tensors(names: TensorNames, classifier: str, pooled: bool) -> str | None:
+def _infer_fine_tuned_head(names: TensorNames, classifier: str, pooled: bool) -> str | None:
     """Return the head of fine-tuning of which a file has tensors; None for none.
 
     Args:
@@ -143,21 +143,21 @@ def _head_of_tensors(names: TensorNames, classifier: str, pooled: bool) -> str |
         return "span"
     if not {"classifier.weight", classifier} & names:
         return None
-    of_texts = classifier in names and (pooled or classifier != "classifier.weight")
-    return "classes" if of_texts else "token_classes"
+    classifies_texts = classifier in names and (pooled or classifier != "classifier.weight")
+    return "classes" if classifies_texts else "token_classes"
 
 
 def _restore_heads(config: Config, bare: str) -> Config:
     """Return the config with the class of a model with these heads; with both, `BertForPreTraining`."""
     head = config["head"]
-    rest = without_head_keys(config, ("pooler", "head", "output_bias"))
-    named = {"pretraining": "BertForPreTraining", "none": bare}
-    named |= {ours: bare.replace("Model", ending) for ours, ending in FINE_TUNED_CLASSES.items()}
-    return rest | ({"architectures": [named[head]]} if head in named else {})
+    other_keys = without_head_keys(config, ("pooler", "head", "output_bias"))
+    architecture_by_head = {"pretraining": "BertForPreTraining", "none": bare}
+    architecture_by_head |= {ours: bare.replace("Model", ending) for ours, ending in FINE_TUNED_CLASSES.items()}
+    return other_keys | ({"architectures": [architecture_by_head[head]]} if head in architecture_by_head else {})
 
 
 def _simplify_bert(config: Config, names: TensorNames) -> Config:
-    return _heads(config, names, "bert", "cls.predictions.transform.dense.weight", "classifier.weight")
+    return _infer_heads(config, names, "bert", "cls.predictions.transform.dense.weight", "classifier.weight")
 
 
 BERT = ConversionSpec(
@@ -171,14 +171,14 @@ BERT = ConversionSpec(
     fixed_keys=_FIXED_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=(
-        *_entries(
+        *_tensor_entries(
             "bert",
             tuple(linear_entries("bert.pooler.dense", "pooler")),
             "cls.predictions.transform.dense",
             "cls.predictions.transform.LayerNorm",
             "cls.predictions.bias",
         ),
-        *linear_entries(_FOLLOWS, "next_sentence"),
+        *linear_entries(_NEXT_SENTENCE_HEAD, "next_sentence"),
         *linear_entries("classifier", "classes"),
         *linear_entries("qa_outputs", "span"),
     ),
@@ -206,7 +206,9 @@ def _simplify_roberta(config: Config, names: TensorNames) -> Config:
     if rows < pad + 2:
         raise UserError(f"config.json has max_position_embeddings={rows}: pad_token_id={pad} leaves no position")
     positions = {"max_position_embeddings": rows - pad - 1, "position_offset": pad + 1}
-    simplified = _heads({**config, **positions}, names, "roberta", "lm_head.dense.weight", "classifier.out_proj.weight")
+    simplified = _infer_heads(
+        {**config, **positions}, names, "roberta", "lm_head.dense.weight", "classifier.out_proj.weight"
+    )
     if simplified["head"] == "masked" and ACTIVATIONS.get(config["hidden_act"]) != _HEAD_ACTIVATION:
         raise UserError(
             f"config.json has hidden_act={config['hidden_act']!r}, but the head of a {ROBERTA.architecture} has "
@@ -222,12 +224,12 @@ def _restore_roberta(config: Config) -> Config:
             "has in any case"
         )
     offset = config["position_offset"]
-    rest = {name: value for name, value in config.items() if name != "position_offset"}
+    other_keys = {name: value for name, value in config.items() if name != "position_offset"}
     positions = {
         "max_position_embeddings": config["max_position_embeddings"] + offset,
         "pad_token_id": offset - 1,
     }
-    return _restore_heads({**rest, **positions}, "RobertaModel")
+    return _restore_heads({**other_keys, **positions}, "RobertaModel")
 
 
 # With classes of whole texts, the pooler is a part of their head.
@@ -253,7 +255,7 @@ ROBERTA = ConversionSpec(
     fixed_keys=_FIXED_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=(
-        *_entries("roberta", _ROBERTA_POOLER, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+        *_tensor_entries("roberta", _ROBERTA_POOLER, "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
         *(
             dataclasses.replace(entry, required_parameter="pooler/kernel")
             for entry in linear_entries("classifier.out_proj", "classes")

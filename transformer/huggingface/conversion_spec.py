@@ -86,8 +86,8 @@ class ConfigKey:
             value = self.default
         if self.values is None:
             return value
-        for known, ours in self.values.items():
-            if type(known) is type(value) and known == value:
+        for theirs, ours in self.values.items():
+            if type(theirs) is type(value) and theirs == value:
                 return ours
         known_values = ", ".join(map(repr, self.values))
         raise UserError(
@@ -110,8 +110,8 @@ class ConfigKey:
         value = ours[self.our_key]
         if self.values is None:
             return value
-        for theirs, known in self.values.items():
-            if known == value:
+        for theirs, our_value in self.values.items():
+            if our_value == value:
                 return theirs
         known_values = ", ".join(map(str, dict.fromkeys(self.values.values())))
         raise UserError(f"config.model.{self.our_key}={value} is none of {known_values}")
@@ -141,8 +141,8 @@ class FixedConfigKey:
         """
         value = config.get(self.their_key, self.value)
         values = value if isinstance(value, list) else [value]
-        if any(each != self.value and not (each is None and self.null) for each in values):
-            raise UserError(_unsupported_value(self.their_key, value, self.value))
+        if any(entry != self.value and not (entry is None and self.null) for entry in values):
+            raise UserError(_unsupported_value_message(self.their_key, value, self.value))
 
 
 # Keys of no config class that the library, or an earlier version of it, reads all the same.
@@ -185,7 +185,7 @@ _INTERFACE_LIMITS = {
 }
 
 
-def _unsupported_value(key: str, value: Any, supported: Any) -> str:
+def _unsupported_value_message(key: str, value: Any, supported: Any) -> str:
     return f"config.json has {key}={shorten_value(value)}; only {supported!r} can be read"
 
 
@@ -215,20 +215,20 @@ class TensorEntry:
         return all(leaf in leaves for leaf in needed) and self.excluded_parameter not in leaves
 
 
-def _unchanged(config: Config, names: TensorNames) -> Config:
+def _keep_config(config: Config, names: TensorNames) -> Config:
     return config
 
 
-def _token_interface(section: Config) -> TaskInterface:
+def _make_token_interface(section: Config) -> TaskInterface:
     rows = section["vocab_size"]
     return TaskInterface({}, {"tokens": rows, "joint": rows}, pad_id=0, bos_id=0, eos_id=0)
 
 
-def _embedding_rows(model: Any, shapes: Mapping[str, Shape]) -> Config:
+def _infer_vocab_size(model: Any, shapes: Mapping[str, Shape]) -> Config:
     return {"vocab_size": shapes["embedding/table"][0]}
 
 
-def _unchanged_export(config: Config) -> Config:
+def _keep_exported_config(config: Config) -> Config:
     return config
 
 
@@ -288,11 +288,11 @@ class ConversionSpec:
     dropped_tensors: tuple[str, ...] = ()
     key_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tensor_renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    simplify_config: Callable[[Config, TensorNames], Config] = _unchanged
-    restore_config: Callable[[Config], Config] = _unchanged_export
-    make_task_interface: Callable[[Config], TaskInterface] = _token_interface
+    simplify_config: Callable[[Config, TensorNames], Config] = _keep_config
+    restore_config: Callable[[Config], Config] = _keep_exported_config
+    make_task_interface: Callable[[Config], TaskInterface] = _make_token_interface
     interface_keys: TensorNames = frozenset()
-    infer_fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _embedding_rows
+    infer_fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _infer_vocab_size
     simplified_keys: TensorNames = frozenset()
     unread_tensors: Callable[[Config], Mapping[str, Shape]] = _no_tensors
 
@@ -376,7 +376,7 @@ class ConversionSpec:
         ignored = self._read_keys | WITHOUT_EFFECT
         for name, (_, default) in self.class_keys.items():
             if name not in ignored and plain[name] != default:
-                raise UserError(_unsupported_value(name, plain[name], default))
+                raise UserError(_unsupported_value_message(name, plain[name], default))
         for only in (*self.fixed_keys, *_READ_BEYOND_CLASSES):
             only.check(plain)
         plain = self.simplify_config(plain, names)
@@ -438,7 +438,7 @@ class ConversionSpec:
             if ours[name] != value
         ]
         if isinstance(model, TransformerConfig):
-            reasons += _unsupported_fields(model, listed)
+            reasons += _list_unsupported_fields(model, listed)
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
         config |= {only.their_key: only.value for only in self.fixed_keys if only.is_written}
         for key in self.config_keys:
@@ -462,7 +462,7 @@ class InexpressibleModelError(UserError):
         self.reasons = reasons
 
 
-def _unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]) -> list[str]:
+def _list_unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]) -> list[str]:
     """List the fields that an export cannot express unless the architecture has a key for them."""
     usual = {"kv_heads": model.heads, "head_dim": model.width // model.heads}
     reasons = [

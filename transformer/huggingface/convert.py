@@ -112,22 +112,22 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
     headers = safetensors_files.read_folder_headers(folder)
     config = read_config(folder)
     try:
-        family = _conversion_of(config)
+        family = _find_conversion_spec(config)
         section, interface = family.convert_config(config, frozenset(headers))
         shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
         plan = plan_file_tensors(family, parameter_shapes(shapes))
         names = match_tensor_names(family, headers, plan)
-        _check(plan, names, headers)
+        _check_tensors(plan, names, headers)
         _check_aliases(family, names, headers)
-        preprocessing = _preprocessing(folder, family, interface)
-        generation = _generation(folder, family, config, section)
+        preprocessing = _convert_preprocessing(folder, family, interface)
+        generation = _convert_generation(folder, family, config, section)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    notes = _notes(names, headers, dtype)
+    notes = _make_notes(names, headers, dtype)
     notes += family.config_notes(config) + generation.notes
     if preprocessing and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
-    read = functools.partial(_read, plan, names, headers, dtype)
+    read = functools.partial(_read_params, plan, names, headers, dtype)
     return OpenedModel(config, section, interface, shapes, notes, preprocessing, generation, read)
 
 
@@ -186,7 +186,7 @@ def write_model_folder(
     safetensors_files.write_tensors(
         folder,
         {
-            name: TensorSpec.of_type(kinds.get(name, np.dtype(config["dtype"])), shape)
+            name: TensorSpec.from_type(kinds.get(name, np.dtype(config["dtype"])), shape)
             for name, shape in {**shapes, **unread}.items()
         },
         itertools.chain(params_to_tensors(plan, params), zeros),
@@ -219,9 +219,9 @@ def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config,
         except InexpressibleModelError as error:
             refusals.append(error)
     if not refusals:
-        known = ", ".join(sorted({family.model_family for family in CONVERSIONS.values()}))
+        exportable = ", ".join(sorted({family.model_family for family in CONVERSIONS.values()}))
         raise UserError(
-            f"Hugging Face has no model of config.model.family={name!r}: --save_pretrained writes {known} alone"
+            f"Hugging Face has no model of config.model.family={name!r}: --save_pretrained writes {exportable} alone"
         )
     nearest = min(refusals, key=lambda error: len(error.reasons))
     raise UserError(f"Hugging Face has no such model; the nearest is {nearest}") from nearest
@@ -257,7 +257,7 @@ def make_empty_folder(folder: Path, flag: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterface) -> Config:
+def _convert_preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterface) -> Config:
     """Return the values of our task config from an image model's preprocessor_config.json; empty for other models."""
     if "image" not in interface.inputs:
         return {}
@@ -268,7 +268,7 @@ def _preprocessing(folder: Path, family: ConversionSpec, interface: TaskInterfac
     )
 
 
-def _generation(folder: Path, family: ConversionSpec, config: Config, section: Config) -> Generation:
+def _convert_generation(folder: Path, family: ConversionSpec, config: Config, section: Config) -> Generation:
     """Return how a model generates; nothing for one that does not."""
     if family.model_family not in ("decoder", "encoder_decoder"):
         return Generation({}, None, [])
@@ -289,19 +289,19 @@ def atomic_output_folder(folder: Path, flag: str) -> Iterator[None]:
     Raises:
         UserError: If the folder exists and is not empty.
     """
-    made = not folder.exists()
+    is_created = not folder.exists()
     make_empty_folder(folder, flag)
     try:
         yield
     except BaseException:
         for entry in folder.iterdir():
             entry.unlink()
-        if made:
+        if is_created:
             folder.rmdir()
         raise
 
 
-def _conversion_of(config: Config) -> ConversionSpec:
+def _find_conversion_spec(config: Config) -> ConversionSpec:
     """Return the conversion spec of a config.json.
 
     Raises:
@@ -310,18 +310,20 @@ def _conversion_of(config: Config) -> ConversionSpec:
     model_type = config.get("model_type")
     if isinstance(model_type, str) and model_type in CONVERSIONS:
         return CONVERSIONS[model_type]
-    same = {re.sub(r"\W|_", "", name): name for name in CONVERSIONS}.get(re.sub(r"\W|_", "", str(model_type).lower()))
+    similar = {re.sub(r"\W|_", "", name): name for name in CONVERSIONS}.get(
+        re.sub(r"\W|_", "", str(model_type).lower())
+    )
     families: dict[str, list[str]] = {}
     for family in CONVERSIONS.values():
         families.setdefault(family.model_family, []).append(family.model_type)
-    known = "; ".join(f"{name}: {', '.join(types)}" for name, types in families.items())
+    readable = "; ".join(f"{name}: {', '.join(types)}" for name, types in families.items())
     raise UserError(
         f"{CONFIG} has model_type={shorten_value(model_type)}, which cannot be read"
-        + (f": did you mean {same!r}?" if same else f"; by our families, those that can are {known}")
+        + (f": did you mean {similar!r}?" if similar else f"; by our families, those that can are {readable}")
     )
 
 
-def _check(plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
+def _check_tensors(plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
     for planned in plan:
         name = names.tensors[planned.tensor_name]
         header = headers[name]
@@ -331,7 +333,7 @@ def _check(plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mappin
             raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOAT_TYPES)} can be read")
 
 
-def _read(
+def _read_params(
     plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str
 ) -> PyTree:
     ours = {names.tensors[planned.tensor_name]: planned.tensor_name for planned in plan}
@@ -351,9 +353,9 @@ def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: M
             raise UserError(f"the tensor {name!r} is not {original!r} once more, as its config.json has it")
 
 
-def _notes(names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str) -> list[str]:
-    held = sorted({FLOAT_TYPES[headers[name].dtype] for name in names.tensors.values()} - {dtype})
-    notes = [f"the file holds {', '.join(held)}; the run's parameters are {dtype}"] if held else []
+def _make_notes(names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str) -> list[str]:
+    file_types = sorted({FLOAT_TYPES[headers[name].dtype] for name in names.tensors.values()} - {dtype})
+    notes = [f"the file holds {', '.join(file_types)}; the run's parameters are {dtype}"] if file_types else []
     if names.dropped:
         notes.append(f"left out, as its class does not read them: {', '.join(sorted(names.dropped))}")
     return notes

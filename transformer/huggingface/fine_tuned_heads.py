@@ -46,8 +46,8 @@ def num_classes(config: Config, head: str) -> int:
     Raises:
         UserError: If its outputs are no logits of classes of which one is true, and no single score.
     """
-    named, count = config.get("id2label"), config.get("num_labels", 2)
-    count = (len(named) if isinstance(named, dict) else count) if head in HEADS_WITH_CLASSES else 0
+    labels, count = config.get("id2label"), config.get("num_labels", 2)
+    count = (len(labels) if isinstance(labels, dict) else count) if head in HEADS_WITH_CLASSES else 0
     problem = config.get("problem_type")
     if head == "classes" and (
         problem == "multi_label_classification"

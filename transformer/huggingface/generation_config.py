@@ -85,8 +85,8 @@ def convert_generation_config(
         UserError: If a value is of the wrong kind; gives the key and the file.
     """
     file = "config.json" if content is None else FILE
-    known = GENERATION_KEYS | {"eos_token_id"}
-    source = {key: config[key] for key in known & config.keys()} if content is None else dict(content)
+    known_keys = GENERATION_KEYS | {"eos_token_id"}
+    source = {key: config[key] for key in known_keys & config.keys()} if content is None else dict(content)
     values = {key: value for key, value in source.items() if value is not None}
 
     def read(kind: Any, key: str, default: Any) -> Any:
@@ -131,14 +131,14 @@ def convert_generation_config(
         honored |= _SEARCHING_ALONE
     if searches:
         honored.add("num_beams")
-    others = {
+    ignored = {
         key: value
         for key, value in sorted(values.items())
         if key not in honored | _WITHOUT_EFFECT and value not in (*_NEUTRAL.get(key, ()), [], "", {})
     }
     notes = []
-    if others:
-        listing = ", ".join(f"{key}={shorten_value(value)}" for key, value in others.items())
+    if ignored:
+        listing = ", ".join(f"{key}={shorten_value(value)}" for key, value in ignored.items())
         notes.append(f"{file} has {listing}, which generation does not honor here")
     decoding = {key: value for key, value in decoding.items() if value not in ((), None)}
     if decoding.get("repetition_penalty") == 1:

@@ -54,7 +54,7 @@ _WHOLE_HEADS = FixedConfigKey("partial_rotary_factor", 1.0)
 _IGNORED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant
 
 
-def _entries() -> tuple[TensorEntry, ...]:
+def _tensor_entries() -> tuple[TensorEntry, ...]:
     return (
         *embedding_entries("model.embed_tokens", "embedding"),
         *norm_entries(f"{_LAYER}.input_layernorm", "layers/attention_residual/norm"),
@@ -68,7 +68,7 @@ def _entries() -> tuple[TensorEntry, ...]:
     )
 
 
-def _rotary(config: Config) -> Config:
+def _flatten_rotary(config: Config) -> Config:
     """Return the config with the base of rotary positions, which newer files nest; raises for scaled positions."""
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rotary = convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}")
@@ -115,13 +115,13 @@ def _simplify_llama(config: Config, names: TensorNames) -> Config:
     flags = (config["attention_bias"], config["mlp_bias"])
     if flags not in _BIASES:
         raise UserError("config.json has attention_bias=True, which can be read with mlp_bias=True alone")
-    return {**_rotary(config), "biases": _BIASES[flags]}
+    return {**_flatten_rotary(config), "biases": _BIASES[flags]}
 
 
 def _restore_llama(config: Config) -> Config:
     (attention, mlp), *_ = (flags for flags, name in _BIASES.items() if name == config["biases"])
-    rest = {name: value for name, value in config.items() if name != "biases"}
-    return {**rest, "attention_bias": attention, "mlp_bias": mlp}
+    other_keys = {name: value for name, value in config.items() if name != "biases"}
+    return {**other_keys, "attention_bias": attention, "mlp_bias": mlp}
 
 
 LLAMA = ConversionSpec(
@@ -133,7 +133,7 @@ LLAMA = ConversionSpec(
     training_defaults=_TRAINING_DEFAULTS,
     bare_architecture="LlamaModel",
     fixed_keys=(*CAUSAL_KEYS, _WHOLE_HEADS),
-    tensor_entries=_entries(),
+    tensor_entries=_tensor_entries(),
     optional_prefix="model.",
     tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
     ignored_tensors=_IGNORED,
@@ -148,7 +148,7 @@ def _simplify_mistral(config: Config, names: TensorNames) -> Config:
     window = config["sliding_window"]
     if window is not None and window < 2:
         raise UserError(f"config.json has sliding_window={window}; it must be at least 2, or null")
-    return {**_rotary(config), "sliding_window": () if window is None else (window - 1,)}
+    return {**_flatten_rotary(config), "sliding_window": () if window is None else (window - 1,)}
 
 
 def _restore_mistral(config: Config) -> Config:
@@ -172,7 +172,7 @@ MISTRAL = ConversionSpec(
         FixedConfigKey("mlp_bias", False),
         _WHOLE_HEADS,
     ),
-    tensor_entries=_entries(),
+    tensor_entries=_tensor_entries(),
     optional_prefix="model.",
     tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
     ignored_tensors=_IGNORED,

@@ -20,7 +20,7 @@ from transformer.huggingface.tensor_layouts import ROW_VECTOR
 _EPSILON = 1e-5  # that of its norms, which files do not state
 
 
-def _side(name: str) -> tuple[TensorEntry, ...]:
+def _stack_entries(name: str) -> tuple[TensorEntry, ...]:
     layer, projections = f"model.{name}.layers.{{layer}}", ("q_proj", "k_proj", "v_proj", "out_proj")
     return (
         *attention_entries(f"{layer}.self_attn", f"{name}/attention", projections),
@@ -33,7 +33,7 @@ def _side(name: str) -> tuple[TensorEntry, ...]:
     )
 
 
-def _simplify(config: Config, names: TensorNames) -> Config:
+def _simplify_config(config: Config, names: TensorNames) -> Config:
     if not config["decoder_vocab_size"]:
         config = {**config, "decoder_vocab_size": config["vocab_size"]}
     for one, other in (
@@ -52,7 +52,7 @@ def _simplify(config: Config, names: TensorNames) -> Config:
     return config
 
 
-def _restore(config: Config) -> Config:
+def _restore_config(config: Config) -> Config:
     return {
         **config,
         "decoder_attention_heads": config["encoder_attention_heads"],
@@ -106,8 +106,8 @@ MARIAN = ConversionSpec(
     training_keys={"activation_dropout": "", "encoder_layerdrop": "", "decoder_layerdrop": ""},
     tensor_entries=(
         *embedding_entries("model.shared", "embedding"),
-        *_side("encoder"),
-        *_side("decoder"),
+        *_stack_entries("encoder"),
+        *_stack_entries("decoder"),
         TensorEntry("final_logits_bias", ("output_bias/bias",), ROW_VECTOR),
     ),
     optional_prefix="model.",
@@ -122,7 +122,7 @@ MARIAN = ConversionSpec(
         "num_attention_heads": "encoder_attention_heads",
         "num_hidden_layers": "encoder_layers",
     },
-    simplify_config=_simplify,
+    simplify_config=_simplify_config,
     simplified_keys=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
-    restore_config=_restore,
+    restore_config=_restore_config,
 )

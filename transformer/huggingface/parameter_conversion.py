@@ -63,7 +63,7 @@ def plan_file_tensors(family: ConversionSpec, shapes: Shapes) -> list[PlannedTen
     Raises:
         InexpressibleModelError: If a parameter has no tensor in the spec.
     """
-    plan = [planned for entry in family.tensor_entries for planned in _planned_tensors(entry, shapes)]
+    plan = [planned for entry in family.tensor_entries for planned in _plan_tensors(entry, shapes)]
     placed = {leaf for planned in plan for leaf in planned.leaf_paths}
     homeless = [leaf for leaf in shapes if leaf not in placed]
     if homeless:
@@ -73,18 +73,18 @@ def plan_file_tensors(family: ConversionSpec, shapes: Shapes) -> list[PlannedTen
     return plan
 
 
-def _planned_tensors(entry: TensorEntry, shapes: Shapes) -> Iterable[PlannedTensor]:
+def _plan_tensors(entry: TensorEntry, shapes: Shapes) -> Iterable[PlannedTensor]:
     if not entry.applies_to(shapes):
         return
-    whole = tuple(tuple(shapes[leaf]) for leaf in entry.leaf_paths)
+    full_shapes = tuple(tuple(shapes[leaf]) for leaf in entry.leaf_paths)
     if "{layer}" not in entry.tensor_name:
         yield PlannedTensor(
-            entry.tensor_name, entry.layout.tensor_shape(whole), entry.leaf_paths, whole, None, entry.layout
+            entry.tensor_name, entry.layout.tensor_shape(full_shapes), entry.leaf_paths, full_shapes, None, entry.layout
         )
         return
-    single = tuple(shape[1:] for shape in whole)
+    single = tuple(shape[1:] for shape in full_shapes)
     shape = entry.layout.tensor_shape(single)
-    for layer in range(whole[0][0]):
+    for layer in range(full_shapes[0][0]):
         yield PlannedTensor(entry.tensor_name.format(layer=layer), shape, entry.leaf_paths, single, layer, entry.layout)
 
 
@@ -102,47 +102,53 @@ def match_tensor_names(family: ConversionSpec, names: Iterable[str], plan: list[
     Raises:
         UserError: If a tensor is unknown, missing or duplicate; gives its name.
     """
-    known = {planned.tensor_name for planned in plan}
+    planned_names = {planned.tensor_name for planned in plan}
     tensors: dict[str, str] = {}
     aliases: dict[str, str] = {}
     dropped, extra = [], []
     for name in names:
-        spelled = canonical_tensor_name(family, name, known | family.tensor_aliases.keys())
-        if spelled in known:
+        spelled = canonical_tensor_name(family, name, planned_names | family.tensor_aliases.keys())
+        if spelled in planned_names:
             if spelled in tensors:
                 raise UserError(f"the tensors {tensors[spelled]!r} and {name!r} are both {spelled}")
             tensors[spelled] = name
         elif spelled in family.tensor_aliases:
             aliases[spelled] = name
-        elif _matches(family.dropped_tensors, name):
+        elif _matches_any(family.dropped_tensors, name):
             dropped.append(name)
-        elif not _matches(family.ignored_tensors, name):
+        elif not _matches_any(family.ignored_tensors, name):
             extra.append(name)
     # Some files hold only the alias.
     for alias, name in list(aliases.items()):
         original = family.tensor_aliases[alias]
-        if original in known and original not in tensors:
+        if original in planned_names and original not in tensors:
             tensors[original] = name
     for planned in plan:
         if planned.tensor_name not in tensors:
-            raise UserError(f"the tensor {planned.tensor_name!r} of shape {planned.shape} is missing{_also(extra)}")
+            raise UserError(
+                f"the tensor {planned.tensor_name!r} of shape {planned.shape} is missing{_describe_extra(extra)}"
+            )
     if extra:
         raise UserError(f"the tensor {extra[0]!r} has no place in a {family.model_type} model of this config")
     return MatchedTensorNames(tensors, aliases, dropped)
 
 
-def canonical_tensor_name(family: ConversionSpec, name: str, known: Iterable[str]) -> str:
+def canonical_tensor_name(family: ConversionSpec, name: str, known_names: Iterable[str]) -> str:
     """Return the conversion spec's name of a tensor from the file's name."""
     for old, new in family.tensor_renames.items():
         name = re.sub(old, new, name)
-    return family.optional_prefix + name if name not in known and family.optional_prefix + name in known else name
+    return (
+        family.optional_prefix + name
+        if name not in known_names and family.optional_prefix + name in known_names
+        else name
+    )
 
 
-def _also(extra: list[str]) -> str:
+def _describe_extra(extra: list[str]) -> str:
     return f"; the file has {extra[0]!r} besides" if extra else ""
 
 
-def _matches(patterns: Iterable[str], name: str) -> bool:
+def _matches_any(patterns: Iterable[str], name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
@@ -181,7 +187,7 @@ def tensors_to_params(
     for planned in plan:
         for leaf, shape in zip(planned.leaf_paths, planned.leaf_shapes, strict=True):
             shapes[leaf] = shape if planned.layer_index is None else (planned.layer_index + 1, *shape)
-    leaves = {leaf: _empty_array(shape, dtype) for leaf, shape in shapes.items()}
+    leaves = {leaf: _allocate_aligned(shape, dtype) for leaf, shape in shapes.items()}
     for name, tensor in tensors:
         planned = places[name]
         for leaf, part in zip(planned.leaf_paths, planned.layout.read(tensor, planned.leaf_shapes), strict=True):
@@ -196,7 +202,7 @@ def tensors_to_params(
     return tree
 
 
-def _empty_array(shape: Shape, dtype: Any) -> np.ndarray:
+def _allocate_aligned(shape: Shape, dtype: Any) -> np.ndarray:
     """Return an array that begins where jax takes it over without a copy on a CPU."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)

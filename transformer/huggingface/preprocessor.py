@@ -60,34 +60,34 @@ def convert_preprocessor_config(content: Mapping[str, Any], model_type: str, sid
     Raises:
         UserError: If our task cannot express a key; gives the key and its value.
     """
-    kind = _kind_of(content, _KINDS[model_type])
+    kind = _processor_kind(content, _KINDS[model_type])
     values = {**_DEFAULTS[kind], **{key: value for key, value in content.items() if value is not None}}
     for key, value in values.items():
         if key not in _READ | _WITHOUT_EFFECT and value not in (False, None):
-            raise _unread(key, value, "which is not read")
+            raise _unsupported_key_error(key, value, "which is not read")
     for key in ("do_resize", "do_rescale"):
         if values.get(key, True) is not True:
-            raise _unread(key, values[key], "where only true is read")
+            raise _unsupported_key_error(key, values[key], "where only true is read")
     factor = values.get("rescale_factor", 1 / 255)
     if not isinstance(factor, float | int) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
-        raise _unread("rescale_factor", factor, "where only 1/255 is read")
+        raise _unsupported_key_error("rescale_factor", factor, "where only 1/255 is read")
     filter_number = values["resample"]
     if type(filter_number) is not int or not 0 <= filter_number < len(_FILTERS):
-        raise _unread("resample", filter_number, f"where 0 to {len(_FILTERS) - 1} are read")
+        raise _unsupported_key_error("resample", filter_number, f"where 0 to {len(_FILTERS) - 1} are read")
     cropped = values["do_center_crop"] is True
     if cropped and kind == "ViT":
-        raise _unread("do_center_crop", True, "which only processors of DeiT do")
+        raise _unsupported_key_error("do_center_crop", True, "which only processors of DeiT do")
     for key in ("crop_size",) if cropped else ("size",):
-        if key in values and _square(key, values[key]) != side:
-            raise _unread(key, values[key], f"but the model reads {side} x {side} pixels")
-    resized = _square("size", values["size"]) if cropped and "size" in values else side
+        if key in values and _square_side(key, values[key]) != side:
+            raise _unsupported_key_error(key, values[key], f"but the model reads {side} x {side} pixels")
+    resized = _square_side("size", values["size"]) if cropped and "size" in values else side
     if resized < side:
-        raise _unread("size", values["size"], f"of which no {side} x {side} pixels can be cut")
+        raise _unsupported_key_error("size", values["size"], f"of which no {side} x {side} pixels can be cut")
     return {
         "image_size": side,
         "resize_side": resized if resized > side else None,
         "resample": _FILTERS[filter_number],
-        "normalization": _normalization(values),
+        "normalization": _convert_normalization(values),
     }
 
 
@@ -120,37 +120,37 @@ def preprocessor_config(model_type: str, side: int, task: Any, channels: int) ->
     }
 
 
-def _kind_of(content: Mapping[str, Any], kind: str) -> str:
+def _processor_kind(content: Mapping[str, Any], kind: str) -> str:
     """Return the processor's kind: the one named in the file, or that of the model."""
-    named = content.get("image_processor_type") or content.get("feature_extractor_type")
-    known = {f"{each}{ending}": each for each in _DEFAULTS for ending in _PROCESSORS}
-    if named is None:
+    class_name = content.get("image_processor_type") or content.get("feature_extractor_type")
+    kind_by_class = {f"{processor}{ending}": processor for processor in _DEFAULTS for ending in _PROCESSORS}
+    if class_name is None:
         return kind
-    if not isinstance(named, str) or named not in known:
-        raise _unread("image_processor_type", named, f"where {', '.join(known)} are read")
-    return known[named]
+    if not isinstance(class_name, str) or class_name not in kind_by_class:
+        raise _unsupported_key_error("image_processor_type", class_name, f"where {', '.join(kind_by_class)} are read")
+    return kind_by_class[class_name]
 
 
-def _square(key: str, value: Any) -> int:
+def _square_side(key: str, value: Any) -> int:
     """Return the side of a square given as one number or as height and width."""
     sides = [value.get("height"), value.get("width")] if isinstance(value, dict) and len(value) == 2 else [value] * 2
     if type(sides[0]) is not int or sides[0] != sides[1]:
-        raise _unread(key, value, "where one number, or an equal height and width, is read")
+        raise _unsupported_key_error(key, value, "where one number, or an equal height and width, is read")
     return sides[0]
 
 
-def _normalization(values: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+def _convert_normalization(values: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     if values.get("do_normalize", True) is not True:
         return {"mean": (0.0,), "deviation": (1.0,)}
-    found = {}
+    normalization = {}
     for theirs, ours in (("image_mean", "mean"), ("image_std", "deviation")):
         numbers = values.get(theirs, [0.5])
         numbers = numbers if isinstance(numbers, list) else [numbers]
         if not numbers or not all(type(number) in (int, float) for number in numbers):
-            raise _unread(theirs, numbers, "where a number, or one for each channel, is read")
-        found[ours] = tuple(map(float, numbers))
-    return found
+            raise _unsupported_key_error(theirs, numbers, "where a number, or one for each channel, is read")
+        normalization[ours] = tuple(map(float, numbers))
+    return normalization
 
 
-def _unread(key: str, value: Any, why: str) -> UserError:
+def _unsupported_key_error(key: str, value: Any, why: str) -> UserError:
     return UserError(f"{FILE} has {key}={str(value)[:80]}, {why}")

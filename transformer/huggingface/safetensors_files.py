@@ -55,10 +55,10 @@ class TensorSpec(NamedTuple):
     @classmethod
     def of(cls, array: np.ndarray) -> "TensorSpec":
         """Return the specification of an array."""
-        return cls.of_type(array.dtype, array.shape)
+        return cls.from_type(array.dtype, array.shape)
 
     @classmethod
-    def of_type(cls, dtype: np.dtype, shape: Sequence[int]) -> "TensorSpec":
+    def from_type(cls, dtype: np.dtype, shape: Sequence[int]) -> "TensorSpec":
         """Return the specification of a tensor of this type and shape."""
         return cls(_TYPE_NAMES[str(dtype)], tuple(shape))
 
@@ -79,7 +79,7 @@ def read_folder_headers(folder: Path) -> dict[str, TensorHeader]:
     if (folder / WEIGHTS).is_file():
         return read_header(folder / WEIGHTS)
     if (folder / INDEX).is_file():
-        return _open_shards(folder)
+        return _read_shard_headers(folder)
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
     if pickles:
         raise UserError(f"{folder / pickles[0]} {_ADVICE}")
@@ -152,7 +152,7 @@ def write_tensors(
     names = [WEIGHTS] if count == 1 else [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
     for file, shard in zip(names, shards, strict=True):
         with (folder / file).open("wb") as opened:
-            opened.write(_header(shard))
+            opened.write(_encode_header(shard))
             for (name, spec), (tensor_name, value) in zip(shard.items(), values, strict=False):
                 if tensor_name != name or TensorSpec.of(value) != spec:
                     raise ValueError(f"the tensor {tensor_name!r} of {value.shape} is not {name!r}, {spec}")
@@ -164,7 +164,7 @@ def write_tensors(
         (folder / INDEX).write_text(f"{index}\n")
 
 
-def _header(specs: Mapping[str, TensorSpec]) -> bytes:
+def _encode_header(specs: Mapping[str, TensorSpec]) -> bytes:
     """Return the header of a file, with the metadata that Hugging Face expects."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -197,15 +197,15 @@ def read_header(file: Path) -> dict[str, TensorHeader]:
         raise UserError(
             f"{file} is damaged: its header claims {length} bytes, the file has {max(size - _LENGTH, 0)} for it"
         )
-    header = _parse(file, text)
+    header = _parse_header(file, text)
     header.pop("__metadata__", None)
     data = size - _LENGTH - length
-    spans = [(*_span(file, name, claim, data), name) for name, claim in header.items()]
+    spans = [(*_tensor_span(file, name, claim, data), name) for name, claim in header.items()]
     _check_cover(file, sorted(spans), data)
     return {name: TensorHeader(file, claim["dtype"], tuple(claim["shape"])) for name, claim in header.items()}
 
 
-def _parse(file: Path, text: bytes) -> dict[str, Any]:
+def _parse_header(file: Path, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text, object_pairs_hook=refuse_repeated_keys)
     except RepeatedKeyError as error:
@@ -217,7 +217,7 @@ def _parse(file: Path, text: bytes) -> dict[str, Any]:
     return header
 
 
-def _span(file: Path, name: str, claim: Any, data: int) -> tuple[int, int]:
+def _tensor_span(file: Path, name: str, claim: Any, data: int) -> tuple[int, int]:
     """The byte range of one tensor, checked against its type, its shape and the file."""
 
     def damaged(what: str) -> UserError:
@@ -228,9 +228,9 @@ def _span(file: Path, name: str, claim: Any, data: int) -> tuple[int, int]:
     dtype, shape, offsets = claim["dtype"], claim["shape"], claim["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _BITS:
         raise damaged(f"has the unknown type {dtype!r}")
-    if not _counts(shape):
+    if not _are_counts(shape):
         raise damaged(f"has the shape {shape!r}")
-    if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+    if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise damaged(f"has the offsets {offsets!r}")
     begin, end = offsets
     if end > data:
@@ -241,7 +241,7 @@ def _span(file: Path, name: str, claim: Any, data: int) -> tuple[int, int]:
     return begin, end
 
 
-def _counts(value: Any) -> bool:
+def _are_counts(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
@@ -257,13 +257,13 @@ def _check_cover(file: Path, spans: list[tuple[int, int, str]], data: int) -> No
         raise UserError(f"{file} is damaged: {data - reached} bytes behind the last tensor belong to none")
 
 
-def _open_shards(folder: Path) -> dict[str, TensorHeader]:
+def _read_shard_headers(folder: Path) -> dict[str, TensorHeader]:
     index = folder / INDEX
     try:
-        where = convert_value(Mapping[str, str], read_json_object(index).get("weight_map"), "weight_map")
+        file_by_tensor = convert_value(Mapping[str, str], read_json_object(index).get("weight_map"), "weight_map")
     except UserError as error:
         raise UserError(f"{index} is damaged: it has no weight_map of tensors and files ({error})") from error
-    files = sorted(set(where.values()))
+    files = sorted(set(file_by_tensor.values()))
     tensors: dict[str, TensorHeader] = {}
     for name in files:
         if Path(name).name != name:
@@ -276,7 +276,7 @@ def _open_shards(folder: Path) -> dict[str, TensorHeader]:
             if tensor in tensors:
                 raise UserError(f"{folder} holds tensor {tensor!r} twice, in {tensors[tensor].file.name} and in {name}")
             tensors[tensor] = header
-    for tensor, name in where.items():
+    for tensor, name in file_by_tensor.items():
         if tensor not in tensors or tensors[tensor].file.name != name:
             raise UserError(f"{index} is damaged: tensor {tensor!r} is not in {name}")
     return tensors

@@ -27,7 +27,7 @@ _ACTIVATIONS = {
 }
 
 
-def _side(name: str, cross: bool) -> tuple[TensorEntry, ...]:
+def _stack_entries(name: str, cross: bool) -> tuple[TensorEntry, ...]:
     block, names = f"{name}.block.{{layer}}.layer", ("q", "k", "v", "o")
     last = 2 if cross else 1
     middle = (
@@ -51,7 +51,7 @@ def _side(name: str, cross: bool) -> tuple[TensorEntry, ...]:
     )
 
 
-def _simplify(config: Config, names: TensorNames) -> Config:
+def _simplify_config(config: Config, names: TensorNames) -> Config:
     stated_tie = convert_value(bool | None, config.get("tie_word_embeddings"), "config.json: tie_word_embeddings")
     tied = stated_tie is not False
     # A null is false here: only without the key do they scale because of the tie.
@@ -59,9 +59,9 @@ def _simplify(config: Config, names: TensorNames) -> Config:
     if scaled and not tied:
         raise UserError("config.json has scale_decoder_outputs=True, which goes with tie_word_embeddings=True alone")
     kind = config["feed_forward_proj"]
-    stated, meant = config.get("dense_act_fn"), "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
-    if stated not in (None, meant):
-        raise UserError(f"config.json has dense_act_fn={stated!r}, not the {meant!r} of feed_forward_proj={kind!r}")
+    stated, implied = config.get("dense_act_fn"), "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    if stated not in (None, implied):
+        raise UserError(f"config.json has dense_act_fn={stated!r}, not the {implied!r} of feed_forward_proj={kind!r}")
     gated = kind.startswith("gated-")
     if config.get("is_gated_act") not in (None, gated):
         raise UserError(f"config.json has is_gated_act={config['is_gated_act']}, and feed_forward_proj={kind!r}")
@@ -79,12 +79,14 @@ def _simplify(config: Config, names: TensorNames) -> Config:
     }
 
 
-def _restore(config: Config) -> Config:
+def _restore_config(config: Config) -> Config:
     scaled = config["logit_scale"] == "inverse_sqrt_width"
     if scaled and not config["tie_word_embeddings"]:
         raise UserError("config.model.logit_scale=inverse_sqrt_width goes with tie_embeddings=True alone")
-    rest = {name: value for name, value in config.items() if name not in ("attention_dropout", "logit_scale")}
-    return {**rest, "scale_decoder_outputs": False} if config["tie_word_embeddings"] and not scaled else rest
+    other_keys = {name: value for name, value in config.items() if name not in ("attention_dropout", "logit_scale")}
+    return (
+        {**other_keys, "scale_decoder_outputs": False} if config["tie_word_embeddings"] and not scaled else other_keys
+    )
 
 
 T5 = ConversionSpec(
@@ -127,8 +129,8 @@ T5 = ConversionSpec(
     key_aliases={"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_kv"},
     tensor_entries=(
         *embedding_entries("shared", "embedding"),
-        *_side("encoder", False),
-        *_side("decoder", True),
+        *_stack_entries("encoder", False),
+        *_stack_entries("decoder", True),
         *unembedding_entries(),
     ),
     tensor_aliases={
@@ -138,7 +140,7 @@ T5 = ConversionSpec(
     },
     # Published files also hold a table for cross-attention, which no version reads.
     ignored_tensors=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-    simplify_config=_simplify,
+    simplify_config=_simplify_config,
     simplified_keys=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_hidden_layers"}),
-    restore_config=_restore,
+    restore_config=_restore_config,
 )

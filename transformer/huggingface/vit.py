@@ -45,7 +45,7 @@ _FIXED: dict[str, Any] = {
 }
 
 
-def _simplify(config: Config, names: TensorNames) -> Config:
+def _simplify_config(config: Config, names: TensorNames) -> Config:
     """Return the config with sides of squares, and the number of classes, which config.json gives by their names."""
     sides = {}
     for key in ("image_size", "patch_size"):
@@ -61,13 +61,13 @@ def _simplify(config: Config, names: TensorNames) -> Config:
     return {**config, **sides} | ({} if labels is None else {"num_labels": len(labels)})
 
 
-def _interface(section: Config) -> TaskInterface:
+def _make_interface(section: Config) -> TaskInterface:
     side, channels = section["side"], section["channels"]
     image = InputSpec((1, side, side, channels), jnp.float32, Modality.IMAGE)
     return TaskInterface({"image": image}, {"classes": section["classes"]})
 
 
-def _fields_from_shapes(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
+def _infer_fields(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
     """Return the images' size and the number of classes, from the shapes of the position table and the head."""
     patches = shapes["positions/table"][0] - model.pooling.num_extra_tokens if "positions/table" in shapes else 0
     return {
@@ -77,7 +77,7 @@ def _fields_from_shapes(model: VitConfig, shapes: Mapping[str, Shape]) -> Config
     }
 
 
-def _entries(body: str) -> tuple[TensorEntry, ...]:
+def _tensor_entries(body: str) -> tuple[TensorEntry, ...]:
     layer = f"{body}.encoder.layer.{{layer}}"
     names = ("attention.query", "attention.key", "attention.value", "output.dense")
     patches = f"{body}.embeddings.patch_embeddings.projection"
@@ -96,7 +96,7 @@ def _entries(body: str) -> tuple[TensorEntry, ...]:
     )
 
 
-def _family(model_type: str, architecture: str, pooling: str, heads: tuple[TensorEntry, ...]) -> ConversionSpec:
+def _make_spec(model_type: str, architecture: str, pooling: str, heads: tuple[TensorEntry, ...]) -> ConversionSpec:
     return ConversionSpec(
         model_type=model_type,
         architecture=architecture,
@@ -104,17 +104,17 @@ def _family(model_type: str, architecture: str, pooling: str, heads: tuple[Tenso
         config_keys=_KEYS,
         fixed_fields={**_FIXED, "pooling": pooling},
         training_defaults={"initialization": "bert"},
-        tensor_entries=(*_entries(model_type), *heads),
-        simplify_config=_simplify,
+        tensor_entries=(*_tensor_entries(model_type), *heads),
+        simplify_config=_simplify_config,
         simplified_keys=frozenset({"head_dim"}),
-        make_task_interface=_interface,
+        make_task_interface=_make_interface,
         interface_keys=frozenset({"side", "channels", "classes"}),
-        infer_fields_from_shapes=_fields_from_shapes,
+        infer_fields_from_shapes=_infer_fields,
     )
 
 
-VIT = _family("vit", "ViTForImageClassification", "class_token", tuple(linear_entries("classifier", "head")))
-DEIT = _family(
+VIT = _make_spec("vit", "ViTForImageClassification", "class_token", tuple(linear_entries("classifier", "head")))
+DEIT = _make_spec(
     "deit",
     "DeiTForImageClassificationWithTeacher",
     "distilled",

@@ -40,7 +40,7 @@ _FIRST_TENSORS = {
 _SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
 
 
-def _simplify(config: Config, names: TensorNames) -> Config:
+def _simplify_config(config: Config, names: TensorNames) -> Config:
     depth = config["d_model"] // max(config["n_head"], 1)
     if (config["d_head"] or depth) * config["n_head"] != config["d_model"]:
         raise UserError(f"config.json has d_head={config['d_head']}, not d_model / n_head={depth}")
@@ -60,16 +60,16 @@ def _simplify(config: Config, names: TensorNames) -> Config:
     }
 
 
-def _restore(config: Config) -> Config:
+def _restore_config(config: Config) -> Config:
     head = config["head"]
     if head == "permuted" and not config["output_bias"]:
         raise UserError("config.model.output_bias=False is not True")
-    rest = without_head_keys(config, ("attention_dropout", "head", "output_bias"))
-    named = {"architectures": [f"XLNet{_FINE_TUNED_CLASSES[head]}"]} if head in _FINE_TUNED_CLASSES else {}
-    return {**rest, **named, "d_head": config["d_model"] // config["n_head"]}
+    other_keys = without_head_keys(config, ("attention_dropout", "head", "output_bias"))
+    architecture_keys = {"architectures": [f"XLNet{_FINE_TUNED_CLASSES[head]}"]} if head in _FINE_TUNED_CLASSES else {}
+    return {**other_keys, **architecture_keys, "d_head": config["d_model"] // config["n_head"]}
 
 
-def _unread_tensors(config: Config) -> dict[str, Shape]:
+def _unused_mask_embedding(config: Config) -> dict[str, Shape]:
     """Return the vector of predicted tokens for classes that predict none."""
     predicts = config["architectures"] == ["XLNetLMHeadModel"]
     return {} if predicts else {"transformer.mask_emb": (1, 1, config["d_model"])}
@@ -156,11 +156,11 @@ XLNET = ConversionSpec(
     optional_prefix="transformer.",
     tensor_aliases={"lm_loss.weight": "transformer.word_embedding.weight"},
     dropped_tensors=(r"(transformer\.)?mask_emb",),
-    simplify_config=_simplify,
+    simplify_config=_simplify_config,
     simplified_keys=frozenset({"d_head"}),
-    restore_config=_restore,
+    restore_config=_restore_config,
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
     infer_fields_from_shapes=sizes_from_shapes,
-    unread_tensors=_unread_tensors,
+    unread_tensors=_unused_mask_embedding,
 )

@@ -40,13 +40,19 @@ class _Part(NamedTuple):
 
 def compute_digests(arrays: Mapping[str, Any]) -> dict[str, str]:
     """Compute the digest of every array by name. All processes call it together and get the same result."""
-    sums = _summed({name: (1, _first_copy(array)) for name, array in arrays.items()}, arrays)
-    return {name: _text(total) for name, total in zip(arrays, _over_processes(list(sums.values())), strict=True)}
+    sums = _sum_copies({name: (1, _list_first_copy_parts(array)) for name, array in arrays.items()}, arrays)
+    return {
+        name: _format_digest(total)
+        for name, total in zip(arrays, _sum_over_processes(list(sums.values())), strict=True)
+    }
 
 
 def compute_local_digests(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Compute the digests of arrays that this process holds completely, without the other processes."""
-    return {name: _text(sums[0]) for name, sums in _summed({n: _copies(a) for n, a in arrays.items()}, arrays).items()}
+    return {
+        name: _format_digest(sums[0])
+        for name, sums in _sum_copies({n: _list_copies(a) for n, a in arrays.items()}, arrays).items()
+    }
 
 
 def compute_array_part_digest(where: tuple[slice, ...], values: np.ndarray, shape: tuple[int, ...]) -> str:
@@ -57,13 +63,13 @@ def compute_array_part_digest(where: tuple[slice, ...], values: np.ndarray, shap
         values: Its values.
         shape: The shape of the array.
     """
-    return _text(_sums(_Part(where, values), shape))
+    return _format_digest(_sum_part(_Part(where, values), shape))
 
 
 def combine_digests(*digests: str) -> str:
     """Combine the digests of all parts of an array into the digest of the array."""
     sums = [[int(digest[:16], 16), int(digest[16:], 16)] for digest in digests]
-    return _text(np.array(sums, np.uint64).reshape(-1, 2).sum(axis=0, dtype=np.uint64))
+    return _format_digest(np.array(sums, np.uint64).reshape(-1, 2).sum(axis=0, dtype=np.uint64))
 
 
 def find_mismatched_arrays(arrays: Mapping[str, Any], expected: Mapping[str, str]) -> list[str]:
@@ -75,32 +81,34 @@ def find_mismatched_arrays(arrays: Mapping[str, Any], expected: Mapping[str, str
         arrays: The arrays by name.
         expected: Their digests.
     """
-    summed = _summed({name: _copies(array) for name, array in arrays.items()}, arrays)
+    summed = _sum_copies({name: _list_copies(array) for name, array in arrays.items()}, arrays)
     # A process compares arrays that it holds completely; the sums of others are first added over processes.
-    local = [name for name, array in arrays.items() if _is_whole(array)]
+    local = [name for name, array in arrays.items() if _has_complete_copy(array)]
     scattered = [name for name in arrays if name not in set(local)]
-    judged = [np.array([[_text(summed[name][0]) != expected[name]] * 2], np.uint64) for name in local]
-    together = _over_processes([*judged, *(summed[name] for name in scattered)])
-    wrong = {name for name, count in zip(local, together, strict=False) if count.any()}
+    mismatches = [np.array([[_format_digest(summed[name][0]) != expected[name]] * 2], np.uint64) for name in local]
+    totals = _sum_over_processes([*mismatches, *(summed[name] for name in scattered)])
+    wrong = {name for name, count in zip(local, totals, strict=False) if count.any()}
     owners = [name for name in scattered for _ in summed[name]]
-    wrong |= {name for name, sums in zip(owners, together[len(local) :], strict=True) if _text(sums) != expected[name]}
+    wrong |= {
+        name for name, sums in zip(owners, totals[len(local) :], strict=True) if _format_digest(sums) != expected[name]
+    }
     return [name for name in arrays if name in wrong]
 
 
-def _is_whole(array: Any) -> bool:
+def _has_complete_copy(array: Any) -> bool:
     if not isinstance(array, jax.Array) or not array.size:
         return True
     return array.is_fully_addressable or array.is_fully_replicated
 
 
-def _first_copy(array: Any) -> list[_Part]:
+def _list_first_copy_parts(array: Any) -> list[_Part]:
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return [_Part(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
     # Every process has a copy: the first one's counts.
-    return _copies(array)[1] if jax.process_index() == 0 else []
+    return _list_copies(array)[1] if jax.process_index() == 0 else []
 
 
-def _copies(array: Any) -> tuple[int, list[_Part]]:
+def _list_copies(array: Any) -> tuple[int, list[_Part]]:
     """Return the number of separate copies and this process's distinct shards; a complete array is one copy."""
     if not isinstance(array, jax.Array):
         return 1, [_Part((slice(None),) * array.ndim, array)]
@@ -108,35 +116,35 @@ def _copies(array: Any) -> tuple[int, list[_Part]]:
     for shard in array.addressable_shards:
         before = parts.get(shard.index, _Part(shard.index, shard.data, ()))
         parts[shard.index] = before._replace(copies=(*before.copies, shard.replica_id))
-    if _is_whole(array):
+    if _has_complete_copy(array):
         return 1, [part._replace(copies=(0,)) for part in parts.values()]
-    cut = array.size // math.prod(array.sharding.shard_shape(array.shape))
-    return len(array.sharding.device_set) // cut, list(parts.values())
+    shards_per_copy = array.size // math.prod(array.sharding.shard_shape(array.shape))
+    return len(array.sharding.device_set) // shards_per_copy, list(parts.values())
 
 
-def _summed(
+def _sum_copies(
     copies: Mapping[str, tuple[int, Sequence[_Part]]], arrays: Mapping[str, Any]
 ) -> dict[str, UInt64[np.ndarray, "copies 2"]]:
     """Return the two sums of every copy of every array, over this process's shards."""
     totals = {name: np.zeros((count, 2), np.uint64) for name, (count, _) in copies.items()}
     work = [(name, part) for name, (_, parts) in copies.items() for part in parts]
     with concurrent.futures.ThreadPoolExecutor() as pool:  # NumPy releases the interpreter lock
-        sums = pool.map(lambda each: _sums(each[1], arrays[each[0]].shape), work)
-        for (name, part), of_part in zip(work, sums, strict=True):
-            totals[name][list(part.copies)] += of_part
+        sums = pool.map(lambda item: _sum_part(item[1], arrays[item[0]].shape), work)
+        for (name, part), part_sums in zip(work, sums, strict=True):
+            totals[name][list(part.copies)] += part_sums
     return totals
 
 
-def _sums(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
+def _sum_part(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
     """Return the two sums over the words of a part of an array of this shape."""
     values = np.ascontiguousarray(np.asarray(part.values))
     total = np.zeros(2, np.uint64)
     if not values.size:
         return total
     words = values.reshape(-1).view({1: np.uint8, 2: np.uint16}.get(values.itemsize, np.uint32))
-    starts = _starts(part.where, shape) * np.uint64(words.size // values.size)
+    starts = _list_run_starts(part.where, shape) * np.uint64(words.size // values.size)
     shifted, scrambled = np.empty((2, _BLOCK), np.uint64)
-    for z in _blocks(starts, words.reshape(len(starts), -1)):
+    for z in _iterate_blocks(starts, words.reshape(len(starts), -1)):
         # In place: allocating new arrays would take longer than the arithmetic.
         t, y = shifted[: z.size], scrambled[: z.size]
         np.bitwise_xor(z, np.right_shift(z, 30, out=t), out=z)
@@ -149,7 +157,7 @@ def _sums(part: _Part, shape: tuple[int, ...]) -> UInt64[np.ndarray, "2"]:
     return total
 
 
-def _starts(where: tuple[slice, ...], shape: tuple[int, ...]) -> UInt64[np.ndarray, " runs"]:
+def _list_run_starts(where: tuple[slice, ...], shape: tuple[int, ...]) -> UInt64[np.ndarray, " runs"]:
     """Return the positions in the array at which the part's contiguous runs of elements begin, in C order."""
     bounds = [place.indices(size)[:2] for place, size in zip(where, shape, strict=True)]
     last = len(shape)
@@ -163,23 +171,23 @@ def _starts(where: tuple[slice, ...], shape: tuple[int, ...]) -> UInt64[np.ndarr
     return starts
 
 
-def _blocks(
+def _iterate_blocks(
     starts: UInt64[np.ndarray, " runs"], words: UInt32[np.ndarray, "runs length"]
 ) -> Iterator[UInt64[np.ndarray, " words"]]:
     """Yield the z of all words, at most a block at a time."""
     runs, length = words.shape
     ramp = np.arange(min(length, _BLOCK), dtype=np.uint64) * _GOLDEN
-    some = max(1, _BLOCK // length)
-    for run in range(0, runs, some):
+    runs_per_block = max(1, _BLOCK // length)
+    for run in range(0, runs, runs_per_block):
         for place in range(0, length, _BLOCK):
-            block = words[run : run + some, place : place + _BLOCK]
+            block = words[run : run + runs_per_block, place : place + _BLOCK]
             z = block.astype(np.uint64)
             z += ramp[: block.shape[1]]
-            z += (starts[run : run + some, None] + np.uint64(place)) * _GOLDEN
+            z += (starts[run : run + runs_per_block, None] + np.uint64(place)) * _GOLDEN
             yield z.reshape(-1)
 
 
-def _over_processes(sums: Sequence[UInt64[np.ndarray, "some 2"]]) -> UInt64[np.ndarray, "all 2"]:
+def _sum_over_processes(sums: Sequence[UInt64[np.ndarray, "some 2"]]) -> UInt64[np.ndarray, "all 2"]:
     """Add up the sums of all processes, in one exchange."""
     local = np.concatenate([np.zeros((0, 2), np.uint64), *sums])
     if jax.process_count() == 1 or not local.size:
@@ -189,5 +197,5 @@ def _over_processes(sums: Sequence[UInt64[np.ndarray, "some 2"]]) -> UInt64[np.n
     return np.ascontiguousarray(gathered).view(np.uint64).sum(axis=0)
 
 
-def _text(sums: UInt64[np.ndarray, "2"]) -> str:
-    return "".join(f"{int(each):016x}" for each in sums)
+def _format_digest(sums: UInt64[np.ndarray, "2"]) -> str:
+    return "".join(f"{int(value):016x}" for value in sums)

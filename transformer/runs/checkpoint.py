@@ -113,8 +113,8 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None, cleanup_tmp_directories=True, lightweight_initialize=True
         )
-        self._open(directory, options)
-        run_on_primary(self._clean)
+        self._open_manager(directory, options)
+        run_on_primary(self._recover_from_kill)
 
     @classmethod
     def open_read_only(cls, directory: str | Path) -> "Checkpoints":
@@ -128,15 +128,17 @@ class Checkpoints:
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
         reader = cls.__new__(cls)
         reader._max_to_keep = 0
-        reader._open(directory, ocp.CheckpointManagerOptions(read_only=True, create=False, lightweight_initialize=True))
+        reader._open_manager(
+            directory, ocp.CheckpointManagerOptions(read_only=True, create=False, lightweight_initialize=True)
+        )
         return reader
 
-    def _open(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
+    def _open_manager(self, directory: str | Path, options: ocp.CheckpointManagerOptions) -> None:
         self._directory = parse_path(directory).resolve()  # orbax refuses relative paths
-        self._verifying: CheckpointVerifier | None = None
+        self._verifier: CheckpointVerifier | None = None
         self._unverified: str | None = None  # what is wrong with the last save, not announced yet
         handlers = {"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()}
-        with self._listable():
+        with self._translate_listing_errors():
             self._manager = ocp.CheckpointManager(
                 to_orbax_path(self._directory), options=options, item_handlers=handlers
             )
@@ -157,7 +159,7 @@ class Checkpoints:
         """
         storage_of(self._directory).check(self._directory)
         latest = self.latest()
-        self._tell_unverified("; training continues")
+        self._report_unverified("; training continues")
         if latest is not None and step <= latest:
             raise ValueError(f"step={step} is not after the latest checkpoint, {latest}: steps only grow")
         leaves = named_leaves(state)
@@ -182,19 +184,19 @@ class Checkpoints:
         except BaseException:
             mark_save_end()
             raise
-        self._verifying = CheckpointVerifier(self._manager, self._directory / str(step), step, manifest, mark_save_end)
+        self._verifier = CheckpointVerifier(self._manager, self._directory / str(step), step, manifest, mark_save_end)
 
     def steps(self) -> list[int]:
         """Return the steps whose checkpoints are complete, in ascending order."""
         try:
             with wait_for_save():
                 self._manager.wait_until_finished()
-                self._settle()
+                self._finish_save()
         finally:
-            self._verifying = None
+            self._verifier = None
             # The manager's own list keeps a save that failed and misses those of another process.
-            self._reload()
-        return run_on_primary(self._listed)
+            self._reload_manager()
+        return run_on_primary(self._list_steps)
 
     def latest(self) -> int | None:
         """Return the newest complete step, or None."""
@@ -202,9 +204,9 @@ class Checkpoints:
 
     def delete_after(self, step: int) -> None:
         """Delete the checkpoints beyond `step`; a run resumed at `step` saves them again."""
-        later = [other for other in self.steps() if other > step]
+        later = [saved_step for saved_step in self.steps() if saved_step > step]
         run_on_primary(lambda: self._remove(later, newest=step))
-        self._reload()
+        self._reload_manager()
 
     def restore(self, step: int, abstract: PyTree) -> tuple[PyTree, dict]:
         """Restore a state bit for bit.
@@ -270,8 +272,8 @@ class Checkpoints:
         """
         manifest = self._load_manifest(step)
         saved = manifest_leaf_shapes(manifest["leaves"])
-        self._compare(step, {name: saved[name] for name in abstract if name in saved}, abstract)
-        return self._verified(step, manifest, abstract)
+        self._check_leaf_shapes(step, {name: saved[name] for name in abstract if name in saved}, abstract)
+        return self._read_verified(step, manifest, abstract)
 
     def restore_newest_valid[T](self, read: Callable[[int], T]) -> RestoredCheckpoint[T] | None:
         """Restore the newest checkpoint that is valid.
@@ -290,22 +292,22 @@ class Checkpoints:
         """
         damaged: dict[int, DamagedCheckpoint] = {}
         vanished = 0
-        while left := [step for step in self.steps() if step not in damaged]:
+        while candidates := [step for step in self.steps() if step not in damaged]:
             try:
-                return RestoredCheckpoint(left[-1], read(left[-1]), damaged)
+                return RestoredCheckpoint(candidates[-1], read(candidates[-1]), damaged)
             except (DamagedCheckpoint, MissingStep) as error:
-                if left[-1] not in self.steps():
+                if candidates[-1] not in self.steps():
                     vanished += 1
                     if vanished > _MOST_VANISHED:
                         raise UserError(f"{self._directory} changes faster than it can be read: name a step") from error
                 elif isinstance(error, DamagedCheckpoint):
-                    damaged[left[-1]] = error
+                    damaged[candidates[-1]] = error
         if not damaged:
             return None
-        newest, others = damaged[max(damaged)], sorted(damaged)[:-1]
-        whole = f"those of steps {', '.join(map(str, others))} are as well" if others else "it is the only one"
+        newest, older = damaged[max(damaged)], sorted(damaged)[:-1]
+        older_note = f"those of steps {', '.join(map(str, older))} are as well" if older else "it is the only one"
         raise DamagedCheckpoint(
-            f"{newest}; {whole}: put back a copy of one, or choose another --workdir; nothing was changed"
+            f"{newest}; {older_note}: put back a copy of one, or choose another --workdir; nothing was changed"
         )
 
     def announce_damage(self, sound: RestoredCheckpoint[Any], *, set_aside: bool) -> None:
@@ -316,75 +318,79 @@ class Checkpoints:
             set_aside: Whether to rename them to damaged-STEP, which nothing removes.
         """
         for step, error in sorted(sound.damaged.items(), reverse=True):
-            kept = f"; it is kept as {run_on_primary(functools.partial(self._set_aside, step))}" if set_aside else ""
+            rename_note = (
+                f"; it is kept as {run_on_primary(functools.partial(self._set_aside, step))}" if set_aside else ""
+            )
             if is_primary():
-                print_and_log(f"{error}{kept}; step {sound.step} is used instead")
+                print_and_log(f"{error}{rename_note}; step {sound.step} is used instead")
         if sound.damaged and set_aside:
-            run_on_primary(lambda: self._note(sound.step))
-            self._reload()
+            run_on_primary(lambda: self._record_last_saved(sound.step))
+            self._reload_manager()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._close()
+        self._close_manager()
         if kind is None and self._unverified is not None:
             _logger.info("%s", self._unverified)
             raise RunFailed(f"{self._unverified}; start the same command again to go on")
-        self._tell_unverified()
+        self._report_unverified()
 
     def close(self) -> None:
         """Wait for a pending save and end the threads; raises the error of the save."""
-        self._close()
-        self._tell_unverified()
+        self._close_manager()
+        self._report_unverified()
 
-    def _close(self) -> None:
+    def _close_manager(self) -> None:
         try:
             with wait_for_save():
                 self._manager.wait_until_finished()
-                self._settle()
+                self._finish_save()
         finally:
-            self._verifying = None
+            self._verifier = None
             self._manager.close()
 
-    def _settle(self) -> None:
+    def _finish_save(self) -> None:
         """After a save: agree on whether it can be read back, and if so remove older checkpoints."""
-        done, self._verifying = self._verifying, None
-        if done is None:
+        verifier, self._verifier = self._verifier, None
+        if verifier is None:
             return
-        said = first_message_across_processes(done.result())
-        if said is None:
+        problem = first_message_across_processes(verifier.result())
+        if problem is None:
             self._unverified = None
-            run_on_primary(lambda: self._prune(done.step))
+            run_on_primary(lambda: self._prune(verifier.step))
             return
-        name = run_on_primary(lambda: self._set_aside(done.step))
-        left = run_on_primary(self._listed_on_disk)
-        kept = f"the last good one is that of step {left[-1]}" if left else "there is no other"
-        self._unverified = f"{done.path} was not written as it was saved: {said}; it is kept as {name}, and {kept}"
+        name = run_on_primary(lambda: self._set_aside(verifier.step))
+        remaining = run_on_primary(self._list_steps_on_disk)
+        remaining_note = f"the last good one is that of step {remaining[-1]}" if remaining else "there is no other"
+        self._unverified = (
+            f"{verifier.path} was not written as it was saved: {problem}; it is kept as {name}, and {remaining_note}"
+        )
 
-    def _tell_unverified(self, what_follows: str = "") -> None:
+    def _report_unverified(self, what_follows: str = "") -> None:
         if self._unverified is not None and is_primary():
             print_and_log(f"{self._unverified}{what_follows}")
         self._unverified = None
 
     def _prune(self, newest: int) -> None:
-        steps = self._listed_on_disk()
-        kept = {step for step in steps if self._milestone_every and step % self._milestone_every == 0}
+        steps = self._list_steps_on_disk()
+        milestones = {step for step in steps if self._milestone_every and step % self._milestone_every == 0}
         try:
-            self._remove([step for step in steps if step not in {*kept, *steps[-self._max_to_keep :]}], newest)
+            self._remove([step for step in steps if step not in {*milestones, *steps[-self._max_to_keep :]}], newest)
         except OSError as error:  # not a reason to end a run whose newest checkpoint is valid
-            what = f"old checkpoints in {self._directory} could not be removed yet"
-            print_and_log(f"{what}: {error}; training continues")
+            message = f"old checkpoints in {self._directory} could not be removed yet"
+            print_and_log(f"{message}: {error}; training continues")
 
     def _remove(self, steps: list[int], newest: int) -> None:
-        if newest in self._listed():
-            self._note(newest)
+        if newest in self._list_steps():
+            self._record_last_saved(newest)
         else:  # no checkpoint is left, and none should be
             last_saved_step_file(self._directory).unlink(missing_ok=True)
         for step in steps:
             storage_of(self._directory).remove_tree(self._directory / str(step))
 
-    def _note(self, newest: int) -> None:
+    def _record_last_saved(self, newest: int) -> None:
         path = last_saved_step_file(self._directory)
         storage_of(path).replace(path, f"{json.dumps(dataclasses.asdict(LastSavedStep(newest)))}\n".encode())
 
@@ -394,21 +400,21 @@ class Checkpoints:
         storage_of(self._directory).move_tree(self._directory / str(step), self._directory / name)
         return name
 
-    def _clean(self) -> None:
+    def _recover_from_kill(self) -> None:
         """Remove the remains of a removal that was killed, and record the last save if a kill came before that."""
         for entry in self._directory.iterdir() if self._directory.is_dir() else ():
             if entry.name.endswith(REMOVED_SUFFIX):
                 storage_of(entry).remove_tree(entry)
-        steps = self._listed_on_disk()
+        steps = self._list_steps_on_disk()
         if steps and not last_saved_step_file(self._directory).exists():
-            self._note(steps[-1])
+            self._record_last_saved(steps[-1])
 
-    def _reload(self) -> None:
-        with self._listable():
+    def _reload_manager(self) -> None:
+        with self._translate_listing_errors():
             self._manager.reload()
 
     @contextlib.contextmanager
-    def _listable(self) -> Iterator[None]:
+    def _translate_listing_errors(self) -> Iterator[None]:
         """Raise DamagedCheckpoint if orbax cannot list the steps."""
         try:
             yield
@@ -418,14 +424,14 @@ class Checkpoints:
                 f"{str(error)[:200]}; move that step away, or choose another --workdir"
             ) from error
 
-    def _listed(self) -> list[int]:
+    def _list_steps(self) -> list[int]:
         return sorted(self._manager.all_steps())
 
-    def _listed_on_disk(self) -> list[int]:
-        self._reload()
-        return self._listed()
+    def _list_steps_on_disk(self) -> list[int]:
+        self._reload_manager()
+        return self._list_steps()
 
-    def _damaged(self, step: int, what: str) -> DamagedCheckpoint:
+    def _damage_error(self, step: int, what: str) -> DamagedCheckpoint:
         return DamagedCheckpoint(f"{self._directory / str(step)} is damaged: {what}")
 
     def _load_manifest(self, step: int) -> dict[str, Any]:
@@ -445,25 +451,31 @@ class Checkpoints:
 
         loaded = run_on_primary(load)
         if "wrong" in loaded:
-            raise self._damaged(step, f"manifest/metadata {loaded['wrong']}")
+            raise self._damage_error(step, f"manifest/metadata {loaded['wrong']}")
         return loaded["manifest"]
 
     def _restore(self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]) -> PyTree:
         expected = named_leaves(abstract, prefix)
         inside = "".join(f"{name}/" for name in prefix)
         saved = manifest_leaf_shapes(manifest["leaves"])
-        self._compare(step, {name: leaf for name, leaf in saved.items() if f"{name}/".startswith(inside)}, expected)
-        restored = self._verified(step, manifest, expected)
+        self._check_leaf_shapes(
+            step, {name: leaf for name, leaf in saved.items() if f"{name}/".startswith(inside)}, expected
+        )
+        restored = self._read_verified(step, manifest, expected)
         return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
 
-    def _verified(self, step: int, manifest: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_verified(self, step: int, manifest: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
         """Return the leaves of these paths after comparing their digests with those that were saved."""
         entries = {name: manifest["leaves"][name] for name in expected}
-        empty = {name: np.zeros(e["shape"], expected[name].dtype) for name, e in entries.items() if 0 in e["shape"]}
+        empty = {
+            name: np.zeros(entry["shape"], expected[name].dtype)
+            for name, entry in entries.items()
+            if 0 in entry["shape"]
+        }
         filled = {name: leaf for name, leaf in expected.items() if name not in empty}
-        stored = self._read(step, filled)
+        stored = self._read_unverified(step, filled)
         for name in find_mismatched_arrays(stored, {name: entries[name]["digest"] for name in stored}):
-            raise self._damaged(step, digest_mismatch_message(self._directory / "state", name))
+            raise self._damage_error(step, digest_mismatch_message(self._directory / "state", name))
         for name, array in empty.items():
             stored[name] = array
             if is_jax_array(expected[name]):
@@ -474,30 +486,30 @@ class Checkpoints:
             try:
                 restored[name] = from_stored_array(stored[name], leaf, entries[name])
             except (TypeError, ValueError) as error:
-                raise self._damaged(step, f"leaf {name!r} is not as its manifest says") from error
+                raise self._damage_error(step, f"leaf {name!r} is not as its manifest says") from error
         return restored
 
-    def _compare(self, step: int, saved: Mapping[str, LeafShape], expected: Mapping[str, Any]) -> None:
-        wanted = {name: leaf_shape(leaf) for name, leaf in expected.items()}
-        for name in wanted | dict(saved):
-            if saved.get(name) != wanted.get(name):
+    def _check_leaf_shapes(self, step: int, saved: Mapping[str, LeafShape], expected: Mapping[str, Any]) -> None:
+        expected_shapes = {name: leaf_shape(leaf) for name, leaf in expected.items()}
+        for name in expected_shapes | dict(saved):
+            if saved.get(name) != expected_shapes.get(name):
                 raise UserError(
                     f"checkpoint {step} in {self._directory} is of another model or version: leaf {name!r} is "
-                    f"{saved.get(name, 'absent')} in the checkpoint and {wanted.get(name, 'absent')} in this run; "
-                    "give the config and the version that it was trained with, or another --workdir"
+                    f"{saved.get(name, 'absent')} in the checkpoint and {expected_shapes.get(name, 'absent')} in this "
+                    "run; give the config and the version that it was trained with, or another --workdir"
                 )
 
-    def _read(self, step: int, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_unverified(self, step: int, leaves: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stored arrays by name, unverified; if one process cannot read its part, all raise."""
         arrays: dict[str, Any] = {}
-        wrong: str | None = None
+        problem: str | None = None
         try:
             arrays = read_arrays(self._directory / str(step) / "state", leaves)
         except UnreadableArray as error:
-            wrong = str(error)
-        wrong = first_message_across_processes(wrong)
-        if wrong is not None:
-            raise self._damaged(step, wrong)
+            problem = str(error)
+        problem = first_message_across_processes(problem)
+        if problem is not None:
+            raise self._damage_error(step, problem)
         return arrays
 
 
@@ -522,14 +534,14 @@ class CheckpointVerifier:
     ):
         self.path, self.step = path, step
         self._manager, self._manifest, self._committed = manager, manifest, committed
-        self._wrong: str | None = "it was not verified"
+        self._problem: str | None = "it was not verified"
         self._thread = threading.Thread(target=self._verify, name=f"verification of step {step}", daemon=True)
         self._thread.start()
 
     def result(self) -> str | None:
         """Wait for the result: what is wrong with the checkpoint, or None."""
         self._thread.join()
-        return self._wrong
+        return self._problem
 
     def _verify(self) -> None:
         try:
@@ -542,12 +554,12 @@ class CheckpointVerifier:
             storage_of(self.path).sync_tree(self.path)
             read = parse_manifest((self.path / "manifest" / "metadata").read_bytes())
             if read["leaves"] != self._manifest["leaves"]:
-                self._wrong = "manifest/metadata is not what was saved"
+                self._problem = "manifest/metadata is not what was saved"
                 return
             mine = list(self._manifest["leaves"].items())[jax.process_index() :: jax.process_count()]
-            self._wrong = describe_damaged_array(self.path / "state", dict(mine))
+            self._problem = describe_damaged_array(self.path / "state", dict(mine))
         except Exception as error:
-            self._wrong = " ".join(str(error).split())[:300]
+            self._problem = " ".join(str(error).split())[:300]
 
 
 def last_saved_step_file(directory: Path) -> Path:

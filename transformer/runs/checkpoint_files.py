@@ -107,13 +107,13 @@ def named_leaves(tree: PyTree, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     Raises:
         ValueError: If two leaves have the same path.
     """
-    named: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = "/".join([*prefix, *(jax.tree_util.keystr((entry,), simple=True) for entry in path)])
-        if name in named:
+        if name in leaves:
             raise ValueError(f"two leaves of the state are both called {name!r}: rename one of them")
-        named[name] = leaf
-    return named
+        leaves[name] = leaf
+    return leaves
 
 
 def leaf_shape(leaf: Any) -> LeafShape:
@@ -158,7 +158,7 @@ def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata:
             leaves[name]["implementation"] = str(jax.random.key_impl(leaf))
     # As JSON returns it: a tuple or an integer key must not change the digest.
     plain = json.loads(json.dumps({"leaves": leaves, "metadata": dict(metadata)}))
-    return {**plain, "sha256": _sha256(plain["leaves"], plain["metadata"])}
+    return {**plain, "sha256": _hash_manifest(plain["leaves"], plain["metadata"])}
 
 
 def parse_manifest(text: str | bytes) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def parse_manifest(text: str | bytes) -> dict[str, Any]:
     """
     try:
         manifest = parse_json(text, "it")
-        sound = manifest["sha256"] == _sha256(manifest["leaves"], manifest["metadata"])
+        sound = manifest["sha256"] == _hash_manifest(manifest["leaves"], manifest["metadata"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError("cannot be read") from error
     if not sound:
@@ -202,7 +202,7 @@ def from_stored_array(stored: Any, expected: Any, entry: Mapping[str, Any]) -> A
     return stored[()] if isinstance(expected, np.generic) else stored
 
 
-def _sha256(leaves: Any, metadata: Any) -> str:
+def _hash_manifest(leaves: Any, metadata: Any) -> str:
     return hashlib.sha256(json.dumps([leaves, metadata], sort_keys=True).encode()).hexdigest()
 
 
@@ -235,7 +235,7 @@ class LiteralGlobPath(gpath.PosixGPath):
 
     def glob(self, pattern: str) -> Iterator["LiteralGlobPath"]:
         """Yield what matches the pattern under this path."""
-        return (LiteralGlobPath(found) for found in Path(os.fspath(self)).glob(pattern))
+        return (LiteralGlobPath(match) for match in Path(os.fspath(self)).glob(pattern))
 
 
 def to_orbax_path(path: Path) -> Any:
@@ -264,11 +264,11 @@ def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
         UnreadableArray: If an array cannot be read; the message names the leaf and the file.
     """
     try:
-        return _checked_arrays(folder, _restore_arrays(folder, leaves), leaves)
+        return _check_arrays(folder, _restore_arrays(folder, leaves), leaves)
     except Exception as error:  # a flipped byte can surface as any error of any parser
         for name, leaf in leaves.items():
             try:
-                _checked_arrays(folder, _restore_arrays(folder, {name: leaf}), {name: leaf})
+                _check_arrays(folder, _restore_arrays(folder, {name: leaf}), {name: leaf})
             except Exception as cause:
                 # TensorStore names the file that it gave up on, but only in its message.
                 files = re.findall(r'local file "([^"]+)"', str(cause)) or [f"{folder.name}/"]
@@ -286,7 +286,7 @@ def describe_damaged_array(folder: Path, entries: Mapping[str, Mapping[str, Any]
         entries: Their entries in the manifest.
     """
     is_large = sum(math.prod(entry["shape"]) for entry in entries.values()) > _ELEMENTS_AT_ONCE
-    for names in _groups_of_names(entries):
+    for names in _group_names(entries):
         if is_large:
             gc.collect()  # orbax leaves what it wrote and read in cycles
         try:
@@ -301,7 +301,7 @@ def describe_damaged_array(folder: Path, entries: Mapping[str, Mapping[str, Any]
     return None
 
 
-def _checked_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
+def _check_arrays(folder: Path, read: dict[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was read in the order of the leaves.
 
     Raises:
@@ -321,18 +321,18 @@ def digest_mismatch_message(folder: Path, name: str) -> str:
     return f"leaf {name!r} in {folder.name}/ is not what was saved (its digest differs)"
 
 
-def _groups_of_names(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+def _group_names(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
     """Yield the names of non-empty arrays, in groups of at most `_ELEMENTS_AT_ONCE` elements, or of one array."""
     group: list[str] = []
-    held = 0
+    num_elements = 0
     for name, entry in entries.items():
         size = math.prod(entry["shape"])
-        if group and held + size > _ELEMENTS_AT_ONCE:
+        if group and num_elements + size > _ELEMENTS_AT_ONCE:
             yield group
-            group, held = [], 0
+            group, num_elements = [], 0
         if size:
             group.append(name)
-            held += size
+            num_elements += size
     if group:
         yield group
 
@@ -350,8 +350,8 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
     if tree.get("use_ocdbt") is not True or tree.get("use_zarr3", False) is not False:
         raise UnreadableArray(f"{folder.name}/_METADATA is not of arrays of zarr v2 in one OCDBT store")
     # If these are not JSON or nested deeply, orbax leaves an event loop behind that it cannot close.
-    beside = folder / "array_metadatas"
-    for file in (folder / "_sharding", *(beside.iterdir() if beside.is_dir() else ())):
+    array_metadata_folder = folder / "array_metadatas"
+    for file in (folder / "_sharding", *(array_metadata_folder.iterdir() if array_metadata_folder.is_dir() else ())):
         if file.exists():
             read_json_object(file)
     manifest = folder / "manifest.ocdbt"
@@ -359,15 +359,15 @@ def _check_metadata(folder: Path, leaves: Mapping[str, Any]) -> None:
         raise UnreadableArray(f"{folder.name}/{manifest.name} is larger than orbax writes it")
     base = storage_of(folder).key_value_store(folder)
     store = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
-    found = {name: store.read(f"{name}/.zarray") for name in leaves}
+    metadata_reads = {name: store.read(f"{name}/.zarray") for name in leaves}
     for name, leaf in leaves.items():
         what = f"{folder.name}/: {name}/.zarray"
-        stored = parse_dataclass(ZarrMetadata, parse_json(found[name].result().value, what), what)
+        stored = parse_dataclass(ZarrMetadata, parse_json(metadata_reads[name].result().value, what), what)
         if leaf is _NUMPY_LEAF:
             continue  # of this process's own save; the shape is compared after reading
         shape = np.shape(leaf)
-        own = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
-        if own != shape or math.prod(stored.shape[len(shape) :]) > _MOST_KEY_WORDS:
+        leading_shape = stored.shape[: len(shape)] if is_key(leaf) else stored.shape
+        if leading_shape != shape or math.prod(stored.shape[len(shape) :]) > _MOST_KEY_WORDS:
             raise UnreadableArray(f"leaf {name!r} in {folder.name}/ has another shape than was saved")
 
 

@@ -27,7 +27,7 @@ _OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LO
 _ORTE = "OMPI_MCA_orte_hnp_uri"  # the address of mpirun, up to Open MPI 4
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _GKE_HOSTS, _GKE_INDEX = "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"
-_ALONE = "or --num_processes=1 to train alone"
+_ALONE_ADVICE = "or --num_processes=1 to train alone"
 _BROADCAST_BLOCK = 1024  # bytes
 _MESSAGE_LENGTH = 4096  # bytes
 _logger = logging.getLogger(__name__)
@@ -64,10 +64,10 @@ def join_processes(
     settings: dict[str, Any] | None
     flags = {"--coordinator_address": coordinator, "--num_processes": processes, "--process_id": process}
     variables = {name: environment.get(name) or None for name in (ADDRESS, COUNT, INDEX)}
-    given = next((each for each in (flags, variables) if any(value is not None for value in each.values())), None)
-    if given is not None and _is_single_process(*given.values()):
+    explicit = next((group for group in (flags, variables) if any(value is not None for value in group.values())), None)
+    if explicit is not None and _is_single_process(*explicit.values()):
         return False
-    settings = launcher_arguments(environment) if given is None else _explicit_settings(given)
+    settings = launcher_arguments(environment) if explicit is None else _explicit_settings(explicit)
     if settings is None and not _has_tpu(environment, files):
         refuse_unknown_launcher(environment)
         return False
@@ -132,9 +132,9 @@ def run_on_primary_first[T](make: Callable[[], T]) -> T:
     Raises:
         UserError: If the function raises one on the first process, on all processes.
     """
-    made: list[T] = []
-    run_on_primary(lambda: made.append(make()))
-    return made[0] if made else make()
+    results: list[T] = []
+    run_on_primary(lambda: results.append(make()))
+    return results[0] if results else make()
 
 
 @contextlib.contextmanager
@@ -152,34 +152,36 @@ def claim_run_directory(
         UserError: If the directory cannot be claimed (`RunDirectory.claim`), on every process.
     """
     with contextlib.ExitStack() as stack:
-        held: list[RunDirectory] = []
+        claimed: list[RunDirectory] = []
 
         def claim() -> bool:
-            held.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
-            return held[0].is_new
+            claimed.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
+            return claimed[0].is_new
 
         # A barrier before the first waits for a lease: gloo gives processes half a minute for their first exchange.
         run_on_primary(lambda: None)
         fresh = run_on_primary(claim)
-        yield held[0] if held else RunDirectory(parse_path(path), fresh)
+        yield claimed[0] if claimed else RunDirectory(parse_path(path), fresh)
         run_on_primary(lambda: None)
 
 
-def first_message_across_processes(said: str | None) -> str | None:
+def first_message_across_processes(message: str | None) -> str | None:
     """Return the message of the first process that has one, on all processes; None if none has.
 
     All processes call it together.
     """
     if jax.process_count() == 1:
-        return said
-    speaking = np.asarray(multihost_utils.process_allgather(np.int32(said is not None))).reshape(-1)
-    if not speaking.any():
+        return message
+    has_message = np.asarray(multihost_utils.process_allgather(np.int32(message is not None))).reshape(-1)
+    if not has_message.any():
         return None
     text = np.zeros(_MESSAGE_LENGTH, np.uint8)
-    content = (said or "").encode()[:_MESSAGE_LENGTH]
+    content = (message or "").encode()[:_MESSAGE_LENGTH]
     text[: len(content)] = np.frombuffer(content, np.uint8)
-    heard = np.asarray(multihost_utils.process_allgather(text)).reshape(-1, _MESSAGE_LENGTH)[int(np.argmax(speaking))]
-    return bytes(heard).rstrip(b"\0").decode(errors="replace")
+    received = np.asarray(multihost_utils.process_allgather(text)).reshape(-1, _MESSAGE_LENGTH)[
+        int(np.argmax(has_message))
+    ]
+    return bytes(received).rstrip(b"\0").decode(errors="replace")
 
 
 def print_and_log(line: str) -> None:
@@ -254,21 +256,21 @@ def refuse_unknown_launcher(environment: Mapping[str, str]) -> None:
             raise UserError(
                 f"{name} started this process as number {environment[rank]} of {count} ({size}, {rank}), and does "
                 "not say where the first is: give "
-                f"--coordinator_address=HOST:PORT --num_processes=${size} --process_id=${rank}, {_ALONE}"
+                f"--coordinator_address=HOST:PORT --num_processes=${size} --process_id=${rank}, {_ALONE_ADVICE}"
             )
     hosts = environment.get(_GKE_HOSTS, "").split(",")
     if len(hosts) > 1:
         raise UserError(
             f"{_GKE_HOSTS} names {len(hosts)} hosts, and jax finds no TPU here (is libtpu installed, and JAX_PLATFORMS "
             f"not cpu?): give --coordinator_address={hosts[0]}:8482 --num_processes={len(hosts)} "
-            f"--process_id=${_GKE_INDEX}, {_ALONE}"
+            f"--process_id=${_GKE_INDEX}, {_ALONE_ADVICE}"
         )
     sizes = {_OPEN_MPI[0], *(launcher.size for launcher in UNSUPPORTED_LAUNCHERS)}
     for rank, name in RANK_VARIABLES.items():
         if rank in environment and not sizes & set(environment):
             raise UserError(
                 f"{name} started this process as number {environment[rank]} ({rank}), and does not say of how many: "
-                f"give --coordinator_address=HOST:PORT --num_processes=N --process_id=${rank}, {_ALONE}"
+                f"give --coordinator_address=HOST:PORT --num_processes=N --process_id=${rank}, {_ALONE_ADVICE}"
             )
 
 
@@ -282,13 +284,14 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
     if not (int(version) >= 5 if version.isdecimal() else _ORTE not in environment):
         return False
     count = parse_process_count(environment, _OPEN_MPI[0])
-    given = (
-        f"give --coordinator_address=HOST:PORT --num_processes=${_OPEN_MPI[0]} --process_id=${_OPEN_MPI[1]}, {_ALONE}"
+    advice = (
+        f"give --coordinator_address=HOST:PORT --num_processes=${_OPEN_MPI[0]} --process_id=${_OPEN_MPI[1]}, "
+        f"{_ALONE_ADVICE}"
     )
     if find_spec("mpi4py") is None:
         raise UserError(
             f"Open MPI started {count} processes, which find each other by mpi4py, and it is not installed: "
-            f"pip install mpi4py; or {given}"
+            f"pip install mpi4py; or {advice}"
         )
     from mpi4py import MPI
 
@@ -297,7 +300,7 @@ def _needs_mpi4py(environment: Mapping[str, str]) -> bool:
         raise UserError(
             f"Open MPI started {count} processes, and mpi4py sees {MPI.COMM_WORLD.Get_size()}: it uses another MPI "
             f"({' '.join(MPI.Get_library_version().split())[:60]}); build it with this one: "
-            f"pip install --force-reinstall --no-binary=mpi4py mpi4py; or {given}"
+            f"pip install --force-reinstall --no-binary=mpi4py mpi4py; or {advice}"
         )
     return True
 
@@ -334,13 +337,13 @@ def _is_single_process(address: object, count: object, index: object) -> bool:
     return address is None and str(count) == "1" and str(index or 0) == "0"
 
 
-def _explicit_settings(given: Mapping[str, str | int | None]) -> dict[str, Any]:
+def _explicit_settings(settings: Mapping[str, str | int | None]) -> dict[str, Any]:
     """Return the arguments of jax.distributed.initialize from the address, the count and the index, under any names."""
-    (address, host), (count, total), (index, number) = given.items()
-    missing = [name for name, value in given.items() if value is None]
+    (address, host), (count, total), (index, number) = settings.items()
+    missing = [name for name, value in settings.items() if value is None]
     if missing:
         raise UserError(
-            f"{' and '.join(name for name in given if name not in missing)} without {' and '.join(missing)}: "
+            f"{' and '.join(name for name in settings if name not in missing)} without {' and '.join(missing)}: "
             f"say all of {address}=HOST:PORT {count}=N {index}=I, or none for a single process"
         )
     assert host is not None

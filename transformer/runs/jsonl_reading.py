@@ -103,7 +103,7 @@ def describe_change(path: Path, extent: FileExtent | None) -> str | None:
     if extent is not None and starts_with_extent(content, extent):
         return None
     for number, line in enumerate(content.splitlines(), start=1):
-        if _record(line) is None:
+        if _parse_record(line) is None:
             return f"line {number} cannot be read"
     if extent is None:
         return None
@@ -123,13 +123,13 @@ def truncate_records(content: bytes, last: int, extent: FileExtent | None = None
     """
     if extent is not None and starts_with_extent(content, extent):
         return content[: extent.length]
-    kept = []
+    kept_lines = []
     for line in content.splitlines(keepends=True):
-        record = _record(line)
+        record = _parse_record(line)
         step = None if record is None else record.get("step")
         if isinstance(step, int) and step <= last:
-            kept.append(line if line.endswith(b"\n") else line + b"\n")
-    return b"".join(kept)
+            kept_lines.append(line if line.endswith(b"\n") else line + b"\n")
+    return b"".join(kept_lines)
 
 
 def parse_metric_name(text: str) -> MetricName:
@@ -205,15 +205,15 @@ def parse_records(content: bytes, path: Path, lines: RecordSchema) -> list[Recor
     """
     records = []
     for number, line in enumerate(content.splitlines(), start=1):
-        record = _record(line)
-        what = _wrong(record, lines)
+        record = _parse_record(line)
+        what = _describe_mismatch(record, lines)
         if record is None or what is not None:
             raise UserError(f"{path}:{number} {what}: {line[:40]!r}; repair or remove that line")
         records.append(record)
     return records
 
 
-def _wrong(record: Record | None, lines: RecordSchema) -> str | None:
+def _describe_mismatch(record: Record | None, lines: RecordSchema) -> str | None:
     """Describe how a record does not fit the schema; None if it does."""
     if record is None or not {"step", lines.owner} <= record.keys():
         return f"is no JSON object with step and {lines.owner}"
@@ -230,10 +230,10 @@ def _wrong(record: Record | None, lines: RecordSchema) -> str | None:
 def complete_lines(content: bytes) -> bytes:
     """Return content without a last line that a kill cut off; a last line that only lacks its newline is kept."""
     complete, newline, last = content.rpartition(b"\n")
-    return complete + newline if _record(last) is None else content + b"\n"
+    return complete + newline if _parse_record(last) is None else content + b"\n"
 
 
-def _record(line: bytes) -> Record | None:
+def _parse_record(line: bytes) -> Record | None:
     try:
         # The careful parser is used only for possible surrogates: files of records are long.
         record = (

@@ -22,10 +22,15 @@ from transformer.runs.preemption import (
 )
 from transformer.runs.watchdog import watchdog_thread
 
-_NEWS, _BEGUN, _ALL, _HEARD = "headwise/news", "headwise/begun", "headwise/all", "headwise/heard"
-_HUNG = "headwise/hung"
-_HOUR = 3_600_000  # milliseconds
-_MOMENT = 5_000  # milliseconds
+_NEWS_KEY, _PAUSE_POINT_KEY, _ALL_PAUSE_POINTS_KEY, _RECEIVED_KEY = (
+    "headwise/news",
+    "headwise/begun",
+    "headwise/all",
+    "headwise/heard",
+)
+_HUNG_KEY = "headwise/hung"
+_HOUR_MILLISECONDS = 3_600_000  # milliseconds
+_RECEIPT_MILLISECONDS = 5_000  # milliseconds
 # Errors that collective operations raise when another process is gone.
 _LOST_PROCESS = re.compile("gloo|nccl|connection|peer|remote process|heartbeat|coordination|unavailable", re.IGNORECASE)
 
@@ -84,14 +89,14 @@ def compare_saves_with_grace(monitor: ProgressMonitor, grace: float | None) -> I
         monitor: The monitor of this process.
         grace: The seconds from a signal to stop until the process is killed; None is not known.
     """
-    said = False
+    is_reported = False
 
     def compare(save: float) -> None:
-        nonlocal said
+        nonlocal is_reported
         unit = monitor.slowest_compiled_seconds
-        if said or grace is None or save + unit <= grace or not is_primary():
+        if is_reported or grace is None or save + unit <= grace or not is_primary():
             return
-        said = True
+        is_reported = True
         print_and_log(
             f"stopping takes up to {math.ceil(save + unit)} s (a save {save:.0f} s, a step or batch {unit:.0f} s), and "
             f"the launcher kills the run after --grace_seconds={grace:g}: give the launcher a longer --grace_seconds; "
@@ -124,10 +129,10 @@ class ProcessMessages:
             why: The reason, such as the name of a signal.
         """
         if self._client is None:
-            self._end_behind([self._monitor.pause()])
+            self._stop_after_furthest([self._monitor.pause()])
             return
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was faster
-            self._client.key_value_set(_NEWS, json.dumps({"process": jax.process_index(), "stop": why}))
+            self._client.key_value_set(_NEWS_KEY, json.dumps({"process": jax.process_index(), "stop": why}))
 
     @contextlib.contextmanager
     def report_errors(self, heartbeat: float) -> Iterator[None]:
@@ -139,7 +144,7 @@ class ProcessMessages:
             yield
         except Exception as error:
             if self._client is not None:
-                self._tell(error, heartbeat)
+                self._send_error(error, heartbeat)
             raise
 
     def describe_hung(self, what: str) -> str:
@@ -150,26 +155,26 @@ class ProcessMessages:
         """
         if self._client is None:
             return ""
-        here = json.dumps({"place": self._monitor.progress, "what": what})
+        report = json.dumps({"place": self._monitor.progress, "what": what})
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            self._client.key_value_set(f"{_HUNG}/{jax.process_index()}", here, allow_overwrite=True)
-            time.sleep(_MOMENT / 2000)
-            return _furthest_behind(dict(self._client.key_value_dir_get(_HUNG)))
+            self._client.key_value_set(f"{_HUNG_KEY}/{jax.process_index()}", report, allow_overwrite=True)
+            time.sleep(_RECEIPT_MILLISECONDS / 2000)
+            return _describe_slowest_processes(dict(self._client.key_value_dir_get(_HUNG_KEY)))
         return ""
 
-    def _tell(self, error: Exception, heartbeat: float) -> None:
+    def _send_error(self, error: Exception, heartbeat: float) -> None:
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if isinstance(error, jax.errors.JaxRuntimeError) and _LOST_PROCESS.search(str(error)):
                 write_stderr(f"process {jax.process_index()} has lost another: {message}")
                 time.sleep(heartbeat + 2)
                 return
-            self._client.key_value_set(_NEWS, json.dumps({"process": jax.process_index(), "failed": message}))
+            self._client.key_value_set(_NEWS_KEY, json.dumps({"process": jax.process_index(), "failed": message}))
 
     def _listen(self) -> None:
         while True:
             try:
-                news = json.loads(self._client.blocking_key_value_get(_NEWS, _HOUR))
+                news = json.loads(self._client.blocking_key_value_get(_NEWS_KEY, _HOUR_MILLISECONDS))
             except jax.errors.JaxRuntimeError as error:
                 if "DEADLINE" in str(error):
                     continue
@@ -177,7 +182,7 @@ class ProcessMessages:
             break
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if "stop" in news:
-                self._agree(news)
+                self._agree_on_last_unit(news)
             elif news["process"] != jax.process_index():
                 write_stderr(
                     f"process {news['process']} failed ({news['failed']}), and process {jax.process_index()} ends "
@@ -187,35 +192,43 @@ class ProcessMessages:
                     time.sleep(1)  # the others receive the message through this process
                 exit_at_once(1)
 
-    def _agree(self, news: dict[str, Any]) -> None:
+    def _agree_on_last_unit(self, news: dict[str, Any]) -> None:
         """Stop after the unit that the furthest process had begun when it received the request."""
         index, count = jax.process_index(), jax.process_count()
         if index != news["process"]:
             write_stderr(f"process {news['process']} received {news['stop']}: process {index} stops too")
         # Sent from a thread, so that processes do not wait for each other.
-        self._client.key_value_set(f"{_BEGUN}/{index}", json.dumps(self._monitor.pause()))
+        self._client.key_value_set(f"{_PAUSE_POINT_KEY}/{index}", json.dumps(self._monitor.pause()))
         if index == 0:
-            told = [self._client.blocking_key_value_get(f"{_BEGUN}/{each}", _HOUR) for each in range(count)]
-            self._client.key_value_set(_ALL, f"[{', '.join(told)}]")
-        held = [PausePoint(*each) for each in json.loads(self._client.blocking_key_value_get(_ALL, _HOUR))]
-        self._client.key_value_set(f"{_HEARD}/{index}", "")
+            messages = [
+                self._client.blocking_key_value_get(f"{_PAUSE_POINT_KEY}/{process}", _HOUR_MILLISECONDS)
+                for process in range(count)
+            ]
+            self._client.key_value_set(_ALL_PAUSE_POINTS_KEY, f"[{', '.join(messages)}]")
+        pause_points = [
+            PausePoint(*point)
+            for point in json.loads(self._client.blocking_key_value_get(_ALL_PAUSE_POINTS_KEY, _HOUR_MILLISECONDS))
+        ]
+        self._client.key_value_set(f"{_RECEIVED_KEY}/{index}", "")
         if index == 0:
-            for each in range(count):  # they receive the message through this process, which may end now
-                self._client.blocking_key_value_get(f"{_HEARD}/{each}", _MOMENT)
-        self._end_behind(held)
+            for process in range(count):  # they receive the message through this process, which may end now
+                self._client.blocking_key_value_get(f"{_RECEIVED_KEY}/{process}", _RECEIPT_MILLISECONDS)
+        self._stop_after_furthest(pause_points)
 
-    def _end_behind(self, held: list[PausePoint]) -> None:
-        if not any(each.has_finished_step for each in held):
+    def _stop_after_furthest(self, pause_points: list[PausePoint]) -> None:
+        if not any(point.has_finished_step for point in pause_points):
             write_stderr("stopped before the first step; start the same command again")
             exit_at_once()
-        self._monitor.stop_after(max(each.num_begun for each in held))
+        self._monitor.stop_after(max(point.num_begun for point in pause_points))
 
 
-def _furthest_behind(told: dict[str, str]) -> str:
+def _describe_slowest_processes(reports: dict[str, str]) -> str:
     """Describe which of the hanging processes are the furthest behind, from what each has reported."""
-    where = {key.rpartition("/")[2]: json.loads(text) for key, text in told.items()}
-    least = min([each["place"] for each in where.values()], default=None)
-    behind = [f"process {name} ({each['what']})" for name, each in where.items() if each["place"] == least]
-    if len(behind) == len(where):
-        return f"; of the {len(where)} processes that hang here none is behind the others"
-    return f"; furthest behind: {', '.join(behind)}"
+    report_by_process = {key.rpartition("/")[2]: json.loads(text) for key, text in reports.items()}
+    lowest = min([report["place"] for report in report_by_process.values()], default=None)
+    slowest = [
+        f"process {name} ({report['what']})" for name, report in report_by_process.items() if report["place"] == lowest
+    ]
+    if len(slowest) == len(report_by_process):
+        return f"; of the {len(report_by_process)} processes that hang here none is behind the others"
+    return f"; furthest behind: {', '.join(slowest)}"

@@ -41,10 +41,10 @@ class ProgressMonitor:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._begun, self._held = 0, False
-        self._waits = False
-        self._making: int | None = None  # the first training step
-        self._last: int | None = None
+        self._num_begun, self._is_paused = 0, False
+        self._is_waiting = False
+        self._first_step_unit: int | None = None  # the first training step
+        self._last_unit: int | None = None
         self.current_unit = "starting"
         self.unit_start_time = time.monotonic()
         self.slowest_unit_seconds = 0.0
@@ -62,53 +62,53 @@ class ProgressMonitor:
         """
         with self._changed:
             # Paused while the processes exchange their numbers.
-            self._changed.wait_for(lambda: self._last is not None or not self._held)
-            if self._last is not None and self._begun >= self._last:
+            self._changed.wait_for(lambda: self._last_unit is not None or not self._is_paused)
+            if self._last_unit is not None and self._num_begun >= self._last_unit:
                 raise RunStopped(f"stopped before {what}")
             now = time.monotonic()
-            if self._begun:
+            if self._num_begun:
                 self.slowest_unit_seconds = max(self.slowest_unit_seconds, now - self.unit_start_time)
             if self.is_past_compilation:
                 self.slowest_compiled_seconds = max(self.slowest_compiled_seconds, now - self.unit_start_time)
-            self._begun += 1
-            if makes and self._making is None:
-                self._making = self._begun
-            self.current_unit, self.unit_start_time, self._waits = what, now, False
+            self._num_begun += 1
+            if makes and self._first_step_unit is None:
+                self._first_step_unit = self._num_begun
+            self.current_unit, self.unit_start_time, self._is_waiting = what, now, False
 
     def mark_waiting(self) -> None:
         """Mark that the rest of the unit only waits for devices, and so for other processes."""
-        self._waits = True
+        self._is_waiting = True
 
     @property
     def progress(self) -> tuple[int, bool]:
         """The progress of the process: the units begun, and whether the last only waits. Tuples compare accordingly."""
-        return self._begun, self._waits
+        return self._num_begun, self._is_waiting
 
     @property
     def num_begun(self) -> int:
         """The number of units begun."""
-        return self._begun
+        return self._num_begun
 
     @property
     def has_finished_step(self) -> bool:
         """Whether a training step is done."""
-        return self._making is not None and self._making < self._begun
+        return self._first_step_unit is not None and self._first_step_unit < self._num_begun
 
     @property
     def is_past_compilation(self) -> bool:
         """Whether the first step, which compiles, and the next, which reads its metrics, are over."""
-        return self._making is not None and self._making + 1 < self._begun
+        return self._first_step_unit is not None and self._first_step_unit + 1 < self._num_begun
 
     def pause(self) -> PausePoint:
         """Begin no further unit until `stop_after` is called."""
         with self._changed:
-            self._held = True
-            return PausePoint(self._begun, self.has_finished_step)
+            self._is_paused = True
+            return PausePoint(self._num_begun, self.has_finished_step)
 
     def stop_after(self, last: int) -> None:
         """Let the units up to number `last` finish, and begin no other."""
         with self._changed:
-            self._last = last
+            self._last_unit = last
             self._changed.notify_all()
 
 
@@ -129,7 +129,11 @@ def handle_stop_signals(stop: Callable[[str], None]) -> Iterator[None]:
         stop: The function, which is called with the name of the first signal in a thread of its own.
     """
     stopping = threading.Event()
-    numbers = [each for each in (*_STOP_SIGNALS, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
+    numbers = [
+        signal_number
+        for signal_number in (*_STOP_SIGNALS, signal.SIGINT)
+        if signal.getsignal(signal_number) is not signal.SIG_IGN
+    ]
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -153,8 +157,8 @@ def handle_stop_signals(stop: Callable[[str], None]) -> Iterator[None]:
 
 def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None], stopping: threading.Event) -> None:
     first: float | None = None
-    while heard := os.read(pipe, 1):
-        number = heard[0]
+    while received := os.read(pipe, 1):
+        number = received[0]
         if number not in numbers:
             continue
         name = signal.Signals(number).name

@@ -172,7 +172,7 @@ class RunDirectory:
         with refuse_unusable_storage(directory.path):
             storage_of(directory.path).reach(directory.path)
             check_regular_files(directory.path)
-        why = _why_no_run(directory.path)
+        why = _describe_missing_run(directory.path)
         if why is not None and (directory.config_file.exists() or not directory.is_run()):
             raise UserError(f"--workdir={path} {why}")
         return directory
@@ -205,12 +205,12 @@ class RunDirectory:
                 storage.reach(directory.path)
                 check_regular_files(directory.path)
                 # Before the lock, so that a refused directory gets no lock file.
-                directory._check(plain, may_change)
+                directory._check_claim(plain, may_change)
                 stack.enter_context(storage.claim(directory.path, _LOCK))
-                directory._check(plain, may_change)  # another process may have started in between
+                directory._check_claim(plain, may_change)  # another process may have started in between
                 directory._remove_unfinished()
                 is_new = not directory.is_run()
-                starts = directory._starts()
+                starts = directory._read_starts()
                 write_json(directory.config_file, plain)
                 remember_config(plain)
                 write_json(directory.environment_file, [*starts, describe_environment()])
@@ -222,7 +222,7 @@ class RunDirectory:
         Raises:
             UserError: If a fact is not such a field.
         """
-        starts = self._starts()
+        starts = self._read_starts()
         start = {**starts[-1], **facts}
         parse_dataclass(RunStart, start, f"a fact for {self.environment_file}")  # what is written must be readable
         write_json(self.environment_file, [*starts[:-1], start])
@@ -247,15 +247,15 @@ class RunDirectory:
         Raises:
             UserError: If environment.json is malformed.
         """
-        return [parse_dataclass(RunStart, start, str(self.environment_file)) for start in self._starts()]
+        return [parse_dataclass(RunStart, start, str(self.environment_file)) for start in self._read_starts()]
 
     def facts(self) -> dict[str, Any]:
         """Return the latest value of each fact in environment.json."""
-        return {name: value for start in self._starts() for name, value in start.items()}
+        return {name: value for start in self._read_starts() for name, value in start.items()}
 
     def is_run(self) -> bool:
         """Whether it holds a run: its config.json, or a checkpoint with its config."""
-        return self.config_file.exists() or self._saved_config() is not None
+        return self.config_file.exists() or self._read_saved_config() is not None
 
     def config(self) -> dict[str, Any]:
         """Return the recorded config; if config.json is missing, that of the newest checkpoint with a valid manifest.
@@ -263,20 +263,20 @@ class RunDirectory:
         Raises:
             UserError: If the file is not a JSON object.
         """
-        saved = None if self.config_file.exists() else self._saved_config()
+        saved = None if self.config_file.exists() else self._read_saved_config()
         if saved is None:
             return _read_json(self.config_file, dict)
         step, config = saved
-        _say_once(f"{self.config_file} is missing: what it held is read from the checkpoint of step {step}")
+        _print_once(f"{self.config_file} is missing: what it held is read from the checkpoint of step {step}")
         return config
 
-    def _saved_config(self) -> tuple[int, dict[str, Any]] | None:
+    def _read_saved_config(self) -> tuple[int, dict[str, Any]] | None:
         """Return the step and the config of the newest checkpoint with a valid manifest."""
         if not self.checkpoints_dir.is_dir():
             return None
         from transformer.runs.checkpoint_files import parse_manifest  # imports jax
 
-        steps = [int(each.name) for each in self.checkpoints_dir.iterdir() if each.name.isdecimal()]
+        steps = [int(entry.name) for entry in self.checkpoints_dir.iterdir() if entry.name.isdecimal()]
         for step in sorted(steps, reverse=True):
             # If one is damaged, try the next.
             with contextlib.suppress(OSError, ValueError):
@@ -292,20 +292,20 @@ class RunDirectory:
         They are INFO and above from `transformer`, WARNING and above from other libraries, without those of another run
         of this process. Messages about attention that are logged at every trace appear once.
         """
-        lines = _LogLines(self.log_file)
+        lines = _LogFileStream(self.log_file)
         handler = logging.StreamHandler(lines)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         handler.addFilter(lambda record: getattr(record, "run", self.path) == self.path)
-        handler.addFilter(_SaidOnce("transformer.attention"))
-        root, own = logging.getLogger(), logging.getLogger("transformer")
-        level = own.level
-        own.setLevel(logging.INFO)
-        root.addHandler(handler)
+        handler.addFilter(_OncePerMessageFilter("transformer.attention"))
+        root_logger, library_logger = logging.getLogger(), logging.getLogger("transformer")
+        level = library_logger.level
+        library_logger.setLevel(logging.INFO)
+        root_logger.addHandler(handler)
         try:
             yield
         finally:
-            root.removeHandler(handler)
-            own.setLevel(level)
+            root_logger.removeHandler(handler)
+            library_logger.setLevel(level)
             handler.close()
             lines.close()
 
@@ -313,12 +313,12 @@ class RunDirectory:
         """Remove the remains of files that were being replaced when a process was killed, on a disk."""
         if not isinstance(self.path, Path):
             return
-        for folder in (self.path, *_groups(self.maps_dir)):
+        for folder in (self.path, *_list_zarr_folders(self.maps_dir)):
             for entry in folder.iterdir():
                 if _UNFINISHED.fullmatch(entry.name):
                     entry.unlink(missing_ok=True)
 
-    def _check(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+    def _check_claim(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path} is a file; name a directory")
         if self.is_run():
@@ -326,10 +326,10 @@ class RunDirectory:
         elif self.path.is_dir():
             # Files of a start that was killed before it wrote its config.
             names = {entry.name for entry in self.path.iterdir()} - {_LOCK}
-            others = {name for name in names if not (name.startswith(_CONFIG) and name.endswith(".new"))}
-            if others:
+            unexpected = {name for name in names if not (name.startswith(_CONFIG) and name.endswith(".new"))}
+            if unexpected:
                 raise UserError(
-                    f"--workdir={self.path} holds {min(others)!r} but no config.json, so it is no run; "
+                    f"--workdir={self.path} holds {min(unexpected)!r} but no config.json, so it is no run; "
                     "name an empty or a new directory"
                 )
 
@@ -341,21 +341,21 @@ class RunDirectory:
             if free or now == before:
                 continue
             if now is None or before is None:
-                other = (
+                difference = (
                     f"without config.{key}, which is {now} here"
                     if before is None
                     else f"with config.{key}={before}, which this config does not have"
                 )
                 raise UserError(
-                    f"--workdir={self.path} holds a run {other}: resume it without --config, by its own {_CONFIG} and "
-                    "with the version that wrote that, or choose another --workdir"
+                    f"--workdir={self.path} holds a run {difference}: resume it without --config, by its own {_CONFIG} "
+                    "and with the version that wrote that, or choose another --workdir"
                 )
             raise UserError(
                 f"--workdir={self.path} holds a run with config.{key}={before}, not {now}; "
                 f"choose another --workdir, or go back to config.{key}={before} to resume it"
             )
 
-    def _starts(self) -> list[Any]:
+    def _read_starts(self) -> list[Any]:
         starts = _read_json(self.environment_file, list) if self.environment_file.exists() else []
         for number, start in enumerate(starts):
             try:
@@ -367,35 +367,35 @@ class RunDirectory:
         return starts
 
 
-class _SaidOnce(logging.Filter):
+class _OncePerMessageFilter(logging.Filter):
     """A filter that lets each message of a logger, and of those below it, through once."""
 
     def __init__(self, logger: str):
         super().__init__(logger)
-        self._said: set[str] = set()
+        self._messages: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not super().filter(record):  # of another logger
             return True
         message = record.getMessage()
-        if message in self._said:
+        if message in self._messages:
             return False
-        self._said.add(message)
+        self._messages.add(message)
         return True
 
 
-class _LogLines:
+class _LogFileStream:
     """The stream of a log handler, which appends to a file; if that fails it reports it once, and the run continues."""
 
     def __init__(self, path: Path):
-        self._path, self._said = path, False
+        self._path, self._is_reported = path, False
         self._file: AppendOnlyFile | None = None
-        with self._said_once():
+        with self._report_first_error():
             self._file = storage_of(path).append_to(path)
 
     def write(self, text: str) -> None:
         # The training process reports once that its directory is lost.
-        with contextlib.suppress(DirectoryLost), self._said_once():
+        with contextlib.suppress(DirectoryLost), self._report_first_error():
             if self._file is not None:
                 self._file.append(text.encode())
 
@@ -403,26 +403,26 @@ class _LogLines:
         """Do nothing: a log handler calls it at every line, and the file flushes itself."""
 
     def close(self) -> None:
-        with self._said_once():
+        with self._report_first_error():
             if self._file is not None:
                 self._file.close()
 
     @contextlib.contextmanager
-    def _said_once(self) -> Iterator[None]:
+    def _report_first_error(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if not self._said:
-                self._said = True
+            if not self._is_reported:
+                self._is_reported = True
                 write_stderr(f"{self._path} lacks lines: {error.strerror or error}; training continues")
 
 
 @functools.cache
-def _say_once(line: str) -> None:
+def _print_once(line: str) -> None:
     write_stderr(line)
 
 
-def _why_no_run(path: Path) -> str | None:
+def _describe_missing_run(path: Path) -> str | None:
     """Describe what a folder is that is not a run, and what to do; None if it is a run."""
     if (path / _CONFIG).is_file():
         recorded = _read_json(path / _CONFIG, dict)
@@ -434,9 +434,9 @@ def _why_no_run(path: Path) -> str | None:
     if not path.is_dir():
         return f"is missing; make a run with {train} --config=FILE --workdir=DIR"
     if (path / "sweep.json").is_file():
-        what, runs = "is a sweep or an ablation, no run; there are runs in", _runs_in(path / "trials")
+        what, runs = "is a sweep or an ablation, no run; there are runs in", _list_runs(path / "trials")
     else:
-        what, runs = "is not a run directory: it has no config.json; there are runs in", _runs_in(path)
+        what, runs = "is not a run directory: it has no config.json; there are runs in", _list_runs(path)
     if runs:
         return f"{what} it: say one of them, such as {shlex.join([f'--workdir={runs[0]}'])}"
     return (
@@ -445,15 +445,15 @@ def _why_no_run(path: Path) -> str | None:
     )
 
 
-def _groups(store: Path) -> Iterator[Path]:
+def _list_zarr_folders(store: Path) -> Iterator[Path]:
     """Yield the folders of a zarr store, without those of arrays' chunks, of which there are many."""
     for path, names, _ in os.walk(store):
         names[:] = [name for name in names if name != "c"]
         yield Path(path)
 
 
-def _runs_in(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.iterdir() if RunDirectory(each).is_run()) if folder.is_dir() else []
+def _list_runs(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if RunDirectory(path).is_run()) if folder.is_dir() else []
 
 
 def check_regular_files(path: Path) -> None:
@@ -518,20 +518,20 @@ def describe_environment() -> dict[str, Any]:
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "processor": describe_processor(),
-        "cpus": _cores(),
+        "cpus": _num_cores(),
         "devices": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _package_version(name) for name in _PACKAGES},
         "commit": current_commit(),
     }
 
 
-def _cores() -> int | None:
+def _num_cores() -> int | None:
     """Return the number of cores that this process may use; it divides matrix products, which changes the last bits."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _version(package: str) -> str | None:
+def _package_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

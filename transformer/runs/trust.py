@@ -44,21 +44,23 @@ def check_trusted(
     if "task.data_dir" in source:
         source = {*source, *_FILES}  # files are then read from that folder only
     code = [name for name in external_modules(config) if name.key not in source]
-    named = code + [name for name in external_paths(config, training=training) if name.key not in source]
+    resources = code + [name for name in external_paths(config, training=training) if name.key not in source]
     # A path may contain commas, which separate names in --trust.
-    strange = [name for name in named if name.value not in trusted and not set(name.value.split(",")) <= set(trusted)]
-    strange_code = [name for name in code if name in strange]
-    if not strange or (not strange_code and _is_remembered(config)):
+    untrusted = [
+        name for name in resources if name.value not in trusted and not set(name.value.split(",")) <= set(trusted)
+    ]
+    untrusted_code = [name for name in code if name in untrusted]
+    if not untrusted or (not untrusted_code and _is_remembered(config)):
         return
-    are = "is" if len(strange) == 1 else "are"
+    are = "is" if len(untrusted) == 1 else "are"
     what = (
         "code from outside this library that only the run's own config.json names"
-        if strange_code
+        if untrusted_code
         else "outside the run, and nobody but the run's own config.json asks for it"
     )
     raise UserError(
-        f"{' and '.join(f'config.{name.key}={name.value!r}' for name in strange)} {are} {what}: add "
-        f"{shlex.quote(_trust(named))} if you know what it does"
+        f"{' and '.join(f'config.{name.key}={name.value!r}' for name in untrusted)} {are} {what}: add "
+        f"{shlex.quote(_trust_flag(resources))} if you know what it does"
     )
 
 
@@ -69,7 +71,7 @@ def trust_flags(config: Mapping[str, Any]) -> list[str]:
         UserError: If a section is not a group of keys.
     """
     code = external_modules(config)
-    return [_trust(code)] if code else []
+    return [_trust_flag(code)] if code else []
 
 
 def external_modules(config: Mapping[str, Any]) -> list[NamedResource]:
@@ -78,7 +80,7 @@ def external_modules(config: Mapping[str, Any]) -> list[NamedResource]:
     Raises:
         UserError: If a section is not a group of keys.
     """
-    names = [_name(config, "task.name"), _name(config, "model.family")]
+    names = [_named_resource(config, "task.name"), _named_resource(config, "model.family")]
     return [name for name in names if "." in name.value and not is_project_module(name.value)]
 
 
@@ -92,18 +94,18 @@ def external_paths(config: Mapping[str, Any], *, training: bool) -> list[NamedRe
     Raises:
         UserError: If a section is not a group of keys.
     """
-    folder, origin = _name(config, "task.data_dir"), _name(config, "initialize_from.run")
-    shards = _name(config, "task.shards_dir")
+    folder, origin = _named_resource(config, "task.data_dir"), _named_resource(config, "initialize_from.run")
+    shards = _named_resource(config, "task.shards_dir")
     if folder.value:
         names = [folder]  # file names cannot lead out of it
     else:
-        named_keys = [_name(config, key) for key in _FILES]
+        named_keys = [_named_resource(config, key) for key in _FILES]
         # With token shards a data set may be a pattern, which names no one file.
         names = [
             NamedResource(key, file)
             for key, value in named_keys
             for file in value.split(",")
-            if _is_file(file) or (shards.value and file)
+            if _names_file(file) or (shards.value and file)
         ]
     names += [shards] if shards.value else []
     flags = [NamedResource(key, str(config.get(key) or "")) for key in COMPILER_FLAGS]
@@ -116,7 +118,7 @@ def named_resources(config: Mapping[str, Any]) -> set[str]:
     Raises:
         UserError: If a section is not a group of keys.
     """
-    names = [*external_modules(config), *external_paths(config, training=True), _name(config, "task.dataset")]
+    names = [*external_modules(config), *external_paths(config, training=True), _named_resource(config, "task.dataset")]
     return {name.value for name in names if name.value}
 
 
@@ -128,17 +130,17 @@ def remember_config(config: Mapping[str, Any]) -> None:
     if not external_paths(config, training=True):
         return
     with contextlib.suppress(OSError, NotPrivateError):
-        (_remembered(make=True) / hash_config(config)).touch(mode=0o600)
+        (_remembered_configs_folder(make=True) / hash_config(config)).touch(mode=0o600)
 
 
 def _is_remembered(config: Mapping[str, Any]) -> bool:
     try:
-        return (_remembered(make=False) / hash_config(config)).is_file()
+        return (_remembered_configs_folder(make=False) / hash_config(config)).is_file()
     except (OSError, NotPrivateError):
         return False
 
 
-def _remembered(*, make: bool) -> Path:
+def _remembered_configs_folder(*, make: bool) -> Path:
     """Return the folder with a file, named by its hash, for each config with which this account has started a run.
 
     Raises:
@@ -149,11 +151,11 @@ def _remembered(*, make: bool) -> Path:
     return private_folder(Path(state), "headwise", "begun", create=make)
 
 
-def _trust(names: Sequence[NamedResource]) -> str:
+def _trust_flag(names: Sequence[NamedResource]) -> str:
     return f"--trust={','.join(dict.fromkeys(name.value for name in names))}"
 
 
-def _name(config: Mapping[str, Any], key: str) -> NamedResource:
+def _named_resource(config: Mapping[str, Any], key: str) -> NamedResource:
     section, _, last = key.partition(".")
     values = config.get(section) or {}
     if not isinstance(values, Mapping):
@@ -162,7 +164,7 @@ def _name(config: Mapping[str, Any], key: str) -> NamedResource:
     return NamedResource(key, "" if value is None else str(value))
 
 
-def _is_file(name: str) -> bool:
+def _names_file(name: str) -> bool:
     """Whether a data set's name is that of a file or folder, or a URL."""
     try:
         return "://" in name or (name != "" and os.path.lexists(os.path.expanduser(name)))

@@ -54,15 +54,15 @@ def watchdog_thread(
     if seconds == 0:
         yield
         return
-    over = threading.Event()
+    stopped = threading.Event()
     thread = threading.Thread(
-        target=_watch, args=(monitor, seconds, process, compare, end, over), name="watchdog", daemon=True
+        target=_watch, args=(monitor, seconds, process, compare, end, stopped), name="watchdog", daemon=True
     )
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 
@@ -72,15 +72,15 @@ def _watch(
     process: str,
     compare: Callable[[str], str],
     end: Callable[[], None],
-    over: threading.Event,
+    stopped: threading.Event,
 ) -> None:
     period = 1.0 if seconds is None else min(1.0, seconds / 10)
-    unit, waited, looked = monitor.num_begun, 0.0, time.monotonic()
-    while not over.wait(period):
+    unit, waited, last_check = monitor.num_begun, 0.0, time.monotonic()
+    while not stopped.wait(period):
         now = time.monotonic()
         # Time during which the process itself was suspended, as by a debugger, does not count.
-        waited += min(now - looked, 2 * period)
-        looked = now
+        waited += min(now - last_check, 2 * period)
+        last_check = now
         if monitor.num_begun != unit:
             unit, waited = monitor.num_begun, 0.0
         elif waited > time_limit(monitor, seconds):

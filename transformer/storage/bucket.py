@@ -65,10 +65,10 @@ class BucketPath(gpath.PosixGPath):
             DirectoryLost: If another process may have taken the directory.
         """
         with contextlib.suppress(FileNotFoundError), translate_gcs_errors(self):
-            there = blob_at(self)
-            there.reload()
+            blob = blob_at(self)
+            blob.reload()
             check_lease_in_bucket(self)
-            there.delete()  # of this generation
+            blob.delete()  # of this generation
 
     def read_text(self, encoding: str | None = None) -> str:
         return self.read_bytes().decode(encoding or "utf-8")
@@ -86,7 +86,7 @@ class BucketStorage:
         def send(target: Any, **conditions: Any) -> None:
             target.upload_from_string(content, content_type="application/octet-stream", **conditions)
 
-        _write(path, send)
+        _write_object(path, send)
 
     def check(self, path: Path) -> None:
         check_lease(path)
@@ -103,9 +103,9 @@ class BucketStorage:
             blobs = list(bucket.list_blobs(prefix=f"{object_key(path)}/"))
             for blob in blobs:
                 if blob.name == object_key(path / COMMIT_MARKER):
-                    _delete(blob)
-            rest = [blob for blob in blobs if blob.name != object_key(path / COMMIT_MARKER)]
-            list(pool.map(_delete, rest))
+                    _delete_blob(blob)
+            other_blobs = [blob for blob in blobs if blob.name != object_key(path / COMMIT_MARKER)]
+            list(pool.map(_delete_blob, other_blobs))
 
     def move_tree(self, path: Path, to: Path) -> None:
         """Copy every object, then remove the old ones: a bucket knows no renaming."""
@@ -157,8 +157,8 @@ class BucketStorage:
         """The generation and the length of each object; of a folder that it exists."""
         versions: list[FileVersion] = []
         for pattern in patterns:
-            within, _, last = pattern.rpartition("/")
-            folder = f"{object_key(path)}/{within}/" if within else f"{object_key(path)}/"
+            subfolder, _, last = pattern.rpartition("/")
+            folder = f"{object_key(path)}/{subfolder}/" if subfolder else f"{object_key(path)}/"
             with translate_gcs_errors(path):
                 listed = bucket_of(path).list_blobs(prefix=folder, delimiter="/")
                 entries = [(blob.name, int(blob.generation), int(blob.size)) for blob in listed]
@@ -168,9 +168,9 @@ class BucketStorage:
 
     def size(self, path: Path) -> int:
         with translate_gcs_errors(path):
-            there = blob_at(path)
-            there.reload()
-            return int(there.size)
+            blob = blob_at(path)
+            blob.reload()
+            return int(blob.size)
 
     def read_range(self, path: Path, start: int, stop: int) -> bytes:
         if start >= stop:
@@ -182,7 +182,7 @@ class BucketStorage:
         return {"driver": "gcs", "bucket": bucket_name(path), "path": f"{object_key(path)}/"}
 
 
-def _write(path: Path, send: Callable[..., None]) -> None:
+def _write_object(path: Path, send: Callable[..., None]) -> None:
     """Let `send` write an object, in a directory that this process holds only while it holds it.
 
     The object must still be what it was before the lease was confirmed: a write that was held up since, by the network
@@ -200,7 +200,7 @@ def _write(path: Path, send: Callable[..., None]) -> None:
             send(blob_at(path))
         return
     for _ in range(_ATTEMPTS):
-        generation = _generation(path)
+        generation = _read_generation(path)
         check_lease_in_bucket(path)
         with contextlib.suppress(PreconditionFailed), translate_gcs_errors(path):
             send(blob_at(path), if_generation_match=generation)
@@ -212,17 +212,17 @@ def _send_file(file: Path, target: Any, **conditions: Any) -> None:
     target.upload_from_filename(os.fspath(file), **conditions)
 
 
-def _generation(path: Path) -> int:
+def _read_generation(path: Path) -> int:
     try:
         with translate_gcs_errors(path):
-            there = blob_at(path)
-            there.reload()
-            return int(there.generation)
+            blob = blob_at(path)
+            blob.reload()
+            return int(blob.generation)
     except FileNotFoundError:
         return ABSENT_GENERATION
 
 
-def _delete(blob: Any) -> None:
+def _delete_blob(blob: Any) -> None:
     """Delete an object of the generation that was listed; it is missing where an attempt's answer was lost."""
     from google.api_core.exceptions import NotFound
 
@@ -237,9 +237,9 @@ class BucketMirror:
         self.source = source
         self.sending = threading.Lock()
         self._target = target
-        self._sent = self._versions()
+        self._sent_versions = self._file_versions()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._send_on, name=f"mirror of {target.name}", daemon=True)
+        self._thread = threading.Thread(target=self._flush_until_closed, name=f"mirror of {target.name}", daemon=True)
         self._thread.start()
 
     def flush(self) -> None:
@@ -250,13 +250,13 @@ class BucketMirror:
             DirectoryLost: If another process may have taken the directory.
         """
         with self.sending:
-            for file, version in sorted(self._versions().items()):
-                if self._sent.get(file) != version:
+            for file, version in sorted(self._file_versions().items()):
+                if self._sent_versions.get(file) != version:
                     target = (
                         self._target / file.relative_to(self.source).as_posix() if file != self.source else self._target
                     )
-                    _write(target, functools.partial(_send_file, file))
-                    self._sent[file] = version
+                    _write_object(target, functools.partial(_send_file, file))
+                    self._sent_versions[file] = version
 
     def close(self) -> None:
         """Upload the files that have changed, and end the thread."""
@@ -264,18 +264,18 @@ class BucketMirror:
         self._thread.join()
         self.flush()
 
-    def _versions(self) -> dict[Path, tuple[int, int]]:
+    def _file_versions(self) -> dict[Path, tuple[int, int]]:
         files = [self.source] if self.source.is_file() else [file for file in self.source.rglob("*") if file.is_file()]
-        return {file: (about.st_size, about.st_mtime_ns) for file in files for about in (file.stat(),)}
+        return {file: (status.st_size, status.st_mtime_ns) for file in files for status in (file.stat(),)}
 
-    def _send_on(self) -> None:
+    def _flush_until_closed(self) -> None:
         pause = SYNC_SECONDS
         while not self._closed.wait(pause):
-            began = time.monotonic()
+            start = time.monotonic()
             # Sent again at the next turn; Lost is told by whoever else writes.
             with contextlib.suppress(OSError, DirectoryLost):
                 self.flush()
-            pause = max(SYNC_SECONDS, (time.monotonic() - began) / SYNC_TIME_FRACTION)
+            pause = max(SYNC_SECONDS, (time.monotonic() - start) / SYNC_TIME_FRACTION)
 
 
 class MirroredFile(AppendOnlyDiskFile):

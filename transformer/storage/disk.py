@@ -22,16 +22,16 @@ REMOVED_SUFFIX = ".removed"  # ends the name of a folder that is being removed
 _BUCKETS = ("/gs", "/s3", "/az", "/hf")
 
 # The lock files that this process holds, by their descriptors: a forked child must not keep them alive.
-_held: dict[int, Path] = {}
+_lock_files: dict[int, Path] = {}
 
 
-def _let_go_in_child() -> None:
-    for descriptor in _held:
+def _close_locks_in_child() -> None:
+    for descriptor in _lock_files:
         os.close(descriptor)
-    _held.clear()
+    _lock_files.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 class DiskStorage:
@@ -66,8 +66,8 @@ class DiskStorage:
     def check(self, path: Path) -> None:
         """The lock file must be the one that was locked: another process can hold what took the place of it."""
         real = Path(os.path.realpath(path))
-        for descriptor, lock in list(_held.items()):
-            if real.is_relative_to(lock.parent) and not _stands(descriptor, lock):
+        for descriptor, lock in list(_lock_files.items()):
+            if real.is_relative_to(lock.parent) and not _is_same_file(descriptor, lock):
                 raise DirectoryLost(
                     f"--workdir={lock.parent} is no longer held by this run: its lock file was removed, and another "
                     "process may have taken it; the run has stopped. Start it again to resume it, if no other process "
@@ -105,23 +105,23 @@ class DiskStorage:
         Raises:
             DirectoryInUse: If a live process holds the directory.
         """
-        made = not path.is_dir()
-        descriptor = _locked(path, name)
-        _held[descriptor] = Path(os.path.realpath(path)) / name
+        is_created = not path.is_dir()
+        descriptor = _lock_folder(path, name)
+        _lock_files[descriptor] = Path(os.path.realpath(path)) / name
         try:
             with add_filename(path / name):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
             yield
         finally:
-            if _stands(descriptor, path / name) and os.listdir(path) == [name]:
+            if _is_same_file(descriptor, path / name) and os.listdir(path) == [name]:
                 # Nothing was begun, and nothing stays of it.
                 (path / name).unlink()
-                if made:
+                if is_created:
                     # Whoever has waited may have begun in it already.
                     with contextlib.suppress(OSError):
                         path.rmdir()
-            _held.pop(descriptor, None)
+            _lock_files.pop(descriptor, None)
             os.close(descriptor)
 
     @contextlib.contextmanager
@@ -136,8 +136,8 @@ class DiskStorage:
         for file in (file for pattern in patterns for file in sorted(path.glob(pattern))):
             # One that is gone in the meantime was being replaced.
             with contextlib.suppress(FileNotFoundError):
-                about = file.stat()
-                versions.append((str(file), about.st_mtime_ns, about.st_size))
+                status = file.stat()
+                versions.append((str(file), status.st_mtime_ns, status.st_size))
         return tuple(versions)
 
     def size(self, path: Path) -> int:
@@ -200,11 +200,11 @@ class AppendOnlyDiskFile:
     def rewrite(self, keep: Callable[[bytes], bytes]) -> None:
         self._disk.check(self._path)
         content = self._path.read_bytes()
-        kept = keep(content)
-        if kept != content:
+        new_content = keep(content)
+        if new_content != content:
             self._file.close()
             try:
-                self._disk.replace(self._path, kept)
+                self._disk.replace(self._path, new_content)
             finally:
                 self._open()
 
@@ -235,17 +235,17 @@ def break_hard_links(path: Path) -> None:
 
 def _check_literal(path: Path) -> None:
     """Raise UserError for a path that orbax, etils or tensorstore would take for another, and what it is."""
-    whole = f"{os.path.realpath(path)}/"
+    real_path = f"{os.path.realpath(path)}/"
     reason = None
-    if not _is_unicode(whole):
+    if not _is_unicode(real_path):
         reason = "its name is not UTF-8"
-    elif "\\" in whole:
+    elif "\\" in real_path:
         reason = "tensorstore takes a \\ for a /"
-    elif ".__lock/" in whole:
+    elif ".__lock/" in real_path:
         reason = "tensorstore keeps names that end in .__lock for its locks"
-    elif "gs:/" in whole:
+    elif "gs:/" in real_path:
         reason = "orbax takes a name that ends in gs: for the beginning of a bucket's address"
-    elif whole.startswith(tuple(f"{bucket}/" for bucket in _BUCKETS)):
+    elif real_path.startswith(tuple(f"{bucket}/" for bucket in _BUCKETS)):
         reason = f"etils takes what lies under {', '.join(_BUCKETS)} for buckets"
     if reason is not None:
         raise UserError(f"{path} cannot hold a run: {reason}; name another directory")
@@ -261,9 +261,9 @@ def _is_unicode(text: str) -> bool:
 
 def _write_all(descriptor: int, content: bytes) -> None:
     """Write all of it: the system may write less than it is given, at a full disk or a signal."""
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def _sync_folder(folder: str | Path) -> None:
@@ -285,7 +285,7 @@ def _sync(path: str | Path) -> None:
         os.close(descriptor)
 
 
-def _locked(path: Path, name: str) -> int:
+def _lock_folder(path: Path, name: str) -> int:
     """An open descriptor of the lock file in a folder, which is made where it is absent, held by this process.
 
     Raises:
@@ -301,7 +301,7 @@ def _locked(path: Path, name: str) -> int:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _stands(descriptor, path / name):
+            if _is_same_file(descriptor, path / name):
                 if os.fstat(descriptor).st_nlink == 1:
                     return descriptor
                 (path / name).unlink()  # it is another directory's lock as well, by a hard link
@@ -312,7 +312,7 @@ def _locked(path: Path, name: str) -> int:
         os.close(descriptor)
 
 
-def _stands(descriptor: int, file: Path) -> bool:
+def _is_same_file(descriptor: int, file: Path) -> bool:
     """Whether the opened file is still the one of that name: one that was removed locks nothing any more."""
     try:
         return os.path.samestat(os.fstat(descriptor), file.stat())

@@ -31,8 +31,8 @@ def find_disk_error(error: BaseException) -> OSError | None:
 
     If there are several, the one that names a file.
     """
-    failures = [failure for each in error_chain(error) if (failure := _failure(each)) is not None]
-    return next((each for each in failures if each.filename is not None), failures[0] if failures else None)
+    failures = [failure for cause in error_chain(error) if (failure := _to_disk_error(cause)) is not None]
+    return next((failure for failure in failures if failure.filename is not None), failures[0] if failures else None)
 
 
 @contextlib.contextmanager
@@ -62,22 +62,22 @@ def explain_disk_error(failure: OSError, what_for: str = "") -> str:
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception, its causes and contexts, and the members of exception groups."""
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     waiting = [error]
     while waiting:
-        each = waiting.pop(0)
-        if id(each) in seen:
+        current = waiting.pop(0)
+        if id(current) in seen_ids:
             continue
-        seen.add(id(each))
-        yield each
-        waiting += [*getattr(each, "exceptions", ()), *filter(None, (each.__cause__, each.__context__))]
+        seen_ids.add(id(current))
+        yield current
+        waiting += [*getattr(current, "exceptions", ()), *filter(None, (current.__cause__, current.__context__))]
 
 
-def _failure(error: BaseException) -> OSError | None:
+def _to_disk_error(error: BaseException) -> OSError | None:
     if isinstance(error, OSError):
         return error if error.errno in (*_FULL, *_FAILING) else None
-    found = _CODE.search(str(error))
-    code = int(next(filter(None, found.groups()))) if found else 0
+    match = _CODE.search(str(error))
+    code = int(next(filter(None, match.groups()))) if match else 0
     if code not in (*_FULL, *_FAILING):
         return None
     file = _FILE.search(str(error))

@@ -16,7 +16,7 @@ ABSENT_GENERATION = 0  # the generation of an object that does not exist
 
 def bucket_of(path: Path) -> Any:
     """Return the bucket of a path, without a network request."""
-    return _client(os.environ.get("STORAGE_EMULATOR_HOST", "")).bucket(bucket_name(path))
+    return _get_client(os.environ.get("STORAGE_EMULATOR_HOST", "")).bucket(bucket_name(path))
 
 
 def bucket_name(path: Path) -> str:
@@ -65,13 +65,13 @@ def translate_gcs_errors(path: Path) -> Iterator[None]:
     except PreconditionFailed:
         raise  # no fault, but an answer to whoever stated the condition
     except NotFound as error:
-        raise FileNotFoundError(f"{path} is missing ({_line(error)})") from error
+        raise FileNotFoundError(f"{path} is missing ({_format_error(error)})") from error
     except (GoogleAPIError, GoogleAuthError, requests.RequestException) as error:
-        raise OSError(f"{path} cannot be reached: {_line(error)}") from error
+        raise OSError(f"{path} cannot be reached: {_format_error(error)}") from error
 
 
 @functools.cache
-def _client(emulator: str) -> Any:
+def _get_client(emulator: str) -> Any:
     """The client, one for each server: `emulator` is what it reads from the environment itself."""
     from google.cloud import storage
 
@@ -79,5 +79,5 @@ def _client(emulator: str) -> Any:
     return storage.Client(project=None)
 
 
-def _line(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return " ".join(str(error).split())[:300]

@@ -148,13 +148,17 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
         raise UserError(f"{what} is not usable: it has the key {str(error)[:_SHOWN]} twice in one object") from None
     except ValueError as error:
         raise UserError(f"{what} is not JSON: {str(error)[:_SHOWN]}") from error
-    level, held = 0, [value]
-    while held:
+    level, values = 0, [value]
+    while values:
         if level > MAX_NESTING:
             raise UserError(f"{what} is not usable: its lists and objects stand more than {MAX_NESTING} deep")
-        _check_integers(held, what)
-        inner = [each.values() if isinstance(each, dict) else each for each in held if isinstance(each, dict | list)]
-        level, held = level + 1, [item for items in inner for item in items]
+        _check_integers(values, what)
+        inner = [
+            container.values() if isinstance(container, dict) else container
+            for container in values
+            if isinstance(container, dict | list)
+        ]
+        level, values = level + 1, [item for items in inner for item in items]
     # A surrogate can only be written as an escape.
     if not surrogates and ("\\ud" in text or "\\uD" in text):
         _check_text(value, what)

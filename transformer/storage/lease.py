@@ -36,7 +36,7 @@ _LONGEST = 3600.0  # seconds of a lease that a process of ours may have written
 # A clock that goes on while the machine sleeps, on systems that have one.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # The leases of this process by their directory.
-_held: dict[str, "Lease"] = {}
+_leases: dict[str, "Lease"] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LeaseFile:
     seconds: Annotated[float, Range(0, _LONGEST)]
 
 
-class _Stored(NamedTuple):
+class _StoredLease(NamedTuple):
     """The lease that the bucket holds."""
 
     generation: int
@@ -70,7 +70,7 @@ class Lease:
         self._lost: str | None = None
         self._released = threading.Event()
         self._claimant = threading.current_thread()
-        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew_until_released, name="lease", daemon=True)
 
     def acquire(self) -> None:
         """Acquire the lease; wait only until it is known whether its holder is alive.
@@ -79,21 +79,21 @@ class Lease:
             DirectoryInUse: If a live process holds the directory.
             OSError: If the bucket cannot be reached.
         """
-        seen: _Stored | None = None
+        first_stored: _StoredLease | None = None
         since = monotonic_seconds()
         while True:
-            stored = self._read()
+            stored = self._read_lease()
             if stored is not None:
-                if seen is not None and seen.generation != stored.generation:
+                if first_stored is not None and first_stored.generation != stored.generation:
                     raise DirectoryInUse(self._path, stored.holder)
-                if seen is None:
-                    seen, since = stored, monotonic_seconds()
-                    about = f"{self._path} is held by {stored.holder}; for up to {stored.seconds:.0f} seconds"
-                    print(f"{about} it is watched whether that process is alive", file=sys.stderr, flush=True)
+                if first_stored is None:
+                    first_stored, since = stored, monotonic_seconds()
+                    notice = f"{self._path} is held by {stored.holder}; for up to {stored.seconds:.0f} seconds"
+                    print(f"{notice} it is watched whether that process is alive", file=sys.stderr, flush=True)
                 if monotonic_seconds() - since < stored.seconds:
                     time.sleep(stored.seconds / (4 * _RENEWALS))
                     continue
-            if self._write(ABSENT_GENERATION if stored is None else stored.generation, patient=True):
+            if self._write_lease(ABSENT_GENERATION if stored is None else stored.generation, patient=True):
                 self._thread.start()
                 return
 
@@ -103,8 +103,8 @@ class Lease:
         self._thread.join()
         if not self.is_lost:
             # A lease that stays ends by itself.
-            with contextlib.suppress(OSError, _refused()), translate_gcs_errors(self._file):
-                blob_at(self._file).delete(if_generation_match=self._generation, timeout=self._patience)
+            with contextlib.suppress(OSError, _precondition_error()), translate_gcs_errors(self._file):
+                blob_at(self._file).delete(if_generation_match=self._generation, timeout=self._request_seconds)
 
     def check(self) -> None:
         """Check that no other process can hold the directory.
@@ -129,7 +129,7 @@ class Lease:
             OSError: If the bucket cannot be reached.
         """
         self.check()
-        self._see(self._read())
+        self._mark_lost_if_replaced(self._read_lease())
         self.check()
 
     @property
@@ -138,21 +138,21 @@ class Lease:
         return self._lost is not None
 
     @property
-    def _patience(self) -> float:
+    def _request_seconds(self) -> float:
         return self._seconds / _RENEWALS
 
-    def _see(self, stored: _Stored | None) -> None:
+    def _mark_lost_if_replaced(self, stored: _StoredLease | None) -> None:
         """Know that the lease is lost, if what the bucket holds is not this one."""
         if stored is None or stored.token != self._token:
             self._lost = f"was taken over by {stored.holder}" if stored else "was removed from the bucket"
 
-    def _renew(self) -> None:
+    def _renew_until_released(self) -> None:
         """The thread: renew, and once that is too late interrupt the main thread if that is the claimant."""
-        while not self._released.wait(self._patience):
+        while not self._released.wait(self._request_seconds):
             # Where the bucket cannot be reached for a while, the next attempt may still be in time.
             with contextlib.suppress(OSError):
-                if not self._write(self._generation):
-                    self._see(self._read())
+                if not self._write_lease(self._generation):
+                    self._mark_lost_if_replaced(self._read_lease())
             try:
                 self.check()
             except DirectoryLost:
@@ -161,7 +161,7 @@ class Lease:
                     signal.pthread_kill(self._claimant.ident, signal.SIGINT)
                 return
 
-    def _write(self, generation: int, patient: bool = False) -> bool:
+    def _write_lease(self, generation: int, patient: bool = False) -> bool:
         """Replace the lease of a known generation; False where the object has another generation by now.
 
         `patient`: try again for a while where the bucket fails, as the thread does by itself.
@@ -169,48 +169,48 @@ class Lease:
         Raises:
             OSError: If the bucket cannot be reached.
         """
-        began = monotonic_seconds()
-        about = dataclasses.asdict(LeaseFile(self._holder, self._token, self._seconds))
+        start = monotonic_seconds()
+        content = dataclasses.asdict(LeaseFile(self._holder, self._token, self._seconds))
         lease = blob_at(self._file)
         try:
             with translate_gcs_errors(self._file):
                 lease.upload_from_string(
-                    json.dumps(about, indent=1) + "\n",
+                    json.dumps(content, indent=1) + "\n",
                     content_type="application/json",
                     if_generation_match=generation,
-                    timeout=self._patience,
-                    retry=_retry().with_timeout(self._patience) if patient else None,
+                    timeout=self._request_seconds,
+                    retry=_default_retry().with_timeout(self._request_seconds) if patient else None,
                 )
-            written = int(lease.generation)
-        except _refused():
+            new_generation = int(lease.generation)
+        except _precondition_error():
             # A write whose answer was lost has succeeded nevertheless; but that was earlier, so it is made again.
-            stored = self._read()
-            return stored is not None and stored.token == self._token and self._write(stored.generation)
-        self._generation, self._renewed = written, began
+            stored = self._read_lease()
+            return stored is not None and stored.token == self._token and self._write_lease(stored.generation)
+        self._generation, self._renewed = new_generation, start
         return True
 
-    def _read(self) -> _Stored | None:
+    def _read_lease(self) -> _StoredLease | None:
         while True:
             lease = blob_at(self._file)
             # Replaced or removed between the two requests: asked again.
-            with contextlib.suppress(_refused()):
+            with contextlib.suppress(_precondition_error()):
                 try:
                     with translate_gcs_errors(self._file):
-                        lease.reload(timeout=self._patience)
+                        lease.reload(timeout=self._request_seconds)
                         generation = int(lease.generation)
-                        content = lease.download_as_bytes(if_generation_match=generation, timeout=self._patience)
+                        content = lease.download_as_bytes(if_generation_match=generation, timeout=self._request_seconds)
                 except FileNotFoundError:
                     return None
-                return _parsed(generation, content, self._seconds)
+                return _parse_lease(generation, content, self._seconds)
 
 
-def _parsed(generation: int, content: bytes, seconds: float) -> _Stored:
+def _parse_lease(generation: int, content: bytes, seconds: float) -> _StoredLease:
     """A lease as it was written; anything else, such as the lock file of a disk, as one of so many seconds."""
     with contextlib.suppress(UserError):
-        about = parse_dataclass(LeaseFile, parse_json(content, "it"), "it")
-        if about.seconds:
-            return _Stored(generation, about.holder, about.token, about.seconds)
-    return _Stored(generation, content.decode(errors="replace").strip(), "", seconds)
+        lease_file = parse_dataclass(LeaseFile, parse_json(content, "it"), "it")
+        if lease_file.seconds:
+            return _StoredLease(generation, lease_file.holder, lease_file.token, lease_file.seconds)
+    return _StoredLease(generation, content.decode(errors="replace").strip(), "", seconds)
 
 
 @contextlib.contextmanager
@@ -223,7 +223,7 @@ def hold_lease(path: Path, name: str) -> Iterator[None]:
     """
     lease = Lease(path, name, LEASE_SECONDS)
     lease.acquire()
-    _held[object_key(path)] = lease
+    _leases[object_key(path)] = lease
     try:
         yield
         lease.check()
@@ -234,7 +234,7 @@ def hold_lease(path: Path, name: str) -> Iterator[None]:
         lease.release()
         # A lost one stays: what this run still holds back, in some thread, is not to be written.
         if not lease.is_lost:
-            del _held[object_key(path)]
+            del _leases[object_key(path)]
 
 
 def monotonic_seconds() -> float:
@@ -245,7 +245,7 @@ def monotonic_seconds() -> float:
 def find_lease(path: Path) -> Lease | None:
     """Return the lease, held or lost, of this process on the directory of `path`, or None."""
     key = object_key(path)
-    return next((lease for directory, lease in list(_held.items()) if key.startswith(f"{directory}/")), None)
+    return next((lease for directory, lease in list(_leases.items()) if key.startswith(f"{directory}/")), None)
 
 
 def check_lease(path: Path) -> None:
@@ -271,13 +271,13 @@ def check_lease_in_bucket(path: Path) -> None:
         lease.confirm()
 
 
-def _retry() -> Any:
+def _default_retry() -> Any:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     return DEFAULT_RETRY
 
 
-def _refused() -> type[Exception]:
+def _precondition_error() -> type[Exception]:
     from google.api_core.exceptions import PreconditionFailed
 
     return PreconditionFailed

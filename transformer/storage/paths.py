@@ -45,24 +45,26 @@ def parse_path(name: str | PathLike[str]) -> Path:
             return path.expanduser()  # a shell leaves the ~ of --workdir=~/runs as it is
         except RuntimeError as error:
             raise UserError(f"{text} cannot be used: {error}") from error
-    scheme, rest = url.groups()
+    scheme, location = url.groups()
     if scheme != "gs":
-        raise UserError(f"{scheme}://{rest} cannot be used: name a directory of a disk, or gs://BUCKET/FOLDER")
-    unusable = _UNUSABLE.search(rest)
+        raise UserError(f"{scheme}://{location} cannot be used: name a directory of a disk, or gs://BUCKET/FOLDER")
+    unusable = _UNUSABLE.search(location)
     if unusable is not None:
         raise UserError(
-            f"gs://{rest} cannot be used: no path in a bucket may hold {unusable[0]!r}; name another folder"
+            f"gs://{location} cannot be used: no path in a bucket may hold {unusable[0]!r}; name another folder"
         )
-    if "/" not in rest.strip("/"):
-        raise UserError(f"gs://{rest} is a whole bucket: name a folder in it, as gs://{rest.strip('/')}/runs/one")
+    if "/" not in location.strip("/"):
+        raise UserError(
+            f"gs://{location} is a whole bucket: name a folder in it, as gs://{location.strip('/')}/runs/one"
+        )
     if find_spec("gcsfs") is None:
         raise UserError(
-            f"gs://{rest} lies in a bucket, for which an extra is missing: pip install gcsfs google-cloud-storage"
+            f"gs://{location} lies in a bucket, for which an extra is missing: pip install gcsfs google-cloud-storage"
         )
     from transformer.storage.bucket import BucketPath
 
     # No pathlib.Path by class, but with every method of it that this library calls.
-    return cast(Path, BucketPath(f"gs://{rest}"))
+    return cast(Path, BucketPath(f"gs://{location}"))
 
 
 def check_data_dir(data_dir: str) -> None:

@@ -37,9 +37,9 @@ def register_console_script(script: str) -> None:
         script: The path of the script. If the shell does not find it by name, messages use its path.
     """
     name = os.path.basename(script)
-    found = shutil.which(name)
-    same = found is not None and os.path.exists(script) and os.path.samefile(found, script)
-    os.environ[_STARTED_AS] = name if same else os.path.abspath(script)
+    installed = shutil.which(name)
+    is_installed = installed is not None and os.path.exists(script) and os.path.samefile(installed, script)
+    os.environ[_STARTED_AS] = name if is_installed else os.path.abspath(script)
 
 
 def shell_command(name: str) -> list[str]:

@@ -21,11 +21,11 @@ def is_project_module(name: str) -> bool:
     return name.startswith("experiments.")
 
 
-def import_experiments_package(named: str) -> None:
+def import_experiments_package(reference: str) -> None:
     """Import the package `experiments` from the checkout, whatever is in the working directory or on Python's path.
 
     Args:
-        named: What asks for a project, such as a key with its value, for the message.
+        reference: What asks for a project, such as a key with its value, for the message.
 
     Raises:
         UserError: If the library is installed, without projects, or another `experiments` is imported already.
@@ -33,9 +33,9 @@ def import_experiments_package(named: str) -> None:
     root = find_checkout()
     if root is None:
         raise UserError(
-            f"{named} is of a project of Headwise's repository, which an installed library does not hold: clone the "
-            "repository and start python -m launch.COMMAND there, or install it there by pip install -e . (a package "
-            "of your own needs another name than 'experiments')"
+            f"{reference} is of a project of Headwise's repository, which an installed library does not hold: clone "
+            "the repository and start python -m launch.COMMAND there, or install it there by pip install -e . (a "
+            "package of your own needs another name than 'experiments')"
         )
     folder = root / "experiments"
     imported = sys.modules.get("experiments")
@@ -48,12 +48,12 @@ def import_experiments_package(named: str) -> None:
         assert specification.loader is not None
         specification.loader.exec_module(imported)
     # A module that is a file, or was created by a program, has no folders.
-    folders = [Path(each).resolve() for each in getattr(imported, "__path__", ())]
+    folders = [Path(entry).resolve() for entry in getattr(imported, "__path__", ())]
     if folders != [folder]:
-        found = folders[0] if folders else getattr(imported, "__file__", None)
+        origin = folders[0] if folders else getattr(imported, "__file__", None)
         raise UserError(
-            f"{named} is of a project of Headwise's repository, but another 'experiments' was imported"
-            f"{'' if found is None else f' from {found}'}: give yours another name"
+            f"{reference} is of a project of Headwise's repository, but another 'experiments' was imported"
+            f"{'' if origin is None else f' from {origin}'}: give yours another name"
         )
 
 
@@ -82,30 +82,30 @@ class ModuleRegistry[T]:
                 project and there is no checkout.
         """
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
-            raise UserError(f"{self._key}={name!r} names no module: {self._advice(name)}")
+            raise UserError(f"{self._key}={name!r} names no module: {self._suggest_names(name)}")
         module = name if "." in name else f"{self._package}.{name}"
         if is_project_module(name):
             import_experiments_package(f"{self._key}={name!r}")
         try:
             # From the checkout, only modules that define the attribute are imported.
-            found = not is_project_module(name) or self._is_defined_in(_file_of(name))
-            exported = getattr(importlib.import_module(module), self._attribute, None) if found else None
+            is_defined = not is_project_module(name) or self._is_defined_in(_find_project_file(name))
+            exported = getattr(importlib.import_module(module), self._attribute, None) if is_defined else None
         except ModuleNotFoundError as error:
             if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
                 raise UserError(f"{self._key}={name!r}: importing {module} fails: {error}") from error
-            raise UserError(f"{self._key}={name!r} is unknown: {self._advice(name)}") from None
+            raise UserError(f"{self._key}={name!r} is unknown: {self._suggest_names(name)}") from None
         if not isinstance(exported, self._kind):
             if "." not in name:
-                raise UserError(f"{self._key}={name!r} is unknown: {self._advice(name)}")
+                raise UserError(f"{self._key}={name!r} is unknown: {self._suggest_names(name)}")
             raise UserError(
                 f"{self._key}={name!r}: the module exports no {self._attribute}; define {self._attribute} = "
                 f"{self._kind.__name__}(...) in it"
             )
-        known = self._names.setdefault(exported.config_class, name)  # type: ignore[attr-defined]
-        if known != name:
+        first_name = self._names.setdefault(exported.config_class, name)  # type: ignore[attr-defined]
+        if first_name != name:
             raise UserError(
-                f"{self._key}={name!r}: its {self._attribute} has the config class of {known!r}; a config is known by "
-                "its class, so give each a dataclass of its own"
+                f"{self._key}={name!r}: its {self._attribute} has the config class of {first_name!r}; a config is "
+                "known by its class, so give each a dataclass of its own"
             )
         return exported
 
@@ -116,7 +116,7 @@ class ModuleRegistry[T]:
     def names(self) -> list[str]:
         """Return the names of all that the package exports."""
         path = importlib.import_module(self._package).__path__
-        return [module.name for module in pkgutil.iter_modules(path) if self._exports(module.name)]
+        return [module.name for module in pkgutil.iter_modules(path) if self._has_export(module.name)]
 
     def project_names(self) -> list[str]:
         """Return the dotted paths of all that the projects of this checkout export; [] in an installed library."""
@@ -147,21 +147,22 @@ class ModuleRegistry[T]:
         pattern = rf"^{self._attribute} = {self._kind.__name__}\b"
         return re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
-    def _exports(self, name: str) -> bool:
+    def _has_export(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")
         return isinstance(getattr(module, self._attribute, None), self._kind)
 
-    def _advice(self, name: str) -> str:
+    def _suggest_names(self, name: str) -> str:
         names = self.all_names()
         close = close_matches(str(name), names)
-        known = ", ".join((*close, *sorted(set(names) - set(close))))
-        meant = f"did you mean {close[0]!r}? " if close else ""
+        known_names = ", ".join((*close, *sorted(set(names) - set(close))))
+        suggestion = f"did you mean {close[0]!r}? " if close else ""
         return (
-            f"{meant}known: {known}; or a dotted path such as lab.mine: a module of your own with a {self._attribute}"
+            f"{suggestion}known: {known_names}; or a dotted path such as lab.mine: a module of your own with a "
+            f"{self._attribute}"
         )
 
 
-def _file_of(project: str) -> Path:
+def _find_project_file(project: str) -> Path:
     """Return the file of a project's module.
 
     Raises:

@@ -35,11 +35,13 @@ def private_folder(base: Path, *names: str, create: bool = True) -> Path:
     if create:
         for missing in [folder for folder in (base, *base.parents) if not folder.exists()][::-1]:
             missing.mkdir(mode=0o700, exist_ok=True)  # pathlib would leave parents open
-    for path, facts in _leading_to(base):
+    for path, facts in _walk_to(base):
         _require_owner(path, facts, 0, os.getuid())
         # In a folder with the sticky bit, such as /tmp, only owners can rename or remove their files.
         if stat.S_ISDIR(facts.st_mode) and facts.st_mode & 0o022 and not facts.st_mode & stat.S_ISVTX:
-            raise NotPrivateError(f"others may write to {path} ({_mode(facts)}): close it with chmod go-w {path}")
+            raise NotPrivateError(
+                f"others may write to {path} ({_format_mode(facts)}): close it with chmod go-w {path}"
+            )
     folder = base
     for name in names:
         folder = folder / name
@@ -51,34 +53,34 @@ def private_folder(base: Path, *names: str, create: bool = True) -> Path:
         _require_owner(folder, facts, os.getuid())
         if facts.st_mode & 0o022:
             raise NotPrivateError(
-                f"others may write to {folder} ({_mode(facts)}), and may have: remove it with all in it"
+                f"others may write to {folder} ({_format_mode(facts)}), and may have: remove it with all in it"
             )
     if folder.lstat().st_mode & 0o077:
         folder.chmod(0o700)
     return folder
 
 
-def _leading_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _walk_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield every folder and link on the way from the root to the target of an absolute path."""
-    at, ahead, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
-    yield at, at.lstat()
-    while ahead:
-        name = ahead.pop()
+    folder, pending_names, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
+    yield folder, folder.lstat()
+    while pending_names:
+        name = pending_names.pop()
         if name == "..":
-            at = at.parent
+            folder = folder.parent
             continue
-        here = at / name
-        facts = here.lstat()
-        yield here, facts
+        entry = folder / name
+        facts = entry.lstat()
+        yield entry, facts
         if not stat.S_ISLNK(facts.st_mode):
-            at = here
+            folder = entry
             continue
         links += 1
         if links > _LINKS:
             raise NotPrivateError(f"{path} leads over more than {_LINKS} links")
-        target = Path(os.readlink(here))
-        ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-        at = Path(target.anchor) if target.is_absolute() else at
+        target = Path(os.readlink(entry))
+        pending_names += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        folder = Path(target.anchor) if target.is_absolute() else folder
 
 
 def _require_owner(path: Path, facts: os.stat_result, *owners: int) -> None:
@@ -86,5 +88,5 @@ def _require_owner(path: Path, facts: os.stat_result, *owners: int) -> None:
         raise NotPrivateError(f"{path} belongs to another user (number {facts.st_uid}), who decides what is in it")
 
 
-def _mode(facts: os.stat_result) -> str:
+def _format_mode(facts: os.stat_result) -> str:
     return f"mode {stat.S_IMODE(facts.st_mode):04o}"

@@ -9,14 +9,16 @@ from typing import Any, TextIO
 _LAYOUT = "\n\t"
 
 
-def escape_control_characters(text: str, kept: str = "") -> str:
+def escape_control_characters(text: str, keep: str = "") -> str:
     r"""Escape all characters that control a terminal, as \x1b.
 
     Args:
         text: The text.
-        kept: Characters that are not escaped.
+        keep: Characters that are not escaped.
     """
-    return "".join(each if each.isprintable() or each in kept else ascii(each)[1:-1] for each in text)
+    return "".join(
+        character if character.isprintable() or character in keep else ascii(character)[1:-1] for character in text
+    )
 
 
 class EscapingStream:

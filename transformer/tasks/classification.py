@@ -189,7 +189,7 @@ def encode_texts(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | N
     """
     frame = SpecialTokenFrame(tokenizer.bos_id, tokenizer.eos_id)
     room = None if longest is None else longest - frame.num_tokens
-    return [frame.put_around(np.array(row[:room])).tolist() for row in tokenizer.encode(list(texts))]
+    return [frame.wrap(np.array(row[:room])).tolist() for row in tokenizer.encode(list(texts))]
 
 
 def confusion_matrix(

@@ -208,7 +208,7 @@ def _frequencies(name: str, questions: Sequence[ClozeQuestion], lexicon: WordFre
     """Compute how often the answer is the most frequent candidate before the gap, or in the training text."""
     return {
         f"{name}_{which}": float(
-            np.mean([each.most_frequent_candidate(lexicon, here=here) == each.answer for each in questions])
+            np.mean([each.most_frequent_candidate(lexicon, in_context=here) == each.answer for each in questions])
         )
         for which, here in (("frequency_here", True), ("frequency_in_training", False))
     }

@@ -40,7 +40,9 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
         Raises:
             UserError: If the tokenizer lacks one.
         """
-        return DelimiterTokens.of_format(self.sequence_format, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id)
+        return DelimiterTokens.from_format(
+            self.sequence_format, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id
+        )
 
     def token_types(self, tokenizer: AnyTokenizer) -> TokenTypeRule | None:
         """Return the rule of the token types; None if the model reads none."""

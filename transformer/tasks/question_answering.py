@@ -88,7 +88,7 @@ class QuestionAnsweringConfig(EncoderFineTuningConfig):
                 f"{self.max_text_length} tokens, the greatest of config.task.bucket_lengths, to contexts: at most half"
             )
         # Every format has as many special tokens, whatever their numbers.
-        special = DelimiterTokens.of_format(self.sequence_format, 0, 0, 0).num_special_tokens(2)
+        special = DelimiterTokens.from_format(self.sequence_format, 0, 0, 0).num_special_tokens(2)
         room = self.max_text_length - self.max_question_length - special
         if self.window_stride >= room:
             raise UserError(

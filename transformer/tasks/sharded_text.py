@@ -209,7 +209,7 @@ def load_sharded_text(
         return corpora[name]
 
     held: dict[str, Documents] = {}
-    for split, named in config.held_out.named.items():
+    for split, named in config.held_out.by_split.items():
         if split in config.eval_splits:
             shards = opened(_find_source(named, config.data_dir), "train")
             held[split] = TokenRange(shards, 0, len(shards)).documents(MAX_HELD_OUT_TOKENS)
@@ -231,7 +231,11 @@ def load_sharded_text(
     shares = [weight / sum(weights) for weight in weights] or [len(each) / sum(map(len, sets)) for each in sets]
     note = join_notes(
         [
-            *(f"{split} from {named}" for split, named in config.held_out.named.items() if split in config.eval_splits),
+            *(
+                f"{split} from {named}"
+                for split, named in config.held_out.by_split.items()
+                if split in config.eval_splits
+            ),
             f"{', '.join(cut)} from the ends of the files or from files of their names" if cut else "",
             f"at most {MAX_HELD_OUT_TOKENS:,} tokens of each",
             f"weights {', '.join(f'{share:.4g}' for share in shares)}" if len(shares) > 1 else "",

@@ -525,7 +525,7 @@ def add_sequence_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.T
     types = 2
     if model_type in _SEQUENCE_FORMATS and begin is not None and end is not None:
         sequence_format = SequenceFormat(model_type)
-        delimiters = DelimiterTokens.of_format(sequence_format, tokenizer.vocab_size, begin, end)
+        delimiters = DelimiterTokens.from_format(sequence_format, tokenizer.vocab_size, begin, end)
         types = sequence_format.num_token_types if sequence_format.has_token_types(2) else 1
     elif model_type in _SEQUENCE_FORMATS:
         delimiters = DelimiterTokens(*(() if number is None else (number,) for number in (begin, None, end)))

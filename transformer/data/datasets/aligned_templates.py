@@ -46,7 +46,7 @@ class AlignedPair(NamedTuple):
 
 
 @functools.cache
-def _items(template: str) -> tuple[tuple[str, str | None, bool], ...]:
+def _parse_template(template: str) -> tuple[tuple[str, str | None, bool], ...]:
     items: list[tuple[str, str | None, bool]] = []
     for item in template.split():
         if item.startswith("{"):
@@ -68,7 +68,7 @@ def fill_template(template: str, fields: Mapping[str, Sequence[Span]]) -> list[S
         KeyError: If the template names a field that `fields` lacks.
     """
     spans: list[Span] = []
-    for word, slot, is_field in _items(template):
+    for word, slot, is_field in _parse_template(template):
         if is_field:
             spans.extend(fields[word])
         else:
@@ -81,7 +81,7 @@ def merge_spans(spans: Sequence[Span], slot: str) -> list[Span]:
     return [(text, slot) for text, _ in spans]
 
 
-def _words(spans: Sequence[Span]) -> tuple[list[str], dict[str, list[int]]]:
+def _split_into_words(spans: Sequence[Span]) -> tuple[list[str], dict[str, list[int]]]:
     words: list[str] = []
     places: dict[str, list[int]] = {}
     for text, slot in spans:
@@ -102,8 +102,8 @@ def align_spans(source: Sequence[Span], target: Sequence[Span]) -> AlignedPair:
         source: The spans of the source.
         target: The spans of the target.
     """
-    source_words, source_places = _words(source)
-    target_words, target_places = _words(target)
+    source_words, source_places = _split_into_words(source)
+    target_words, target_places = _split_into_words(target)
     sure, possible = [], []
     for slot, source_indices in source_places.items():
         target_indices = target_places.get(slot, ())

@@ -20,7 +20,7 @@ def hash_bucket(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % NUM_BUCKETS
 
 
-def split_of(text: str) -> str:
+def hash_split(text: str) -> str:
     """Return the split of a text: one in ten is for test, one in twenty for validation, the others for training."""
     bucket = hash_bucket(text)
     return "test" if bucket < 2 else "validation" if bucket < 3 else "train"

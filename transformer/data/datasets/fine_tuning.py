@@ -95,25 +95,31 @@ def example_shape(
         UserError: If the name is unknown, `classes` or `problem` are given for a data set that has its own, or files
             have no classes.
     """
-    kind, _, rest = name.partition("/")
-    own = is_tsv_or_jsonl(name)
-    if problem is not FineTuningProblem.CLASSIFICATION and not own:
+    kind, _, problem_spec = name.partition("/")
+    is_own_file = is_tsv_or_jsonl(name)
+    if problem is not FineTuningProblem.CLASSIFICATION and not is_own_file:
         raise UserError(f"config.task.problem={problem.value} goes with files of your own alone, not with {name!r}")
-    sets_of_glue = tuple(f"glue/{each}" for each in GLUE_DATASETS)
-    if own and problem is not FineTuningProblem.CLASSIFICATION:
-        return _own_shape(name, classes, problem)
-    if own or kind == "word_order" or name in sets_of_glue:
+    glue_names = tuple(f"glue/{glue_name}" for glue_name in GLUE_DATASETS)
+    if is_own_file and problem is not FineTuningProblem.CLASSIFICATION:
+        return _file_example_shape(name, classes, problem)
+    if is_own_file or kind == "word_order" or name in glue_names:
         return ExampleShape(SequenceLayout.SINGLE, 1, class_names(name, classes))
     if kind != "grammar":
-        known = *(f"grammar/{each}" for each in PROBLEMS), *sets_of_glue, "word_order", "FILE.tsv", "FILE.jsonl"
-        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")
-    found = find_problem(rest)
+        known_names = (
+            *(f"grammar/{grammar_name}" for grammar_name in PROBLEMS),
+            *glue_names,
+            "word_order",
+            "FILE.tsv",
+            "FILE.jsonl",
+        )
+        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known_names)}")
+    grammar_problem = find_problem(problem_spec)
     if classes:
         raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
-    return ExampleShape(found.layout, found.num_texts, found.classes)
+    return ExampleShape(grammar_problem.layout, grammar_problem.num_texts, grammar_problem.classes)
 
 
-def _own_shape(name: str, classes: tuple[str, ...], problem: FineTuningProblem) -> ExampleShape:
+def _file_example_shape(name: str, classes: tuple[str, ...], problem: FineTuningProblem) -> ExampleShape:
     """Return the shape of examples in files, other than texts of one class each."""
     if problem is FineTuningProblem.REGRESSION:
         if classes:
@@ -158,38 +164,40 @@ def open_examples(
     Raises:
         UserError: If the name is unknown, or files are missing or malformed.
     """
-    kind, _, rest = name.partition("/")
+    kind, _, problem_spec = name.partition("/")
     if problem is FineTuningProblem.CLASSIFICATION and is_tsv_or_jsonl(name):
         # Without `classes`, the error lists those of the files.
-        return _of_one_text(open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
+        return _wrap_single_texts(
+            open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits
+        )
     shape = example_shape(name, classes, problem)
     if is_tsv_or_jsonl(name):
         columns = (*_COLUMNS[problem], *(classes if shape.layout is SequenceLayout.CHOICE else ()), "label")
         read = {}
-        for split, file in {"train": name, **held_out.named}.items():
+        for split, file in {"train": name, **held_out.by_split}.items():
             path = locate_file(file, data_dir)
             read[split] = [
-                LabeledExample(tuple(map(str.strip, texts)), _label(label.strip(), classes, str(path)))
+                LabeledExample(tuple(map(str.strip, texts)), _convert_label(label.strip(), classes, str(path)))
                 for *texts, label in read_fields(path, columns)
             ]
         # A pair in no order belongs where its swapped pair does: by the text that comes first in the alphabet.
         return divide_into_splits(
             name,
             read.pop("train"),
-            lambda each: shape.layout.canonical_texts(list(map(normalize_text, each.texts)))[0],
+            lambda example: shape.layout.canonical_texts(list(map(normalize_text, example.texts)))[0],
             read,
         )
     if kind == "grammar":
         held_out.refuse(name)
-        return generate_grammar_examples(rest)
-    return _of_one_text(open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
+        return generate_grammar_examples(problem_spec)
+    return _wrap_single_texts(open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits)
 
 
-def _of_one_text(splits: Mapping[str, Sequence[LabeledText]]) -> dict[str, list[LabeledExample]]:
+def _wrap_single_texts(splits: Mapping[str, Sequence[LabeledText]]) -> dict[str, list[LabeledExample]]:
     return {split: [LabeledExample((text,), label) for text, label in examples] for split, examples in splits.items()}
 
 
-def _label(label: str, classes: tuple[str, ...], path: str) -> float:
+def _convert_label(label: str, classes: tuple[str, ...], path: str) -> float:
     """Convert a label to the number of its class, or to a score."""
     if classes:
         if label not in classes:

@@ -68,25 +68,27 @@ def read_glue(name: str, data_dir: str | None) -> dict[str, list[LabeledText]]:
     Raises:
         UserError: If files are missing or malformed.
     """
-    made = GLUE_DATASETS[name]
-    how = (
-        f"give the folder that holds {', '.join(made.split_files.values())} by --data_dir, each with "
-        f"{made.layout_description}, separated by tabs"
+    dataset = GLUE_DATASETS[name]
+    advice = (
+        f"give the folder that holds {', '.join(dataset.split_files.values())} by --data_dir, each with "
+        f"{dataset.layout_description}, separated by tabs"
     )
     if data_dir is None:
-        raise UserError(f"glue/{name} needs its files: {how}")
+        raise UserError(f"glue/{name} needs its files: {advice}")
     splits = {}
-    for split, file in made.split_files.items():
+    for split, file in dataset.split_files.items():
         path = pathlib.Path(data_dir).expanduser() / file
         if not path.is_file():
-            raise UserError(f"glue/{name}: no file {path}: {how}")
-        sentences = _read(path, made, how)
+            raise UserError(f"glue/{name}: no file {path}: {advice}")
+        sentences = _read_sentences(path, dataset, advice)
         if sentences is None and split != "test":
-            raise UserError(f"glue/{name}: {path} has no labels: {how}")
+            raise UserError(f"glue/{name}: {path} has no labels: {advice}")
         if sentences is not None:
             splits[split] = sentences
-    of_development = made.development_splits if set(made.development_splits) <= set(splits) else ("validation",)
-    return {**splits, "development": [each for split in of_development for each in splits[split]]}
+    development_splits = (
+        dataset.development_splits if set(dataset.development_splits) <= set(splits) else ("validation",)
+    )
+    return {**splits, "development": [example for split in development_splits for example in splits[split]]}
 
 
 def glue_metric(dataset: str) -> str | None:
@@ -95,28 +97,30 @@ def glue_metric(dataset: str) -> str | None:
     return GLUE_DATASETS[name].metric_name if kind == "glue" and name in GLUE_DATASETS else None
 
 
-def _read(path: pathlib.Path, made: GlueDataset, how: str) -> list[LabeledText] | None:
+def _read_sentences(path: pathlib.Path, dataset: GlueDataset, advice: str) -> list[LabeledText] | None:
     """Read the sentences of a file in order; None if its header has no label."""
     lines = read_raw_lines(path)
     if not lines:
-        raise UserError(f"{path} has no sentences: {how}")
-    columns, first = made.columns, 1
+        raise UserError(f"{path} has no sentences: {advice}")
+    columns, first = dataset.columns, 1
     if columns is None:
         header, first = lines[0].split("\t"), 2
         if "sentence" not in header:
-            raise UserError(f"{path}: its first line names no column sentence: {how}")
+            raise UserError(f"{path}: its first line names no column sentence: {advice}")
         if "label" not in header:
             return None
         columns = header.index("sentence"), header.index("label")
     sentence, label = columns
-    labels = {str(number): number for number in range(len(made.classes))}
-    read = []
+    labels = {str(number): number for number in range(len(dataset.classes))}
+    sentences = []
     for number, line in enumerate(lines[first - 1 :], first):
         cells = line.split("\t")
         if len(cells) <= max(columns) or cells[label] not in labels:
-            raise UserError(f"{path}: line {number} has no label of {', '.join(labels)} and a sentence: {how}")
-        read.append(LabeledText(cells[sentence].strip(), labels[cells[label]]))
-    if not read:
-        raise UserError(f"{path} has no sentences: {how}")
-    refuse_empty_lines([number for number, each in enumerate(read, first) if not each.text], path, "sentence")
-    return read
+            raise UserError(f"{path}: line {number} has no label of {', '.join(labels)} and a sentence: {advice}")
+        sentences.append(LabeledText(cells[sentence].strip(), labels[cells[label]]))
+    if not sentences:
+        raise UserError(f"{path} has no sentences: {advice}")
+    refuse_empty_lines(
+        [number for number, example in enumerate(sentences, first) if not example.text], path, "sentence"
+    )
+    return sentences

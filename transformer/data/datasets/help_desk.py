@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from transformer.config import Config, PositiveInt, from_config
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import hash_bucket, split_of
+from transformer.data.datasets.example_splits import hash_bucket, hash_split
 from transformer.data.datasets.synthetic_symbols import SPLITS
 
 NAME = "help_desk"
@@ -65,7 +65,7 @@ class HelpDeskQuestion(NamedTuple):
         """
         if self.new_pair:
             return "test" if hash_bucket(self.text) % 3 else "validation"
-        return split_of(self.text)
+        return hash_split(self.text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +89,13 @@ class HelpDeskDatasetConfig(Config):
     def draw(self, split: str) -> list[HelpDeskQuestion]:
         """Sample the questions of a split; in held-out splits known and new pairs alternate."""
         generator = random.Random(f"{NAME}-{split}-{self.seed}")
-        drawn: list[HelpDeskQuestion] = []
-        while len(drawn) < getattr(self, split):
-            question = _draw_one(generator)
-            new = split != "train" and len(drawn) % 2 == 1
+        questions: list[HelpDeskQuestion] = []
+        while len(questions) < getattr(self, split):
+            question = _draw_question(generator)
+            new = split != "train" and len(questions) % 2 == 1
             if question.split == split and question.new_pair == new:
-                drawn.append(question)
-        return drawn
+                questions.append(question)
+        return questions
 
 
 def generate_help_desk(options: str) -> dict[str, list[HelpDeskQuestion]]:
@@ -116,7 +116,7 @@ def is_held_out_pair(device: str, answer: str) -> bool:
     return (list(DEVICES).index(device) + list(SYMPTOMS).index(answer)) % len(DEVICES) == 0
 
 
-def _draw_one(generator: random.Random) -> HelpDeskQuestion:
+def _draw_question(generator: random.Random) -> HelpDeskQuestion:
     device, answer = generator.choice(list(DEVICES)), generator.choice(list(SYMPTOMS))
     phrase_choices = (OPENINGS, DEVICES[device], SYMPTOMS[answer], ENDINGS)
     text = " ".join(filter(None, map(generator.choice, phrase_choices)))

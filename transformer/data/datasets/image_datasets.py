@@ -111,21 +111,21 @@ def open_image_dataset(name: str, *, data_dir: str | None = None, resizing: Resi
     Raises:
         UserError: If the name is unknown, or files are missing or malformed.
     """
-    kind, _, rest = name.partition("/")
+    kind, _, tfds_name = name.partition("/")
     if kind in _GLYPHS:
-        drawn, classes = _drawn_glyphs(name, resizing)
-        return ImageDataset(name, classes, {split: drawn.draw(split, classes) for split in SPLITS})
-    if kind == TFDS and rest:
-        return _make_set(name, *read_prepared_images(rest, data_dir, resizing))
+        glyph_config, classes = _parse_glyph_config(name, resizing)
+        return ImageDataset(name, classes, {split: glyph_config.draw(split, classes) for split in SPLITS})
+    if kind == TFDS and tfds_name:
+        return _make_dataset(name, *read_prepared_images(tfds_name, data_dir, resizing))
     if name == OMNIGLOT:
-        return _make_set(name, *read_omniglot(data_dir, resizing))
+        return _make_dataset(name, *read_omniglot(data_dir, resizing))
     if not (path := locate_file(name, data_dir)).is_dir():
         raise UserError(
             f"config.task.dataset={name!r} is unknown ({suggest_nearest(name, _KNOWN)}), and there is no folder "
             f"{path}: give "
             "one that holds train/CLASS/*.jpg or .png, or train.tar.gz with these"
         )
-    return _make_set(name, *_read_folder(name, path, resizing))
+    return _make_dataset(name, *_read_folder(name, path, resizing))
 
 
 def placeholder_image_dataset(name: str, count: int, *, resizing: Resizing = NO_RESIZING) -> ImageDataset:
@@ -146,13 +146,13 @@ def placeholder_image_dataset(name: str, count: int, *, resizing: Resizing = NO_
     shape: tuple[int, ...] = (resizing.image_size or 32, resizing.image_size or 32, 3)
     classes: tuple[str, ...] = ("one", "other")
     if kind in _GLYPHS:
-        drawn, classes = _drawn_glyphs(name, resizing)
-        shape = (drawn.size, drawn.size, 1)
+        glyph_config, classes = _parse_glyph_config(name, resizing)
+        shape = (glyph_config.size, glyph_config.size, 1)
     labels = np.arange(count, dtype=np.int32) % len(classes)
     return ImageDataset(name, classes, {"train": LabeledImages(np.full((count, *shape), 127, np.uint8), labels)})
 
 
-def _drawn_glyphs(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsDatasetConfig, tuple[str, ...]]:
+def _parse_glyph_config(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsDatasetConfig, tuple[str, ...]]:
     """Return the config of a generated data set's images, and its classes."""
     kind, _, options = name.partition("/")
     if resizing != NO_RESIZING:
@@ -190,7 +190,7 @@ def read_prepared_images(
             "installed, and give the folder that it wrote to by --data_dir"
         )
     prepared = open_prepared_folder(folder)
-    image, label = _features(name, prepared.features)
+    image, label = _find_feature_names(name, prepared.features)
     gray, classes = prepared.features.image_channels[image] == 1, prepared.features.class_names[label]
     splits = {}
     for split, own in canonical_split_names(prepared.splits).items():
@@ -207,14 +207,16 @@ def read_prepared_images(
     return splits, classes
 
 
-def _features(name: str, features: TfdsFeatures) -> tuple[str, str]:
+def _find_feature_names(name: str, features: TfdsFeatures) -> tuple[str, str]:
     """Return the names of the features of the image and of the class."""
-    chosen = []
-    for known, what in ((features.image_channels, "image"), (features.class_names, "class")):
-        if not known:
+    feature_names = []
+    for candidates, what in ((features.image_channels, "image"), (features.class_names, "class")):
+        if not candidates:
             raise UserError(f"{name} has no {what}: its features are {', '.join(features.feature_names)}")
-        chosen.append(next((key for key in features.supervised_keys if key in known), next(iter(known))))
-    image, label = chosen
+        feature_names.append(
+            next((key for key in features.supervised_keys if key in candidates), next(iter(candidates)))
+        )
+    image, label = feature_names
     return image, label
 
 
@@ -225,16 +227,24 @@ def _read_folder(
     if "train" not in sources:
         raise UserError(f"{name} has the splits {', '.join(sources)} but no train: call one of them so")
     train = read_split(sources.pop("train"), resizing, None)
-    others = {split: read_split(each, resizing, train.classes) for split, each in sources.items()}
-    notes = join_notes((describe_left_out(left_out), train.note, *(each.note for each in others.values())))
-    return {"train": train.images} | {split: each.images for split, each in others.items()}, train.classes, notes
+    other_splits = {split: read_split(source, resizing, train.classes) for split, source in sources.items()}
+    notes = join_notes(
+        (describe_left_out(left_out), train.note, *(image_split.note for image_split in other_splits.values()))
+    )
+    return (
+        {"train": train.images} | {split: image_split.images for split, image_split in other_splits.items()},
+        train.classes,
+        notes,
+    )
 
 
-def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, ...], notes: str = "") -> ImageDataset:
+def _make_dataset(
+    name: str, read: Mapping[str, LabeledImages], classes: tuple[str, ...], notes: str = ""
+) -> ImageDataset:
     """Return the data set of all splits; without a validation split, part of training is held out."""
     if "train" not in read:
         raise UserError(f"{name} has the splits {', '.join(read)} but no train")
-    train, splits, split_note = read["train"], {split: each for split, each in read.items() if split != "train"}, ""
+    train, splits, split_note = read["train"], {split: images for split, images in read.items() if split != "train"}, ""
     if "validation" not in splits:
         counts = np.bincount(train.labels)
         if (single := np.flatnonzero(counts == 1)).size:
@@ -242,9 +252,9 @@ def _make_set(name: str, read: Mapping[str, LabeledImages], classes: tuple[str, 
                 f"{name} has one training image of {classes[single[0]]!r}, which cannot train and validate: give more, "
                 "or a split validation"
             )
-        held = _last_of_every(train, _VALIDATION_STEP)
-        splits["validation"] = LabeledImages(train.pixels[held], train.labels[held])
-        train = LabeledImages(train.pixels[~held], train.labels[~held])
+        is_validation = _mark_last_of_every(train, _VALIDATION_STEP)
+        splits["validation"] = LabeledImages(train.pixels[is_validation], train.labels[is_validation])
+        train = LabeledImages(train.pixels[~is_validation], train.labels[~is_validation])
         split_note = _describe_held_out(counts[counts > 0])
     for split, images in splits.items():
         if images.pixels.shape[1:] != train.pixels.shape[1:]:
@@ -267,10 +277,10 @@ def _describe_held_out(counts: Int[np.ndarray, " C"]) -> str:
     return f"every {_VALIDATION_STEP}th training image of a class validates{fewer}"
 
 
-def _last_of_every(images: LabeledImages, step: int) -> Bool[np.ndarray, " N"]:
+def _mark_last_of_every(images: LabeledImages, step: int) -> Bool[np.ndarray, " N"]:
     """Return which images are the last of every `step` images of their class; of a class of fewer, its last."""
-    held = np.zeros(len(images.labels), bool)
+    is_last = np.zeros(len(images.labels), bool)
     for label in np.unique(images.labels):
         members = np.flatnonzero(images.labels == label)
-        held[members[min(step, len(members)) - 1 :: step]] = True
-    return held
+        is_last[members[min(step, len(members)) - 1 :: step]] = True
+    return is_last

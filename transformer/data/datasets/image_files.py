@@ -121,7 +121,7 @@ def find_image_splits(path: pathlib.Path) -> ImageSources:
     splits: dict[str, pathlib.Path] = {}
     left_out: list[str] = []
     unknown: list[str] = []
-    for entry in _entries(path, left_out):
+    for entry in _list_entries(path, left_out):
         ending = next((ending for ending in _ARCHIVES if entry.name.lower().endswith(ending)), "")
         if not entry.is_dir() and not ending:
             (left_out if is_readme_or_license(entry.name) else unknown).append(entry.name)
@@ -160,13 +160,15 @@ def read_split(source: pathlib.Path, resizing: Resizing, classes: tuple[str, ...
     left_out: list[str] = []
     listed = _list_archive(source, left_out) if source.is_file() else _list_folder(source, left_out)
     files = sorted(listed)
-    found = tuple(sorted({file.label for file in files}))
+    file_classes = tuple(sorted({file.label for file in files}))
     if not files:
         raise UserError(f"{source} holds no images: put CLASS/*.jpg or .png into it")
-    if classes is None and len(found) < 2:
-        raise UserError(f"{source} has images of {len(found)} classes: it needs a folder for each of at least two")
-    classes = found if classes is None else classes
-    if strangers := [label for label in found if label not in classes]:
+    if classes is None and len(file_classes) < 2:
+        raise UserError(
+            f"{source} has images of {len(file_classes)} classes: it needs a folder for each of at least two"
+        )
+    classes = file_classes if classes is None else classes
+    if strangers := [label for label in file_classes if label not in classes]:
         raise UserError(
             f"{source} has the class {strangers[0]!r}, which train has not: {suggest_nearest(strangers[0], classes)}"
         )
@@ -215,11 +217,11 @@ def _decode_all(
         return sum(_has_16_bits(content) for _, content in chunk)
 
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        chunks = _chunks(itertools.chain([(file, content)], contents))
+        chunks = _group_files(itertools.chain([(file, content)], contents))
         return pixels, sum(_map_ahead(pool, store, chunks, 2 * _THREADS))
 
 
-def _chunks(contents: Iterable[tuple[_File, bytes]]) -> Iterator[list[tuple[_File, bytes]]]:
+def _group_files(contents: Iterable[tuple[_File, bytes]]) -> Iterator[list[tuple[_File, bytes]]]:
     """Group files, so that starting a thread costs little beside decoding small ones."""
     chunk: list[tuple[_File, bytes]] = []
     size = 0
@@ -323,7 +325,7 @@ def decode_image(
         raise UserError(f"{name} is no JPEG or PNG image that can be read: {reason}") from error
 
 
-def _entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
+def _list_entries(folder: pathlib.Path, left_out: list[str], beneath: str = "") -> Iterator[pathlib.Path]:
     """Yield the entries of a folder sorted by name; the names of hidden ones go to `left_out`.
 
     Raises:
@@ -346,23 +348,23 @@ def _list_folder(folder: pathlib.Path, left_out: list[str]) -> list[_File]:
     """List the images of a folder at CLASS/NAME."""
     files: list[_File] = []
     unknown: list[str] = []
-    for of_class in _entries(folder, left_out):
-        if not of_class.is_dir():
-            if of_class.suffix.lower() in _ENDINGS:
-                raise UserError(f"{of_class} lies in no folder of a class: put it into {folder}/CLASS")
-            (left_out if is_readme_or_license(of_class.name) else unknown).append(of_class.name)
+    for class_folder in _list_entries(folder, left_out):
+        if not class_folder.is_dir():
+            if class_folder.suffix.lower() in _ENDINGS:
+                raise UserError(f"{class_folder} lies in no folder of a class: put it into {folder}/CLASS")
+            (left_out if is_readme_or_license(class_folder.name) else unknown).append(class_folder.name)
             continue
         before = len(files) + len(unknown)
-        for path in _entries(of_class, left_out, f"{of_class.name}/"):
-            name = f"{of_class.name}/{path.name}"
+        for path in _list_entries(class_folder, left_out, f"{class_folder.name}/"):
+            name = f"{class_folder.name}/{path.name}"
             if path.is_dir():
-                raise UserError(f"{path} is a folder within that of a class: put its images into {of_class}")
+                raise UserError(f"{path} is a folder within that of a class: put its images into {class_folder}")
             if path.suffix.lower() in _ENDINGS:
-                files.append(_File(of_class.name, name, len(files)))
+                files.append(_File(class_folder.name, name, len(files)))
             else:
                 (left_out if is_readme_or_license(path.name) else unknown).append(name)
         if len(files) + len(unknown) == before:
-            raise UserError(f"{of_class} holds no images: put .jpg or .png files into it, or remove it")
+            raise UserError(f"{class_folder} holds no images: put .jpg or .png files into it, or remove it")
     refuse_unknown_files(folder, unknown, _ENDINGS)
     return files
 
@@ -414,7 +416,7 @@ def _open_archive(path: pathlib.Path) -> Iterator[tarfile.TarFile]:
         raise UserError(f"{path} cannot be read as an archive: {' '.join(str(error).split())}") from error
 
 
-def _members(archive: tarfile.TarFile, path: pathlib.Path) -> Iterator[tarfile.TarInfo]:
+def _iterate_members(archive: tarfile.TarFile, path: pathlib.Path) -> Iterator[tarfile.TarInfo]:
     """Yield the members of an archive, which then forgets them."""
     for number, member in enumerate(archive):
         if number >= _MAX_MEMBERS:
@@ -433,16 +435,16 @@ def _list_archive(path: pathlib.Path, left_out: list[str]) -> list[_File]:
     """List the images of an archive at .../CLASS/NAME; nothing is written to disk."""
     files: list[_File] = []
     unknown: list[str] = []
-    # Keyed by parent folders: `above` has an example image, `named` the archive's name of the folder itself.
+    # Keyed by parent folders: `above` has an example image, `folder_names` the archive's name of the folder itself.
     above: dict[tuple[str, ...], str] = {}
-    named: dict[tuple[str, ...], str] = {}
+    folder_names: dict[tuple[str, ...], str] = {}
     with _open_archive(path) as archive:
-        for member in _members(archive, path):
+        for member in _iterate_members(archive, path):
             *folders, name = pathlib.PurePosixPath(member.name).parts or (".",)
             if any(map(is_hidden, (*folders, name))):
                 left_out.append(member.name)
             elif member.isdir():
-                named[(*folders, name)] = member.name
+                folder_names[(*folders, name)] = member.name
             elif not member.isfile():
                 raise UserError(f"{path}: {member.name} is a link or a device: put the file itself there")
             elif not _is_image_member(member):
@@ -456,10 +458,10 @@ def _list_archive(path: pathlib.Path, left_out: list[str]) -> list[_File]:
                 files.append(_File(folders[-1], f"{folders[-1]}/{name}", len(files)))
     refuse_unknown_files(path, unknown, _ENDINGS)
     if len(above) > 1:
-        one, other, *_ = above.values()
-        raise UserError(f"{path} has {one} and {other}: let the folders of all classes stand in one folder")
+        first, second, *_ = above.values()
+        raise UserError(f"{path} has {first} and {second}: let the folders of all classes stand in one folder")
     labels = {file.label for file in files}
-    for folder, name in named.items():
+    for folder, name in folder_names.items():
         if folder[:-1] in above and folder[-1] not in labels:
             raise UserError(f"{path}: {name} holds no images: put .jpg or .png files into it, or remove it")
     return files
@@ -468,7 +470,7 @@ def _list_archive(path: pathlib.Path, left_out: list[str]) -> list[_File]:
 def _read_archive(path: pathlib.Path, files: Sequence[_File]) -> Iterator[tuple[_File, bytes]]:
     """Read the images that `_list_archive` lists, in its order."""
     with _open_archive(path) as archive:
-        images = (member for member in _members(archive, path) if _is_image_member(member))
+        images = (member for member in _iterate_members(archive, path) if _is_image_member(member))
         for file, member in zip(files, images, strict=True):
             content = archive.extractfile(member)
             assert content is not None

@@ -53,7 +53,7 @@ class HeldOutFiles(NamedTuple):
     test: str = ""
 
     @property
-    def named(self) -> dict[str, str]:
+    def by_split(self) -> dict[str, str]:
         """The files by split, of those splits that have any."""
         return {split: files for split, files in self._asdict().items() if files}
 
@@ -63,7 +63,7 @@ class HeldOutFiles(NamedTuple):
         Raises:
             UserError: If there are any.
         """
-        for split, files in self.named.items():
+        for split, files in self.by_split.items():
             raise UserError(f"config.task.{split}_files={files!r} goes with files of your own alone, not with {name!r}")
 
     def describe(self, by: str, by_name: Sequence[str] = ()) -> str:
@@ -73,8 +73,8 @@ class HeldOutFiles(NamedTuple):
             by: What determines the split of an example, in words.
             by_name: The splits that names of files and folders say.
         """
-        cut = [split for split in SPLITS if split not in (*self.named, *by_name)]
-        files = [f"{split} from {files}" for split, files in self.named.items()]
+        cut = [split for split in SPLITS if split not in (*self.by_split, *by_name)]
+        files = [f"{split} from {files}" for split, files in self.by_split.items()]
         parts = [f"{', '.join(cut)} cut by {by}"] if len(cut) > 1 and "train" in cut else []
         parts += [f"{', '.join(by_name)} by the names of files and folders"] if by_name else []
         return "; ".join(parts + files)
@@ -206,7 +206,7 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
     if not any(map(str.strip, lines)):
         raise UserError(f"{path} is empty: it needs a line for each example")
     header = lines[0].split("\t")
-    present, missing = ([name for name in names if (name in header) is there] for there in (True, False))
+    present, missing = ([name for name in names if (name in header) is is_present] for is_present in (True, False))
     # A single cell may equal a column's name: the label of a choice is the column of the correct answer.
     if len(present) >= len(missing) > 0:
         raise UserError(
@@ -215,17 +215,17 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
         )
     if twice := [name for name in present if header.count(name) > 1]:
         raise UserError(f"{path}: its first line names the column {twice[0]} twice: rename one of them")
-    named = not missing
-    columns = [header.index(name) for name in names] if named else list(range(len(names)))
+    has_header = not missing
+    columns = [header.index(name) for name in names] if has_header else list(range(len(names)))
     rows = []
-    for number, line in enumerate(lines[named:], 1 + named):
+    for number, line in enumerate(lines[has_header:], 1 + has_header):
         cells = line.split("\t")
         if len(cells) <= max(columns):
             raise UserError(
                 f"{path}: line {number} has {len(cells)} of the columns that {', '.join(names)} need, which tabs part"
             )
         rows.append(tuple(cells[column] for column in columns))
-    return 1 + named, rows
+    return 1 + has_header, rows
 
 
 def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
@@ -235,11 +235,11 @@ def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
         fields = require_object(parse_json(line, where), where)
         if isinstance(fields.get("translation"), dict) and not set(names) <= set(fields):
             fields = fields["translation"]
-        rows.append(tuple(_field(fields, name, where) for name in names))
+        rows.append(tuple(_get_text_field(fields, name, where) for name in names))
     return 1, rows
 
 
-def _field(fields: Mapping[str, object], name: str, where: str) -> str:
+def _get_text_field(fields: Mapping[str, object], name: str, where: str) -> str:
     if name not in fields:
         has = ", ".join(map(str, list(fields)[:_FIELDS_SHOWN])) or "none"
         raise UserError(f"{where} has no field {name!r}; its fields are {has}")
@@ -324,10 +324,10 @@ def split_from_file_name(stem: str) -> str | None:
         UserError: If the name says two splits.
     """
     words = re.split(r"[._-]+", _SHARD.sub("", stem.lower()))
-    named = {_SPLITS[word] for word in (words[0], words[-1]) if word in _SPLITS}
-    if len(named) > 1:
-        raise UserError(f"{stem!r} names the splits {' and '.join(sorted(named))}: call it by one")
-    return named.pop() if named else None
+    splits = {_SPLITS[word] for word in (words[0], words[-1]) if word in _SPLITS}
+    if len(splits) > 1:
+        raise UserError(f"{stem!r} names the splits {' and '.join(sorted(splits))}: call it by one")
+    return splits.pop() if splits else None
 
 
 def canonical_split_names(splits: Iterable[str]) -> dict[str, str]:
@@ -356,7 +356,7 @@ def list_files(folder: pathlib.Path, endings: Sequence[str]) -> FolderListing:
     files: list[pathlib.Path] = []
     left_out: list[str] = []
     unknown: list[str] = []
-    for entry in _walk(folder, left_out):
+    for entry in _walk_visible_files(folder, left_out):
         name = str(entry.relative_to(folder))
         if entry.suffix.lower() in endings:
             files.append(entry)
@@ -366,7 +366,7 @@ def list_files(folder: pathlib.Path, endings: Sequence[str]) -> FolderListing:
     return FolderListing(tuple(sorted(files)), tuple(sorted(left_out)))
 
 
-def _walk(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:
+def _walk_visible_files(folder: pathlib.Path, left_out: list[str]) -> Iterator[pathlib.Path]:
     """Yield every file in a folder and its subfolders that is not hidden; the names of hidden ones go to `left_out`."""
 
     def refuse(error: OSError) -> None:
@@ -414,16 +414,16 @@ def refuse_unknown_files(where: pathlib.Path, names: Sequence[str], endings: Seq
     kinds = ", ".join(f"{count} {ending}" for ending, count in sorted(counts.items()))
     raise UserError(
         f"{where} holds {len(names)} file{'s' * (len(names) > 1)} of other kinds than {', '.join(endings)} ({kinds}): "
-        f"{_list_names(names)}; convert or remove them"
+        f"{_format_names(names)}; convert or remove them"
     )
 
 
 def describe_left_out(names: Sequence[str]) -> str:
     """Describe which files are not read; "" if there are none."""
-    return f"not read: {_list_names(names)}" if names else ""
+    return f"not read: {_format_names(names)}" if names else ""
 
 
-def _list_names(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     more = len(names) - _NAMES_SHOWN
     text = ", ".join(names[:_NAMES_SHOWN])
     # The names may be a stranger's.
@@ -461,7 +461,7 @@ def read_members(
         UserError: If the archive cannot be read, or a member is too large.
     """
     with reraise_archive_errors(path), zipfile.ZipFile(path) as archive:
-        for member in sorted(archive.infolist(), key=lambda each: each.filename):
+        for member in sorted(archive.infolist(), key=lambda info: info.filename):
             if (match := name.fullmatch(member.filename)) is None:
                 continue
             where = f"{path}: {member.filename}"

@@ -28,7 +28,7 @@ TEXTS = ("raw", "tokenized")
 DIRECTIONS = (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))
 
 
-def file_of(folder: pathlib.Path, text: str, split: str, language: str) -> pathlib.Path:
+def locate_split_file(folder: pathlib.Path, text: str, split: str, language: str) -> pathlib.Path:
     """Return the path of one split in one language."""
     if text == "raw":
         return folder / "raw" / f"{FILES[split]}.{language}.gz"
@@ -51,7 +51,7 @@ def require_files(data_dir: str | None, text: str, languages: tuple[str, str]) -
     folder = pathlib.Path(data_dir).expanduser()
     for split in FILES:
         for language in languages:
-            path = file_of(folder, text, split, language)
+            path = locate_split_file(folder, text, split, language)
             if not path.is_file():
                 raise UserError(f"multi30k: no file {path}: {how}")
     return folder
@@ -62,7 +62,7 @@ def fingerprint(folder: pathlib.Path, text: str, languages: tuple[str, str]) -> 
     digest = hashlib.sha256()
     for split in FILES:
         for language in sorted(languages):
-            digest.update(hashlib.sha256(file_of(folder, text, split, language).read_bytes()).digest())
+            digest.update(hashlib.sha256(locate_split_file(folder, text, split, language).read_bytes()).digest())
     return digest.hexdigest()[:12]
 
 
@@ -116,7 +116,7 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, folder: pathlib.Path, split: str) -> Iterator[tuple[int, dict[str, str]]]:
         config = self.builder_config
         source, target = config.languages
-        paths = [file_of(folder, config.text, split, language) for language in config.languages]
+        paths = [locate_split_file(folder, config.text, split, language) for language in config.languages]
         source_lines, target_lines = (read_lines(path) for path in paths)
         if len(source_lines) != len(target_lines):
             raise UserError(

@@ -36,16 +36,16 @@ def read_omniglot(data_dir: str | None, resizing: Resizing) -> tuple[Mapping[str
         UserError: If there are no archives, or one cannot be read.
     """
     folder = locate_file(".", data_dir)
-    files = _drawings_in(folder, BACKGROUND, resizing)
+    files = _read_drawings(folder, BACKGROUND, resizing)
     if not files:
-        raise _none(folder)
+        raise _missing_archives_error(folder)
     characters = tuple(sorted({character for character, _ in files}))
     numbers = {character: number for number, character in enumerate(characters)}
     splits = {}
     for split, drawers in _DRAWERS.items():
-        chosen = sorted(key for key in files if key[1] in drawers)
-        pixels = [files[key] for key in chosen]
-        splits[split] = stack_labeled_images("omniglot", pixels, [numbers[character] for character, _ in chosen])
+        keys = sorted(key for key in files if key[1] in drawers)
+        pixels = [files[key] for key in keys]
+        splits[split] = stack_labeled_images("omniglot", pixels, [numbers[character] for character, _ in keys])
     return splits, characters, describe_unread_archives(data_dir, BACKGROUND)
 
 
@@ -66,18 +66,18 @@ def read_alphabets(data_dir: str | None, side: int) -> dict[str, dict[str, UInt8
     folder = locate_file(".", data_dir)
     read: dict[str, dict[str, UInt8[np.ndarray, "C H side side"]]] = {}
     for archives in (BACKGROUND, EVALUATION):
-        files = _drawings_in(folder, archives, Resizing(side))
+        files = _read_drawings(folder, archives, Resizing(side))
         characters: dict[str, list[np.ndarray]] = {}
         for key in sorted(files):
             characters.setdefault(key[0], []).append(files[key][..., 0])
-        if len(hands := {len(drawn) for drawn in characters.values()}) > 1:
-            raise UserError(f"{folder}: characters of {archives} have from {min(hands)} to {max(hands)} drawings")
+        if len(counts := {len(drawings) for drawings in characters.values()}) > 1:
+            raise UserError(f"{folder}: characters of {archives} have from {min(counts)} to {max(counts)} drawings")
         alphabets: dict[str, list[np.ndarray]] = {}
-        for character, drawn in characters.items():
-            alphabets.setdefault(character.partition("/")[0], []).append(np.stack(drawn))
-        read[archives] = {alphabet: np.stack(drawn) for alphabet, drawn in alphabets.items()}
+        for character, drawings in characters.items():
+            alphabets.setdefault(character.partition("/")[0], []).append(np.stack(drawings))
+        read[archives] = {alphabet: np.stack(drawings) for alphabet, drawings in alphabets.items()}
     if not read[BACKGROUND]:
-        raise _none(folder)
+        raise _missing_archives_error(folder)
     return read
 
 
@@ -91,11 +91,11 @@ def describe_unread_archives(data_dir: str | None, *archives: str) -> str:
     return describe_left_out([member for path in paths for member in unread_members(path, _NAME, ".png")])
 
 
-def _none(folder: pathlib.Path) -> UserError:
+def _missing_archives_error(folder: pathlib.Path) -> UserError:
     return UserError(f"{folder} has no {BACKGROUND}: give the folder of Omniglot's archives by config.task.data_dir")
 
 
-def _drawings_in(
+def _read_drawings(
     folder: pathlib.Path, archives: str, resizing: Resizing
 ) -> dict[tuple[str, int], UInt8[np.ndarray, "height width 1"]]:
     """Decode the files of all archives of this name, by character and drawer."""

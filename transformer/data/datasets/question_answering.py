@@ -36,10 +36,10 @@ def check_question_dataset(name: str) -> None:
     Raises:
         UserError: If it is unknown.
     """
-    kind, _, rest = name.partition("/")
-    if not is_question_file(name) and (kind != "grammar" or rest.partition("/")[0] not in GENERATED):
-        known = *(f"grammar/{each}" for each in GENERATED), "FILE.json", "FILE.jsonl"
-        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")
+    kind, _, problem_spec = name.partition("/")
+    if not is_question_file(name) and (kind != "grammar" or problem_spec.partition("/")[0] not in GENERATED):
+        known_names = *(f"grammar/{problem}" for problem in GENERATED), "FILE.json", "FILE.jsonl"
+        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known_names)}")
 
 
 def open_questions(
@@ -64,10 +64,10 @@ def open_questions(
         problem, _, options = name.removeprefix("grammar/").partition("/")
         sample = functools.partial(sample_question, answerable=GENERATED[problem])
         return sample_splits(f"grammar/{problem}", options, sample)
-    paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.named}.items()}
+    paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.by_split}.items()}
     read = {split: read_questions(path) for split, path in paths.items()}
     # Questions about one context stay in one split.
-    return divide_into_splits(name, read.pop("train"), lambda each: each.context, read)
+    return divide_into_splits(name, read.pop("train"), lambda question: question.context, read)
 
 
 def read_questions(path: pathlib.Path) -> list[ExtractiveQuestion]:
@@ -78,7 +78,7 @@ def read_questions(path: pathlib.Path) -> list[ExtractiveQuestion]:
     """
     if not is_question_file(path.name):
         raise UserError(f"{path} is neither .json nor .jsonl, the two kinds of file with questions")
-    read = _read_squad if path.suffix.lower() == ".json" else _read_lines
+    read = _read_squad if path.suffix.lower() == ".json" else _read_jsonl_questions
     questions = list(read(path))
     if not questions:
         raise UserError(f"{path} has no questions")
@@ -86,25 +86,28 @@ def read_questions(path: pathlib.Path) -> list[ExtractiveQuestion]:
 
 
 def _read_squad(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
-    whole = require_object(parse_json(read_text(path), str(path)), str(path))
-    for article in _objects(whole, "data", str(path)):
-        for paragraph in _objects(article, "paragraphs", f"{path}: an article"):
-            context = _text(paragraph, "context", f"{path}: a paragraph")
-            for asked in _objects(paragraph, "qas", f"{path}: the paragraph {context[:40]!r}"):
-                question = _text(asked, "question", f"{path}: a question about {context[:40]!r}")
+    document = require_object(parse_json(read_text(path), str(path)), str(path))
+    for article in _get_objects(document, "data", str(path)):
+        for paragraph in _get_objects(article, "paragraphs", f"{path}: an article"):
+            context = _get_text(paragraph, "context", f"{path}: a paragraph")
+            for question_fields in _get_objects(paragraph, "qas", f"{path}: the paragraph {context[:40]!r}"):
+                question = _get_text(question_fields, "question", f"{path}: a question about {context[:40]!r}")
                 where = f"{path}: the question {question[:60]!r}"
-                pairs = [(each.get("text"), each.get("answer_start")) for each in _objects(asked, "answers", where)]
-                impossible = _is_impossible(asked, where)
+                pairs = [
+                    (answer.get("text"), answer.get("answer_start"))
+                    for answer in _get_objects(question_fields, "answers", where)
+                ]
+                impossible = _is_impossible(question_fields, where)
                 if not pairs and not impossible:
                     raise UserError(f"{where} has no answers and does not say is_impossible: true: add either")
-                yield ExtractiveQuestion(question, context, _answers(pairs, context, impossible, where))
+                yield ExtractiveQuestion(question, context, _parse_answers(pairs, context, impossible, where))
 
 
-def _read_lines(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
+def _read_jsonl_questions(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
     for number, line in enumerate(read_lines(path), 1):
         where = f"{path}: line {number}"
         fields = require_object(parse_json(line, where), where)
-        question, context = _text(fields, "question", where), _text(fields, "context", where)
+        question, context = _get_text(fields, "question", where), _get_text(fields, "context", where)
         if "answers" not in fields:
             raise UserError(
                 f"{where} has no field 'answers'; its fields are {', '.join(map(str, fields))}: a question without an "
@@ -115,17 +118,19 @@ def _read_lines(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise UserError(f"{where}: its answers need two lists of one length, text and answer_start")
         pairs = list(zip(texts, starts, strict=True))
-        yield ExtractiveQuestion(question, context, _answers(pairs, context, _is_impossible(fields, where), where))
+        yield ExtractiveQuestion(
+            question, context, _parse_answers(pairs, context, _is_impossible(fields, where), where)
+        )
 
 
-def _objects(fields: Mapping[str, Any], name: str, where: str) -> list[dict[str, Any]]:
+def _get_objects(fields: Mapping[str, Any], name: str, where: str) -> list[dict[str, Any]]:
     listed = fields.get(name)
     if not isinstance(listed, list):
         raise UserError(f"{where} has no list {name!r}, which the format of SQuAD has")
-    return [require_object(each, f"{where}: an entry of {name}") for each in listed]
+    return [require_object(entry, f"{where}: an entry of {name}") for entry in listed]
 
 
-def _text(fields: Mapping[str, Any], name: str, where: str) -> str:
+def _get_text(fields: Mapping[str, Any], name: str, where: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{where} has no text in {name!r}: {json.dumps(value)[:40]}")
@@ -140,7 +145,7 @@ def _is_impossible(fields: Mapping[str, Any], where: str) -> bool:
     return impossible
 
 
-def _answers(pairs: Sequence[tuple[Any, Any]], context: str, impossible: bool, where: str) -> tuple[Answer, ...]:
+def _parse_answers(pairs: Sequence[tuple[Any, Any]], context: str, impossible: bool, where: str) -> tuple[Answer, ...]:
     """Return the answers of a question from their texts and first characters.
 
     Raises:

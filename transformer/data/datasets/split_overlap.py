@@ -13,13 +13,13 @@ def normalize_text(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def _normalize(example: Hashable) -> Hashable:
+def _normalize_example(example: Hashable) -> Hashable:
     """Normalize an example's texts; anything else, such as the digest of an image, is compared as it is."""
     match example:
         case str():
             return normalize_text(example)
         case tuple():
-            return tuple(map(_normalize, example))
+            return tuple(map(_normalize_example, example))
         case _:
             return example
 
@@ -35,17 +35,18 @@ def describe_overlap(splits: Mapping[str, Iterable[Hashable]], what: str) -> str
     """
     if not splits:
         return ""
-    first, *others = splits
-    normalized = {name: list(map(_normalize, splits[name])) for name in others}
-    known = {name: frozenset(examples) for name, examples in normalized.items()}
-    found: dict[str, set[Hashable]] = {name: set() for name in others}
-    for example in map(_normalize, splits[first]):
-        for name in others:
-            if example in known[name]:
-                found[name].add(example)
-    shared = [(first, name, found[name]) for name in others]
+    first, *later_splits = splits
+    normalized = {name: list(map(_normalize_example, splits[name])) for name in later_splits}
+    example_sets = {name: frozenset(examples) for name, examples in normalized.items()}
+    shared_with_first: dict[str, set[Hashable]] = {name: set() for name in later_splits}
+    for example in map(_normalize_example, splits[first]):
+        for name in later_splits:
+            if example in example_sets[name]:
+                shared_with_first[name].add(example)
+    shared = [(first, name, shared_with_first[name]) for name in later_splits]
     shared += [
-        (earlier, later, set(known[earlier] & known[later])) for earlier, later in itertools.combinations(others, 2)
+        (earlier, later, set(example_sets[earlier] & example_sets[later]))
+        for earlier, later in itertools.combinations(later_splits, 2)
     ]
     parts = []
     for earlier, later, examples in shared:

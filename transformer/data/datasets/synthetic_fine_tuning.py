@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.config import Config, PositiveInt, UserError, from_config, suggest_nearest
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import split_of, take_examples
+from transformer.data.datasets.example_splits import hash_split, take_examples
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample
@@ -31,9 +31,11 @@ def sample_acceptability(random: np.random.Generator) -> list[LabeledExample]:
 
     A noun in between has a random number of its own, so that the word next to the verb says nothing.
     """
-    subject, other = random.choice(NOUNS, 2, replace=False)
-    plural, others = random.integers(0, 2, 2)
-    between = f" {random.choice(PLACES)} the {other}{'s' * int(others)}" if random.random() < 0.75 else ""
+    subject, distractor = random.choice(NOUNS, 2, replace=False)
+    plural, distractor_plural = random.integers(0, 2, 2)
+    between = (
+        f" {random.choice(PLACES)} the {distractor}{'s' * int(distractor_plural)}" if random.random() < 0.75 else ""
+    )
     verb = str(random.choice(VERBS))
     front = f"the {subject}{'s' * int(plural)}{between}"
     return [
@@ -49,19 +51,19 @@ def sample_entailment(random: np.random.Generator) -> list[LabeledExample]:
     """
     people = [str(name) for name in random.choice(PEOPLE, 4, replace=False)]
     facts = [(people[0], people[1]), (people[1], people[2])][: random.integers(1, 3)]
-    known = transitive_closure(facts)
+    closure = transitive_closure(facts)
     pairs = list(itertools.permutations(people, 2))
     label = int(random.integers(0, 3))
-    of_label = [pair for pair in pairs if entailment_label(pair, known) == label]
-    first, second = of_label[random.integers(len(of_label))]
+    matching_pairs = [pair for pair in pairs if entailment_label(pair, closure) == label]
+    first, second = matching_pairs[random.integers(len(matching_pairs))]
     return [LabeledExample((_write_facts(facts, random), f"{first} is taller than {second}"), label)]
 
 
 def sample_similarity(random: np.random.Generator) -> list[LabeledExample]:
     """Sample two lists of different things, in random order; the score is the number of things in both."""
     shared = int(random.integers(0, MOST_THINGS + 1))
-    drawn = [str(thing) for thing in random.choice(THINGS, 2 * MOST_THINGS - shared, replace=False)]
-    lists = drawn[:MOST_THINGS], [*drawn[:shared], *drawn[MOST_THINGS:]]
+    sampled_things = [str(thing) for thing in random.choice(THINGS, 2 * MOST_THINGS - shared, replace=False)]
+    lists = sampled_things[:MOST_THINGS], [*sampled_things[:shared], *sampled_things[MOST_THINGS:]]
     first, second = (" and ".join(random.permutation(things)) for things in lists)
     return [LabeledExample((first, second), float(shared))]
 
@@ -78,20 +80,20 @@ def sample_choice(random: np.random.Generator) -> list[LabeledExample]:
 
 def transitive_closure(facts: Sequence[Fact]) -> set[Fact]:
     """Return the facts and all that follows from them."""
-    known = set(facts)
-    while new := {(a, d) for a, b in known for c, d in known if b == c} - known:
-        known |= new
-    return known
+    closure = set(facts)
+    while new := {(a, d) for a, b in closure for c, d in closure if b == c} - closure:
+        closure |= new
+    return closure
 
 
-def entailment_label(fact: Fact, known: set[Fact]) -> int:
+def entailment_label(fact: Fact, closure: set[Fact]) -> int:
     """Return the class of a hypothesis: 0 entailment, 1 neutral, 2 contradiction.
 
     Args:
         fact: The hypothesis.
-        known: The transitive closure of the premise.
+        closure: The transitive closure of the premise.
     """
-    return 0 if fact in known else 2 if fact[::-1] in known else 1
+    return 0 if fact in closure else 2 if fact[::-1] in closure else 1
 
 
 def _write_facts(facts: Sequence[Fact], random: np.random.Generator) -> str:
@@ -176,29 +178,30 @@ class GrammarDatasetConfig(Config):
     seed: int = 0
 
 
-def find_problem(rest: str) -> GrammarProblem:
+def find_problem(problem_spec: str) -> GrammarProblem:
     """Return the problem of a name such as "entailment" or "entailment/train=512".
 
     Raises:
         UserError: If it is unknown.
     """
-    name = rest.partition("/")[0]
+    name = problem_spec.partition("/")[0]
     if name not in PROBLEMS:
-        raise UserError(f"config.task.dataset='grammar/{rest}' is unknown: {suggest_nearest(name, PROBLEMS)}")
+        raise UserError(f"config.task.dataset='grammar/{problem_spec}' is unknown: {suggest_nearest(name, PROBLEMS)}")
     return PROBLEMS[name]
 
 
-def generate_grammar_examples(rest: str) -> dict[str, list[LabeledExample]]:
+def generate_grammar_examples(problem_spec: str) -> dict[str, list[LabeledExample]]:
     """Generate the examples of a problem by split.
 
     Args:
-        rest: The problem and its options, fields of `GrammarDatasetConfig`, as in "entailment/train=512,test=64".
+        problem_spec: The problem and its options, fields of `GrammarDatasetConfig`, as in
+            "entailment/train=512,test=64".
 
     Raises:
         UserError: If the problem or an option is unknown, a value is not a whole number, or sizes are impossible.
     """
-    name, _, options = rest.partition("/")
-    problem = find_problem(rest)
+    name, _, options = problem_spec.partition("/")
+    problem = find_problem(problem_spec)
     return sample_splits(
         f"grammar/{name}",
         options,
@@ -233,7 +236,7 @@ def sample_splits[T](
         random = np.random.default_rng((sizes.seed, SPLITS.index(split)))
 
         def belongs(examples: list[T]) -> bool:
-            return split_of(identify(examples)) == split if identify else tuple(examples) not in held_out
+            return hash_split(identify(examples)) == split if identify else tuple(examples) not in held_out
 
         candidates = (sample_examples(random) for _ in itertools.count())
         sampled = take_examples(candidates, getattr(sizes, split), belongs, name, split)

@@ -22,25 +22,29 @@ def sample_question(random: np.random.Generator, *, answerable: float = 1.0) -> 
     people = random.choice(PEOPLE, FACTS + 1, replace=False)
     things = random.choice(THINGS, FACTS + 1, replace=False)
     places = random.choice(PLACES, FACTS + 1, replace=False)
-    kinds = [
+    entities = [
         {"PERSON": f"{person}", "THING": f"the {thing}", "PLACE": f"the {place}"}
         for person, thing, place in zip(people, things, places, strict=True)
     ]
-    facts = [f"{each['PERSON']} has {each['THING']} in {each['PLACE']} ." for each in kinds[:FACTS]]
+    facts = [f"{entity['PERSON']} has {entity['THING']} in {entity['PLACE']} ." for entity in entities[:FACTS]]
     context = " ".join(facts)
-    asked, kind = int(random.integers(FACTS)), int(random.integers(len(QUESTIONS)))
+    fact_number, kind = int(random.integers(FACTS)), int(random.integers(len(QUESTIONS)))
     if random.random() >= answerable:
-        return [ExtractiveQuestion(_ask(kind, kinds[FACTS]), context, ())]
+        return [ExtractiveQuestion(_write_question(kind, entities[FACTS]), context, ())]
     # An answer is a part of its own fact: a place may be that of several in other texts.
-    fact_start = sum(len(fact) + 1 for fact in facts[:asked])
-    text = kinds[asked][ANSWERS[kind]]
+    fact_start = sum(len(fact) + 1 for fact in facts[:fact_number])
+    text = entities[fact_number][ANSWERS[kind]]
     return [
-        ExtractiveQuestion(_ask(kind, kinds[asked]), context, (Answer(text, fact_start + facts[asked].index(text)),))
+        ExtractiveQuestion(
+            _write_question(kind, entities[fact_number]),
+            context,
+            (Answer(text, fact_start + facts[fact_number].index(text)),),
+        )
     ]
 
 
-def _ask(kind: int, about: dict[str, str]) -> str:
+def _write_question(kind: int, attributes: dict[str, str]) -> str:
     question = QUESTIONS[kind]
-    for name, text in about.items():
+    for name, text in attributes.items():
         question = question.replace(name, text)
     return question

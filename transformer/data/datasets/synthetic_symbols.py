@@ -13,7 +13,7 @@ import numpy as np
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair, WordAlignment
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import ENOUGH_EXAMPLES, draw_again, split_of, take_examples
+from transformer.data.datasets.example_splits import ENOUGH_EXAMPLES, draw_again, hash_split, take_examples
 
 # Letters and digits of Latin scripts, so that every symbol is one visible character.
 ALPHABET = "".join(chr(code) for code in range(0x250) if chr(code).isalnum())
@@ -65,12 +65,14 @@ class SymbolPairsDatasetConfig(Config):
         step = 1 if name == "copy" else -1
 
         def belongs(words: list[str]) -> bool:
-            return self.num_symbols ** len(words) >= ENOUGH_EXAMPLES or split_of(" ".join(words)) == split
+            return self.num_symbols ** len(words) >= ENOUGH_EXAMPLES or hash_split(" ".join(words)) == split
 
-        sources = take_examples(self._sources(split, belongs), getattr(self, split), belongs, name, split)
-        return [AlignedPair(" ".join(words), " ".join(words[::step]), _links(len(words), step)) for words in sources]
+        sources = take_examples(self._generate_sources(split, belongs), getattr(self, split), belongs, name, split)
+        return [
+            AlignedPair(" ".join(words), " ".join(words[::step]), _link_words(len(words), step)) for words in sources
+        ]
 
-    def _sources(self, split: str, belongs: Callable[[list[str]], bool]) -> Iterator[list[str]]:
+    def _generate_sources(self, split: str, belongs: Callable[[list[str]], bool]) -> Iterator[list[str]]:
         random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
         missing_lengths = set[Hashable]()
         while True:
@@ -143,33 +145,37 @@ class RepeatedSegmentsDatasetConfig(Config, path="repeated"):
     def draw(self, split: str) -> list[str]:
         """Sample the documents of a split."""
 
-        def belongs(document: _Repeated) -> bool:
-            return self.num_symbols**document.period >= ENOUGH_EXAMPLES or split_of(document.text) == split
+        def belongs(document: _RepeatedDocument) -> bool:
+            return self.num_symbols**document.period >= ENOUGH_EXAMPLES or hash_split(document.text) == split
 
-        documents = take_examples(self._documents(split, belongs), getattr(self, split), belongs, "repeated", split)
+        documents = take_examples(
+            self._generate_documents(split, belongs), getattr(self, split), belongs, "repeated", split
+        )
         return [document.text for document in documents]
 
-    def _documents(self, split: str, belongs: Callable[["_Repeated"], bool]) -> Iterator["_Repeated"]:
+    def _generate_documents(
+        self, split: str, belongs: Callable[["_RepeatedDocument"], bool]
+    ) -> Iterator["_RepeatedDocument"]:
         random, count = np.random.default_rng((self.seed, SPLITS.index(split))), getattr(self, split)
         missing_periods = set[Hashable]()
         while True:
             period_N = random.integers(self.min_segment_length, self.max_segment_length + 1, (count, 1))[:, 0]
             segment_NxP = random.integers(0, self.num_symbols, (count, self.max_segment_length))
             for period, segment in zip(period_N.tolist(), segment_NxP.tolist(), strict=True):
-                first = self._repeat(segment[:period])
+                first = self._repeat_segment(segment[:period])
                 yield draw_again(
                     first, functools.partial(self._draw_document, random, period), belongs, period, missing_periods
                 )
 
-    def _draw_document(self, random: np.random.Generator, period: int) -> "_Repeated":
-        return self._repeat(random.integers(0, self.num_symbols, period).tolist())
+    def _draw_document(self, random: np.random.Generator, period: int) -> "_RepeatedDocument":
+        return self._repeat_segment(random.integers(0, self.num_symbols, period).tolist())
 
-    def _repeat(self, segment: Sequence[int]) -> "_Repeated":
+    def _repeat_segment(self, segment: Sequence[int]) -> "_RepeatedDocument":
         text = "".join(ALPHABET[symbol] for symbol in segment)
-        return _Repeated(len(text), (text * (self.length // len(text) + 1))[: self.length])
+        return _RepeatedDocument(len(text), (text * (self.length // len(text) + 1))[: self.length])
 
 
-class _Repeated(NamedTuple):
+class _RepeatedDocument(NamedTuple):
     """A document of a repeated segment of `period` symbols."""
 
     period: int
@@ -191,7 +197,7 @@ def generate_repeated_segments(options: str) -> tuple[dict[str, list[str]], str]
 
 
 @functools.cache
-def _links(words: int, step: int) -> WordAlignment:
+def _link_words(words: int, step: int) -> WordAlignment:
     """Return the links of pairs of so many words: each to its copy, or the first to the last and so on."""
     links = tuple(zip(range(words), range(words)[::step], strict=True))
     return WordAlignment(links, links)

@@ -129,11 +129,13 @@ def open_text_dataset(
         len(text.split("validation"))  # 512 documents
         ```
     """
-    if (files := _own_files(name, data_dir)) is not None:
-        held = {split: _existing(locate_file(file, data_dir)) for split, file in held_out.named.items()}
-        found = read_text_splits(files, held)
-        how = held_out.describe(BY_PLACE, found.named_splits)
-        return TextDataset(name, found.splits, str(files), join_notes((how, describe_left_out(found.left_out))))
+    if (files := _find_own_files(name, data_dir)) is not None:
+        held_out_paths = {
+            split: _require_existing(locate_file(file, data_dir)) for split, file in held_out.by_split.items()
+        }
+        texts = read_text_splits(files, held_out_paths)
+        how = held_out.describe(BY_PLACE, texts.named_splits)
+        return TextDataset(name, texts.splits, str(files), join_notes((how, describe_left_out(texts.left_out))))
     held_out.refuse(name)
     if name == PYTHON_DOCS:
         return TextDataset(name, *read_python_docs())
@@ -150,12 +152,16 @@ def open_text_dataset(
     if path.is_dir() and newest_prepared_version(path):
         return _open_folder(name, path)
     folder = prepare_tfds_dataset(
-        name, _KIND, data_dir=data_dir, prepared_dir=prepared_dir, check=lambda features: _feature_of(name, features)
+        name,
+        _KIND,
+        data_dir=data_dir,
+        prepared_dir=prepared_dir,
+        check=lambda features: _find_text_feature(name, features),
     )
     return _open_folder(name, folder)
 
 
-def _own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
+def _find_own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
     """Return the path of the user's text file or folder that a name stands for; None for another kind of data set.
 
     Raises:
@@ -163,18 +169,22 @@ def _own_files(name: str, data_dir: str | None) -> pathlib.Path | None:
     """
     if name in (PYTHON_DOCS, DIGIT_WORDS, TINYSHAKESPEARE, WIKITEXT) or name.partition("/")[0] == REPEATED:
         return None
-    here = pathlib.Path(name).expanduser()
-    if here.is_dir() and newest_prepared_version(here):
+    literal_path = pathlib.Path(name).expanduser()
+    if literal_path.is_dir() and newest_prepared_version(literal_path):
         return None
     path = locate_file(name, data_dir)
     if path.exists() and not (path.is_dir() and newest_prepared_version(path)):
         return path
-    if here.is_absolute() or here.suffix in (".txt", ".jsonl") or name.split("/")[0] in (".", "..", "~"):
-        return _existing(path)
+    if (
+        literal_path.is_absolute()
+        or literal_path.suffix in (".txt", ".jsonl")
+        or name.split("/")[0] in (".", "..", "~")
+    ):
+        return _require_existing(path)
     return None
 
 
-def _existing(path: pathlib.Path) -> pathlib.Path:
+def _require_existing(path: pathlib.Path) -> pathlib.Path:
     if not path.exists():
         raise UserError(f"{path} does not exist: name a text or .jsonl file, or a folder of them or of a prepared set")
     return path
@@ -182,20 +192,20 @@ def _existing(path: pathlib.Path) -> pathlib.Path:
 
 def _open_folder(name: str, folder: pathlib.Path) -> TextDataset:
     prepared = open_prepared_folder(folder)
-    feature = _feature_of(name, prepared.features)
+    feature = _find_text_feature(name, prepared.features)
     splits = {}
     for split, own in canonical_split_names(prepared.splits).items():
         records = prepared.records(split)
         splits[own] = RecordTexts(records, feature, 0, len(records))
     if "train" in splits and "validation" not in splits:
-        whole = splits["train"]
-        cut = whole.stop - whole.stop // _HELD_OUT
-        splits["train"] = dataclasses.replace(whole, stop=cut)
-        splits["validation"] = dataclasses.replace(whole, start=cut)
+        train_texts = splits["train"]
+        cut = train_texts.stop - train_texts.stop // _HELD_OUT
+        splits["train"] = dataclasses.replace(train_texts, stop=cut)
+        splits["validation"] = dataclasses.replace(train_texts, start=cut)
     return TextDataset(name, splits, str(prepared.folder))
 
 
-def _feature_of(name: str, features: TfdsFeatures) -> str:
+def _find_text_feature(name: str, features: TfdsFeatures) -> str:
     """Return the feature that holds the text of a data set.
 
     Raises:
@@ -203,5 +213,5 @@ def _feature_of(name: str, features: TfdsFeatures) -> str:
     """
     if not features.text_features:
         raise UserError(f"{name} has no text: its features are {', '.join(features.feature_names)}")
-    known = (*features.supervised_keys[:1], "text", features.text_features[0])
-    return next(key for key in known if key in features.text_features)
+    candidates = (*features.supervised_keys[:1], "text", features.text_features[0])
+    return next(key for key in candidates if key in features.text_features)

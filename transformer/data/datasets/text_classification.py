@@ -63,35 +63,39 @@ def open_labeled_texts(
     """
     kind, _, rest = name.partition("/")
     if is_tsv_or_jsonl(name):
-        return _of_files(name, data_dir, classes, held_out)
-    known = class_names(name, classes)
+        return _open_label_files(name, data_dir, classes, held_out)
+    dataset_classes = class_names(name, classes)
     held_out.refuse(name)
     return LabeledTextDataset(
-        name, known, generate_word_order(rest) if kind == "word_order" else read_glue(rest, data_dir)
+        name, dataset_classes, generate_word_order(rest) if kind == "word_order" else read_glue(rest, data_dir)
     )
 
 
-def _of_files(name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOutFiles) -> LabeledTextDataset:
-    files = {"train": name, **held_out.named}
+def _open_label_files(
+    name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOutFiles
+) -> LabeledTextDataset:
+    files = {"train": name, **held_out.by_split}
     paths = {split: locate_file(file, data_dir) for split, file in files.items()}
     rows = {
         split: [(text.strip(), label.strip()) for text, label in read_fields(path, _FIELDS)]
         for split, path in paths.items()
     }
     if not classes:
-        labels = sorted({label for of_split in rows.values() for _, label in of_split})
-        shown = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
-        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {shown}")
+        labels = sorted({label for split_rows in rows.values() for _, label in split_rows})
+        example_labels = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
+        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {example_labels}")
     numbers = {label: number for number, label in enumerate(classes)}
     read = {}
-    for split, of_split in rows.items():
-        if unknown := [label for _, label in of_split if label not in numbers]:
+    for split, split_rows in rows.items():
+        if unknown := [label for _, label in split_rows if label not in numbers]:
             raise UserError(
                 f"{paths[split]} has the label {unknown[0]!r}, which is none of config.task.classes: "
                 f"{suggest_nearest(unknown[0], classes)}"
             )
-        read[split] = [LabeledText(text, numbers[label]) for text, label in of_split]
-    return LabeledTextDataset(name, classes, divide_into_splits(name, read.pop("train"), lambda each: each.text, read))
+        read[split] = [LabeledText(text, numbers[label]) for text, label in split_rows]
+    return LabeledTextDataset(
+        name, classes, divide_into_splits(name, read.pop("train"), lambda example: example.text, read)
+    )
 
 
 def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -116,5 +120,5 @@ def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
         return CLASSES
     if kind == "glue" and rest in GLUE_DATASETS:
         return GLUE_DATASETS[rest].classes
-    known = "word_order", *(f"glue/{each}" for each in GLUE_DATASETS), "FILE.tsv", "FILE.jsonl"
-    raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")
+    known_names = "word_order", *(f"glue/{glue_name}" for glue_name in GLUE_DATASETS), "FILE.tsv", "FILE.jsonl"
+    raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known_names)}")

@@ -56,7 +56,7 @@ def read_wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
         for name in split_spellings(split):
             for path in (folder / f"{name}.txt", folder / f"wiki.{name}.tokens", folder / f"wiki.{name}.raw"):
                 if split not in splits and path.is_file():
-                    splits[split] = list(_articles(read_text(path)))
+                    splits[split] = list(_split_articles(read_text(path)))
     if not splits:
         raise UserError(
             f"wikitext-2: {folder} has no train.txt, valid.txt or test.txt: obtain the data set and give its folder "
@@ -65,7 +65,7 @@ def read_wikitext(folder: pathlib.Path) -> dict[str, list[str]]:
     return splits
 
 
-def _articles(text: str) -> Iterator[str]:
+def _split_articles(text: str) -> Iterator[str]:
     """Cut the text before every heading of an article; nothing is lost."""
     starts = [heading.start() for heading in _HEADING.finditer(text)] or [0]
     for start, stop in zip([0, *starts[1:]], [*starts[1:], len(text)], strict=True):
@@ -103,27 +103,29 @@ def read_text_splits(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = 
         UserError: If a folder has no texts or other files, has files of train next to files that say no split, or says
             a split twice, or a text is empty or too short to be cut.
     """
-    found = _text_files(path)
-    others, by_name = files_by_split(path, found.files)
-    held = {split: _text_files(files) for split, files in held_out.items()}
-    left_out = (*found.left_out, *(name for files in held.values() for name in files.left_out))
-    if twice := [split for split in held if split in by_name]:
+    listing = _list_text_files(path)
+    unassigned, by_name = files_by_split(path, listing.files)
+    held_out_listings = {split: _list_text_files(files) for split, files in held_out.items()}
+    left_out = (*listing.left_out, *(name for files in held_out_listings.values() for name in files.left_out))
+    if twice := [split for split in held_out_listings if split in by_name]:
         raise UserError(
             f"{path} has {by_name[twice[0]][0].relative_to(path)}, but config.task.{twice[0]}_files names others: "
             "remove one of the two"
         )
-    files = {**by_name, **{split: of_split.files for split, of_split in held.items()}}
-    own = {split: _read_documents(files[split]) for split in SPLITS if split in files}
-    if "train" in own:
-        return SplitTexts(own, tuple(by_name), left_out)
-    documents = _read_documents(others)
-    if len(own) == len(SPLITS) - 1:
-        return SplitTexts({"train": documents, **own}, tuple(by_name), left_out)
+    files = {**by_name, **{split: held_out_listing.files for split, held_out_listing in held_out_listings.items()}}
+    own_splits = {split: _read_documents(files[split]) for split in SPLITS if split in files}
+    if "train" in own_splits:
+        return SplitTexts(own_splits, tuple(by_name), left_out)
+    documents = _read_documents(unassigned)
+    if len(own_splits) == len(SPLITS) - 1:
+        return SplitTexts({"train": documents, **own_splits}, tuple(by_name), left_out)
     total = sum(map(len, documents))
     # Nothing is cut for a split that has files; its share stays in training.
-    train, rest = _cut_at_line_end(documents, total * (18 + len(own)) // 20)
-    validation, test = _cut_at_line_end(rest, 0 if "validation" in own else total if "test" in own else total // 20)
-    splits = {"train": train, "validation": validation, "test": test} | own
+    train, remainder = _cut_at_line_end(documents, total * (18 + len(own_splits)) // 20)
+    validation, test = _cut_at_line_end(
+        remainder, 0 if "validation" in own_splits else total if "test" in own_splits else total // 20
+    )
+    splits = {"train": train, "validation": validation, "test": test} | own_splits
     for split, texts in splits.items():
         if not texts:
             raise UserError(f"{path} has too little text: nothing is left for {split}; give more lines")
@@ -136,27 +138,28 @@ def files_by_split(
     """Return the files of a folder that are to be cut, and those of the splits that their names say."""
     if not path.is_dir():
         return files, {}
-    others: list[pathlib.Path] = []
+    unassigned: list[pathlib.Path] = []
     by_name: dict[str, list[pathlib.Path]] = {split: [] for split in SPLITS}
     for file in files:
         top, *beneath = file.relative_to(path).parts
         split = (split_from_file_name(top) if beneath else None) or split_from_file_name(file.stem)
-        (others if split is None else by_name[split]).append(file)
-    by_name = {split: of_split for split, of_split in by_name.items() if of_split}
-    if set(by_name) <= {"train"} and not others:
+        (unassigned if split is None else by_name[split]).append(file)
+    by_name = {split: split_files for split, split_files in by_name.items() if split_files}
+    if set(by_name) <= {"train"} and not unassigned:
         return files, {}
-    if others and "train" in by_name:
-        more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+    if unassigned and "train" in by_name:
+        more = f" and {len(unassigned) - 1:,} more" if len(unassigned) > 1 else ""
         raise UserError(
-            f"{path} has {by_name['train'][0].relative_to(path)}, and beside it {others[0].relative_to(path)}{more}, "
-            "whose names say no split: rename them, such as train-2.txt, or remove them"
+            f"{path} has {by_name['train'][0].relative_to(path)}, and beside it "
+            f"{unassigned[0].relative_to(path)}{more}, whose names say no split: "
+            "rename them, such as train-2.txt, or remove them"
         )
-    if not others and "train" not in by_name:
+    if not unassigned and "train" not in by_name:
         raise UserError(f"{path} has texts for {', '.join(by_name)} alone: add a train.txt")
-    return others, by_name
+    return unassigned, by_name
 
 
-def _text_files(path: pathlib.Path) -> FolderListing:
+def _list_text_files(path: pathlib.Path) -> FolderListing:
     """Return the file, or the text files in a folder and its subfolders.
 
     Raises:
@@ -164,10 +167,10 @@ def _text_files(path: pathlib.Path) -> FolderListing:
     """
     if not path.is_dir():
         return FolderListing((path,), ())
-    found = list_files(path, _SUFFIXES)
-    if not found.files:
+    listing = list_files(path, _SUFFIXES)
+    if not listing.files:
         raise UserError(f"{path} holds no .txt file, and no .jsonl: name a folder with texts, or a file")
-    return found
+    return listing
 
 
 def _read_documents(files: Sequence[pathlib.Path]) -> list[str]:
@@ -193,9 +196,9 @@ def _cut_at_line_end(documents: Sequence[str], size: int) -> tuple[list[str], li
     for number, text in enumerate(documents):
         if size <= len(text):
             place = text.find("\n", max(size - 1, 0)) + 1 or len(text)
-            kept = [text[:place]] if size else []
-            left = text[place:] if size else text
-            return [t for t in (*before, *kept) if t], [t for t in (left, *documents[number + 1 :]) if t]
+            head = [text[:place]] if size else []
+            tail = text[place:] if size else text
+            return [t for t in (*before, *head) if t], [t for t in (tail, *documents[number + 1 :]) if t]
         before.append(text)
         size -= len(text)
     return before, []
@@ -218,14 +221,14 @@ def read_python_docs() -> tuple[dict[str, list[str]], str]:
             "use another, or name a text file by config.task.dataset"
         ) from error
     splits: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
-    seen = set()
+    seen_topics = set()
     for name in sorted(topics):
-        if topics[name] not in seen:
-            seen.add(topics[name])
-            splits[_split_of_topic(name)].append(topics[name])
+        if topics[name] not in seen_topics:
+            seen_topics.add(topics[name])
+            splits[_assign_topic_split(name)].append(topics[name])
     return splits, f"Python {sys.version}"
 
 
-def _split_of_topic(name: str) -> str:
+def _assign_topic_split(name: str) -> str:
     part = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _TOPIC_PARTS
     return {8: "validation", 9: "test"}.get(part, "train")

@@ -57,13 +57,13 @@ def prepare_multi30k(
     """
     from transformer.data.datasets import multi30k
 
-    known = [f"{text}/{'-'.join(pair)}" for text in multi30k.TEXTS for pair in multi30k.DIRECTIONS]
-    lookup_by_name("/".join(parts), dict.fromkeys(known), f"{name}: <text>/<source>-<target>")
+    known_names = [f"{text}/{'-'.join(pair)}" for text in multi30k.TEXTS for pair in multi30k.DIRECTIONS]
+    lookup_by_name("/".join(parts), dict.fromkeys(known_names), f"{name}: <text>/<source>-<target>")
     text, direction = parts
     source, target = direction.split("-")
     folder = multi30k.require_files(data_dir, text, (source, target))
     root = pathlib.Path(prepared_dir) / f"multi30k-{multi30k.fingerprint(folder, text, (source, target))}"
-    prepared = _folder_of(multi30k.Multi30k, f"{text}-{direction}", root) or _prepare(
+    prepared = _find_prepared_config(multi30k.Multi30k, f"{text}-{direction}", root) or _prepare_builder(
         lambda: multi30k.Multi30k(data_dir=root, config=f"{text}-{direction}", file_format="array_record"), str(folder)
     )
     return prepared, (source, target)
@@ -108,7 +108,7 @@ def prepare_tfds_dataset(
         UserError: If the name is unknown or that of another host's data set, or the data set is neither prepared nor
             can be downloaded.
     """
-    named = parse_tfds_name(name, kind)
+    parsed_name = parse_tfds_name(name, kind)
     if folder := find_prepared_folder(name, data_dir, prepared_dir):
         return folder
     allowed = _ALLOWED.get()
@@ -119,7 +119,7 @@ def prepare_tfds_dataset(
         )
     import tensorflow_datasets as tfds
 
-    dataset, config, version = named
+    dataset, config, version = parsed_name
     with silence_output():
         for module in kind.tfds_modules:
             _import_builders(module)
@@ -138,7 +138,7 @@ def prepare_tfds_dataset(
     log = logging.getLogger(__name__)
     log.warning("%s: downloading and preparing under %s, which may take hours", name, prepared_dir)
     try:
-        return _prepare(lambda: builder)
+        return _prepare_builder(lambda: builder)
     except UserError:
         raise
     except Exception as error:
@@ -180,12 +180,12 @@ def _import_builders(name: str) -> None:
                 importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _folder_of(builder: Any, config: str, root: str | pathlib.Path) -> pathlib.Path | None:
+def _find_prepared_config(builder: Any, config: str, root: str | pathlib.Path) -> pathlib.Path | None:
     """Return where a builder of ours has prepared a config, without asking TFDS; None if it has not."""
     return newest_prepared_version(pathlib.Path(root) / builder.name / config / str(builder.VERSION))
 
 
-def _prepare(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.Path:
+def _prepare_builder(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.Path:
     import tensorflow_datasets as tfds
 
     with silence_output():

@@ -120,7 +120,7 @@ class ShardRecords(Sequence[bytes]):
             return
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-        with _readable(folder):
+        with _reraise_read_errors(folder):
             self._source = ArrayRecordDataSource([shard for shard in shards if shard.take])
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ class ShardRecords(Sequence[bytes]):
         """Read many records at once, which costs a fraction of reading them one by one."""
         if not indices or self._source is None:
             return []
-        with _readable(self._folder):
+        with _reraise_read_errors(self._folder):
             return list(self._source.__getitems__(indices))
 
 
@@ -161,10 +161,13 @@ def open_prepared_folder(folder: pathlib.Path) -> PreparedDataset:
         raise UserError(f"{folder} is no prepared set: name a folder that holds {INFO}, such as <set>/<config>/1.0.0")
     info, features = read_json_object(prepared / INFO), read_json_object(prepared / FEATURES)
     try:
-        read = _features(prepared, features, _supervised(info))
-        stored_as = _word(info.get("fileFormat", "tfrecord"))
-        name = _word(info["name"])
-        splits = {_word(split["name"]): _shards(prepared, name, stored_as, split) for split in info["splits"]}
+        read = _parse_features(prepared, features, _parse_supervised_keys(info))
+        stored_as = _require_plain_name(info.get("fileFormat", "tfrecord"))
+        name = _require_plain_name(info["name"])
+        splits = {
+            _require_plain_name(split["name"]): _list_shards(prepared, name, stored_as, split)
+            for split in info["splits"]
+        }
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise UserError(
             f"{prepared} cannot be opened: {INFO} or {FEATURES} is not as TFDS writes it "
@@ -180,8 +183,8 @@ def decode_texts(record: bytes, names: Sequence[str]) -> list[str]:
     Raises:
         UserError: If the record lacks such a text.
     """
-    with _decodable(f"text in {' and '.join(names)}"):
-        features = _stored(record)
+    with _reraise_decode_errors(f"text in {' and '.join(names)}"):
+        features = _parse_example(record)
         return [features[name].bytes_list.value[0].decode() for name in names]
 
 
@@ -191,19 +194,19 @@ def read_encoded_image_and_label(record: bytes, image: str, label: str) -> tuple
     Raises:
         UserError: If the record lacks such an image or class.
     """
-    with _decodable(f"image in {image} with a class in {label}"):
-        features = _stored(record)
+    with _reraise_decode_errors(f"image in {image} with a class in {label}"):
+        features = _parse_example(record)
         return features[image].bytes_list.value[0], features[label].int64_list.value[0]
 
 
-def _stored(record: bytes) -> Any:
+def _parse_example(record: bytes) -> Any:
     from tensorflow_datasets.proto import tf_example_pb2
 
     return tf_example_pb2.Example.FromString(record).features.feature
 
 
 @contextlib.contextmanager
-def _decodable(what: str) -> Iterator[None]:
+def _reraise_decode_errors(what: str) -> Iterator[None]:
     from google.protobuf.message import DecodeError
 
     try:
@@ -232,26 +235,28 @@ def language_direction(name: str, features: TfdsFeatures, languages: tuple[str, 
     return source, target
 
 
-def _features(folder: pathlib.Path, described: Mapping[str, Any], supervised: tuple[str, ...]) -> TfdsFeatures:
-    if described["pythonClassName"] == _TRANSLATION:
-        languages = tuple(_text(language) for language in described["translation"]["languages"])
+def _parse_features(folder: pathlib.Path, description: Mapping[str, Any], supervised: tuple[str, ...]) -> TfdsFeatures:
+    if description["pythonClassName"] == _TRANSLATION:
+        languages = tuple(_require_text(language) for language in description["translation"]["languages"])
         return TfdsFeatures(languages, languages, supervised)
-    features = described["featuresDict"]["features"]
-    of_kind = {
+    features = description["featuresDict"]["features"]
+    features_by_kind = {
         kind: {name: feature for name, feature in features.items() if feature["pythonClassName"] == kind}
         for kind in (_TEXT, _IMAGE, _CLASS)
     }
-    images = {name: int(each["image"]["shape"]["dimensions"][-1]) for name, each in of_kind[_IMAGE].items()}
-    classes = {name: _classes(folder, name, each["classLabel"]) for name, each in of_kind[_CLASS].items()}
-    return TfdsFeatures(tuple(features), tuple(of_kind[_TEXT]), supervised, images, classes)
+    images = {name: int(info["image"]["shape"]["dimensions"][-1]) for name, info in features_by_kind[_IMAGE].items()}
+    classes = {
+        name: _read_class_names(folder, name, info["classLabel"]) for name, info in features_by_kind[_CLASS].items()
+    }
+    return TfdsFeatures(tuple(features), tuple(features_by_kind[_TEXT]), supervised, images, classes)
 
 
-def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_class_names(folder: pathlib.Path, feature: str, class_info: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of classes from the file next to the records, a line each; without a file, their numbers."""
-    count = int(described["numClasses"])
+    count = int(class_info["numClasses"])
     if not 0 < count <= _MOST_CLASSES:
         raise ValueError(f"{count} is no number of classes")
-    file = folder / f"{_word(feature)}.labels.txt"
+    file = folder / f"{_require_plain_name(feature)}.labels.txt"
     if not file.is_file():
         return tuple(map(str, range(count)))
     names = tuple(split_lines(file.read_bytes().decode()))
@@ -260,28 +265,28 @@ def _classes(folder: pathlib.Path, feature: str, described: Mapping[str, Any]) -
     return names
 
 
-def _supervised(info: Mapping[str, Any]) -> tuple[str, ...]:
+def _parse_supervised_keys(info: Mapping[str, Any]) -> tuple[str, ...]:
     items = info.get("supervisedKeys", {}).get("tuple", {}).get("items", ())
     # An item that is itself a tuple or a dictionary is not a single feature.
-    names = tuple(_text(item.get("featureKey", "")) for item in items)
+    names = tuple(_require_text(item.get("featureKey", "")) for item in items)
     return names if all(names) else ()
 
 
-def _shards(folder: pathlib.Path, name: str, stored_as: str, split: Mapping[str, Any]) -> tuple[Shard, ...]:
+def _list_shards(folder: pathlib.Path, name: str, stored_as: str, split: Mapping[str, Any]) -> tuple[Shard, ...]:
     """Return the files of a split, each a plain name in the folder whatever the template says."""
-    lengths = [_count(length) for length in split.get("shardLengths", ())]
+    lengths = [_require_count(length) for length in split.get("shardLengths", ())]
     template = split.get("filepathTemplate", _TEMPLATE)
     shards = []
     for number, length in enumerate(lengths):
         values = {
             "DATASET": name,
-            "SPLIT": _word(split["name"]),
+            "SPLIT": _require_plain_name(split["name"]),
             "FILEFORMAT": stored_as,
             "SHARD_X_OF_Y": f"{number:05d}-of-{len(lengths):05d}",
             "SHARD_INDEX": f"{number:05d}",
             "NUM_SHARDS": f"{len(lengths):05d}",
         }
-        file = _word("".join(values[part] if odd else part for part, odd in _parts(template)))
+        file = _require_plain_name("".join(values[part] if odd else part for part, odd in _split_template(template)))
         shards.append(Shard(str(folder / file), 0, length, length))
     return tuple(shards)
 
@@ -303,25 +308,25 @@ def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, 
         )
 
 
-def _parts(template: str) -> Iterator[tuple[str, bool]]:
+def _split_template(template: str) -> Iterator[tuple[str, bool]]:
     """Yield the parts of a template in order, each with whether it is the name of a variable."""
     return ((part, bool(number % 2)) for number, part in enumerate(_VARIABLE.split(template)))
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
     return value
 
 
-def _word(value: Any) -> str:
+def _require_plain_name(value: Any) -> str:
     """Check that a value can only be the name of a file in a folder."""
-    if not _WORD.fullmatch(_text(value)):
+    if not _WORD.fullmatch(_require_text(value)):
         raise ValueError(f"{value!r} is no plain name")
     return value
 
 
-def _count(value: Any) -> int:
+def _require_count(value: Any) -> int:
     count = int(value)
     if not 0 <= count < 2**40:
         raise ValueError(f"{value!r} is no number of records")
@@ -329,7 +334,7 @@ def _count(value: Any) -> int:
 
 
 @contextlib.contextmanager
-def _readable(folder: pathlib.Path) -> Any:
+def _reraise_read_errors(folder: pathlib.Path) -> Any:
     """Raise the errors of array_record's reader, which are of many kinds, as UserErrors."""
     try:
         yield

@@ -211,8 +211,10 @@ def read_pair_files(
     """
     direction = direction_of_files(name, languages)
     fields = languages or _FIELDS
-    held = {split: _read_pairs(own, data_dir, fields) for split, own in held_out.named.items()}
-    return direction, divide_into_splits(name, _read_pairs(name, data_dir, fields), lambda pair: pair[0], held)
+    held_out_pairs = {split: _read_pairs(own, data_dir, fields) for split, own in held_out.by_split.items()}
+    return direction, divide_into_splits(
+        name, _read_pairs(name, data_dir, fields), lambda pair: pair[0], held_out_pairs
+    )
 
 
 def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[str, str]:
@@ -233,10 +235,10 @@ def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[st
 
 
 def _read_pairs(files: str, data_dir: str | None, fields: tuple[str, str]) -> list[tuple[str, str]]:
-    named = files.split(",")
-    if len(named) > 2 or not all(map(str.strip, named)):
+    file_names = files.split(",")
+    if len(file_names) > 2 or not all(map(str.strip, file_names)):
         raise UserError(f"{files!r} names no pairs: {PAIR_FILES}")
-    paths = [locate_file(each, data_dir) for each in named]
+    paths = [locate_file(file_name, data_dir) for file_name in file_names]
     if len(paths) == 1:
         if not is_tsv_or_jsonl(paths[0].name):
             raise UserError(f"{paths[0]} alone holds no pairs: {PAIR_FILES}")
@@ -256,34 +258,34 @@ def _open_phrases(name: str, options: str, languages: tuple[str, str] | None) ->
         raise UserError(f"languages={languages}: the phrases are written in English, so 'en' comes first")
     if not set(targets) <= set(PHRASE_LANGUAGES):
         raise UserError(f"languages={languages}: the second must be some of {', '.join(PHRASE_LANGUAGES)}")
-    drawn = {
+    pairs_by_split = {
         split: [
             SentencePair(phrase.source, phrase.target, language, kind, phrase.word_alignment)
-            for kind, language, phrase in written
+            for kind, language, phrase in phrase_pairs
         ]
-        for split, written in generate_phrases(options, targets).items()
+        for split, phrase_pairs in generate_phrases(options, targets).items()
     }
-    return TranslationDataset(name, (source, *targets), tuple(drawn), drawn.__getitem__)
+    return TranslationDataset(name, (source, *targets), tuple(pairs_by_split), pairs_by_split.__getitem__)
 
 
 def _open_symbols(name: str, kind: str, options: str, languages: tuple[str, str] | None) -> TranslationDataset:
     direction = SYMBOLS[kind]
     _check_direction(name, direction, languages)
     target = direction[1]
-    drawn = {
+    pairs_by_split = {
         split: [
             SentencePair(phrase.source, phrase.target, target, word_alignment=phrase.word_alignment)
             for phrase in phrases
         ]
         for split, phrases in generate_symbol_pairs(kind, options).items()
     }
-    return TranslationDataset(name, direction, tuple(drawn), drawn.__getitem__)
+    return TranslationDataset(name, direction, tuple(pairs_by_split), pairs_by_split.__getitem__)
 
 
 def _open_help_desk(name: str, options: str, languages: tuple[str, str] | None) -> TranslationDataset:
     direction = help_desk.LANGUAGES
     _check_direction(name, direction, languages)
-    drawn = {
+    pairs_by_split = {
         split: [
             SentencePair(
                 question.text, question.answer, direction[1], "new_pair" if question.new_pair else "known_pair"
@@ -292,7 +294,7 @@ def _open_help_desk(name: str, options: str, languages: tuple[str, str] | None) 
         ]
         for split, questions in help_desk.generate_help_desk(options).items()
     }
-    return TranslationDataset(name, direction, tuple(drawn), drawn.__getitem__)
+    return TranslationDataset(name, direction, tuple(pairs_by_split), pairs_by_split.__getitem__)
 
 
 def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str, str] | None) -> None:

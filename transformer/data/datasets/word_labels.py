@@ -72,15 +72,15 @@ def open_word_labels(
         held_out.refuse(name)
         options = name.removeprefix(GENERATED).removeprefix("/")
         return sample_splits(GENERATED, options, sample_entities, lambda sampled: sampled[0].texts[0])
-    paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.named}.items()}
+    paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.by_split}.items()}
     read = {split: read_conll(path) for split, path in paths.items()}
     if not classes:
-        labels = sorted({label for texts in read.values() for _, of_text in texts for label in of_text})
-        shown = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
-        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {shown}")
+        labels = sorted({label for texts in read.values() for _, text_labels in texts for label in text_labels})
+        example_labels = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
+        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {example_labels}")
     word_classes(name, classes)
-    numbered = {split: [_number(text, classes, paths[split]) for text in texts] for split, texts in read.items()}
-    return divide_into_splits(name, numbered.pop("train"), lambda each: each.texts[0], numbered)
+    numbered = {split: [_number_labels(text, classes, paths[split]) for text in texts] for split, texts in read.items()}
+    return divide_into_splits(name, numbered.pop("train"), lambda example: example.texts[0], numbered)
 
 
 def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -98,7 +98,7 @@ def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...
         where = f"{path}: line {number}"
         if "\r" in line:
             raise UserError(f"{where} has a carriage return within it: end lines with a line feed")
-        cells = _columns(line, where)
+        cells = _split_columns(line, where)
         if cells == [""] or cells[0] == _DOCUMENT:
             texts.append([])
             continue
@@ -121,7 +121,7 @@ def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...
     return [(tuple(word for word, _ in text), tuple(label for _, label in text)) for text in texts if text]
 
 
-def _columns(line: str, where: str) -> list[str]:
+def _split_columns(line: str, where: str) -> list[str]:
     """Return the columns of a line.
 
     Raises:
@@ -136,7 +136,7 @@ def _columns(line: str, where: str) -> list[str]:
     return _COLUMN_GAP.split(stripped)
 
 
-def _number(
+def _number_labels(
     text: tuple[tuple[str, ...], tuple[str, ...]], classes: tuple[str, ...], path: pathlib.Path
 ) -> LabeledWords:
     words, labels = text

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.config import Config, PositiveInt, Range, UserError, from_config
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import split_of, take_examples
+from transformer.data.datasets.example_splits import hash_split, take_examples
 from transformer.data.datasets.synthetic_symbols import SPLITS
 from transformer.data.labeled_text_batches import LabeledText
 
@@ -52,15 +52,15 @@ class WordOrderDatasetConfig(Config, path="word_order"):
     def draw(self, split: str) -> list[LabeledText]:
         """Sample the sentences of a split, the two of a pair one after the other."""
         pairs = take_examples(
-            self._pairs(np.random.default_rng((self.seed, SPLITS.index(split)))),
+            self._generate_pairs(np.random.default_rng((self.seed, SPLITS.index(split)))),
             getattr(self, split),
-            lambda pair: split_of("\n".join(text for text, _ in pair)) == split,
+            lambda pair: hash_split("\n".join(text for text, _ in pair)) == split,
             "word_order",
             split,
         )
         return [sentence for pair in pairs for sentence in pair]
 
-    def _pairs(self, random: np.random.Generator) -> Iterator[list[LabeledText]]:
+    def _generate_pairs(self, random: np.random.Generator) -> Iterator[list[LabeledText]]:
         while True:
             length = random.integers(self.min_length, self.max_length + 1)
             words = random.choice(FILLERS, length)

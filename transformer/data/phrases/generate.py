@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 from transformer.config import Config, PositiveInt, Range, from_config
 from transformer.data.datasets.aligned_templates import AlignedPair
 from transformer.data.datasets.dataset_name_options import parse_int_options
-from transformer.data.datasets.example_splits import split_of
+from transformer.data.datasets.example_splits import hash_split
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 from transformer.data.phrases.phrase_kinds import KINDS, Value, round_down_to_five_minutes
 from transformer.data.phrases.templates import WHOLE
@@ -54,7 +54,7 @@ def assign_split(kind: str, value: Value) -> str:
     """
     if _must_train(kind, value):
         return "train"
-    return split_of(f"{kind}:{','.join(str(part) for part in value)}")
+    return hash_split(f"{kind}:{','.join(str(part) for part in value)}")
 
 
 def sample_phrases(split: str, size: int, seed: int, rounded: int = 0) -> Iterator[SampledPhrase]:
@@ -69,18 +69,18 @@ def sample_phrases(split: str, size: int, seed: int, rounded: int = 0) -> Iterat
     """
     generator = random.Random(f"phrases-{split}-{seed}")
     kinds = tuple(KINDS)
-    seen: set[SampledPhrase] = set()
+    seen_phrases: set[SampledPhrase] = set()
     for index in range(size):
         kind = kinds[index % len(kinds)]
         for _ in range(_REDRAWS):
-            drawn = _draw_one(kind, split, rounded, generator)
-            if drawn not in seen:
+            phrase = _draw_phrase(kind, split, rounded, generator)
+            if phrase not in seen_phrases:
                 break
-        seen.add(drawn)
-        yield drawn
+        seen_phrases.add(phrase)
+        yield phrase
 
 
-def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> SampledPhrase:
+def _draw_phrase(kind: str, split: str, rounded: int, generator: random.Random) -> SampledPhrase:
     while True:
         value, frame = KINDS[kind].draw(generator)
         # Without rounding no random number is drawn, so that phrases of recorded results do not change.
@@ -90,9 +90,9 @@ def _draw_one(kind: str, split: str, rounded: int, generator: random.Random) -> 
             return SampledPhrase(kind, value, frame)
 
 
-def write_phrase(drawn: SampledPhrase, language: str) -> AlignedPair:
+def write_phrase(phrase: SampledPhrase, language: str) -> AlignedPair:
     """Write the sentence pair of a sampled value, from English to `language` ("de" or "fr")."""
-    return KINDS[drawn.kind].write(drawn.value, drawn.frame_index, language)
+    return KINDS[phrase.kind].write(phrase.value, phrase.frame_index, language)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +140,8 @@ def generate_phrases(options: str, languages: Sequence[str] = PHRASE_LANGUAGES) 
     config = from_config(PhrasesDatasetConfig, parse_int_options(PHRASES, options, "train=2000,test=200"), PHRASES)
     return {
         split: [
-            PhrasePair(drawn.kind, language, write_phrase(drawn, language))
-            for drawn in sample_phrases(split, getattr(config, split), config.seed, config.rounded)
+            PhrasePair(phrase.kind, language, write_phrase(phrase, language))
+            for phrase in sample_phrases(split, getattr(config, split), config.seed, config.rounded)
             for language in languages
         ]
         for split in SPLITS

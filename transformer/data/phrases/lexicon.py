@@ -49,10 +49,10 @@ def day_period_phrase(hour: int, language: str) -> str:
         name = (
             "night1"
             if hour == 0 or hour >= 21
-            else _first(hour, (12, "morning1"), (18, "afternoon1"), (21, "evening1"))
+            else _choose_by_hour(hour, (12, "morning1"), (18, "afternoon1"), (21, "evening1"))
         )
     elif language == "de":
-        name = _first(
+        name = _choose_by_hour(
             hour,
             (5, "night1"),
             (10, "morning1"),
@@ -62,11 +62,11 @@ def day_period_phrase(hour: int, language: str) -> str:
             (24, "evening1"),
         )
     else:
-        name = _first(hour, (4, "night1"), (12, "morning1"), (18, "afternoon1"), (24, "evening1"))
+        name = _choose_by_hour(hour, (4, "night1"), (12, "morning1"), (18, "afternoon1"), (24, "evening1"))
     return names[name].replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
 
 
-def _first(hour: int, *bounds: tuple[int, str]) -> str:
+def _choose_by_hour(hour: int, *bounds: tuple[int, str]) -> str:
     return next(name for end, name in bounds if hour < end)
 
 
@@ -164,15 +164,15 @@ class Adjective(NamedTuple):
         return self.fr[(gender == "f") + 2 * plural]
 
 
-def _regular(en: str, de: str, masculine: str, feminine: str) -> Adjective:
+def _regular_adjective(en: str, de: str, masculine: str, feminine: str) -> Adjective:
     plural = masculine if masculine.endswith("s") else masculine + "s"
     return Adjective(en, de, (masculine, feminine, plural, feminine + "s"))
 
 
 SIZES = (
-    _regular("small", "klein", "petit", "petite"),
-    _regular("large", "groß", "grand", "grande"),
-    _regular("pretty", "hübsch", "joli", "jolie"),
+    _regular_adjective("small", "klein", "petit", "petite"),
+    _regular_adjective("large", "groß", "grand", "grande"),
+    _regular_adjective("pretty", "hübsch", "joli", "jolie"),
     Adjective("old", "alt", ("vieux", "vieille", "vieux", "vieilles")),
     Adjective("new", "neu", ("nouveau", "nouvelle", "nouveaux", "nouvelles")),
     Adjective("beautiful", "schön", ("beau", "belle", "beaux", "belles")),
@@ -180,13 +180,13 @@ SIZES = (
 """Adjectives that precede a French noun."""
 
 COLORS = (
-    _regular("red", "rot", "rouge", "rouge"),
-    _regular("green", "grün", "vert", "verte"),
-    _regular("blue", "blau", "bleu", "bleue"),
-    _regular("black", "schwarz", "noir", "noire"),
-    _regular("white", "weiß", "blanc", "blanche"),
-    _regular("yellow", "gelb", "jaune", "jaune"),
-    _regular("brown", "braun", "brun", "brune"),
-    _regular("grey", "grau", "gris", "grise"),
+    _regular_adjective("red", "rot", "rouge", "rouge"),
+    _regular_adjective("green", "grün", "vert", "verte"),
+    _regular_adjective("blue", "blau", "bleu", "bleue"),
+    _regular_adjective("black", "schwarz", "noir", "noire"),
+    _regular_adjective("white", "weiß", "blanc", "blanche"),
+    _regular_adjective("yellow", "gelb", "jaune", "jaune"),
+    _regular_adjective("brown", "braun", "brun", "brune"),
+    _regular_adjective("grey", "grau", "gris", "grise"),
 )
 """Adjectives that follow a French noun, and follow the others in English and German."""

@@ -13,7 +13,7 @@ LARGEST = 999_999
 
 
 @functools.cache
-def _table(language: str) -> tuple[str, ...]:
+def _cardinals(language: str) -> tuple[str, ...]:
     from num2words import num2words  # imported here, for the tables of all its languages take a while to load
 
     return tuple(num2words(number, lang=language) for number in range(1000 if language == "de" else 100))
@@ -28,7 +28,7 @@ def _ordinals(language: str) -> tuple[str, ...]:
 
 def cardinal(number: int, language: str) -> str:
     """Return the cardinal of a number from 0 to 99 as in counting: German "eins", French masculine "un"."""
-    return _table(language)[number]
+    return _cardinals(language)[number]
 
 
 def ordinal(number: int, language: str) -> str:
@@ -43,66 +43,66 @@ def feminine_form(words: str) -> str:
 
 def german_number(number: int) -> str:
     """Write a number as one German word: 421305 is "vierhunderteinundzwanzigtausenddreihundertfünf"."""
-    thousands, rest = divmod(number, 1000)
+    thousands, remainder = divmod(number, 1000)
     if not thousands:
-        return _table("de")[rest]
-    head = _table("de")[thousands]
+        return _cardinals("de")[remainder]
+    head = _cardinals("de")[thousands]
     head = head.removesuffix("s") if head.endswith("eins") else head
-    return f"{head}tausend{_table('de')[rest] if rest else ''}"
+    return f"{head}tausend{_cardinals('de')[remainder] if remainder else ''}"
 
 
-def _english_group(number: int, slot: str) -> list[Span]:
-    hundreds, rest = divmod(number, 100)
+def _english_group_spans(number: int, slot: str) -> list[Span]:
+    hundreds, remainder = divmod(number, 100)
     spans: list[Span] = []
     if hundreds:
         # French says plain "cent" for "one hundred": both English words are then one slot.
         spans.append((cardinal(hundreds, "en"), f"{slot}hundreds" if hundreds > 1 else f"{slot}hundred"))
         spans.append(("hundred", f"{slot}hundred"))
-        if rest:
+        if remainder:
             spans.append(("and", None))
-    if rest:
-        spans.append((cardinal(rest, "en"), f"{slot}tens"))
+    if remainder:
+        spans.append((cardinal(remainder, "en"), f"{slot}tens"))
     return spans
 
 
-def _english(number: int, slot: str) -> list[Span]:
-    thousands, rest = divmod(number, 1000)
+def _english_spans(number: int, slot: str) -> list[Span]:
+    thousands, remainder = divmod(number, 1000)
     if not number:
         return [(cardinal(0, "en"), f"{slot}tens")]
     spans: list[Span] = []
     if thousands:
-        head = _english_group(thousands, f"{slot}thousand-")
+        head = _english_group_spans(thousands, f"{slot}thousand-")
         spans = merge_spans(head, f"{slot}thousand") if thousands == 1 else head
         spans.append(("thousand", f"{slot}thousand"))
-        if 0 < rest < 100:
+        if 0 < remainder < 100:
             spans.append(("and", None))
-    return spans + _english_group(rest, slot)
+    return spans + _english_group_spans(remainder, slot)
 
 
-def _french_group(number: int, slot: str, final: bool) -> list[Span]:
-    hundreds, rest = divmod(number, 100)
+def _french_group_spans(number: int, slot: str, final: bool) -> list[Span]:
+    hundreds, remainder = divmod(number, 100)
     spans: list[Span] = []
     if hundreds > 1:
         spans.append((cardinal(hundreds, "fr"), f"{slot}hundreds"))
     if hundreds:
-        spans.append(("cents" if hundreds > 1 and not rest and final else "cent", f"{slot}hundred"))
-    if rest:
-        words = cardinal(rest, "fr") if final or rest != 80 else "quatre-vingt"
+        spans.append(("cents" if hundreds > 1 and not remainder and final else "cent", f"{slot}hundred"))
+    if remainder:
+        words = cardinal(remainder, "fr") if final or remainder != 80 else "quatre-vingt"
         spans.append((words, f"{slot}tens"))
     return spans
 
 
-def _french(number: int, slot: str, gender: str) -> list[Span]:
-    thousands, rest = divmod(number, 1000)
+def _french_spans(number: int, slot: str, gender: str) -> list[Span]:
+    thousands, remainder = divmod(number, 1000)
     if not number:
         return [(cardinal(0, "fr"), f"{slot}tens")]
     spans: list[Span] = []
     if thousands:
         # "cent" and "vingt" take no plural s before "mille", and "un mille" is never said.
-        spans = _french_group(thousands, f"{slot}thousand-", final=False) if thousands > 1 else []
+        spans = _french_group_spans(thousands, f"{slot}thousand-", final=False) if thousands > 1 else []
         spans.append(("mille", f"{slot}thousand"))
-    spans += _french_group(rest, slot, final=True)
-    if gender == "f" and rest:
+    spans += _french_group_spans(remainder, slot, final=True)
+    if gender == "f" and remainder:
         words, label = spans[-1]
         spans[-1] = (feminine_form(words), label)
     return spans
@@ -127,10 +127,10 @@ def number_spans(
     """
     if not 0 <= value <= LARGEST:
         raise ValueError(f"value={value} is out of range: numbers go from 0 to {LARGEST}")
-    source = _english(value, slot)
+    source = _english_spans(value, slot)
     if language == "de":
         return merge_spans(source, slot), [(german_number(value), slot)]
-    return source, _french(value, slot, gender)
+    return source, _french_spans(value, slot, gender)
 
 
 def year_spans(value: int, language: str) -> tuple[list[Span], list[Span]]:
@@ -144,21 +144,21 @@ def year_spans(value: int, language: str) -> tuple[list[Span], list[Span]]:
     """
     if not 1100 <= value <= 2099:
         raise ValueError(f"value={value} is out of range: years go from 1100 to 2099")
-    century, rest = divmod(value, 100)
+    century, remainder = divmod(value, 100)
     if value < 2010 and century == 20:
         source: list[Span] = [("two thousand", "century")]
-        if rest:
-            source += [("and", None), (cardinal(rest, "en"), "year")]
-    elif not rest:
+        if remainder:
+            source += [("and", None), (cardinal(remainder, "en"), "year")]
+    elif not remainder:
         source = [(f"{cardinal(century, 'en')} hundred", "century")]
     else:
         source = [(cardinal(century, "en"), "century")]
-        source.append((cardinal(rest, "en") if rest > 9 else f"oh {cardinal(rest, 'en')}", "year"))
+        source.append((cardinal(remainder, "en") if remainder > 9 else f"oh {cardinal(remainder, 'en')}", "year"))
     if language == "de":
         hundreds = f"{cardinal(century, 'de')}hundert" if century != 20 else "zweitausend"
-        return merge_spans(source, "year"), [(hundreds + (cardinal(rest, "de") if rest else ""), "year")]
-    hundreds = " ".join(text for text, _ in _french(century * 100, "", "m")).removesuffix("s")
+        return merge_spans(source, "year"), [(hundreds + (cardinal(remainder, "de") if remainder else ""), "year")]
+    hundreds = " ".join(text for text, _ in _french_spans(century * 100, "", "m")).removesuffix("s")
     target: list[Span] = [(hundreds, "century")]
-    if rest:
-        target.append((cardinal(rest, "fr") if rest != 80 else "quatre-vingt", "year"))
+    if remainder:
+        target.append((cardinal(remainder, "fr") if remainder != 80 else "quatre-vingt", "year"))
     return source, target

@@ -38,19 +38,19 @@ class PhraseKind(NamedTuple):
     """A function (value, frame, language) to the phrase."""
 
 
-def _compose(frame: PhraseTemplate, language: str, source: Fields, target: Fields) -> AlignedPair:
+def _compose_pair(frame: PhraseTemplate, language: str, source: Fields, target: Fields) -> AlignedPair:
     return align_spans(fill_template(frame.en, source), fill_template(getattr(frame, language), target))
 
 
-def _magnitude(generator: random.Random, digits: int) -> int:
+def _draw_magnitude(generator: random.Random, digits: int) -> int:
     """Sample a number from 0 whose number of digits is uniform from 1 to `digits`."""
     count = generator.randint(1, digits)
     return generator.randrange(10 ** (count - 1) if count > 1 else 0, 10**count)
 
 
-def _counted(generator: random.Random, digits: int) -> int:
+def _draw_count(generator: random.Random, digits: int) -> int:
     """Sample a number from 1 for a noun: one in five is 1, as only the singular shows gender and case."""
-    return 1 if generator.random() < 0.2 else max(1, _magnitude(generator, digits))
+    return 1 if generator.random() < 0.2 else max(1, _draw_magnitude(generator, digits))
 
 
 def _draw_date(generator: random.Random) -> tuple[Value, int]:
@@ -79,7 +79,7 @@ def _write_date(value: Value, frame: int, language: str) -> AlignedPair:
         "month": [(lexicon.month_name(date.month, language), "month")],
         "year": target_year,
     }
-    return _compose(FRAMES["date"][frame], language, source, target)
+    return _compose_pair(FRAMES["date"][frame], language, source, target)
 
 
 def _draw_time(generator: random.Random) -> tuple[Value, int]:
@@ -93,7 +93,7 @@ def round_down_to_five_minutes(time: Value) -> Value:
     return hour, minute - minute % 5
 
 
-def _clock_fields(hour: int, minute: int) -> Fields:
+def _english_clock_fields(hour: int, minute: int) -> Fields:
     words = cardinal(minute, "en")
     return {
         "hour": [(cardinal((hour - 1) % 12 + 1, "en"), "hour")],
@@ -103,7 +103,7 @@ def _clock_fields(hour: int, minute: int) -> Fields:
     }
 
 
-def _german_clock(hour: int, minute: int) -> Fields:
+def _german_clock_fields(hour: int, minute: int) -> Fields:
     twelve = (hour - 1) % 12 + 1
     return {
         "hour": [(cardinal(twelve, "de"), "hour")],
@@ -114,39 +114,39 @@ def _german_clock(hour: int, minute: int) -> Fields:
     }
 
 
-def _french_hour(hour: int) -> tuple[list[Span], list[Span]]:
+def _french_hour_spans(hour: int) -> tuple[list[Span], list[Span]]:
     if hour % 12 == 0:
         return [("midi" if hour == 12 else "minuit", "hour")], []
     return [(feminine_form(cardinal(hour % 12, "fr")), "hour")], [("heures" if hour % 12 > 1 else "heure", "clock")]
 
 
-def _french_clock(hour: int, minute: int) -> Fields:
-    this_hour, hours = _french_hour(hour)
-    next_hour, next_hours = _french_hour(hour + 1)
-    named = not (hours if minute <= 30 else next_hours)
+def _french_clock_fields(hour: int, minute: int) -> Fields:
+    this_hour, hours = _french_hour_spans(hour)
+    next_hour, next_hours = _french_hour_spans(hour + 1)
+    is_noon_or_midnight = not (hours if minute <= 30 else next_hours)
     return {
         "hour": this_hour,
         "hours": hours,
         "next": next_hour,
         "next_hours": next_hours,
         "minute": [(cardinal(minute, "fr"), "minute")],
-        "half": [("demi" if named else "demie", "half")],
-        "period": [] if named else [(lexicon.day_period_phrase(hour, "fr"), "period")],
+        "half": [("demi" if is_noon_or_midnight else "demie", "half")],
+        "period": [] if is_noon_or_midnight else [(lexicon.day_period_phrase(hour, "fr"), "period")],
     }
 
 
-def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
+def _spoken_time_spans(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
     to = minute > 30
     frame = WHOLE[hour] if not minute and hour in WHOLE else SPOKEN[minute]
-    source = fill_template(frame.en, _clock_fields(hour, 60 - minute if to else minute))
+    source = fill_template(frame.en, _english_clock_fields(hour, 60 - minute if to else minute))
     if language == "de":
         if minute in (25, 35):
             # "twenty-five past" and "fünf vor halb" correspond only as a whole.
             source = [(text, "minute" if slot == "past" else slot) for text, slot in source]
-        return source, fill_template(frame.de, _german_clock(hour, 60 - minute if to else minute))
+        return source, fill_template(frame.de, _german_clock_fields(hour, 60 - minute if to else minute))
     target = fill_template(
         frame.fr,
-        _french_clock(hour, minute) | {"minute": [(cardinal(60 - minute if to else minute, "fr"), "minute")]},
+        _french_clock_fields(hour, minute) | {"minute": [(cardinal(60 - minute if to else minute, "fr"), "minute")]},
     )
     if not any(slot == "period" for _, slot in target):
         # "midi" and "minuit" also express the part of the day.
@@ -154,8 +154,8 @@ def _spoken(hour: int, minute: int, language: str) -> tuple[list[Span], list[Spa
     return source, target
 
 
-def _displayed(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
-    fields = _clock_fields(hour, minute)
+def _displayed_time_spans(hour: int, minute: int, language: str) -> tuple[list[Span], list[Span]]:
+    fields = _english_clock_fields(hour, minute)
     if minute < 10:
         fields["minute"] = [(f"oh {cardinal(minute, 'en')}", "minute")]
     # The part of the day decides which of twenty-four hours is meant.
@@ -178,8 +178,8 @@ def _write_time(value: Value, frame: int, language: str) -> AlignedPair:
     hour, minute = value
     row = min(frame, len(FRAMES["time"]) - 1)
     day = frame - row
-    source, target = (_displayed if minute % 5 else _spoken)(hour, minute, language)
-    return _compose(
+    source, target = (_displayed_time_spans if minute % 5 else _spoken_time_spans)(hour, minute, language)
+    return _compose_pair(
         FRAMES["time"][row],
         language,
         {"clock": source, "weekday": [(lexicon.weekday_name(day, "en"), "weekday")]},
@@ -188,37 +188,37 @@ def _write_time(value: Value, frame: int, language: str) -> AlignedPair:
 
 
 def _draw_number(generator: random.Random) -> tuple[Value, int]:
-    value = _magnitude(generator, len(str(LARGEST)))
+    value = _draw_magnitude(generator, len(str(LARGEST)))
     # "More than one" would need an elision in French, and nothing is less than zero.
     return (value,), generator.randrange(len(FRAMES["number"])) if value > 1 else 0
 
 
 def _write_number(value: Value, frame: int, language: str) -> AlignedPair:
     source, target = number_spans(value[0], language)
-    return _compose(FRAMES["number"][frame], language, {"number": source}, {"number": target})
+    return _compose_pair(FRAMES["number"][frame], language, {"number": source}, {"number": target})
 
 
 def _draw_amount(generator: random.Random) -> tuple[Value, int]:
     code = generator.choice(tuple(lexicon.CURRENCIES))
     divided = lexicon.CURRENCIES[code][2] is not None and generator.random() < 0.5
-    major = _counted(generator, 3 if divided else len(str(LARGEST)))
+    major = _draw_count(generator, 3 if divided else len(str(LARGEST)))
     return (code, major, generator.randint(1, 99) if divided else 0), generator.randrange(len(FRAMES["amount"]))
 
 
-def _currency_spans(code: str, language: str, count: int, noun_first: bool, whole: bool) -> list[Span]:
-    """Return the words of a currency; those around the noun fill the slot "issuer", or all one slot if `whole`."""
+def _currency_spans(code: str, language: str, count: int, noun_first: bool, one_slot: bool) -> list[Span]:
+    """Return the words of a currency; those around the noun fill the slot "issuer", or all one slot if `one_slot`."""
     words = lexicon.currency_name(code, language, min(count, 2)).split()
-    if whole or len(words) == 1:
+    if one_slot or len(words) == 1:
         return [(word, "currency") for word in words]
     places = ["currency"] + ["issuer"] * (len(words) - 1)
     return list(zip(words, places if noun_first else reversed(places), strict=True))
 
 
-def _german_count(count: int, gender: str, case: str, slot: str, spans: list[Span]) -> list[Span]:
+def _german_count_spans(count: int, gender: str, case: str, slot: str, spans: list[Span]) -> list[Span]:
     return [(lexicon.ARTICLES[case][gender], slot)] if count == 1 else spans
 
 
-def _german_currency(code: str, count: int, gender: str, case: str, spans: list[Span]) -> list[Span]:
+def _inflect_german_currency(code: str, count: int, gender: str, case: str, spans: list[Span]) -> list[Span]:
     """Return the name in a case: only a masculine adjective in the accusative singular differs."""
     if count == 1 and gender == "m" and case == "accusative" and len(spans) == 2:
         (adjective, slot), noun = spans
@@ -232,9 +232,9 @@ def _write_amount(value: Value, frame: int, language: str) -> AlignedPair:
     german_gender, french_gender, subunit = lexicon.CURRENCIES[code]
     source, counted = number_spans(major, language, gender=french_gender, slot="major-")
     # "US-Dollar" is one word: then the English words fill one slot.
-    whole = len(lexicon.currency_name(code, language, 2).split()) == 1
-    source = source + _currency_spans(code, "en", major, noun_first=False, whole=whole)
-    name = _currency_spans(code, language, major, noun_first=language == "fr", whole=whole)
+    one_slot = len(lexicon.currency_name(code, language, 2).split()) == 1
+    source = source + _currency_spans(code, "en", major, noun_first=False, one_slot=one_slot)
+    name = _currency_spans(code, language, major, noun_first=language == "fr", one_slot=one_slot)
     source_minor, target_minor = number_spans(minor, language, slot="minor-")
     before: list[Span] = [("und" if language == "de" else "et", "plus")]
     after: list[Span] = []
@@ -245,16 +245,16 @@ def _write_amount(value: Value, frame: int, language: str) -> AlignedPair:
         target: Fields = {"amount": counted + name + (before + target_minor + after if after else [])}
     else:
         target = {
-            case: _german_count(major, german_gender, case, "major-", counted)
-            + _german_currency(code, major, german_gender, case, name)
-            + (before + _german_count(minor, "m", case, "minor-", target_minor) + after if after else [])
+            case: _german_count_spans(major, german_gender, case, "major-", counted)
+            + _inflect_german_currency(code, major, german_gender, case, name)
+            + (before + _german_count_spans(minor, "m", case, "minor-", target_minor) + after if after else [])
             for case in ("nominative", "accusative")
         }
-    return _compose(FRAMES["amount"][frame], language, {"amount": source}, target)
+    return _compose_pair(FRAMES["amount"][frame], language, {"amount": source}, target)
 
 
 def _draw_quantity(generator: random.Random) -> tuple[Value, int]:
-    count = _counted(generator, 3)
+    count = _draw_count(generator, 3)
     size, color = generator.choice(((1, 1), (1, 0), (0, 1)))
     return (
         count,
@@ -264,7 +264,7 @@ def _draw_quantity(generator: random.Random) -> tuple[Value, int]:
     ), generator.randrange(len(FRAMES["quantity"]))
 
 
-def _german_things(
+def _german_thing_spans(
     count: int,
     adjectives: list[tuple[lexicon.Adjective, str]],
     thing: lexicon.CountableNoun,
@@ -275,7 +275,7 @@ def _german_things(
     ending = lexicon.ENDINGS[case]["plural" if count > 1 else gender]
     noun = thing.de[1] if count == 1 else thing.dative_plural() if case == "dative" else thing.de[2]
     return [
-        *_german_count(count, gender, case, "number-", counted),
+        *_german_count_spans(count, gender, case, "number-", counted),
         *((adjective.de + ending, slot) for adjective, slot in adjectives),
         (noun, "thing"),
     ]
@@ -294,7 +294,7 @@ def _write_quantity(value: Value, frame: int, language: str) -> AlignedPair:
         (thing.en[count > 1], "thing"),
     ]
     if language == "de":
-        target = {case: _german_things(count, sizes + colors, thing, counted, case) for case in lexicon.ARTICLES}
+        target = {case: _german_thing_spans(count, sizes + colors, thing, counted, case) for case in lexicon.ARTICLES}
     else:
         agree = functools.partial(lexicon.Adjective.french, gender=gender, plural=count > 1)
         target = {
@@ -305,7 +305,7 @@ def _write_quantity(value: Value, frame: int, language: str) -> AlignedPair:
                 *((agree(adjective), slot) for adjective, slot in colors),
             ]
         }
-    return _compose(FRAMES["quantity"][frame], language, {"things": source}, target)
+    return _compose_pair(FRAMES["quantity"][frame], language, {"things": source}, target)
 
 
 KINDS: dict[str, PhraseKind] = {

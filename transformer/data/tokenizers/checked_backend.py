@@ -58,14 +58,14 @@ def library_errors() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(_one_line(error)) from error
+        raise UserError(_describe_in_one_line(error)) from error
     except BaseException as error:
         if type(error).__name__ != _PANIC:
             raise
-        raise UserError(f"the tokenizers library fails: {_one_line(error)}") from error
+        raise UserError(f"the tokenizers library fails: {_describe_in_one_line(error)}") from error
 
 
-def _one_line(error: BaseException) -> str:
+def _describe_in_one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
@@ -101,7 +101,7 @@ def _check_growth(part: str, described: Any) -> None:
     Raises:
         UserError: If a text could grow by more than MAX_GROWTH.
     """
-    steps = list(_replacements(described))
+    steps = list(_iterate_replacements(described))
     if len(steps) > _MAX_STEPS:
         raise UserError(f"its {part} replaces text in {len(steps):,} steps; at most {_MAX_STEPS:,} are read")
     by_expressions = 1
@@ -137,14 +137,14 @@ def _check_templates(part: Any) -> None:
             raise UserError(f"its post_processor has {len(part[name]):,} pieces; at most {_MAX_STEPS:,} are read")
 
 
-def _replacements(part: Any) -> Iterator[tuple[str, str, bool]]:
+def _iterate_replacements(part: Any) -> Iterator[tuple[str, str, bool]]:
     """Yield the pattern, the content, and whether the pattern is a regular expression, of every replacement."""
     if not isinstance(part, dict):
         return
     for name in ("normalizers", "decoders"):
         if isinstance(part.get(name), list):
             for inner in part[name]:
-                yield from _replacements(inner)
+                yield from _iterate_replacements(inner)
     pattern, content = part.get("pattern"), part.get("content")
     # The library also reads one without a type.
     if isinstance(pattern, dict) and isinstance(content, str):

@@ -55,7 +55,9 @@ def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> Tokenizer:
     Raises:
         UserError: If files are missing or of another kind.
     """
-    backend = _read(vocab_json, lambda path: tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges_txt))))
+    backend = _read_tokenizer_file(
+        vocab_json, lambda path: tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges_txt)))
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     if (end := backend.token_to_id(_END_OF_TEXT)) is not None:
@@ -73,7 +75,7 @@ def load_wordpiece_tokenizer(vocab_txt: Path, lowercase: bool = True) -> Tokeniz
     Raises:
         UserError: If the file is missing or lacks a special token of BERT.
     """
-    backend = _read(vocab_txt, lambda path: tokenizers.Tokenizer(_wordpiece_model(path)))
+    backend = _read_tokenizer_file(vocab_txt, lambda path: tokenizers.Tokenizer(_wordpiece_model(path)))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
@@ -103,27 +105,30 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
         from transformer.data.tokenizers.marian import MarianTokenizer
 
         return MarianTokenizer.open(folder)
-    tokenizer_config = _json(folder / "tokenizer_config.json")
-    tokenizer, named = _open(folder, tokenizer_config), tokenizer_config | _json(folder / "special_tokens_map.json")
+    tokenizer_config = _read_json_if_present(folder / "tokenizer_config.json")
+    tokenizer, token_config = (
+        _open_tokenizer(folder, tokenizer_config),
+        tokenizer_config | _read_json_if_present(folder / "special_tokens_map.json"),
+    )
     try:
         with library_errors(), without_stderr():
-            opened = _with_roles(folder, tokenizer, tokenizer_config, named)
+            opened = _assign_roles(folder, tokenizer, tokenizer_config, token_config)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     opened.try_encoding(folder)
     return opened
 
 
-def _with_roles(
-    folder: Path, tokenizer: Tokenizer, tokenizer_config: Mapping[str, Any], named: Mapping[str, Any]
+def _assign_roles(
+    folder: Path, tokenizer: Tokenizer, tokenizer_config: Mapping[str, Any], token_config: Mapping[str, Any]
 ) -> Tokenizer:
     """Return the tokenizer with the special tokens that the folder's other files name."""
     backend = tokenizer.backend
     try:
         _check_options(tokenizer_config, tokenizer)
         _add_tokens(tokenizer_config, backend)
-        roles = _roles(folder, named, backend)
-        _add_special(roles, named, backend)
+        roles = _find_roles(folder, token_config, backend)
+        _mark_special_tokens(roles, token_config, backend)
         opened = Tokenizer.from_roles(backend, special_token_ids_by_role(tokenizer) | roles)
         opened.token_encoding  # noqa: B018  refused here, where the folder is known
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -138,10 +143,12 @@ def _with_roles(
     return opened
 
 
-def _open(folder: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
-    whole = folder / "tokenizer.json"
-    if whole.is_file():
-        return Tokenizer(_read(whole, lambda path: parse_backend(read_regular_file(path).decode("utf-8"))))
+def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
+    tokenizer_json = folder / "tokenizer.json"
+    if tokenizer_json.is_file():
+        return Tokenizer(
+            _read_tokenizer_file(tokenizer_json, lambda path: parse_backend(read_regular_file(path).decode("utf-8")))
+        )
     advice = "write one by transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     sets = (("vocab.json", "merges.txt"), ("vocab.txt",))
     files = next((names for names in sets if all((folder / name).is_file() for name in names)), None)
@@ -149,29 +156,29 @@ def _open(folder: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
         raise UserError(
             f"{folder} holds no tokenizer: it has none of tokenizer.json, vocab.json + merges.txt, vocab.txt; {advice}"
         )
-    model = _json(folder / "config.json").get("model_type")
+    model = _read_json_if_present(folder / "config.json").get("model_type")
     kind = str(tokenizer_config.get("tokenizer_class") or _OF_MODELS.get(str(model), "")).removesuffix("Fast")
     if files != _WITHOUT_JSON.get(kind):
         description = f"tokenizer_class={kind}" if kind else f"model_type={model} and no tokenizer_class"
-        known = " and ".join(f"{', '.join(names)} of a {name}" for name, names in _WITHOUT_JSON.items())
+        readable = " and ".join(f"{', '.join(names)} of a {name}" for name, names in _WITHOUT_JSON.items())
         raise UserError(
-            f"{folder} has no tokenizer.json, but {description}: without one only {known} are read; {advice}"
+            f"{folder} has no tokenizer.json, but {description}: without one only {readable} are read; {advice}"
         )
     if kind == "BertTokenizer":
         tokenizer = load_wordpiece_tokenizer(folder / "vocab.txt")
         tokenizer.backend.normalizer = normalizers.BertNormalizer(
-            lowercase=_switch(tokenizer_config, "do_lower_case", True),
-            strip_accents=_switch(tokenizer_config, "strip_accents", None),
-            handle_chinese_chars=_switch(tokenizer_config, "tokenize_chinese_chars", True),
+            lowercase=_read_flag(tokenizer_config, "do_lower_case", True),
+            strip_accents=_read_flag(tokenizer_config, "strip_accents", None),
+            handle_chinese_chars=_read_flag(tokenizer_config, "tokenize_chinese_chars", True),
         )
         return tokenizer
     tokenizer = load_gpt2_tokenizer(folder / "vocab.json", folder / "merges.txt")
-    prefix = _switch(tokenizer_config, "add_prefix_space", False)
+    prefix = _read_flag(tokenizer_config, "add_prefix_space", False)
     tokenizer.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     return tokenizer if kind == "GPT2Tokenizer" else _as_roberta(tokenizer, folder)
 
 
-def _switch(tokenizer_config: Mapping[str, Any], name: str, usual: bool | None) -> Any:
+def _read_flag(tokenizer_config: Mapping[str, Any], name: str, usual: bool | None) -> Any:
     """Return a value that is true or false, or the usual one if it is missing.
 
     Raises:
@@ -212,16 +219,20 @@ def _add_tokens(tokenizer_config: Mapping[str, Any], backend: tokenizers.Tokeniz
         (backend.add_special_tokens if token.special else backend.add_tokens)([token])
 
 
-def _add_special(roles: Mapping[str, int], named: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
+def _mark_special_tokens(
+    roles: Mapping[str, int], token_config: Mapping[str, Any], backend: tokenizers.Tokenizer
+) -> None:
     """Mark the tokens of roles as special, if they are not yet, so that they stand for no text.
 
     Those that are marked stay as they are: adding them again would lose which white space belongs to them.
     """
-    known = backend.get_added_tokens_decoder()
-    entries = {entry["content"]: entry for entry in named.values() if isinstance(entry, dict) and "content" in entry}
+    added_tokens = backend.get_added_tokens_decoder()
+    entries = {
+        entry["content"]: entry for entry in token_config.values() if isinstance(entry, dict) and "content" in entry
+    }
     for number in roles.values():
         text = backend.id_to_token(number)
-        if text is not None and not (number in known and known[number].special):
+        if text is not None and not (number in added_tokens and added_tokens[number].special):
             flags = {flag: entries[text][flag] for flag in _FLAGS if flag in entries.get(text, {})}
             backend.add_special_tokens([tokenizers.AddedToken(text, **flags | {"special": True})])
 
@@ -255,17 +266,17 @@ def _check_options(tokenizer_config: Mapping[str, Any], tokenizer: Tokenizer) ->
             )
 
 
-def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer) -> dict[str, int]:
+def _find_roles(folder: Path, token_config: Mapping[str, Any], backend: tokenizers.Tokenizer) -> dict[str, int]:
     """Return the role of each special token: by token names, else by the numbers in the model's config.json.
 
     Raises:
         UserError: If the vocabulary lacks a token.
     """
-    config = _json(folder / "config.json")
+    config = _read_json_if_present(folder / "config.json")
     roles: dict[str, int] = {}
     for role, names in (_NAMES_OF_XLNET if config.get("model_type") == "xlnet" else _NAMES).items():
         for name in names:
-            token = named.get(name)
+            token = token_config.get(name)
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
                 number = backend.token_to_id(text)
@@ -273,28 +284,28 @@ def _roles(folder: Path, named: Mapping[str, Any], backend: tokenizers.Tokenizer
                 if number is None and role != "pad":
                     raise UserError(f"{name} is {text!r}, which is not in the tokenizer's vocabulary")
             else:
-                number = _token(config.get(f"{name}_id"))
+                number = _as_token_number(config.get(f"{name}_id"))
             if number is not None and role not in roles and backend.id_to_token(number) is not None:
                 roles[role] = number
     start = config.get("decoder_start_token_id")
     if config.get("is_encoder_decoder") and start is not None:
-        if _token(start) is None:
+        if _as_token_number(start) is None:
             raise UserError(f"config.json has decoder_start_token_id={start!r}, which is the number of no token")
         roles["begin"] = start
     return roles
 
 
-def _token(number: Any) -> int | None:
+def _as_token_number(number: Any) -> int | None:
     """Return a number of config.json if a token can have it; -1 says that there is none."""
     return number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**32 else None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json_if_present(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file, {} if there is none."""
     return read_json_object(path) if path.is_file() else {}
 
 
-def _read[T](path: Path, read: Callable[[Path], T]) -> T:
+def _read_tokenizer_file[T](path: Path, read: Callable[[Path], T]) -> T:
     try:
         with library_errors(), without_stderr():
             return read(path)

@@ -20,16 +20,16 @@ TOKENIZER_FILES = (FILE, "source.spm", "target.spm", "vocab.json", ROLES_FILE)
 
 def tokenizer_digests(directory: Path) -> dict[str, str]:
     """Return the SHA-256 of each of the tokenizer's files in a directory, by name."""
-    return {name: hashlib.sha256(content).hexdigest() for name, content in _tokenizer_files(directory).items()}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in _read_tokenizer_files(directory).items()}
 
 
 def copy_tokenizer(directory: Path, target: Path) -> None:
     """Copy a tokenizer's files, byte for byte."""
-    for name, content in _tokenizer_files(directory).items():
+    for name, content in _read_tokenizer_files(directory).items():
         storage_of(target).replace(target / name, content)
 
 
-def _tokenizer_files(directory: Path) -> dict[str, bytes]:
+def _read_tokenizer_files(directory: Path) -> dict[str, bytes]:
     return {name: read_regular_file(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()}
 
 

@@ -69,7 +69,7 @@ class MarianTokenizer:
         )
         opened = MarianTokenizer((folder / _SOURCE).read_bytes(), (folder / _TARGET).read_bytes(), numbers)
         for model, name in ((opened.source, _SOURCE), (opened.target, _TARGET)):
-            _processor(model, str(folder / name))
+            _load_processor(model, str(folder / name))
         return opened
 
     def save(self, directory: Path) -> None:
@@ -120,16 +120,16 @@ class MarianTokenizer:
         return {number: piece for piece, number in self.ids_by_piece.items()}
 
     @functools.cached_property
-    def _reader(self) -> Any:
-        return _processor(self.source, _SOURCE)
+    def _source_processor(self) -> Any:
+        return _load_processor(self.source, _SOURCE)
 
     @functools.cached_property
-    def _writer(self) -> Any:
-        return _processor(self.target, _TARGET)
+    def _target_processor(self) -> Any:
+        return _load_processor(self.target, _TARGET)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode source texts without special tokens."""
-        return self._numbers_of(self._reader, texts)
+        return self._encode_pieces(self._source_processor, texts)
 
     def encode_to_arrays(self, texts: Sequence[str], dtype: npt.DTypeLike = np.int32) -> list[np.ndarray]:
         """Encode source texts without special tokens, into arrays."""
@@ -152,26 +152,31 @@ class MarianTokenizer:
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode target texts without special tokens."""
-        return self._numbers_of(self._writer, texts)
+        return self._encode_pieces(self._target_processor, texts)
 
-    def _numbers_of(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
+    def _encode_pieces(self, model: Any, texts: Sequence[str]) -> list[list[int]]:
         refuse_single_text(texts, "texts")
         encoded = model.encode(list(texts), out_type=str)
         return [[self.ids_by_piece.get(piece, self.unk_id) for piece in pieces] for pieces in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode token numbers to a target text up to the first end token, without special tokens."""
-        kept = [number for number in trim_at_end_token(ids, self.bos_id, self.eos_id) if number not in self.special_ids]
-        return self._writer.decode_pieces(self.pieces(kept)).strip()
+        text_ids = [
+            number for number in trim_at_end_token(ids, self.bos_id, self.eos_id) if number not in self.special_ids
+        ]
+        return self._target_processor.decode_pieces(self.pieces(text_ids)).strip()
 
     def continuation(self, before: Sequence[int], ids: Iterable[int]) -> str:
         """Return the target text that token numbers add after others, up to the first end token."""
-        kept = [
-            [n for n in trim_at_end_token(each, self.bos_id, self.eos_id) if n not in self.special_ids]
-            for each in (before, ids)
+        text_ids = [
+            [n for n in trim_at_end_token(sequence, self.bos_id, self.eos_id) if n not in self.special_ids]
+            for sequence in (before, ids)
         ]
-        text, whole = (self._writer.decode_pieces(self.pieces(each)) for each in (kept[0], [*kept[0], *kept[1]]))
-        return whole.removeprefix(text)
+        text, full_text = (
+            self._target_processor.decode_pieces(self.pieces(sequence))
+            for sequence in (text_ids[0], [*text_ids[0], *text_ids[1]])
+        )
+        return full_text.removeprefix(text)
 
     @property
     def leading_ids(self) -> list[int]:
@@ -220,7 +225,7 @@ class MarianTokenizer:
         return language_tags(language, self.languages, self.ids_by_piece.get(f">>{language}<<"))
 
 
-def _processor(model: bytes, name: str) -> Any:
+def _load_processor(model: bytes, name: str) -> Any:
     """Return a SentencePiece model, ready to use.
 
     Raises:

@@ -54,7 +54,7 @@ def detect_token_encoding(backend: tokenizers.Tokenizer) -> TokenEncoding:
         UserError: If the decoder is unknown, or does not match the tokenizer's model.
     """
     described = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
-    stages = [] if described is None else list(_stages(described))
+    stages = [] if described is None else list(_flatten_stages(described))
     if isinstance(backend.model, tokenizers.models.BPE):
         suffix = backend.model.end_of_word_suffix or None
         if backend.model.continuing_subword_prefix or suffix != next((stage.get("suffix") for stage in stages), None):
@@ -81,10 +81,10 @@ def detect_token_encoding(backend: tokenizers.Tokenizer) -> TokenEncoding:
     )
 
 
-def _stages(decoder: dict) -> Iterator[dict]:
+def _flatten_stages(decoder: dict) -> Iterator[dict]:
     if decoder["type"] == "Sequence":
         for part in decoder["decoders"]:
-            yield from _stages(part)
+            yield from _flatten_stages(part)
     else:
         yield decoder
 
@@ -95,8 +95,8 @@ def byte_characters() -> list[str]:
     Printable bytes of Latin-1 stand for themselves, the others for the characters from U+0100 on, in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printable else next(others)) for byte in range(0x100)]
+    substitutes = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(substitutes)) for byte in range(0x100)]
 
 
 def piece_bytes(piece: str, writing: TokenEncoding, decoder: tokenizers.decoders.Decoder | None = None) -> bytes:
@@ -128,7 +128,7 @@ _BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_chara
 class _Character(NamedTuple):
     """A character of a text, or the name of a byte that belongs to none, with the range of its bytes."""
 
-    shown: str
+    label: str
     start: int
     end: int
 
@@ -149,35 +149,35 @@ def label_tokens(tokens: Sequence[str | bytes]) -> list[str]:
         if isinstance(token, bytes):
             stretch.append(token)
         else:
-            labels += [*_text_labels(stretch), token]
+            labels += [*_label_texts(stretch), token]
             stretch = []
-    return labels + _text_labels(stretch)
+    return labels + _label_texts(stretch)
 
 
-def _text_labels(tokens: Sequence[bytes]) -> list[str]:
+def _label_texts(tokens: Sequence[bytes]) -> list[str]:
     spans = list(itertools.pairwise(itertools.accumulate(map(len, tokens), initial=0)))
     labels = [""] * len(tokens)
-    at = 0
-    for shown, start, end in _characters(b"".join(tokens)):
-        while spans[at][1] <= start:
-            at += 1
-        last = at
+    position = 0
+    for label, start, end in _split_characters(b"".join(tokens)):
+        while spans[position][1] <= start:
+            position += 1
+        last = position
         while spans[last][1] < end:
             last += 1
         # Tokens without bytes may stand between those that share a character.
-        sharing = [token for token in range(at, last + 1) if spans[token][0] < spans[token][1]]
+        sharing = [token for token in range(position, last + 1) if spans[token][0] < spans[token][1]]
         for part, token in enumerate(sharing, 1):
-            labels[token] += shown if len(sharing) == 1 else f"{shown}⟨{part}/{len(sharing)}⟩"
+            labels[token] += label if len(sharing) == 1 else f"{label}⟨{part}/{len(sharing)}⟩"
     return labels
 
 
-def _characters(text: bytes) -> Iterator[_Character]:
-    at = 0
-    while at < len(text):
-        size = next((size for low, high, size in _SIZES if low <= text[at] <= high), 1)
+def _split_characters(text: bytes) -> Iterator[_Character]:
+    position = 0
+    while position < len(text):
+        size = next((size for low, high, size in _SIZES if low <= text[position] <= high), 1)
         try:
-            shown = text[at : at + size].decode().replace(" ", WORD_START)
+            label = text[position : position + size].decode().replace(" ", WORD_START)
         except UnicodeDecodeError:
-            shown, size = f"<0x{text[at]:02X}>", 1
-        yield _Character(shown, at, at + size)
-        at += size
+            label, size = f"<0x{text[position]:02X}>", 1
+        yield _Character(label, position, position + size)
+        position += size

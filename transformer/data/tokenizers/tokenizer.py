@@ -117,8 +117,8 @@ class Tokenizer:
     @functools.cached_property
     def leading_ids(self) -> list[int]:
         """The tokens that a published tokenizer puts before every text: its begin token, or none."""
-        whole = self.backend.encode("", add_special_tokens=True).ids
-        return [number for number in whole[:1] if number == self.bos_id]
+        encoded = self.backend.encode("", add_special_tokens=True).ids
+        return [number for number in encoded[:1] if number == self.bos_id]
 
     @functools.cached_property
     def token_encoding(self) -> TokenEncoding:
@@ -126,7 +126,7 @@ class Tokenizer:
         return detect_token_encoding(self.backend)
 
     @functools.cached_property
-    def _characters(self) -> frozenset[str] | None:
+    def _encodable_characters(self) -> frozenset[str] | None:
         """The only characters that can be encoded; None if every text can."""
         if self.unk_id is not None or self.token_encoding is not TokenEncoding.PLAIN:
             return None
@@ -142,7 +142,11 @@ class Tokenizer:
         Raises:
             UserError: If the library fails, makes far more tokens than there are characters, or has none for any text.
         """
-        texts = _TRIAL_TEXTS if self._characters is None else ("".join(sorted(self._characters)[:100]), "")
+        texts = (
+            _TRIAL_TEXTS
+            if self._encodable_characters is None
+            else ("".join(sorted(self._encodable_characters)[:100]), "")
+        )
         try:
             if self.special_ids.issuperset(self.backend.get_vocab().values()):
                 raise UserError("it has no token but special ones")
@@ -187,8 +191,8 @@ class Tokenizer:
         if self._ids_of_bytes is None:
             return [np.array(ids, dtype) for ids in self.encode(texts)]
         refuse_single_text(texts, "texts")
-        of_bytes = self._ids_of_bytes.astype(dtype)
-        return [of_bytes[np.frombuffer(text.encode(), np.uint8)] for text in texts]
+        ids_of_bytes = self._ids_of_bytes.astype(dtype)
+        return [ids_of_bytes[np.frombuffer(text.encode(), np.uint8)] for text in texts]
 
     @functools.cached_property
     def _ids_of_bytes(self) -> np.ndarray | None:
@@ -219,7 +223,7 @@ class Tokenizer:
         with library_errors():
             encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
         return [
-            EncodedTextWithOffsets(encoding.ids, [_without_space(text, *pair) for pair in encoding.offsets])
+            EncodedTextWithOffsets(encoding.ids, [_trim_space(text, *pair) for pair in encoding.offsets])
             for text, encoding in zip(texts, encoded, strict=True)
         ]
 
@@ -229,9 +233,9 @@ class Tokenizer:
         Raises:
             UserError: If a character has no token.
         """
-        if self._characters is not None:
+        if self._encodable_characters is not None:
             for text in texts:
-                if foreign := set(text) - self._characters:
+                if foreign := set(text) - self._encodable_characters:
                     first = min(foreign, key=text.index)
                     raise UserError(
                         f"the character {first!r} was not in the training text and the tokenizer has no token "
@@ -287,10 +291,10 @@ class Tokenizer:
             unknown: What to write at a position of `ids` that has the unknown token.
         """
         start = WORD_START if isinstance(self.backend.decoder, tokenizers.decoders.Metaspace) else ""
-        kept = enumerate(trim_at_end_token(ids, None, self.eos_id))
+        numbered_ids = enumerate(trim_at_end_token(ids, None, self.eos_id))
         pieces = [
             f"{start}{unknown[place]}" if place in unknown else piece
-            for (place, number), piece in ((each, self.pieces([each[1]])[0]) for each in kept)
+            for place, number, piece in ((place, number, self.pieces([number])[0]) for place, number in numbered_ids)
             if number == self.unk_id or number not in self.special_ids
         ]
         decoder = self.backend.decoder
@@ -305,13 +309,15 @@ class Tokenizer:
             before: The tokens before.
             ids: The tokens that continue them.
         """
-        kept = trim_at_end_token(ids, None, self.eos_id)
-        text, whole = (self.backend.decode(each, skip_special_tokens=True) for each in (before, [*before, *kept]))
-        if whole.startswith(text):
-            return whole[len(text) :]
+        text_ids = trim_at_end_token(ids, None, self.eos_id)
+        text, full_text = (
+            self.backend.decode(sequence, skip_special_tokens=True) for sequence in (before, [*before, *text_ids])
+        )
+        if full_text.startswith(text):
+            return full_text[len(text) :]
         # An incomplete character changes how the bytes before it are decoded.
-        written = self.token_bytes()
-        return b"".join(written[number] for number in kept).decode(errors="replace")
+        token_bytes = self.token_bytes()
+        return b"".join(token_bytes[number] for number in text_ids).decode(errors="replace")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the tokens as written in the vocabulary."""
@@ -329,16 +335,16 @@ class Tokenizer:
         # Numbers beyond the vocabulary have no text either.
         textless = self.special_ids | {number for number in numbers if number >= self.vocab_size}
         numbered = zip(numbers, pieces, strict=True)
-        return label_tokens([piece if n in textless else self._bytes(n, piece) for n, piece in numbered])
+        return label_tokens([piece if n in textless else self._decode_token(n, piece) for n, piece in numbered])
 
     @functools.cached_property
-    def _added(self) -> dict[int, bytes]:
+    def _added_token_bytes(self) -> dict[int, bytes]:
         """The texts of added tokens, which are matched before a text is split."""
         return {number: token.content.encode() for number, token in self.backend.get_added_tokens_decoder().items()}
 
-    def _bytes(self, number: int, piece: str) -> bytes:
-        if self.token_encoding is TokenEncoding.BYTES and number in self._added:
-            return self._added[number]
+    def _decode_token(self, number: int, piece: str) -> bytes:
+        if self.token_encoding is TokenEncoding.BYTES and number in self._added_token_bytes:
+            return self._added_token_bytes[number]
         return piece_bytes(piece, self.token_encoding, self.backend.decoder)
 
     def token_bytes(self) -> list[bytes]:
@@ -347,19 +353,21 @@ class Tokenizer:
         They are exact for byte-level BPE, bytes and characters; for a tokenizer that drops spaces or case they are
         those of the decoded text, with the spaces between words.
         """
-        return list(self._written)
+        return list(self._token_bytes)
 
     @functools.cached_property
-    def _written(self) -> tuple[bytes, ...]:
+    def _token_bytes(self) -> tuple[bytes, ...]:
         pieces = enumerate(self.pieces(range(self.vocab_size)))
-        return tuple(b"" if number in self.special_ids else self._bytes(number, piece) for number, piece in pieces)
+        return tuple(
+            b"" if number in self.special_ids else self._decode_token(number, piece) for number, piece in pieces
+        )
 
     def first_bytes(self) -> list[bytes]:
         """Return the bytes that each token adds to an empty text: `token_bytes` without a dropped leading space."""
         decoder, writing = self.backend.decoder, self.token_encoding
         drops = writing in (TokenEncoding.WORDS, TokenEncoding.JOINED)
         drops |= writing is TokenEncoding.SPACES and decoder.decode([f"{WORD_START}x"]) == "x"
-        return [text.removeprefix(b" ") if drops else text for text in self._written]
+        return [text.removeprefix(b" ") if drops else text for text in self._token_bytes]
 
     def word_starts(self) -> np.ndarray:
         """Return whether each token begins a word, [V].
@@ -375,13 +383,13 @@ class Tokenizer:
             # A full stop is a word although it adds no space.
             starts = [not piece.startswith(CONTINUATION_PREFIX) for piece in self.pieces(range(self.vocab_size))]
         else:
-            starts = [text[:1].isspace() for text in self._written]
+            starts = [text[:1].isspace() for text in self._token_bytes]
         return np.array([n in self.special_ids or start for n, start in enumerate(starts)])
 
     @property
     def languages(self) -> list[str]:
         """The target languages that can be asked for; empty if there is only one."""
-        return sorted(token[2:-1] for token in self.backend.get_vocab() if _is_tag(token))
+        return sorted(token[2:-1] for token in self.backend.get_vocab() if _is_language_tag(token))
 
     def language_tag_ids(self, language: str) -> list[int]:
         """Return the tokens to put before a source to ask for a target language.
@@ -400,7 +408,7 @@ class Tokenizer:
         save_special_token_roles(directory, special_token_ids_by_role(self))
 
 
-def _without_space(text: str, start: int, stop: int) -> tuple[int, int]:
+def _trim_space(text: str, start: int, stop: int) -> tuple[int, int]:
     while start < stop and text[start].isspace():
         start += 1
     while start < stop and text[stop - 1].isspace():
@@ -410,31 +418,31 @@ def _without_space(text: str, start: int, stop: int) -> tuple[int, int]:
 
 def trim_at_end_token(ids: Iterable[int], begin: int | None, end: int | None) -> list[int]:
     """Return the numbers up to the first end token, without a leading begin token; GPT-2 has one token for both."""
-    kept: list[int] = []
+    trimmed: list[int] = []
     for position, number in enumerate(ids):
         if position == 0 and number == begin:
             continue
         if number == end:
             break
-        kept.append(int(number))
-    return kept
+        trimmed.append(int(number))
+    return trimmed
 
 
-def language_tags(language: str, known: Sequence[str], number: int | None) -> list[int]:
+def language_tags(language: str, known_languages: Sequence[str], number: int | None) -> list[int]:
     """Return the tokens that ask for a language.
 
     Args:
         language: The language.
-        known: The known languages; empty if there is only one.
+        known_languages: The known languages; empty if there is only one.
         number: The number of the language's tag; None if there is no tag.
 
     Raises:
         UserError: If the language is not known.
     """
-    if not known:
+    if not known_languages:
         return []
     if number is None:
-        raise UserError(f"language={language!r} was not trained; {suggest_nearest(language, known)}")
+        raise UserError(f"language={language!r} was not trained; {suggest_nearest(language, known_languages)}")
     return [number]
 
 
@@ -503,5 +511,5 @@ def word_indices(pieces: Sequence[str]) -> list[int]:
     return words
 
 
-def _is_tag(token: str) -> bool:
+def _is_language_tag(token: str) -> bool:
     return token.startswith("<2") and token.endswith(">")

@@ -129,9 +129,11 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
     """
     refuse_single_text(texts, "texts")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    least = len(alphabet) + len(roles)
-    if size < least:
-        raise UserError(f"size={size} must be at least {least}: {len(alphabet)} bytes and {len(roles)} special tokens")
+    min_size = len(alphabet) + len(roles)
+    if size < min_size:
+        raise UserError(
+            f"size={size} must be at least {min_size}: {len(alphabet)} bytes and {len(roles)} special tokens"
+        )
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -154,10 +156,10 @@ def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Toke
         TypeError: If `texts` is a single text.
     """
     refuse_single_text(texts, "texts")
-    known = sorted(set[str]().union(*texts))
-    if not known:
+    characters = sorted(set[str]().union(*texts))
+    if not characters:
         raise UserError("the training text is empty, so it has no characters")
-    vocabulary = {character: number for number, character in enumerate(known)}
+    vocabulary = {character: number for number, character in enumerate(characters)}
     # Byte-pair encoding without merges leaves single characters.
     unknown = special_token("unknown") if "unknown" in roles else None
     if unknown is not None:
