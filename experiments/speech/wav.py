@@ -46,29 +46,29 @@ def decode_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
             )
             if size > 4:
                 raise UserError(f"{name} has {8 * size} bits a sample: give one of 8, 16, 24 or 32")
-            given = file.readframes(count)
+            data = file.readframes(count)
     except (wave.Error, EOFError, RuntimeError) as error:  # RuntimeError, without a word, for a chunk beyond the end
         raise UserError(f"{name} is no WAV file of whole numbers (PCM): {error}") from None
     frame = size * channels
-    found = len(given) // frame
-    given = given[: found * frame]
-    if not given:
+    num_frames = len(data) // frame
+    data = data[: num_frames * frame]
+    if not data:
         raise UserError(f"{name} has no samples: give a sound that lasts")
-    if found < count and count * frame < _UNKNOWN_BYTES - frame:
-        raise UserError(f"{name} is cut short: its header says {count:,} samples, the file holds {found:,}")
+    if num_frames < count and count * frame < _UNKNOWN_BYTES - frame:
+        raise UserError(f"{name} is cut short: its header says {count:,} samples, the file holds {num_frames:,}")
     divisor = math.gcd(rate, SAMPLE_RATE)
     if rate < 1 or max(rate, SAMPLE_RATE) // divisor > _GREATEST_RATIO:
         raise UserError(
             f"{name} has a rate of {rate:,} Hz, which is not resampled to {SAMPLE_RATE:,}: give another rate"
         )
-    if found > MAX_SECONDS * rate:
+    if num_frames > MAX_SECONDS * rate:
         raise UserError(f"{name} lasts longer than {MAX_SECONDS} seconds: cut it")
     if size == 1:  # 8-bit samples are unsigned
-        samples = np.frombuffer(given, np.uint8).astype(np.float64) - 128
+        samples = np.frombuffer(data, np.uint8).astype(np.float64) - 128
     else:
-        whole = np.zeros((len(given) // size, 4), np.uint8)
-        whole[:, 4 - size :] = np.frombuffer(given, np.uint8).reshape(-1, size)
-        samples = whole.view("<i4")[:, 0] / 2.0 ** (32 - 8 * size)
+        padded_bytes = np.zeros((len(data) // size, 4), np.uint8)
+        padded_bytes[:, 4 - size :] = np.frombuffer(data, np.uint8).reshape(-1, size)
+        samples = padded_bytes.view("<i4")[:, 0] / 2.0 ** (32 - 8 * size)
     mono = samples.reshape(-1, channels).mean(axis=1) / 2.0 ** (8 * size - 1)
     if rate != SAMPLE_RATE:
         mono = resample_poly(mono, SAMPLE_RATE // divisor, rate // divisor)
@@ -77,10 +77,10 @@ def decode_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
 
 def encode_wav(samples: Float[np.ndarray, " N"]) -> bytes:
     """Encode samples as a WAV file of 16 bits; values beyond -1 and 1 are clipped."""
-    written = io.BytesIO()
-    with wave.open(written, "wb") as file:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE)
         file.writeframes(np.rint(_LARGEST * np.clip(samples, -1, 1)).astype("<i2").tobytes())
-    return written.getvalue()
+    return buffer.getvalue()
