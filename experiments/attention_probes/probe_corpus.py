@@ -77,10 +77,10 @@ class FrequencyBaselines(NamedTuple):
         pairs = [
             (words[question.position], question.answer) for words in texts for question in corpus.find_questions(words)
         ]
-        behind: dict[str, list[str]] = {}
+        answers_by_word: dict[str, list[str]] = {}
         for word, answer in pairs:
-            behind.setdefault(word, []).append(answer)
-        bigram = {word: most_frequent_word(answers) for word, answers in behind.items()}
+            answers_by_word.setdefault(word, []).append(answer)
+        bigram = {word: most_frequent_word(answers) for word, answers in answers_by_word.items()}
         return cls(most_frequent_word([answer for _, answer in pairs]), bigram)
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
@@ -126,4 +126,4 @@ def baseline_accuracies(corpus: Corpus, counted: FrequencyBaselines, texts: Sequ
             )
             for name, guess in baseline_answers.items():
                 right.setdefault(name, []).append(guess == question.answer)
-    return {name: float(np.mean(each)) for name, each in right.items()}
+    return {name: float(np.mean(hits)) for name, hits in right.items()}

@@ -50,19 +50,19 @@ class _Antecedents(Config):
     needs_future: ClassVar[bool]
 
     @functools.cached_property
-    def kind_of(self) -> dict[str, str]:
+    def noun_kinds(self) -> dict[str, str]:
         """The kind of each noun."""
         return {noun: kind for kind, (nouns, _) in self.kinds.items() for noun in nouns}
 
     @functools.cached_property
-    def kind_of_cue(self) -> dict[str, str]:
+    def cue_kinds(self) -> dict[str, str]:
         """The kind that each cue word refers to."""
         return {word: kind for kind, (_, words) in self.kinds.items() for word in words}
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """Every word."""
-        return ("the", ".", *self.ending, *VERBS, *PREPOSITIONS, *self.kind_of, *self.kind_of_cue)
+        return ("the", ".", *self.ending, *VERBS, *PREPOSITIONS, *self.noun_kinds, *self.cue_kinds)
 
     @property
     def max_length(self) -> int:
@@ -71,30 +71,30 @@ class _Antecedents(Config):
 
     def sample(self, random: np.random.Generator) -> list[str]:
         """Sample sentences, followed by a pronoun for one of the kinds of noun in them."""
-        nouns = iter(shuffle_words(random, list(self.kind_of)))
+        nouns = iter(shuffle_words(random, list(self.noun_kinds)))
         words: list[str] = []
         for _ in range(random.integers(2, self.sentences + 1)):
             words += ["the", next(nouns), choose_word(random, VERBS), "the", next(nouns)]
             if random.random() < 0.5:
                 words += [choose_word(random, PREPOSITIONS), "the", next(nouns)]
             words.append(".")
-        kind = choose_word(random, sorted({self.kind_of[word] for word in words if word in self.kind_of}))
+        kind = choose_word(random, sorted({self.noun_kinds[word] for word in words if word in self.noun_kinds}))
         return [*words, *self.ending, choose_word(random, self.kinds[kind][1])]
 
     def find_questions(self, words: Words) -> list[Question]:
         """Return each pronoun whose kind is known and that follows such a noun."""
-        found = []
+        questions = []
         for at, word in enumerate(words):
-            if word in self.kind_of_cue:
+            if word in self.cue_kinds:
                 position = at - 2 if self.needs_future else at
-                fitting = [noun for noun in range(position) if self.kind_of.get(words[noun]) == self.kind_of_cue[word]]
+                fitting = [noun for noun in range(position) if self.noun_kinds.get(words[noun]) == self.cue_kinds[word]]
                 if fitting and (not self.needs_future or words[position] == "it"):
-                    found.append(Question(position, words[fitting[-1]], ((fitting[-1],),)))
-        return found
+                    questions.append(Question(position, words[fitting[-1]], ((fitting[-1],),)))
+        return questions
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return the last noun before the pronoun, and the first of the text."""
-        nouns = [word for word in words[:position] if word in self.kind_of]
+        nouns = [word for word in words[:position] if word in self.noun_kinds]
         return {"nearest_noun": nouns[-1], "first_noun": nouns[0]}
 
 
@@ -183,8 +183,8 @@ class Agreement(Config):
     def find_questions(self, words: Words) -> list[Question]:
         """Return every noun after the subject, which is the first noun after the comma, or of all."""
         start = words.index(",") if "," in words else 0
-        subject, *others = [position for position in range(start, len(words)) if words[position] in VERB_OF] or [0]
-        return [Question(position, VERB_OF[words[subject]], ((subject,),)) for position in others]
+        subject, *later_nouns = [position for position in range(start, len(words)) if words[position] in VERB_OF] or [0]
+        return [Question(position, VERB_OF[words[subject]], ((subject,),)) for position in later_nouns]
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return the verbs that agree with the noun here, with the first noun, and with most nouns so far."""

@@ -82,13 +82,13 @@ class TwoOffsetCopy(Config):
 
     def find_questions(self, words: Words) -> list[Question]:
         """Return every question mark that has items at both offsets."""
-        found = []
+        questions = []
         for position, word in enumerate(words):
             sources = position - self.near_offset, position - self.far_offset
             if word == QUESTION and min(sources) >= 0 and all(words[at] != QUESTION for at in sources):
                 (color, _), (_, shape) = (words[at].split("-") for at in sources)
-                found.append(Question(position, f"{color}-{shape}", tuple((at,) for at in sources)))
-        return found
+                questions.append(Question(position, f"{color}-{shape}", tuple((at,) for at in sources)))
+        return questions
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return the item at one of the two offsets."""
@@ -137,19 +137,19 @@ class Retrieval(Config):
         keys = shuffle_words(random, string.ascii_lowercase[: self.num_letters])[
             : random.integers(2, self.max_pairs + 1)
         ]
-        shown = [f"{key}={choose_word(random, string.digits[: self.num_digits])}" for key in keys]
-        return [*shown, *(word for _ in range(self.num_questions) for word in (QUESTION, choose_word(random, keys)))]
+        pairs = [f"{key}={choose_word(random, string.digits[: self.num_digits])}" for key in keys]
+        return [*pairs, *(word for _ in range(self.num_questions) for word in (QUESTION, choose_word(random, keys)))]
 
     def find_questions(self, words: Words) -> list[Question]:
         """Return every key after a question mark; if a key has several values, the last counts."""
         positions: dict[str, int] = {}
-        found = []
+        questions = []
         for position, word in enumerate(words):
             if "=" in word:
                 positions[word[0]] = position
             elif word in positions and words[position - 1] == QUESTION:
-                found.append(Question(position, words[positions[word]][2:], ((positions[word],),)))
-        return found
+                questions.append(Question(position, words[positions[word]][2:], ((positions[word],),)))
+        return questions
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return the last value shown, and the most frequent one."""
@@ -179,25 +179,25 @@ class Sorting(Config):
     def sample(self, random: np.random.Generator) -> list[str]:
         """Sample letters, followed by their order without its last."""
         count = random.integers(3, self.num_letters + 1)
-        given = shuffle_words(random, string.ascii_lowercase)[:count]
-        return [*given, ":", *sorted(given)[:-1]]
+        letters = shuffle_words(random, string.ascii_lowercase)[:count]
+        return [*letters, ":", *sorted(letters)[:-1]]
 
     def find_questions(self, words: Words) -> list[Question]:
         """Return the colon, and each letter after it except the last of the alphabetical order."""
         colon = words.index(":") if ":" in words else len(words)
-        found = []
+        questions = []
         for position in range(colon, len(words)):
             later = [letter for letter in words[:colon] if position == colon or letter > words[position]]
             if later:
-                found.append(Question(position, min(later), (_positions_of(words[:colon], min(later)),)))
-        return found
+                questions.append(Question(position, min(later), (_find_word(words[:colon], min(later)),)))
+        return questions
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return the letter given at the same index, and the next letter of the alphabet."""
         colon = words.index(":")
         following = string.ascii_lowercase.find(words[position]) + 1
-        given = words[min(position - colon, colon - 1)]
-        return {"as_given": given, "next_of_alphabet": string.ascii_lowercase[following % 26]}
+        same_index_letter = words[min(position - colon, colon - 1)]
+        return {"as_given": same_index_letter, "next_of_alphabet": string.ascii_lowercase[following % 26]}
 
 
 PAIRS = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -245,7 +245,7 @@ class Brackets(Config):
 
     def find_questions(self, words: Words) -> list[Question]:
         """Return every closing bracket that leaves another open, up to the first bracket that does not match."""
-        found, stack = [], []
+        questions, stack = [], []
         for position, word in enumerate(words):
             if word in PAIRS:
                 stack.append(position)
@@ -253,8 +253,8 @@ class Brackets(Config):
             if not stack or PAIRS[words[stack.pop()]] != word:
                 break
             if stack:
-                found.append(Question(position, PAIRS[words[stack[-1]]], ((stack[-1],),)))
-        return found
+                questions.append(Question(position, PAIRS[words[stack[-1]]], ((stack[-1],),)))
+        return questions
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return the bracket that closes the last opening one, even if closed, and the last closing one again."""
@@ -301,27 +301,27 @@ class Motifs(Config):
         """Sample gaps and motifs in turn; the last motif is cut short."""
         count = int(random.integers(self.motif_length // 2, self.motif_length + 1))
         letters = shuffle_words(random, self.vocabulary)
-        motif, others = letters[:count], iter(letters[count:])
+        motif, gap_letters = letters[:count], iter(letters[count:])
         words: list[str] = []
         for _ in range(self.max_repeats):
-            words += [next(others) for _ in range(random.integers(1, self.max_gap + 1))] + motif
+            words += [next(gap_letters) for _ in range(random.integers(1, self.max_gap + 1))] + motif
         return words[: len(words) - int(random.integers(1, count))]
 
     def find_questions(self, words: Words) -> list[Question]:
         """Return every letter that occurred before, followed by what follows now, if anything does."""
-        found = []
+        questions = []
         for position, word in enumerate(words):
             before = [at for at in range(position) if words[at] == word]
             answer = words[before[-1] + 1] if before else None
             if answer is not None and {*words[position + 1 : position + 2]} <= {answer}:
                 sources = tuple(at + 1 for at in before if words[at + 1] == answer)
-                found.append(Question(position, answer, (sources,)))
-        return found
+                questions.append(Question(position, answer, (sources,)))
+        return questions
 
     def baseline_answers(self, words: Words, position: int) -> dict[str, str]:
         """Return no baselines: a letter outside of a motif may be any."""
         return {}
 
 
-def _positions_of(words: Words, word: str) -> tuple[int, ...]:
-    return tuple(position for position, each in enumerate(words) if each == word)
+def _find_word(words: Words, word: str) -> tuple[int, ...]:
+    return tuple(position for position, candidate in enumerate(words) if candidate == word)

@@ -147,12 +147,15 @@ class AttentionProbes(GeneratedTask):
             "validation": sample_texts(config, random_generator(VALIDATION_SEED, 0), count, "validation", tested_texts),
             "test": tested,
         }
-        self._shown = sample_texts(
+        self._probe_texts = sample_texts(
             config, random_generator(VALIDATION_SEED, 2), config.num_probe_examples, "validation", tested_texts
         )
         super().__init__(config, make_task_interface(config), "marks", rows_multiple)
         validation = {"validation": self._held_out["validation"]}
-        self.evaluations += (self._heads("validation", validation), self._heads("test", self._held_out))
+        self.evaluations += (
+            self._head_evaluation("validation", validation),
+            self._head_evaluation("test", self._held_out),
+        )
 
     def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Sample texts, none of them held out."""
@@ -160,7 +163,7 @@ class AttentionProbes(GeneratedTask):
 
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Return validation texts of their own."""
-        return pad_texts(self.corpus, self._shown)
+        return pad_texts(self.corpus, self._probe_texts)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of questions."""
@@ -177,7 +180,7 @@ class AttentionProbes(GeneratedTask):
         return self._sums(logits_BxTxV, batch), aux
 
     @functools.cached_property
-    def _counted(self) -> FrequencyBaselines:
+    def _frequency_baselines(self) -> FrequencyBaselines:
         return FrequencyBaselines.fit(
             self.corpus, sample_texts(self.config, random_generator(VALIDATION_SEED, 1), COUNTED, "train")
         )
@@ -190,23 +193,23 @@ class AttentionProbes(GeneratedTask):
             logits_BxTxV, _ = self.apply_model(view, batch, None)
             labels_BxT = jnp.asarray(batch["labels"])
             right_BxT = (jnp.argmax(logits_BxTxV, axis=-1) == labels_BxT) | (labels_BxT == PAD)
-            whole = jnp.sum(jnp.all(right_BxT, axis=1)).astype(jnp.float32)
-            return {**self._sums(logits_BxTxV, batch), "whole": whole, **self.denominators(batch)}, None
+            correct_texts = jnp.sum(jnp.all(right_BxT, axis=1)).astype(jnp.float32)
+            return {**self._sums(logits_BxTxV, batch), "whole": correct_texts, **self.denominators(batch)}, None
 
         @functools.cache
         def baselines() -> dict[str, float]:
-            return baseline_accuracies(self.corpus, self._counted, texts)
+            return baseline_accuracies(self.corpus, self._frequency_baselines, texts)
 
         def finish(sums: Mapping[str, float], rows: object) -> EvaluationReport:
-            beside = {f"{name}_accuracy": share for name, share in baselines().items()}
+            baseline_scalars = {f"{name}_accuracy": share for name, share in baselines().items()}
             shares = {name: sums[name] / sums["questions"] for name in ("loss", "accuracy")}
             shares["text_accuracy"] = sums["whole"] / len(texts)
             note = f"{int(sums['questions'])} questions in {len(texts)} texts"
-            return EvaluationReport({**shares, **beside}, note=note)
+            return EvaluationReport({**shares, **baseline_scalars}, note=note)
 
-        return (Evaluation("marks", split, self._batches(texts), step, finish, at_end=split == "test"),)
+        return (Evaluation("marks", split, self._eval_batches(texts), step, finish, at_end=split == "test"),)
 
-    def _heads(self, split: str, texts: Mapping[str, Sequence[Words]]) -> Evaluation:
+    def _head_evaluation(self, split: str, texts: Mapping[str, Sequence[Words]]) -> Evaluation:
         """Return the evaluation of how often the largest weight of the best head falls on each source.
 
         The head is chosen on the first of the given splits and measured on the last: test figures are of heads that
@@ -221,15 +224,15 @@ class AttentionProbes(GeneratedTask):
             maps: Mapping[str, Any] = self.apply_model(capturing, batch, None)[1].maps
             gold_BxSxQxK, number_B = jnp.asarray(batch["gold"]), jnp.asarray(batch["split"])
             sums: dict[str, Any] = {}
-            for number, of_split in enumerate(texts):
-                of_rows = gold_BxSxQxK & (number_B == number)[:, None, None, None]
+            for number, split_name in enumerate(texts):
+                split_gold_BxSxQxK = gold_BxSxQxK & (number_B == number)[:, None, None, None]
                 hits = {
                     name: attention_mass_sums(
-                        {site: count_gold_hits(maps[site.name].weights, of_rows[:, at]) for site in sites}
+                        {site: count_gold_hits(maps[site.name].weights, split_gold_BxSxQxK[:, at]) for site in sites}
                     )
                     for at, name in enumerate(names)
                 }
-                sums[of_split] = {"hits": hits, "questions": jnp.sum(jnp.any(of_rows[:, 0], axis=-1))}
+                sums[split_name] = {"hits": hits, "questions": jnp.sum(jnp.any(split_gold_BxSxQxK[:, 0], axis=-1))}
             return sums, None
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
@@ -242,18 +245,18 @@ class AttentionProbes(GeneratedTask):
 
         batches = [
             {**batch, "split": np.full(self.config.batch_size, number, np.int32)}
-            for number, of_split in enumerate(texts.values())
-            for batch in self._batches(of_split, gold=True)
+            for number, split_name in enumerate(texts.values())
+            for batch in self._eval_batches(split_name, gold=True)
         ]
         return Evaluation("heads", split, batches, step, finish, at_end=split == "test", required_axes=ITSELF)
 
-    def _batches(self, texts: Sequence[Words], *, gold: bool = False) -> list[dict[str, np.ndarray]]:
+    def _eval_batches(self, texts: Sequence[Words], *, gold: bool = False) -> list[dict[str, np.ndarray]]:
         rows = self.config.batch_size
         return [make_batch(self.corpus, texts[start : start + rows], gold=gold) for start in range(0, len(texts), rows)]
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the words, each text's answers as its title, and gold alignments to the sources."""
-        return make_axis_labels(self.corpus, self._shown, sites)
+        return make_axis_labels(self.corpus, self._probe_texts, sites)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Answer the questions of each text, with the probability of each answer.
@@ -269,8 +272,8 @@ class AttentionProbes(GeneratedTask):
         lines = []
         for words, logits_TxV in zip(rows, logits_BxTxV, strict=True):
             positions = [question.position for question in self.corpus.find_questions(words)]
-            said = describe_top_classes(logits_TxV[positions][:, : len(names)], names)
-            lines.append(", ".join(f"{words[at]} = {word}" for at, word in zip(positions, said, strict=True)))
+            answers = describe_top_classes(logits_TxV[positions][:, : len(names)], names)
+            lines.append(", ".join(f"{words[at]} = {word}" for at, word in zip(positions, answers, strict=True)))
         return Predictions(
             lines, make_axis_labels(self.corpus, rows, view.model.sites), make_capture_function(view, inputs)
         )
@@ -298,7 +301,7 @@ def sample_texts(
     random: np.random.Generator,
     count: int,
     split: str,
-    without: Collection[str] = (),
+    excluded: Collection[str] = (),
 ) -> list[list[str]]:
     """Sample the texts of a split of a corpus; whether one is held out depends on its words alone.
 
@@ -307,7 +310,7 @@ def sample_texts(
         random: The generator.
         count: The number of texts.
         split: The split.
-        without: Texts that are left out.
+        excluded: Texts that are left out.
 
     Returns:
         The words of each text.
@@ -318,7 +321,7 @@ def sample_texts(
 
     def belongs(words: Words) -> bool:
         text = " ".join(words)
-        return is_held_out(text) == (split != "train") and text not in without
+        return is_held_out(text) == (split != "train") and text not in excluded
 
     candidates = (config.corpus.sample(random) for _ in itertools.count())
     return take_examples(candidates, count, belongs, config.dataset, split)
@@ -339,10 +342,10 @@ def pad_texts(corpus: Corpus, texts: Sequence[Words]) -> dict[str, np.ndarray]:
     Returns:
         `tokens` [B, T], 0 after the end of a text, and `lengths` [B].
     """
-    number_of = {word: number for number, word in enumerate(corpus.vocabulary, PAD + 1)}
+    token_ids = {word: number for number, word in enumerate(corpus.vocabulary, PAD + 1)}
     tokens = np.full((len(texts), corpus.max_length), PAD, np.int32)
     for row, words in enumerate(texts):
-        tokens[row, : len(words)] = [number_of[word] for word in words]
+        tokens[row, : len(words)] = [token_ids[word] for word in words]
     return {"tokens": tokens, "lengths": np.array([len(words) for words in texts], np.int32)}
 
 
@@ -357,14 +360,14 @@ def make_batch(corpus: Corpus, texts: Sequence[Words], *, gold: bool = False) ->
     Returns:
         The padded texts with `labels` [B, T], the answers.
     """
-    number_of = {word: number for number, word in enumerate(corpus.vocabulary, PAD + 1)}
+    token_ids = {word: number for number, word in enumerate(corpus.vocabulary, PAD + 1)}
     batch = pad_texts(corpus, texts)
     labels, length = np.full_like(batch["tokens"], PAD), corpus.max_length
     num_descriptions = len(corpus.attended_position_descriptions)
     where = np.zeros((len(texts), num_descriptions, length, length) if gold else (0, 0, 0, 0), bool)
     for row, words in enumerate(texts):
         for question in corpus.find_questions(words):
-            labels[row, question.position] = number_of[question.answer]
+            labels[row, question.position] = token_ids[question.answer]
             for source, positions in enumerate(question.attended_positions if gold else ()):
                 where[row, source, question.position, list(positions)] = True
     return {**batch, "labels": labels, **({"gold": where} if gold else {})}
@@ -381,24 +384,27 @@ def make_axis_labels(corpus: Corpus, texts: Sequence[Words], sites: Sequence[Sit
     Returns:
         The words of the texts, their answers as titles, and gold alignments from each question to its sources.
     """
-    questions_found = [corpus.find_questions(words) for words in texts]
+    questions = [corpus.find_questions(words) for words in texts]
     links = tuple(
         tuple(
             GoldAlignment(question.position, at, True)
-            for question in of_text
+            for question in text_questions
             for positions in question.attended_positions
             for at in positions
         )
-        for of_text in questions_found
+        for text_questions in questions
     )
     titles = tuple(
-        f"{' '.join(question.answer for question in of_text)}: {' '.join(words)}"[:60]
-        for words, of_text in zip(texts, questions_found, strict=True)
+        f"{' '.join(question.answer for question in text_questions)}: {' '.join(words)}"[:60]
+        for words, text_questions in zip(texts, questions, strict=True)
     )
-    named = {"tokens": tuple(map(tuple, texts))}
+    tokens = {"tokens": tuple(map(tuple, texts))}
     linked = " or ".join(corpus.attended_position_descriptions.values())
     return AxisLabels(
-        named, titles, {site.name: links for site in sites_between(sites, *ITSELF)} or None, gold_key_description=linked
+        tokens,
+        titles,
+        {site.name: links for site in sites_between(sites, *ITSELF)} or None,
+        gold_key_description=linked,
     )
 
 
@@ -429,7 +435,7 @@ def parse_text(corpus: Corpus, text: str) -> list[str]:
     return words
 
 
-def make_task_interface(config: AttentionProbesConfig, kept: object = None) -> TaskInterface:
+def make_task_interface(config: AttentionProbesConfig, preprocessor: object = None) -> TaskInterface:
     """Return the model interface: inputs, vocabulary and output."""
     asks = LANGUAGE_MODELING if config.direction is Direction.CAUSAL else MASKED_LANGUAGE_MODELING
     inputs = {name: InputSpec((config.batch_size, config.corpus.max_length)) for name in asks.inputs}
@@ -437,7 +443,7 @@ def make_task_interface(config: AttentionProbesConfig, kept: object = None) -> T
 
 
 def encode_user_texts(
-    config: AttentionProbesConfig, view: StateView, kept: object, sentences: InputTexts
+    config: AttentionProbesConfig, view: StateView, preprocessor: object, sentences: InputTexts
 ) -> EncodedInputs:
     """Read a user's texts of the corpus.
 

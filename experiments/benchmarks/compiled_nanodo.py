@@ -46,9 +46,9 @@ def lower_step(settings, devices):
         updates, moments = update.update(gradients, moments, params)
         return optax.apply_updates(params, updates), moments
 
-    there = jax.sharding.SingleDeviceSharding(*devices)
-    tokens = jax.ShapeDtypeStruct((settings["rows"], settings["context"]), jnp.int32, sharding=there)
+    sharding = jax.sharding.SingleDeviceSharding(*devices)
+    tokens = jax.ShapeDtypeStruct((settings["rows"], settings["context"]), jnp.int32, sharding=sharding)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
     state = (params, jax.eval_shape(update.init, params))
-    state = jax.tree.map(lambda leaf: leaf.update(sharding=there), state)
+    state = jax.tree.map(lambda leaf: leaf.update(sharding=sharding), state)
     return jax.jit(step, donate_argnums=0).lower(state, tokens)

@@ -23,7 +23,7 @@ def block(x, p):
     return x + hidden @ p["down"] + p["down_bias"]
 
 
-def loss_of(params, tokens, unroll):
+def compute_loss(params, tokens, unroll):
     """Return the mean loss of next tokens."""
     p = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
     x = p["table"][tokens[:, :-1]] + p["positions"]
@@ -46,7 +46,7 @@ def lower_step(settings, devices):
         params, moments = state
 
         def add(total, part):
-            return jax.tree.map(jnp.add, total, jax.grad(loss_of)(params, part, settings["unroll"])), None
+            return jax.tree.map(jnp.add, total, jax.grad(compute_loss)(params, part, settings["unroll"])), None
 
         parts = tokens.reshape(settings["num_microbatches"], -1, tokens.shape[1])
         gradients, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
@@ -54,10 +54,10 @@ def lower_step(settings, devices):
         updates, moments = optimizer.update(gradients, moments, params)
         return optax.apply_updates(params, updates), moments
 
-    there = jax.sharding.SingleDeviceSharding(*devices)
+    sharding = jax.sharding.SingleDeviceSharding(*devices)
     is_shape = lambda node: isinstance(node, tuple)  # noqa: E731
     params = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32), shapes, is_leaf=is_shape)
     state = (params, jax.eval_shape(optimizer.init, params))
-    state = jax.tree.map(lambda leaf: leaf.update(sharding=there), state)
-    tokens = jax.ShapeDtypeStruct((settings["rows"], settings["context"] + 1), jnp.int32, sharding=there)
+    state = jax.tree.map(lambda leaf: leaf.update(sharding=sharding), state)
+    tokens = jax.ShapeDtypeStruct((settings["rows"], settings["context"] + 1), jnp.int32, sharding=sharding)
     return jax.jit(step, donate_argnums=0).lower(state, tokens)

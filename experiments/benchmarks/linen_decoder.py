@@ -68,18 +68,18 @@ def main(settings):
         params = model.init(key, text[:, :-1])
         return params, optimizer.init(params)
 
-    def loss_of(params):
+    def compute_loss(params):
         logits = model.apply(params, text[:, :-1])
         return optax.softmax_cross_entropy_with_integer_labels(logits, text[:, 1:]).mean()
 
     def step(state):
         params, moments = state
-        loss, gradients = jax.value_and_grad(loss_of)(params)
+        loss, gradients = jax.value_and_grad(compute_loss)(params)
         updates, moments = optimizer.update(gradients, moments, params)
         return (optax.apply_updates(params, updates), moments), loss
 
     step = jax.jit(step, donate_argnums=0)
-    began, state, seconds = time.perf_counter(), begin(key), []
+    main_start, state, seconds = time.perf_counter(), begin(key), []
     for _ in range(settings["warmup_steps"] + settings["steps"]):
         start = time.perf_counter()
         state, loss = jax.block_until_ready(step(state))
@@ -89,7 +89,7 @@ def main(settings):
             {
                 "seconds": seconds[settings["warmup_steps"] :],
                 "first": seconds[0],
-                "all": time.perf_counter() - began,
+                "all": time.perf_counter() - main_start,
                 "loss": float(loss),
                 "parameters": sum(leaf.size for leaf in jax.tree.leaves(state[0])),
                 "versions": {"jax": jax.__version__, "flax": flax.__version__},

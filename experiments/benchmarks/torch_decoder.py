@@ -69,7 +69,7 @@ def main(settings):
     model = Decoder(**sizes).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     text = torch.randint(settings["vocabulary"], (settings["rows"], settings["context"] + 1), device=device)
-    loss_of = torch.compile(model) if settings["compile"] else model
+    compute_loss = torch.compile(model) if settings["compile"] else model
     narrow = torch.autocast(device, dtype) if dtype is not torch.float32 else contextlib.nullcontext()
 
     def attention():
@@ -81,13 +81,13 @@ def main(settings):
     def step():
         optimizer.zero_grad(set_to_none=True)
         with narrow, attention():
-            loss = loss_of(text[:, :-1], text[:, 1:])
+            loss = compute_loss(text[:, :-1], text[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return loss.item()
 
-    began, seconds = time.perf_counter(), []
+    main_start, seconds = time.perf_counter(), []
     for _ in range(settings["warmup_steps"] + settings["steps"]):
         start = time.perf_counter()
         loss = step()
@@ -97,7 +97,7 @@ def main(settings):
             {
                 "seconds": seconds[settings["warmup_steps"] :],
                 "first": seconds[0],
-                "all": time.perf_counter() - began,
+                "all": time.perf_counter() - main_start,
                 "loss": loss,
                 "parameters": sum(parameter.numel() for parameter in model.parameters()),
                 "versions": {"torch": torch.__version__, "threads": torch.get_num_threads()},

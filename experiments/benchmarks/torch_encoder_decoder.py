@@ -48,11 +48,11 @@ def main(settings):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     source, text = torch.randint(3, settings["vocabulary"], (2, settings["rows"], settings["context"]))
     target = torch.cat([torch.ones_like(text[:, :1]), text[:, :-1]], dim=1)
-    loss_of, seconds = torch.compile(model) if settings["compile"] else model, []
+    compute_loss, seconds = torch.compile(model) if settings["compile"] else model, []
     for _ in range(settings["warmup_steps"] + settings["steps"]):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(source, target, text)
+        loss = compute_loss(source, target, text)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -37,7 +37,7 @@ def main(settings):
     count = settings["tokens"]
     seconds = []
     for _ in range(1 + settings["repeats"]):
-        began = time.perf_counter()
+        start = time.perf_counter()
         with torch.inference_mode():
             text = model.generate(
                 prompt,
@@ -50,7 +50,7 @@ def main(settings):
                 pad_token_id=settings["vocabulary"] - 1,
             )
         assert text.shape[1] == settings["prompt"] + count
-        seconds.append((time.perf_counter() - began) / count)
+        seconds.append((time.perf_counter() - start) / count)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     print(
         json.dumps(

@@ -21,10 +21,10 @@ def main(settings):
     for _ in range(settings["warmup_steps"] + settings["steps"]):
         layer.zero_grad(set_to_none=True)
         x.grad = None
-        began = time.perf_counter()
+        start = time.perf_counter()
         outputs, _ = layer(x)
         outputs.square().mean().backward()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     versions = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     print(json.dumps({"seconds": seconds[settings["warmup_steps"] :], "first": seconds[0], "versions": versions}))
 

@@ -27,10 +27,10 @@ def write_caption(scene_generator: SceneGenerator, items: Sequence[SceneItem]) -
     Returns:
         The words.
     """
-    said: list[str] = []
+    words: list[str] = []
     for item in sorted(items):
-        said += [*((COMMA,) if said else ()), item.color, item.shape, *scene_generator.place(item.cell_index).split()]
-    return tuple(said)
+        words += [*((COMMA,) if words else ()), item.color, item.shape, *scene_generator.place(item.cell_index).split()]
+    return tuple(words)
 
 
 def noun_positions(items: Sequence[SceneItem]) -> tuple[tuple[int, int], ...]:
@@ -57,19 +57,19 @@ def parse_scene(scene_generator: SceneGenerator, text: str) -> tuple[SceneItem, 
         raise ValueError(
             f"it has {len(items)} items, and scenes have {scene_generator.min_items} to {scene_generator.max_items}"
         )
-    for what, seen in (("cell", {item.cell_index for item in items}), ("kind", {item[1:] for item in items})):
-        if len(seen) < len(items):
+    for what, distinct in (("cell", {item.cell_index for item in items}), ("kind", {item[1:] for item in items})):
+        if len(distinct) < len(items):
             raise ValueError(f"two of its items are of one {what}")
     return tuple(sorted(items))
 
 
-def _parse_item(scene_generator: SceneGenerator, said: Sequence[str]) -> SceneItem:
+def _parse_item(scene_generator: SceneGenerator, words: Sequence[str]) -> SceneItem:
     """Parse the color, shape, row and column of one item."""
     groups = (("color", scene_generator.colors), ("shape", scene_generator.shapes), ("row", ROWS), ("column", COLUMNS))
-    if len(said) != len(groups):
-        raise ValueError(f"{' '.join(said)!r} is no item: say its color, shape, row and column")
-    for word, (what, known) in zip(said, groups, strict=True):
-        if word not in known:
-            raise ValueError(f"{word!r} is no {what}: they are {', '.join(known)}")
-    color, shape, row, column = said
+    if len(words) != len(groups):
+        raise ValueError(f"{' '.join(words)!r} is no item: say its color, shape, row and column")
+    for word, (what, allowed) in zip(words, groups, strict=True):
+        if word not in allowed:
+            raise ValueError(f"{word!r} is no {what}: they are {', '.join(allowed)}")
+    color, shape, row, column = words
     return SceneItem(scene_generator.grid_size * ROWS.index(row) + COLUMNS.index(column), shape, color)

@@ -44,13 +44,13 @@ def corpus_bleu(outputs: Sequence[str], references: Sequence[str]) -> tuple[dict
     return scores, signature
 
 
-def caption_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
+def caption_report(outputs: Sequence[str], references: Sequence[str], *, num_samples: int) -> EvaluationReport:
     """Report exact match and BLEU of captions.
 
     Args:
         outputs: The captions, tokens separated by spaces.
         references: The true captions.
-        shown: The number of captions to include as samples.
+        num_samples: The number of captions to include as samples.
 
     Returns:
         The report.
@@ -58,7 +58,7 @@ def caption_report(outputs: Sequence[str], references: Sequence[str], *, shown: 
     scores, signature = corpus_bleu(outputs, references)
     pairs = list(zip(outputs, references, strict=True))
     exact = float(np.mean([output == reference for output, reference in pairs]))
-    samples = [{"target": reference, "output": output} for output, reference in pairs[:shown]]
+    samples = [{"target": reference, "output": output} for output, reference in pairs[:num_samples]]
     return EvaluationReport({"exact_match": exact, **scores}, samples, note=f"{len(pairs)} captions, BLEU {signature}")
 
 

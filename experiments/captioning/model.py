@@ -136,7 +136,7 @@ class Captioner(RecurrentAttentionDecoder):
     def __init__(self, config: CaptionerConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
-        seen, width, embedding = config.image_encoder.width, config.width, config.embedding_width
+        image_width, width, embedding = config.image_encoder.width, config.width, config.embedding_width
         vocabulary = interface.vocabularies["target"]
         self.places = GridFeatures(
             config.image_encoder, config.grid_positions, interface.inputs["image"].shape[1:], builder=builder
@@ -146,14 +146,14 @@ class Captioner(RecurrentAttentionDecoder):
         def linear(inputs: int, name: str, outputs: int, *, bias: bool) -> Linear:
             return Linear((("features", inputs),), ((name, outputs),), bias=bias, builder=builder)
 
-        self.first_hidden = linear(seen, "embed", width, bias=True)
-        self.first_memory = linear(seen, "embed", width, bias=True)
+        self.first_hidden = linear(image_width, "embed", width, bias=True)
+        self.first_memory = linear(image_width, "embed", width, bias=True)
         attention = config.attention_cell
-        self.attention = None if attention is None else AttentionCell(attention, width, seen, builder=builder)
+        self.attention = None if attention is None else AttentionCell(attention, width, image_width, builder=builder)
         self.gate = linear(width, "features", 1, bias=True) if config.gated else None
-        self.decoder = RecurrentLayer(config.decoder, embedding + seen, builder=builder)
+        self.decoder = RecurrentLayer(config.decoder, embedding + image_width, builder=builder)
         self.of_state = linear(width, "embed", embedding, bias=False)
-        self.of_context = linear(seen, "embed", embedding, bias=False)
+        self.of_context = linear(image_width, "embed", embedding, bias=False)
         self.output = Linear((("embed", embedding),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedSource, CellState]:
@@ -171,30 +171,30 @@ class Captioner(RecurrentAttentionDecoder):
         self, state: PyTree, inputs: Inputs, source: EncodedSource, key: Key[Array, ""] | None
     ) -> StepInput:
         """Return the word embeddings, and in training of hard attention which captions are read softly."""
-        given, key = super().step_inputs(state, inputs, source, key), self.random_stream_key(key, "soft")
+        word_inputs, key = super().step_inputs(state, inputs, source, key), self.random_stream_key(key, "soft")
         if key is None or not self.config.soft_attention_probability:
-            return given
-        return given._replace(
+            return word_inputs
+        return word_inputs._replace(
             use_soft_attention=sample_soft_attention_examples(
                 key, self.config.soft_attention_probability, jnp.asarray(inputs["target"])
             )
         )
 
     def advance(
-        self, source: EncodedSource, state: CellState, given: StepInput, forward_pass: ForwardPass
+        self, source: EncodedSource, state: CellState, step_input: StepInput, forward_pass: ForwardPass
     ) -> tuple[CellState, StepOutput, Alignment | None]:
         """Attend with h_{t-1}, then compute h_t from the word and the context."""
-        facts = {"soft_R": given.use_soft_attention, "key": forward_pass.key, "train": forward_pass.train}
+        facts = {"soft_R": step_input.use_soft_attention, "key": forward_pass.key, "train": forward_pass.train}
         context_RxA, alignment = compute_context(self.attention, source, state.hidden, **facts)
         if self.gate is not None:
             context_RxA *= jax.nn.sigmoid(self.gate(state.hidden))
-        state = self.decoder.step(jnp.concatenate([given.word, context_RxA], axis=-1), state)
+        state = self.decoder.step(jnp.concatenate([step_input.word, context_RxA], axis=-1), state)
         weights_RxL = None if alignment is None else alignment.weights[:, 0]
         return state, StepOutput(state.hidden, context_RxA, weights_RxL, reinforce_extras(alignment)), alignment
 
-    def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, step_inputs: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """Return E y_{t-1} + L_h h_t + L_z z_t."""
-        return given.word + self.of_state(outputs.hidden) + self.of_context(outputs.context)
+        return step_inputs.word + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
     def unroll(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[DecoderSteps, Aux]:
         """Run all steps; hard attention returns its samples in `extras`, soft attention the loss `doubly_stochastic`.

@@ -174,7 +174,7 @@ class Captioning(ImageToSequenceTask):
         references = [line for batch in batches for line in self.format_lines(np.asarray(batch["labels"]))]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            return caption_report(self.format_lines(rows["tokens"]), references, shown=_SHOWN)
+            return caption_report(self.format_lines(rows["tokens"]), references, num_samples=_SHOWN)
 
         return (
             Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),

@@ -18,9 +18,9 @@ from transformer.data.synthetic_glyphs import GlyphVariation, rasterize_strokes,
 _STROKES = (2, 4)  # from fewest to most
 _POINTS = 6  # of the line that stands for a bent stroke
 _EDGE = 0.14  # of the unit square around a character
-_SHIFTED = 0.03  # deviation of each hand's own ends and bends
+_HAND_DEVIATION = 0.03  # deviation of each hand's own ends and bends
 _HAND = GlyphVariation(turn=0.025, slant=0.12, scale=0.1, shift=0.05, jitter=0.0, thickness=(0.05, 0.09))
-_AT_ONCE, _FAR = 256, 1e3
+_RENDER_BATCH_SIZE, _OUTSIDE = 256, 1e3
 
 
 def render_characters(
@@ -43,25 +43,25 @@ def render_characters(
     points_SxT = np.linspace(0, 1, _POINTS)[:, None]
     weights_Px3 = np.concatenate([(1 - points_SxT) ** 2, 2 * points_SxT * (1 - points_SxT), points_SxT**2], axis=1)
     most = _STROKES[1]
-    segments = np.full((count, num_drawers, most * (_POINTS - 1), 2, 2), _FAR, np.float32)
+    segments = np.full((count, num_drawers, most * (_POINTS - 1), 2, 2), _OUTSIDE, np.float32)
     for character in range(count):
         strokes = int(random.integers(_STROKES[0], most + 1))
         bends_Kx3x2 = random.random((strokes, 3, 2))
         low, high = bends_Kx3x2.min(axis=(0, 1)), bends_Kx3x2.max(axis=(0, 1))
         bends_Kx3x2 = _EDGE + (1 - 2 * _EDGE) * (bends_Kx3x2 - low) / (high - low)
         for hand in range(num_drawers):
-            moved_Kx3x2 = bends_Kx3x2 + _SHIFTED * random.standard_normal(bends_Kx3x2.shape)
+            moved_Kx3x2 = bends_Kx3x2 + _HAND_DEVIATION * random.standard_normal(bends_Kx3x2.shape)
             line_KxPx2 = weights_Px3 @ moved_Kx3x2
             pairs = np.stack([line_KxPx2[:, :-1], line_KxPx2[:, 1:]], axis=2).reshape(-1, 2, 2)
             segments[character, hand, : len(pairs)] = vary_strokes(pairs, random, _HAND)
     flat = segments.reshape(count * num_drawers, -1, 2, 2)
     thickness = random.uniform(*_HAND.thickness, len(flat)).astype(np.float32)
-    drawn = [
-        rasterize_strokes(flat[start : start + _AT_ONCE], np.zeros(len(part), bool), part, image_size)
-        for start in range(0, len(flat), _AT_ONCE)
-        for part in (thickness[start : start + _AT_ONCE],)
+    ink_batches = [
+        rasterize_strokes(flat[start : start + _RENDER_BATCH_SIZE], np.zeros(len(part), bool), part, image_size)
+        for start in range(0, len(flat), _RENDER_BATCH_SIZE)
+        for part in (thickness[start : start + _RENDER_BATCH_SIZE],)
     ]
-    ink = np.concatenate(drawn).reshape(count, num_drawers, image_size, image_size)
+    ink = np.concatenate(ink_batches).reshape(count, num_drawers, image_size, image_size)
     return np.round(255 * ink).astype(np.uint8)
 
 
@@ -163,25 +163,29 @@ def open_character_set(name: str, *, data_dir: str | None, image_size: int) -> C
     """
     kind, _, options = name.partition("/")
     if kind == OMNIGLOT:
-        given = from_config(HeldOutAlphabets, parse_int_options(kind, options, "validation=1,test=2"), kind)
+        held_out_alphabets = from_config(
+            HeldOutAlphabets, parse_int_options(kind, options, "validation=1,test=2"), kind
+        )
         return _split_by_alphabet(
             name,
             read_alphabets(data_dir, image_size),
-            given,
+            held_out_alphabets,
             describe_unread_archives(data_dir, BACKGROUND, EVALUATION),
         )
     if kind == OF_ALL_ALPHABETS:
-        held_out = from_config(HeldOutCharacters, parse_int_options(kind, options, "validation=20,test=60"), kind)
+        held_out_characters = from_config(
+            HeldOutCharacters, parse_int_options(kind, options, "validation=20,test=60"), kind
+        )
         return _split_by_character(
             name,
             read_alphabets(data_dir, image_size),
-            held_out,
+            held_out_characters,
             describe_unread_archives(data_dir, BACKGROUND, EVALUATION),
         )
-    drawn = _synthetic_characters(name)
+    synthetic = _synthetic_characters(name)
     if data_dir is not None:
         raise UserError(f"config.task.data_dir={data_dir!r} is for omniglot: {kind} are drawn here")
-    return CharacterSet(name, {split: drawn.render_split(split, image_size) for split in SPLITS})
+    return CharacterSet(name, {split: synthetic.render_split(split, image_size) for split in SPLITS})
 
 
 def make_placeholder_characters(name: str, *, classes: int, num_drawers: int, image_size: int) -> CharacterSet:
@@ -198,17 +202,17 @@ def make_placeholder_characters(name: str, *, classes: int, num_drawers: int, im
 def _synthetic_characters(name: str) -> SyntheticCharacters:
     kind, _, options = name.partition("/")
     if kind != STROKES:
-        known = (STROKES, OMNIGLOT, OF_ALL_ALPHABETS)
-        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known)}")
+        known_kinds = (STROKES, OMNIGLOT, OF_ALL_ALPHABETS)
+        raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known_kinds)}")
     return from_config(SyntheticCharacters, parse_int_options(kind, options, "train=100,num_drawers=10"), kind)
 
 
 def _split_by_alphabet(
-    name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutAlphabets, unread: str
+    name: str, drawings: Mapping[str, Mapping[str, Drawings]], held_out: HeldOutAlphabets, unread: str
 ) -> CharacterSet:
-    background = dict(sorted(read[BACKGROUND].items()))
-    test = dict(read[EVALUATION]) or {key: background.pop(key) for key in list(background)[-given.test :]}
-    validation = {key: background.pop(key) for key in list(background)[-given.validation :]}
+    background = dict(sorted(drawings[BACKGROUND].items()))
+    test = dict(drawings[EVALUATION]) or {key: background.pop(key) for key in list(background)[-held_out.test :]}
+    validation = {key: background.pop(key) for key in list(background)[-held_out.validation :]}
     if not background:
         raise UserError(f"{name} leaves no alphabet to train on: hold out fewer")
     parts = dict(zip(SPLITS, (background, validation, test), strict=True))
@@ -219,16 +223,16 @@ def _split_by_alphabet(
 
 
 def _split_by_character(
-    name: str, read: Mapping[str, Mapping[str, Drawings]], given: HeldOutCharacters, unread: str
+    name: str, read: Mapping[str, Mapping[str, Drawings]], held_out: HeldOutCharacters, unread: str
 ) -> CharacterSet:
     every = [drawings for alphabets in read.values() for _, drawings in sorted(alphabets.items())]
     if len({drawings.shape[1] for drawings in every}) > 1:
         raise UserError(f"{name}: characters of {BACKGROUND} and {EVALUATION} have different numbers of drawings")
     ink = 255 - np.concatenate(every)
-    if given.validation + given.test >= len(ink):
+    if held_out.validation + held_out.test >= len(ink):
         raise UserError(f"{name} leaves none of {len(ink)} characters to train on: hold out fewer")
-    order = np.random.default_rng(given.seed).permutation(len(ink))
-    test, validation, train = np.split(order, [given.test, given.test + given.validation])
+    order = np.random.default_rng(held_out.seed).permutation(len(ink))
+    test, validation, train = np.split(order, [held_out.test, held_out.test + held_out.validation])
     splits = {"train": ink[train], "validation": ink[validation], "test": ink[test]}
     split_note = f"characters of {len(every)} alphabets, each in one split"
     return CharacterSet(name, splits, join_notes((split_note, unread)))
@@ -295,6 +299,8 @@ def sample_episodes(random: np.random.Generator, drawings: Drawings, rows: int, 
     return EpisodeBatch(images, classes_BxT.astype(np.int32))
 
 
-def _sample_distinct(random: np.random.Generator, rows: int, of: int, count: int) -> Int[np.ndarray, "rows count"]:
+def _sample_distinct(
+    random: np.random.Generator, rows: int, population: int, count: int
+) -> Int[np.ndarray, "rows count"]:
     """Sample, in each row, `count` distinct numbers below `of` in random order."""
-    return np.argsort(random.random((rows, of)), axis=1)[:, :count]
+    return np.argsort(random.random((rows, population)), axis=1)[:, :count]

@@ -42,7 +42,7 @@ from transformer.tasks.losses import class_loss
 from transformer.tasks.task import Batch, Evaluation, StateView, TaskSpec
 
 EPISODE, SHOT = "episode", "shot"
-_ASKED = "?"
+_QUERY_LABEL = "?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,9 @@ class FewShotClassification(GeneratedTask):
         }
         # No number of shots is 0: evaluations draw from other seeds.
         random = np.random.default_rng((VALIDATION_SEED, 0))
-        self._shown = sample_episodes(random, self.splits["validation"], config.num_probe_examples, config.ways, most)
+        self._probe_episodes = sample_episodes(
+            random, self.splits["validation"], config.num_probe_examples, config.ways, most
+        )
         interface = TaskInterface(inputs, {"classes": config.ways}, output=FEW_SHOT_CLASSIFICATION.output)
         super().__init__(config, interface, "few_shots", rows_multiple)
 
@@ -134,17 +136,17 @@ class FewShotClassification(GeneratedTask):
         sizes = {split: len(drawings) for split, drawings in self.splits.items()}
         return (describe_splits(self.config.dataset, sizes, "characters", self._opened.split_note),)
 
-    def _sample(self, split: str, shots: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+    def _sample_batch(self, split: str, shots: int, random: np.random.Generator) -> dict[str, np.ndarray]:
         config = self.config
         return make_batch(sample_episodes(random, self.splits[split], config.batch_size, config.ways, shots))
 
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Return held-out episodes of the largest number of shots."""
-        return make_batch(self._shown)
+        return make_batch(self._probe_episodes)
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of episodes, whose batches alternate between the numbers of shots."""
-        draws = (functools.partial(self._sample, "train", shots) for shots in self.config.shots_of_batches)
+        draws = (functools.partial(self._sample_batch, "train", shots) for shots in self.config.shots_of_batches)
         return AlternatingSources(tuple(GeneratedBatches(draw, seed) for draw in draws))
 
     def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
@@ -168,13 +170,13 @@ class FewShotClassification(GeneratedTask):
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             sums, _ = self.loss_sums(view, batch, None)
-            named = {f"{name}_{shots}_shot": value for name, value in sums.items()}
-            return {**named, **self.denominators(batch)}, None
+            scalars = {f"{name}_{shots}_shot": value for name, value in sums.items()}
+            return {**scalars, **self.denominators(batch)}, None
 
         return Evaluation(
             name=f"{shots}_shot",
             split=split,
-            batches=[self._sample(split, shots, random) for random in generators],
+            batches=[self._sample_batch(split, shots, random) for random in generators],
             step=step,
             finish=functools.partial(report_means, by="examples"),
             at_end=split != "validation",
@@ -188,14 +190,18 @@ class FewShotClassification(GeneratedTask):
         """
         letters = class_names(self.config.ways)
         names, links, titles = [], [], []
-        for number, classes in enumerate(self._shown.classes.tolist(), 1):
-            *shots, asked = classes
-            names.append((*(f"{at} {letters[shot]}" for at, shot in enumerate(shots, 1)), _ASKED))
-            links.append(tuple(GoldAlignment(len(shots), at, True) for at, shot in enumerate(shots) if shot == asked))
-            titles.append(f"episode {number}: {_ASKED} is {letters[asked]}")
+        for number, classes in enumerate(self._probe_episodes.classes.tolist(), 1):
+            *shots, query_class = classes
+            names.append((*(f"{at} {letters[shot]}" for at, shot in enumerate(shots, 1)), _QUERY_LABEL))
+            links.append(
+                tuple(GoldAlignment(len(shots), at, True) for at, shot in enumerate(shots) if shot == query_class)
+            )
+            titles.append(f"episode {number}: {_QUERY_LABEL} is {letters[query_class]}")
         gold = {site.name: tuple(links) for site in sites_between(sites, EPISODE, SHOT)}
         grids = {site.key.name: site.key.shape for site in sites if site.key.kind is AxisKind.GRID}
-        images = {name: tile_episodes(self._shown, shape, self.config.ways) for name, shape in grids.items() if shape}
+        images = {
+            name: tile_episodes(self._probe_episodes, shape, self.config.ways) for name, shape in grids.items() if shape
+        }
         tokens = dict.fromkeys((EPISODE, SHOT), tuple(names))
         return AxisLabels(tokens, tuple(titles), gold or None, images=images)
 
@@ -232,8 +238,8 @@ def tile_episodes(episodes: EpisodeBatch, shape: tuple[int, int], ways: int) -> 
     ink: Float[np.ndarray, "B T Y X 1"] = episodes.images[..., None] / 255
     places = np.full((count, rows * columns, image_size, image_size, 3), 255, np.uint8)
     places[:, :length] = np.round(255 * (1 - ink * (1 - color_BxTx3[:, :, None, None])))
-    laid = places.reshape(count, rows, columns, image_size, image_size, 3).swapaxes(2, 3)
-    return laid.reshape(count, rows * image_size, columns * image_size, 3)
+    tiled = places.reshape(count, rows, columns, image_size, image_size, 3).swapaxes(2, 3)
+    return tiled.reshape(count, rows * image_size, columns * image_size, 3)
 
 
 def build_task(config: FewShotConfig, directory: Path, rows_multiple: int = 1) -> FewShotClassification:

@@ -96,7 +96,7 @@ def accuracy_by_distance(
     predicted_B: Int[np.ndarray, " B"], distances_B: Int[np.ndarray, " B"], max_distance: int
 ) -> Float[np.ndarray, " K"]:
     """The accuracy over the graphs of each distance from 1 to `max_distance`; NaN for a distance that none has."""
-    of_distance_KxB = np.arange(1, max_distance + 1)[:, None] == distances_B
-    counts_K = of_distance_KxB.sum(axis=1)
-    correct_K = (of_distance_KxB & (predicted_B == distances_B)).sum(axis=1)
+    has_distance_KxB = np.arange(1, max_distance + 1)[:, None] == distances_B
+    counts_K = has_distance_KxB.sum(axis=1)
+    correct_K = (has_distance_KxB & (predicted_B == distances_B)).sum(axis=1)
     return np.where(counts_K > 0, correct_K / np.maximum(counts_K, 1), np.nan)

@@ -153,11 +153,11 @@ def distance_report(predicted_B: np.ndarray, distances_B: np.ndarray, max_distan
     Returns:
         The report.
     """
-    of_distance = accuracy_by_distance(predicted_B, distances_B, max_distance)
+    accuracy_K = accuracy_by_distance(predicted_B, distances_B, max_distance)
     return EvaluationReport(
         {
             "accuracy": float(np.mean(predicted_B == distances_B)),
-            **{f"accuracy/distance_{k + 1}": float(value) for k, value in enumerate(of_distance) if value == value},
+            **{f"accuracy/distance_{k + 1}": float(value) for k, value in enumerate(accuracy_K) if value == value},
         },
         note=f"{len(distances_B)} graphs",
     )

@@ -90,7 +90,7 @@ def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
     """Return the initial states of some seeds: half of the people greet by themselves, the others must be waved at."""
     rows = len(seed_R)
 
-    def drawn(key: Array) -> tuple[Array, ...]:
+    def sample_world(key: Array) -> tuple[Array, ...]:
         keys = jax.random.split(key, 6)
         arrives, row = jax.random.randint(keys[0], (2,), 0, 3)
         column = jax.random.randint(keys[1], (), 0, SIDE)
@@ -100,7 +100,7 @@ def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
         things = jax.random.permutation(keys[5], SIDE * SIDE)[: SCREENS + PILLARS]
         return arrives, row, column, jnp.where(by_itself, greets, _NEVER), facing, things
 
-    arrives_R, row_R, column_R, greets_R, facing_R, things_RxN = jax.vmap(drawn)(_keys(seed_R, 0))
+    arrives_R, row_R, column_R, greets_R, facing_R, things_RxN = jax.vmap(sample_world)(_seed_keys(seed_R, 0))
     nothing = jnp.zeros(rows, bool)
     # Past the robot is across the middle: whoever comes near can be seen there for four steps and more.
     heading_R = jnp.where(column_R < SIDE // 2, 1, -1)
@@ -139,7 +139,7 @@ def step_environment(
     Returns:
         The new states, and the rewards.
     """
-    uniform_Rx4 = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(_keys(state.seed, 1 + 2 * state.time))
+    uniform_Rx4 = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(_seed_keys(state.seed, 1 + 2 * state.time))
     forward_R, inward_R, answer_R, face_R = uniform_Rx4.T
     shakes_R = action_R == Action.HANDSHAKE
     accepted_R = shakes_R & state.within_reach & state.faces_robot & state.accepts_handshake
@@ -149,7 +149,7 @@ def step_environment(
     engaged_R = (state.accepts_handshake & ~seen_R) | answered_R
     walks_R = state.person_visible & (state.person_row < NEAR)
     row_R = state.person_row + (walks_R & (forward_R < FORWARD))
-    middle_R = jnp.where(state.person_column < SIDE // 2, 1, -1) * ~_in_the_middle(state.person_column)
+    middle_R = jnp.where(state.person_column < SIDE // 2, 1, -1) * ~_is_middle_column(state.person_column)
     aside_R = jnp.where(
         walks_R, middle_R * (inward_R < INWARD), state.walking_direction * (state.within_reach & ~engaged_R)
     )
@@ -169,7 +169,7 @@ def step_environment(
         shakes_R | (column_R < 0) | (column_R >= SIDE) | (state.time + 1 >= steps),
         state.object_cells,
     )
-    after = jax.tree.map(lambda new, old: jnp.where(_like(state.done, new), old, new), after, state)
+    after = jax.tree.map(lambda new, old: jnp.where(_expand_to(state.done, new), old, new), after, state)
     return after, jnp.where(state.done, 0.0, reward_R)
 
 
@@ -186,26 +186,26 @@ def render(state: EnvironmentState) -> tuple[UInt8[Array, "R Y X"], UInt8[Array,
         A grayscale image and a depth image, in which nearer things are lighter, for each environment.
     """
 
-    def drawn(key: Array) -> tuple[Array, Array]:
-        of_screens, of_noise = jax.random.split(key)
-        return jax.random.uniform(of_screens, (2, SCREENS)), jax.random.bits(of_noise, (2, PIXELS, PIXELS), jnp.uint8)
+    def sample_frame(key: Array) -> tuple[Array, Array]:
+        screen_key, noise_key = jax.random.split(key)
+        return jax.random.uniform(screen_key, (2, SCREENS)), jax.random.bits(noise_key, (2, PIXELS, PIXELS), jnp.uint8)
 
-    shown_Rx2xS, noise_Rx2xYxX = jax.vmap(drawn)(_keys(state.seed, 2 + 2 * state.time))
+    uniform_Rx2xS, noise_Rx2xYxX = jax.vmap(sample_frame)(_seed_keys(state.seed, 2 + 2 * state.time))
     screens_RxS, pillars_RxP = state.object_cells[:, :SCREENS], state.object_cells[:, SCREENS:]
     cells = jnp.arange(SIDE * SIDE)
     person_RxC = state.person_visible[:, None] & (state.person_cell[:, None] == cells[None])
     screen_RxSxC = (screens_RxS[..., None] == cells[None, None]) & ~person_RxC[:, None]
     pillar_RxC = jnp.any(pillars_RxP[..., None] == cells[None, None], axis=1) & ~person_RxC
     figure_RxC = person_RxC | jnp.any(screen_RxSxC, axis=1)
-    faces_RxS, raises_RxS = shown_Rx2xS[:, 0] < SCREEN_FACES, shown_Rx2xS[:, 1] < SCREEN_RAISES
+    faces_RxS, raises_RxS = uniform_Rx2xS[:, 0] < SCREEN_FACES, uniform_Rx2xS[:, 1] < SCREEN_RAISES
     face_RxC = (person_RxC & state.faces_robot[:, None]) | jnp.any(screen_RxSxC & faces_RxS[..., None], axis=1)
     hand_RxC = (person_RxC & state.hand_raised[:, None]) | jnp.any(screen_RxSxC & raises_RxS[..., None], axis=1)
     raised_RxC = (person_RxC | pillar_RxC) * (_RAISED + _DEEPER * (cells // SIDE))[None]
-    pillar_RxYxX = _cells(pillar_RxC, _BLOCK)
+    pillar_RxYxX = _draw_cells(pillar_RxC, _BLOCK)
     gray_RxYxX = jnp.where(pillar_RxYxX, _PILLAR, _FLOOR)
-    gray_RxYxX = jnp.where(_cells(figure_RxC, _BODY), _FIGURE, gray_RxYxX)
-    gray_RxYxX = jnp.where(_cells(face_RxC, _FACE) | _cells(hand_RxC, _HAND), _MARK, gray_RxYxX)
-    depth_RxYxX = _cells(raised_RxC, _BLOCK.astype(np.int32))
+    gray_RxYxX = jnp.where(_draw_cells(figure_RxC, _BODY), _FIGURE, gray_RxYxX)
+    gray_RxYxX = jnp.where(_draw_cells(face_RxC, _FACE) | _draw_cells(hand_RxC, _HAND), _MARK, gray_RxYxX)
+    depth_RxYxX = _draw_cells(raised_RxC, _BLOCK.astype(np.int32))
     noise_Rx2xYxX = noise_Rx2xYxX // (256 // _NOISE)
     return (
         (gray_RxYxX + noise_Rx2xYxX[:, 0]).astype(jnp.uint8),
@@ -224,21 +224,21 @@ def oracle_action(state: EnvironmentState) -> Int[Array, " R"]:
     return jnp.where(ready, Action.HANDSHAKE, jnp.where(greet, Action.WAVE, Action.LOOK)).astype(jnp.int32)
 
 
-def _keys(seed_R: Array, purpose: Array | int) -> Array:
+def _seed_keys(seed_R: Array, purpose: Array | int) -> Array:
     """Return a random key for each seed and purpose."""
     purposes_R = jnp.broadcast_to(jnp.asarray(purpose, jnp.uint32), seed_R.shape)
     return jax.vmap(lambda seed, purpose: jax.random.fold_in(jax.random.key(seed), purpose))(seed_R, purposes_R)
 
 
-def _in_the_middle(column_R: Array) -> Array:
+def _is_middle_column(column_R: Array) -> Array:
     return (column_R == SIDE // 2 - 1) | (column_R == SIDE // 2)
 
 
-def _cells(values_RxC: Array, mask: np.ndarray) -> Array:
+def _draw_cells(values_RxC: Array, mask: np.ndarray) -> Array:
     """Return images in which every cell has its value where `mask` [CELL, CELL] is set."""
     grid_RxUxWx1x1 = values_RxC.reshape(-1, SIDE, SIDE, 1, 1)
     return jnp.swapaxes(grid_RxUxWx1x1 * mask[None, None, None], 2, 3).reshape(-1, PIXELS, PIXELS)
 
 
-def _like(over_R: Array, leaf: Array) -> Array:
+def _expand_to(over_R: Array, leaf: Array) -> Array:
     return over_R.reshape(-1, *(1,) * (leaf.ndim - 1))

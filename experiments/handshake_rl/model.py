@@ -106,7 +106,7 @@ class RecurrentQNetwork(StatelessModule):
 
     def __init__(self, config: RecurrentQNetworkConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype, self.count = config, builder.dtype, interface.vocabularies["actions"]
-        regions = _regions(config, interface)
+        regions = _num_regions(config, interface)
         self.gray = GridEncoder(config.image_encoder, 1, builder=builder)
         self.depth = GridEncoder(config.image_encoder, 1, builder=builder)
         if config.region_pooling is RegionPooling.ATTENTION:
@@ -139,25 +139,25 @@ class RecurrentQNetwork(StatelessModule):
         return StepInputs(jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), regions), action)
 
     def advance(
-        self, state: CellState, seen: StepInputs, key: Key[Array, ""] | None
+        self, state: CellState, step_input: StepInputs, key: Key[Array, ""] | None
     ) -> tuple[CellState, Float[Array, "B F"], Alignment | None]:
         """Run one step: attention is conditioned on the previous state."""
-        if isinstance(seen.regions, AttentionMemory):
-            read_BxF, alignment = self.attention.step(state.hidden, seen.regions)
+        if isinstance(step_input.regions, AttentionMemory):
+            read_BxF, alignment = self.attention.step(state.hidden, step_input.regions)
         else:
-            read_BxF, alignment = seen.regions, None
-        state = self.recurrent.step(jnp.concatenate([read_BxF, seen.action], axis=-1), state)
+            read_BxF, alignment = step_input.regions, None
+        state = self.recurrent.step(jnp.concatenate([read_BxF, step_input.action], axis=-1), state)
         return state, state.hidden, alignment
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T A"], Aux]:
         """Return the values [B, T, A] at every step of complete episodes, from a zero state."""
-        seen, lengths_B = self.encode_observation(inputs), jnp.asarray(inputs["lengths"])
+        step_inputs, lengths_B = self.encode_observation(inputs), jnp.asarray(inputs["lengths"])
         first = self.recurrent.initial(len(lengths_B), self.dtype)
         attends = self.config.region_pooling is RegionPooling.ATTENTION
         capture = capture_for_site(SITE, forward_pass.capture) if attends else None
         mask = Mask(query_lengths=lengths_B)
-        _, hidden_BxTxF, captured = scan_decoder_steps(self.advance, first, seen, mask=mask, capture=capture)
-        return self._values(hidden_BxTxF), Aux({} if captured is None else {SITE: captured}, {}, state)
+        _, hidden_BxTxF, captured = scan_decoder_steps(self.advance, first, step_inputs, mask=mask, capture=capture)
+        return self._action_values(hidden_BxTxF), Aux({} if captured is None else {SITE: captured}, {}, state)
 
     def begin(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[CellState, Aux]:
         """Return the initial state for as many agents as there are `actions` [B]."""
@@ -172,14 +172,14 @@ class RecurrentQNetwork(StatelessModule):
         """
         before: Any = inputs["state"]
         after, hidden_BxF, _ = self.advance(before, self.encode_observation(inputs), None)
-        return (self._values(hidden_BxF), after), Aux({}, {}, state)
+        return (self._action_values(hidden_BxF), after), Aux({}, {}, state)
 
-    def _values(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B A"]:
+    def _action_values(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B A"]:
         values = self.values(hidden)
         return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
-def _regions(config: RecurrentQNetworkConfig, interface: TaskInterface) -> int:
+def _num_regions(config: RecurrentQNetworkConfig, interface: TaskInterface) -> int:
     rows, columns = config.image_encoder.stages(*interface.inputs["gray"].shape[2:4])[-1]
     return rows * columns
 

@@ -82,10 +82,10 @@ def epsilon_greedy(
         The action of each row.
     """
     rows, count = values_BxA.shape
-    of_whether, of_which = jax.random.split(key)
-    any_B = jax.random.randint(of_which, (rows,), 0, count)
-    tries_B: Bool[Array, " B"] = jax.random.uniform(of_whether, (rows,)) < epsilon
-    return jnp.where(tries_B, any_B, jnp.argmax(values_BxA, axis=-1)).astype(jnp.int32)
+    explore_key, action_key = jax.random.split(key)
+    random_action_B = jax.random.randint(action_key, (rows,), 0, count)
+    explores_B: Bool[Array, " B"] = jax.random.uniform(explore_key, (rows,)) < epsilon
+    return jnp.where(explores_B, random_action_B, jnp.argmax(values_BxA, axis=-1)).astype(jnp.int32)
 
 
 PyTree = Any
@@ -129,9 +129,9 @@ def add_episodes(replay: ReplayBuffer, episodes: PyTree) -> ReplayBuffer:
         The new buffer.
     """
     rows, capacity = (len(jax.tree.leaves(tree)[0]) for tree in (episodes, replay.episodes))
-    at = (replay.written + jnp.arange(rows)) % capacity
-    kept = jax.tree.map(lambda old, new: old.at[at].set(new), replay.episodes, episodes)
-    return ReplayBuffer(kept, replay.written + rows)
+    slots = (replay.written + jnp.arange(rows)) % capacity
+    stored_episodes = jax.tree.map(lambda old, new: old.at[slots].set(new), replay.episodes, episodes)
+    return ReplayBuffer(stored_episodes, replay.written + rows)
 
 
 def sample_episodes(replay: ReplayBuffer, rows: int, key: Key[Array, ""]) -> PyTree:
@@ -146,5 +146,5 @@ def sample_episodes(replay: ReplayBuffer, rows: int, key: Key[Array, ""]) -> PyT
         A tree of arrays [rows, ...].
     """
     capacity = len(jax.tree.leaves(replay.episodes)[0])
-    chosen = jax.random.randint(key, (rows,), 0, jnp.minimum(replay.written, capacity))
-    return jax.tree.map(lambda leaf: leaf[chosen], replay.episodes)
+    indices = jax.random.randint(key, (rows,), 0, jnp.minimum(replay.written, capacity))
+    return jax.tree.map(lambda leaf: leaf[indices], replay.episodes)

@@ -113,7 +113,7 @@ class EpisodeBatch(NamedTuple):
         """Return the model's inputs."""
         rows, steps = self.actions.shape
         flat = jax.tree.map(lambda leaf: leaf.reshape(rows * steps, *leaf.shape[2:]), self.states)
-        images = {name: each.reshape(rows, steps, *each.shape[1:]) for name, each in render_images(flat).items()}
+        images = {name: frames.reshape(rows, steps, *frames.shape[1:]) for name, frames in render_images(flat).items()}
         before_RxT = jnp.pad(self.actions[:, :-1] + 1, ((0, 0), (1, 0)))
         return {**images, "actions": before_RxT, "lengths": self.lengths}
 
@@ -168,12 +168,12 @@ class HandshakeRL(BaseTask):
     def __init__(self, config: HandshakeRLConfig, rows_multiple: int = 1):
         check_batch_size(config.replay_batch_size, rows_multiple, key="replay_batch_size")
         self.config = config
-        seen = InputSpec(
+        image_spec = InputSpec(
             (config.replay_batch_size, config.max_episode_steps, PIXELS, PIXELS, 1), jnp.float32, Modality.IMAGE
         )
         inputs = {
-            "gray": seen,
-            "depth": seen,
+            "gray": image_spec,
+            "depth": image_spec,
             "actions": InputSpec((config.replay_batch_size, config.max_episode_steps), jnp.int32, Modality.ACTIONS),
             "lengths": InputSpec((config.replay_batch_size,)),
         }
@@ -183,8 +183,8 @@ class HandshakeRL(BaseTask):
             Evaluation(
                 "greedy",
                 split,
-                [{"seeds": _held_out(split, config.num_eval_examples)}],
-                self._greedy,
+                [{"seeds": _held_out_seeds(split, config.num_eval_examples)}],
+                self._greedy_sums,
                 handshake_report,
                 at_end,
             )
@@ -200,23 +200,23 @@ class HandshakeRL(BaseTask):
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> ReplayBuffer:
         """Return an empty replay buffer."""
         seeds = jnp.zeros(self.config.episodes_per_step, jnp.uint32)
-        nothing = jax.eval_shape(lambda: run_episodes(_knows, None, seeds, self.config.max_episode_steps, key))
+        nothing = jax.eval_shape(lambda: run_episodes(_oracle_policy, None, seeds, self.config.max_episode_steps, key))
         return create_buffer(nothing, self.config.replay_capacity)
 
     def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, ReplayBuffer]:
         """Act in new environments, add the episodes to the buffer, sample from it, and compute the targets."""
         config = self.config
-        of_acting, of_replay = jax.random.split(key)
+        acting_key, replay_key = jax.random.split(key)
         epsilon = 1 - (1 - config.final_epsilon) * jnp.minimum(view.step / config.exploration_steps, 1)
-        replay = add_episodes(view.task_state, self._live(view, jnp.asarray(batch["seeds"]), epsilon, of_acting))
-        drawn: EpisodeBatch = sample_episodes(replay, config.replay_batch_size, of_replay)
-        drawn = jax.tree.map(lambda leaf: with_logical_constraint(leaf, "batch", *(None,) * (leaf.ndim - 1)), drawn)
-        inputs = drawn.inputs()
+        replay = add_episodes(view.task_state, self._run_policy(view, jnp.asarray(batch["seeds"]), epsilon, acting_key))
+        sampled: EpisodeBatch = sample_episodes(replay, config.replay_batch_size, replay_key)
+        sampled = jax.tree.map(lambda leaf: with_logical_constraint(leaf, "batch", *(None,) * (leaf.ndim - 1)), sampled)
+        inputs = sampled.inputs()
         values_BxTxA, _ = view.model.apply(view.averaged(config.target_network), inputs, train=False)
-        made_BxT = td_targets(drawn.rewards, values_BxTxA, drawn.lengths, config.discount)
-        return {**inputs, "chosen": drawn.actions, "rewards": drawn.rewards, "targets": made_BxT}, replay
+        targets_BxT = td_targets(sampled.rewards, values_BxTxA, sampled.lengths, config.discount)
+        return {**inputs, "chosen": sampled.actions, "rewards": sampled.rewards, "targets": targets_BxT}, replay
 
-    def _live(self, view: StateView, seeds_R: Array, epsilon: Array | float, key: Key[Array, ""]) -> EpisodeBatch:
+    def _run_policy(self, view: StateView, seeds_R: Array, epsilon: Array | float, key: Key[Array, ""]) -> EpisodeBatch:
         """Run the epsilon-greedy policy."""
 
         def policy(state: EnvironmentState, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
@@ -241,19 +241,19 @@ class HandshakeRL(BaseTask):
         inputs = {name: batch[name] for name in self.interface.inputs}
         values_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         real_BxT = real_positions(jnp.asarray(batch["lengths"]), self.config.max_episode_steps)
-        wrong_BxT = jnp.where(
+        error_BxT = jnp.where(
             real_BxT, td_errors(values_BxTxA, jnp.asarray(batch["chosen"]), jnp.asarray(batch["targets"])), 0
         )
         metrics = {
-            "loss": jnp.sum(self.config.td_loss(wrong_BxT)) / denominators["steps"],
+            "loss": jnp.sum(self.config.td_loss(error_BxT)) / denominators["steps"],
             "max_q_value": jnp.sum(jnp.where(real_BxT, jnp.max(values_BxTxA, axis=-1), 0)) / denominators["steps"],
             "replayed_episode_reward": jnp.sum(jnp.where(real_BxT, batch["rewards"], 0)) / denominators["episodes"],
         }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
-    def _greedy(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _greedy_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum success, reward and length of the greedy policy, and the attention mass on the person."""
-        episodes = self._live(view, jnp.asarray(batch["seeds"]), 0.0, key)
+        episodes = self._run_policy(view, jnp.asarray(batch["seeds"]), 0.0, key)
         sums = {
             "episodes": jnp.float32(len(episodes.lengths)),
             "success": jnp.sum(jnp.any(episodes.rewards > 0, axis=1).astype(jnp.float32)),
@@ -273,33 +273,36 @@ class HandshakeRL(BaseTask):
         return sums, None
 
     @cached_property
-    def _shown(self) -> EpisodeBatch:
+    def _probe_episodes(self) -> EpisodeBatch:
         """The probe's episodes, played by the oracle policy."""
-        seeds, steps = jnp.asarray(_held_out("probe", self.config.num_probe_examples)), self.config.max_episode_steps
-        return jax.device_get(jax.jit(lambda: run_episodes(_knows, None, seeds, steps, jax.random.key(0)))())
+        seeds, steps = (
+            jnp.asarray(_held_out_seeds("probe", self.config.num_probe_examples)),
+            self.config.max_episode_steps,
+        )
+        return jax.device_get(jax.jit(lambda: run_episodes(_oracle_policy, None, seeds, steps, jax.random.key(0)))())
 
     @cached_property
     def probe_batch(self) -> dict[str, np.ndarray]:  # type: ignore[override]
         """The model's inputs for the probe's episodes."""
-        return jax.device_get(jax.jit(EpisodeBatch.inputs)(self._shown))
+        return jax.device_get(jax.jit(EpisodeBatch.inputs)(self._probe_episodes))
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each step with its action, its image and the person's regions.
 
         The images show both streams: red and green are the grayscale image, blue the depth.
         """
-        shown = self._shown
+        episodes = self._probe_episodes
         names, titles = [], []
-        for row, length in enumerate(shown.lengths.tolist()):
-            done = [Action(int(action)).name.lower() for action in shown.actions[row, :length]]
-            names.append(tuple(f"{step} {action}" for step, action in enumerate(done, 1)))
-            accepted = (shown.rewards[row] > 0).any()
+        for row, length in enumerate(episodes.lengths.tolist()):
+            actions = [Action(int(action)).name.lower() for action in episodes.actions[row, :length]]
+            names.append(tuple(f"{step} {action}" for step, action in enumerate(actions, 1)))
+            accepted = (episodes.rewards[row] > 0).any()
             titles.append(f"{'a handshake' if accepted else 'no handshake'} after {length} steps")
         gray, depth = (unscale_pixels(self.probe_batch[name][..., 0]) for name in ("gray", "depth"))
         gold = {}
         for site in sites_between(sites, QUERY, KEY):
             # Where a cell is divided into several regions each is possible, and none must be looked at.
-            gold[site.name] = gold_alignments_from_mask(shown.person_regions(site.key), sure=site.key.stride >= CELL)
+            gold[site.name] = gold_alignments_from_mask(episodes.person_regions(site.key), sure=site.key.stride >= CELL)
         images = {KEY: np.stack([gray, gray, depth], axis=-1)}
         return AxisLabels({QUERY: tuple(names)}, tuple(titles), gold or None, images=images)
 
@@ -333,17 +336,17 @@ def cell_regions(axis: Axis) -> Bool[np.ndarray, "cells K"]:
     regions_K = cell_of_patch(axis, side=SIDE, size=PIXELS)
     middles = (np.arange(SIDE) + 0.5) * CELL
     y_Y, x_X = patch_centers(axis)
-    row, column = (np.abs(each - middles[:, None]).argmin(axis=1) for each in (y_Y, x_X))
+    row, column = (np.abs(centers - middles[:, None]).argmin(axis=1) for centers in (y_Y, x_X))
     region = axis.num_leading_positions + len(x_X) * row[:, None] + column
     cells = np.arange(SIDE**2)[:, None]
     return (regions_K == cells) | (np.arange(len(regions_K)) == region.reshape(-1, 1))
 
 
-def _knows(state: EnvironmentState, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
+def _oracle_policy(state: EnvironmentState, carry: Any, before_R: Array, key: Array) -> tuple[Array, Any]:
     return oracle_action(state), carry
 
 
-def _held_out(split: str, count: int) -> np.ndarray:
+def _held_out_seeds(split: str, count: int) -> np.ndarray:
     return (HELD_OUT[split] + np.arange(count)).astype(np.uint32)
 
 

@@ -56,15 +56,15 @@ class EpisodeDistribution(Protocol):
             The episode.
         """
 
-    def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
+    def bayes_optimal_accuracy(self, episode: Episode, num_shots: int) -> float:
         """Return the accuracy of the Bayes-optimal answer, which knows the problem but not the episode's rule.
 
         Args:
             episode: The episode.
-            known: The number of pairs seen before the one that is answered.
+            num_shots: The number of pairs seen before the one that is answered.
 
         Returns:
-            The accuracy on pair `known`, from 0 to 1.
+            The accuracy on pair `num_shots`, from 0 to 1.
         """
 
 
@@ -122,8 +122,8 @@ def sample_words(
     while len(words) < count:
         lengths = random.integers(min_word_length, max_word_length + 1, count)
         numbers = random.integers(0, len(letters), (count, max_word_length))
-        drawn = ["".join(letters[number] for number in row) for row in numbers]
-        cut = (word[:length] for word, length in zip(drawn, lengths, strict=True))
+        longest_words = ["".join(letters[number] for number in row) for row in numbers]
+        cut = (word[:length] for word, length in zip(longest_words, lengths, strict=True))
         words |= dict.fromkeys(word for word in cut if unseen is None or is_held_out(word) == unseen)
     return list(words)[:count]
 
@@ -160,19 +160,21 @@ class WordTranslation(NamedTuple):
         """Sample words of one language, all equally likely."""
         rule = ""
         while not rule or is_held_out(rule) != unseen:
-            chosen, image = (random.permutation(self.alphabet_size)[: self.num_letters] for _ in range(2))
-            letters = "".join(LETTERS[number] for number in np.sort(chosen))
-            made = "".join(LETTERS[number] for number in image).upper()
-            rule = f"{letters} to {made}"
-        table = str.maketrans(letters, made)
+            source_numbers, target_numbers = (
+                random.permutation(self.alphabet_size)[: self.num_letters] for _ in range(2)
+            )
+            letters = "".join(LETTERS[number] for number in np.sort(source_numbers))
+            target_letters = "".join(LETTERS[number] for number in target_numbers).upper()
+            rule = f"{letters} to {target_letters}"
+        table = str.maketrans(letters, target_letters)
         words = sample_words(random, pairs, letters, self.min_word_length, self.max_word_length)
         return Episode(tuple(Pair(word, word.translate(table)) for word in words), rule)
 
-    def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
+    def bayes_optimal_accuracy(self, episode: Episode, num_shots: int) -> float:
         """Return 1 / (u (u - 1) ...), a factor for each letter that no pair has shown, with u images left."""
-        shown = {letter for source, _ in episode.pairs[:known] for letter in source}
-        asked = set(episode.pairs[known].source) - shown
-        return 1 / math.perm(self.alphabet_size - len(shown), len(asked))
+        known_letters = {letter for source, _ in episode.pairs[:num_shots] for letter in source}
+        new_letters = set(episode.pairs[num_shots].source) - known_letters
+        return 1 / math.perm(self.alphabet_size - len(known_letters), len(new_letters))
 
 
 def check_translation_sizes(alphabet_size: int, letters: int) -> None:
@@ -194,7 +196,7 @@ def check_translation_sizes(alphabet_size: int, letters: int) -> None:
 
 
 def check_word_sizes(
-    alphabet_size: int, letters: int, min_word_length: int, max_word_length: int, *, least: int, words: int
+    alphabet_size: int, letters: int, min_word_length: int, max_word_length: int, *, min_length: int, words: int
 ) -> None:
     """Check the alphabet and word lengths.
 
@@ -203,11 +205,11 @@ def check_word_sizes(
         letters: The number of letters that words use.
         min_word_length: The fewest letters of a word.
         max_word_length: The most letters of a word.
-        least: The shortest allowed word.
+        min_length: The shortest allowed word.
         words: The number of words that are needed.
 
     Raises:
-        UserError: If the values are out of order, words are shorter than `least`, or there are fewer than `words`
+        UserError: If the values are out of order, words are shorter than `min_length`, or there are fewer than `words`
             words.
     """
     if not 2 <= letters <= alphabet_size <= len(LETTERS):
@@ -215,10 +217,10 @@ def check_word_sizes(
             f"config.task.num_letters={letters} and alphabet_size={alphabet_size} must rise, "
             f"from 2 to at most {len(LETTERS)} letters"
         )
-    if not least <= min_word_length <= max_word_length:
+    if not min_length <= min_word_length <= max_word_length:
         raise UserError(
             f"config.task.min_word_length={min_word_length} and max_word_length={max_word_length} must rise, "
-            f"from at least {least} letters"
+            f"from at least {min_length} letters"
         )
     if sum(letters**length for length in range(min_word_length, max_word_length + 1)) < words:
         raise UserError(
@@ -239,9 +241,9 @@ EDITS = MappingProxyType(
     }
 )
 # Edits that are one on words of so many lengths from the shortest on are one on all.
-_LENGTHS = 4
+_NUM_LENGTHS = 4
 # Of the edits that take two, every so many-th is unseen.
-_UNSEEN = 4
+_UNSEEN_STRIDE = 4
 
 
 def edit_word(names: tuple[str, ...], word: str) -> str:
@@ -272,20 +274,21 @@ def edit_programs(min_word_length: int, max_word_length: int) -> Mapping[bool, t
     Returns:
         The programs, each the names of its edits in the order in which they are applied.
     """
-    nothing = tuple(
-        LETTERS[:length] for length in range(min_word_length, min(max_word_length, min_word_length + _LENGTHS - 1) + 1)
+    unedited = tuple(
+        LETTERS[:length]
+        for length in range(min_word_length, min(max_word_length, min_word_length + _NUM_LENGTHS - 1) + 1)
     )
     singles = [(name,) for name in EDITS]
-    does = {tuple(edit_word(names, word) for word in nothing): names for names in reversed(singles)}
+    shortest_programs = {tuple(edit_word(names, word) for word in unedited): names for names in reversed(singles)}
     twos: dict[tuple[str, ...], tuple[str, ...]] = {}
     for first in EDITS:
         for second in EDITS:
-            made = tuple(edit_word((first, second), word) for word in nothing)
-            if made not in does and made != nothing:
-                twos.setdefault(made, (first, second))
-    unseen = tuple(twos.values())[::_UNSEEN]
-    seen = (*singles, *(names for names in twos.values() if names not in unseen))
-    return MappingProxyType({False: seen, True: unseen})
+            edited = tuple(edit_word((first, second), word) for word in unedited)
+            if edited not in shortest_programs and edited != unedited:
+                twos.setdefault(edited, (first, second))
+    unseen = tuple(twos.values())[::_UNSEEN_STRIDE]
+    training = (*singles, *(names for names in twos.values() if names not in unseen))
+    return MappingProxyType({False: training, True: unseen})
 
 
 class StringEdits(NamedTuple):
@@ -320,23 +323,23 @@ class StringEdits(NamedTuple):
 
     def sample(self, random: np.random.Generator, pairs: int, *, unseen: bool) -> Episode:
         """Sample words edited by one program, all programs equally likely."""
-        known = self.programs[unseen]
-        names = known[random.integers(len(known))]
+        programs = self.programs[unseen]
+        names = programs[random.integers(len(programs))]
         letters = LETTERS[: self.alphabet_size]
         words = sample_words(random, pairs, letters, self.min_word_length, self.max_word_length, unseen=unseen)
         return Episode(tuple(Pair(word, edit_word(names, word)) for word in words), ", ".join(names))
 
-    def bayes_optimal_accuracy(self, episode: Episode, known: int) -> float:
+    def bayes_optimal_accuracy(self, episode: Episode, num_shots: int) -> float:
         """Return 1 if the most probable answer is right, else 0.
 
         The posterior is uniform over all programs, seen and unseen, that fit the pairs shown.
         """
-        shown, (asked, target) = episode.pairs[:known], episode.pairs[known]
+        examples, (query, target) = episode.pairs[:num_shots], episode.pairs[num_shots]
         fitting = [
-            edit_word(names, asked)
-            for of_split in self.programs.values()
-            for names in of_split
-            if all(edit_word(names, source) == made for source, made in shown)
+            edit_word(names, query)
+            for programs in self.programs.values()
+            for names in programs
+            if all(edit_word(names, source) == edited for source, edited in examples)
         ]
         likeliest = max(set(fitting), key=lambda answer: (fitting.count(answer), answer))
         return float(likeliest == target)
@@ -383,23 +386,29 @@ def character_transitions(style: AuthorStyle) -> Float[np.ndarray, "C C"]:
     table = np.zeros((len(CHARACTERS), len(CHARACTERS)))
     weights = np.array([style.favored_letter_weight if letter in style.letters else 1.0 for letter in CHARACTERS])
 
-    def among(letters: str) -> np.ndarray:
-        chosen = weights * [letter in letters for letter in CHARACTERS]
-        return chosen / chosen.sum()
+    def distribution_over(letters: str) -> np.ndarray:
+        letter_weights = weights * [letter in letters for letter in CHARACTERS]
+        return letter_weights / letter_weights.sum()
 
     marked = style.comma_prob + style.period_prob
-    end = style.comma_prob * among(COMMA) + style.period_prob * among(PERIOD) + (1 - marked) * among(SPACE)
+    end = (
+        style.comma_prob * distribution_over(COMMA)
+        + style.period_prob * distribution_over(PERIOD)
+        + (1 - marked) * distribution_over(SPACE)
+    )
     for number, character in enumerate(CHARACTERS):
         if character in CONSONANTS:
             # A consonant that closes a syllable is one that a word's end follows.
-            table[number] = (1 - style.closing_consonant_prob) * among(VOWELS) + style.closing_consonant_prob * end
+            table[number] = (1 - style.closing_consonant_prob) * distribution_over(
+                VOWELS
+            ) + style.closing_consonant_prob * end
         elif character in VOWELS:
-            table[number] = (style.another_syllable_prob + style.closing_consonant_prob) * among(CONSONANTS)
+            table[number] = (style.another_syllable_prob + style.closing_consonant_prob) * distribution_over(CONSONANTS)
             table[number] += (1 - style.another_syllable_prob - style.closing_consonant_prob) * end
         elif character in (COMMA, PERIOD):
-            table[number] = among(SPACE)
+            table[number] = distribution_over(SPACE)
         else:
-            table[number] = among(CONSONANTS)
+            table[number] = distribution_over(CONSONANTS)
     return table
 
 
@@ -415,9 +424,9 @@ def sample_text(style: AuthorStyle, random: np.random.Generator, length: int) ->
         The text.
     """
     cumulative, at, text = np.cumsum(character_transitions(style), axis=1), CHARACTERS.index(SPACE), []
-    for drawn in random.random(length):
+    for uniform in random.random(length):
         # Rounding may leave the last sum below what is drawn.
-        at = min(int(np.searchsorted(cumulative[at], drawn, side="right")), len(CHARACTERS) - 1)
+        at = min(int(np.searchsorted(cumulative[at], uniform, side="right")), len(CHARACTERS) - 1)
         text.append(CHARACTERS[at])
     return "".join(text)
 
@@ -435,8 +444,8 @@ def log_likelihood(style: AuthorStyle, before: str, text: str) -> float:
     """
     table = character_transitions(style)
     steps = zip(before[-1] + text, text, strict=False)
-    of_steps = [table[CHARACTERS.index(first), CHARACTERS.index(second)] for first, second in steps]
-    return float(sum(np.log(step) if step > 0 else NEVER for step in of_steps))
+    probabilities = [table[CHARACTERS.index(first), CHARACTERS.index(second)] for first, second in steps]
+    return float(sum(np.log(step) if step > 0 else NEVER for step in probabilities))
 
 
 def classify_author(before: str, text: str) -> str:

@@ -70,24 +70,24 @@ def count_correct_after_fine_tuning(
         inputs = {name: episode[name] for name in ("tokens", "lengths")}
         return model.apply(variables._replace(params=params), inputs, train=False)[0]
 
-    def loss(params: Any, episode: Mapping[str, Array], known: Int[Array, ""]) -> Array:
+    def loss(params: Any, episode: Mapping[str, Array], num_shots: Int[Array, ""]) -> Array:
         nats_NxT = optax.softmax_cross_entropy_with_integer_labels(logits(params, episode), episode["labels"])
-        shown_NxT = episode["answers"] & (jnp.arange(len(nats_NxT)) < known)[:, None]
+        shown_NxT = episode["answers"] & (jnp.arange(len(nats_NxT)) < num_shots)[:, None]
         return jnp.sum(nats_NxT, where=shown_NxT) / jnp.maximum(jnp.sum(shown_NxT), 1)
 
-    def is_correct(episode: Mapping[str, Array], known: Int[Array, ""]) -> Array:
+    def is_correct(episode: Mapping[str, Array], num_shots: Int[Array, ""]) -> Array:
         def update(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
             params, state = carry
-            updates, state = optimizer.update(jax.grad(loss)(params, episode, known), state)
+            updates, state = optimizer.update(jax.grad(loss)(params, episode, num_shots), state)
             return (optax.apply_updates(params, updates), state), None
 
         start = variables.params, optimizer.init(variables.params)
         (params, _), _ = jax.lax.scan(update, start, None, steps)
-        asked = jax.tree.map(lambda values: values[known][None], dict(episode))
-        right_1xT = jnp.argmax(logits(params, asked), axis=-1) == asked["labels"]
-        return jnp.all(right_1xT | ~asked["answers"])
+        query = jax.tree.map(lambda values: values[num_shots][None], dict(episode))
+        right_1xT = jnp.argmax(logits(params, query), axis=-1) == query["labels"]
+        return jnp.all(right_1xT | ~query["answers"])
 
-    def count(known: Int[Array, ""]) -> Array:
-        return jnp.sum(jax.vmap(is_correct, (0, None))(dict(rows), known)).astype(jnp.float32)
+    def count(num_shots: Int[Array, ""]) -> Array:
+        return jnp.sum(jax.vmap(is_correct, (0, None))(dict(rows), num_shots)).astype(jnp.float32)
 
     return jax.lax.map(count, jnp.asarray(shots))

@@ -62,7 +62,7 @@ def interleave_points_and_values(functions: FunctionBatch) -> Float[np.ndarray, 
 
 def least_squares(functions: FunctionBatch) -> Float[np.ndarray, "B N"]:
     """Predict every value by least squares on the k points before it: w = X^+ y, the minimum-norm solution if k < D."""
-    return _predict(functions, np.linalg.pinv)
+    return _predict_incrementally(functions, np.linalg.pinv)
 
 
 def ridge_regression(functions: FunctionBatch, noise: float) -> Float[np.ndarray, "B N"]:
@@ -83,14 +83,16 @@ def ridge_regression(functions: FunctionBatch, noise: float) -> Float[np.ndarray
         turned_BxDxK = known_BxKxD.swapaxes(1, 2)
         return np.linalg.solve(turned_BxDxK @ known_BxKxD + noise**2 * np.eye(dimensions), turned_BxDxK)
 
-    return _predict(functions, solve)
+    return _predict_incrementally(functions, solve)
 
 
-def _predict(functions: FunctionBatch, solve: Callable[[np.ndarray], np.ndarray]) -> Float[np.ndarray, "B N"]:
+def _predict_incrementally(
+    functions: FunctionBatch, solve: Callable[[np.ndarray], np.ndarray]
+) -> Float[np.ndarray, "B N"]:
     """Return x_(k+1) solve(X_k) y_k for every k."""
-    points_BxNxD, shown_BxN = functions.points, functions.noisy_values
-    guesses = np.zeros_like(shown_BxN)
-    for known in range(1, points_BxNxD.shape[1]):
-        weights_BxD = np.einsum("bdk,bk->bd", solve(points_BxNxD[:, :known]), shown_BxN[:, :known])
-        guesses[:, known] = np.einsum("bd,bd->b", points_BxNxD[:, known], weights_BxD)
+    points_BxNxD, values_BxN = functions.points, functions.noisy_values
+    guesses = np.zeros_like(values_BxN)
+    for num_examples in range(1, points_BxNxD.shape[1]):
+        weights_BxD = np.einsum("bdk,bk->bd", solve(points_BxNxD[:, :num_examples]), values_BxN[:, :num_examples])
+        guesses[:, num_examples] = np.einsum("bd,bd->b", points_BxNxD[:, num_examples], weights_BxD)
     return guesses

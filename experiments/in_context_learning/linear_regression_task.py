@@ -123,10 +123,10 @@ class LinearRegression(GeneratedTask):
             return {}, {"predictions": self._predictions(view, batch, None)[0]}
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            whole = FunctionBatch(*map(np.concatenate, zip(*functions, strict=True)))
-            return regression_report(whole, np.asarray(rows["predictions"], np.float64), config.noise)
+            all_functions = FunctionBatch(*map(np.concatenate, zip(*functions, strict=True)))
+            return regression_report(all_functions, np.asarray(rows["predictions"], np.float64), config.noise)
 
-        batches = [make_batch(of_batch) for of_batch in functions]
+        batches = [make_batch(function_batch) for function_batch in functions]
         return (Evaluation("functions", split, batches, step, finish, at_end=split == "test"),)
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
@@ -166,17 +166,17 @@ def regression_report(
         "least_squares_error": least_squares(functions),
         "bayes_optimal_error": ridge_regression(functions, noise),
     }
-    of_methods = {name: errors(guesses) for name, guesses in methods.items()}
+    errors_by_method = {name: errors(guesses) for name, guesses in methods.items()}
     last, dimensions = answers_BxN.shape[1] - 1, functions.points.shape[-1]
     scalars = {
-        f"{name}_{known}": float(errors_N[known])
-        for name, errors_N in of_methods.items()
-        for known in sorted({0, -(-dimensions // 2), dimensions, last})
+        f"{name}_{num_examples}": float(errors_N[num_examples])
+        for name, errors_N in errors_by_method.items()
+        for num_examples in sorted({0, -(-dimensions // 2), dimensions, last})
     }
     scalars["zero_baseline_error"] = float(errors(np.zeros_like(answers_BxN)).mean())
     if noise:
         scalars["error_over_least_squares"] = float(
-            of_methods["squared_error"][last] / of_methods["least_squares_error"][last]
+            errors_by_method["squared_error"][last] / errors_by_method["least_squares_error"][last]
         )
     return EvaluationReport(scalars, note=f"{len(answers_BxN)} functions of {dimensions} dimensions")
 

@@ -86,9 +86,9 @@ class Problem(enum.Enum):
 
 # The evaluated rules by name, and whether they are held out.
 _RULES = (("unseen", True), ("seen", False))
-_PAIRED = (Problem.WORD_TRANSLATION, Problem.STRING_EDITS)
+_PAIR_PROBLEMS = (Problem.WORD_TRANSLATION, Problem.STRING_EDITS)
 # The problems of which a field of the config says something; all where it is absent.
-_ASKED_OF = {
+_PROBLEMS_BY_FIELD = {
     **dict.fromkeys(
         (
             "alphabet_size",
@@ -98,7 +98,7 @@ _ASKED_OF = {
             "fine_tuning_steps",
             "fine_tuning_learning_rate",
         ),
-        _PAIRED,
+        _PAIR_PROBLEMS,
     ),
     "num_letters": (Problem.WORD_TRANSLATION,),
     **dict.fromkeys(("text_length", "prompt_length"), (Problem.STYLE,)),
@@ -154,7 +154,7 @@ class InContextLearningConfig(Config, path="config.task"):
 
     def _check(self) -> None:
         for field in dataclasses.fields(self):
-            value, problems = getattr(self, field.name), _ASKED_OF.get(field.name, tuple(Problem))
+            value, problems = getattr(self, field.name), _PROBLEMS_BY_FIELD.get(field.name, tuple(Problem))
             if self.problem not in problems and value != field.default:
                 raise UserError(
                     f"config.task.{field.name}={value} says nothing of problem={self.problem.value}: leave it out, or "
@@ -174,8 +174,10 @@ class InContextLearningConfig(Config, path="config.task"):
                 return
             case _:
                 assert_never(self.problem)
-        least = 3 if self.problem is Problem.STRING_EDITS else 2
-        episodes.check_word_sizes(*sizes, self.min_word_length, self.max_word_length, least=least, words=words)
+        min_length = 3 if self.problem is Problem.STRING_EDITS else 2
+        episodes.check_word_sizes(
+            *sizes, self.min_word_length, self.max_word_length, min_length=min_length, words=words
+        )
         if self.problem is Problem.WORD_TRANSLATION:
             episodes.check_translation_sizes(*sizes)
 
@@ -249,7 +251,7 @@ class InContextLearning(GeneratedTask):
         )
         if config.episode_distribution is not None and config.fine_tuning_steps:
             self.evaluations += tuple(
-                self._fine_tuned(split, (seed, unseen), name, config.episode_distribution)
+                self._fine_tuning_evaluation(split, (seed, unseen), name, config.episode_distribution)
                 for split, seed in (("validation", VALIDATION_SEED), ("test", TEST_SEED))
                 for name, unseen in _RULES
             )
@@ -258,43 +260,44 @@ class InContextLearning(GeneratedTask):
         """Return the evaluations of answers after each number of pairs, or of style."""
         rules = self.config.episode_distribution
         if rules is None:
-            return (self._style(split, seed),)
-        return tuple(self._few_shots(split, (seed, unseen), name, rules) for name, unseen in _RULES)
+            return (self._style_evaluation(split, seed),)
+        return tuple(self._few_shot_evaluation(split, (seed, unseen), name, rules) for name, unseen in _RULES)
 
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Draw held-out episodes, followed by repeated random tokens."""
-        texts = self.tokenizer.encode([row.text[:-1] for row in self._shown])
+        texts = self.tokenizer.encode([row.text[:-1] for row in self._probe_rows])
         return pad_texts([*texts, *self._repeats.tokens.tolist()], self.tokenizer)
 
     @functools.cached_property
-    def _shown(self) -> list[EpisodeRow]:
+    def _probe_rows(self) -> list[EpisodeRow]:
         """The episodes whose maps are stored."""
-        return self._draw(random_generator(VALIDATION_SEED, 2**32), self.config.num_probe_examples, unseen=True)
+        return self._sample_rows(random_generator(VALIDATION_SEED, 2**32), self.config.num_probe_examples, unseen=True)
 
-    def _draw(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[EpisodeRow]:
+    def _sample_rows(self, random: np.random.Generator, count: int, *, unseen: bool) -> list[EpisodeRow]:
         """Sample episodes; texts of authors never repeat, so none is held out."""
         config, rules = self.config, self.config.episode_distribution
         if rules is None:
             names = [list(AUTHORS)[number] for number in random.integers(0, len(AUTHORS), count)]
             texts = [sample_text(AUTHORS[name], random, config.text_length) for name in names]
             return [EpisodeRow(text, [-1] * len(text), name) for text, name in zip(texts, names, strict=True)]
-        drawn = [rules.sample(random, config.num_pairs, unseen=unseen) for _ in range(count)]
+        sampled = [rules.sample(random, config.num_pairs, unseen=unseen) for _ in range(count)]
         return [
-            EpisodeRow(format_pairs(each.pairs), shots_by_character(each.pairs), each.rule_name, each) for each in drawn
+            EpisodeRow(format_pairs(episode.pairs), shots_by_character(episode.pairs), episode.rule_name, episode)
+            for episode in sampled
         ]
 
     def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         """Sample episodes, none of them held out."""
-        return self._batch(self._draw(random, self.config.batch_size, unseen=False))
+        return self._batch(self._sample_rows(random, self.config.batch_size, unseen=False))
 
-    def _batch(self, drawn: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
+    def _batch(self, episode_rows: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
         """Return rows of one width: tokens, next tokens, and the number of pairs before an answer's token."""
-        shape = len(drawn), self.config.context_length
+        shape = len(episode_rows), self.config.context_length
         tokens, labels, shots = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
-        encoded = self.tokenizer.encode([told.text for told in drawn])
-        for row, (numbers, told) in enumerate(zip(encoded, drawn, strict=True)):
+        encoded = self.tokenizer.encode([episode_row.text for episode_row in episode_rows])
+        for row, (numbers, episode_row) in enumerate(zip(encoded, episode_rows, strict=True)):
             tokens[row, : len(numbers) - 1], labels[row, : len(numbers) - 1] = numbers[:-1], numbers[1:]
-            shots[row, : len(numbers) - 1] = told.shots[1:]
+            shots[row, : len(numbers) - 1] = episode_row.shots[1:]
         lengths = np.array([len(numbers) - 1 for numbers in encoded], np.int32)
         return {"tokens": tokens, "lengths": lengths, "labels": labels, "shots": shots}
 
@@ -311,14 +314,15 @@ class InContextLearning(GeneratedTask):
         sums = self._sums(logits_BxTxV, batch)
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
-    def _held_out(self, seed: Sequence[int], *, unseen: bool) -> list[list[EpisodeRow]]:
+    def _held_out_batches(self, seed: Sequence[int], *, unseen: bool) -> list[list[EpisodeRow]]:
         """Return batches of at least `num_eval_examples` episodes."""
         batches = range(-(-self.config.num_eval_examples // self.config.batch_size))
         return [
-            self._draw(random_generator(*seed, number), self.config.batch_size, unseen=unseen) for number in batches
+            self._sample_rows(random_generator(*seed, number), self.config.batch_size, unseen=unseen)
+            for number in batches
         ]
 
-    def _few_shots(
+    def _few_shot_evaluation(
         self, split: str, seed: tuple[int, bool], name: str, rules: episodes.EpisodeDistribution
     ) -> Evaluation:
         """Return the evaluation of how often greedy decoding gives a whole answer after each number of pairs.
@@ -326,7 +330,7 @@ class InContextLearning(GeneratedTask):
         One pass over an episode evaluates them all: the answer after k pairs is right if each of its tokens is the most
         probable given those before it.
         """
-        drawn, shots = self._held_out(seed, unseen=seed[1]), self.config.shots
+        row_batches, shots = self._held_out_batches(seed, unseen=seed[1]), self.config.shots
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
             logits_BxTxV, _ = self.apply_model(view, batch, None)
@@ -338,25 +342,34 @@ class InContextLearning(GeneratedTask):
             }, None
 
         @functools.cache
-        def best() -> list[float]:
-            whole = [told.episode for part in drawn for told in part if told.episode is not None]
+        def bayes_optimal_accuracies() -> list[float]:
+            held_out_episodes = [
+                episode_row.episode
+                for batch_rows in row_batches
+                for episode_row in batch_rows
+                if episode_row.episode is not None
+            ]
             return [
-                float(np.mean([rules.bayes_optimal_accuracy(episode, known) for episode in whole])) for known in shots
+                float(np.mean([rules.bayes_optimal_accuracy(episode, num_shots) for episode in held_out_episodes]))
+                for num_shots in shots
             ]
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             right = np.asarray(sums["right"]) / float(sums["examples"])
             scalars = {f"{name}_loss": float(sums["loss"]) / float(sums["tokens"])}
-            scalars |= {f"{name}_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
             scalars |= {
-                f"{name}_bayes_optimal_accuracy_{known}": share for known, share in zip(shots, best(), strict=True)
+                f"{name}_accuracy_{num_shots}": float(share) for num_shots, share in zip(shots, right, strict=True)
+            }
+            scalars |= {
+                f"{name}_bayes_optimal_accuracy_{num_shots}": share
+                for num_shots, share in zip(shots, bayes_optimal_accuracies(), strict=True)
             }
             return EvaluationReport(scalars, note=f"{int(sums['examples'])} episodes with {name} rules")
 
-        batches = [self._batch(part) for part in drawn]
+        batches = [self._batch(batch_rows) for batch_rows in row_batches]
         return Evaluation(name, split, batches, step, finish, at_end=split == "test")
 
-    def _fine_tuned(
+    def _fine_tuning_evaluation(
         self, split: str, seed: tuple[int, bool], name: str, rules: episodes.EpisodeDistribution
     ) -> Evaluation:
         """Return the evaluation of how often an answer is right after fine-tuning on the pairs before it."""
@@ -378,46 +391,56 @@ class InContextLearning(GeneratedTask):
             shares = np.asarray(sums["right"]) / float(sums["examples"])
             return EvaluationReport(
                 {
-                    f"{name}_fine_tuned_accuracy_{known}": float(share)
-                    for known, share in zip(config.shots, shares, strict=True)
+                    f"{name}_fine_tuned_accuracy_{num_shots}": float(share)
+                    for num_shots, share in zip(config.shots, shares, strict=True)
                 },
                 note=f"{int(sums['examples'])} episodes with {name} rules, {config.fine_tuning_steps} updates each",
             )
 
         batches = [
             make_pair_rows(
-                self.tokenizer, [told.episode for told in part if told.episode is not None], rules.max_pair_length
+                self.tokenizer,
+                [episode_row.episode for episode_row in part if episode_row.episode is not None],
+                rules.max_pair_length,
             )
-            for part in self._held_out(seed, unseen=seed[1])
+            for part in self._held_out_batches(seed, unseen=seed[1])
         ]
         return Evaluation(f"{name}_fine_tuned", split, batches, step, finish, at_end=True)
 
-    def _style(self, split: str, seed: int) -> Evaluation:
+    def _style_evaluation(self, split: str, seed: int) -> Evaluation:
         """Return the evaluation of how often a text sampled after a prompt is classified as its author's."""
-        config, drawn = self.config, self._held_out((seed,), unseen=True)
+        config, row_batches = self.config, self._held_out_batches((seed,), unseen=True)
         decoding = DecodingConfig(max_new_tokens=config.text_length - config.prompt_length, temperature=1.0)
-        told = [each for part in drawn for each in part]
+        all_rows = [episode_row for part in row_batches for episode_row in part]
 
         def prompts(part: Sequence[EpisodeRow]) -> dict[str, np.ndarray]:
             return pad_texts(
-                self.tokenizer.encode([each.text[: config.prompt_length] for each in part]), self.tokenizer
+                self.tokenizer.encode([episode_row.text[: config.prompt_length] for episode_row in part]),
+                self.tokenizer,
             )
 
         def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
             return {}, {"tokens": generate_continuations(view, self.tokenizer, batch, decoding).tokens[:, 0]}
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            said = [self.tokenizer.decode(row) for row in rows["tokens"].tolist()]
-            cut = [(each.text[: config.prompt_length], each.text[config.prompt_length :]) for each in told]
-            names = [each.rule_name for each in told]
-            sampled = zip(cut, said, names, strict=True)
+            continuations = [self.tokenizer.decode(row) for row in rows["tokens"].tolist()]
+            cut = [
+                (episode_row.text[: config.prompt_length], episode_row.text[config.prompt_length :])
+                for episode_row in all_rows
+            ]
+            names = [episode_row.rule_name for episode_row in all_rows]
+            sampled = zip(cut, continuations, names, strict=True)
             follows = [classify_author(prompt, text) == name for (prompt, _), text, name in sampled]
             own = [classify_author(prompt, text) == name for (prompt, text), name in zip(cut, names, strict=True)]
-            samples = [{"prompt": prompt, "output": text} for (prompt, _), text in zip(cut[:4], said, strict=False)]
+            samples = [
+                {"prompt": prompt, "output": text} for (prompt, _), text in zip(cut[:4], continuations, strict=False)
+            ]
             scalars = {"style_accuracy": float(np.mean(follows)), "style_accuracy_of_authors": float(np.mean(own))}
-            return EvaluationReport(scalars, samples, note=f"{len(told)} prompts of {config.prompt_length} characters")
+            return EvaluationReport(
+                scalars, samples, note=f"{len(all_rows)} prompts of {config.prompt_length} characters"
+            )
 
-        return Evaluation("style", split, [prompts(part) for part in drawn], step, finish, at_end=split == "test")
+        return Evaluation("style", split, [prompts(part) for part in row_batches], step, finish, at_end=split == "test")
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the characters; each episode has its rule as title.
@@ -430,12 +453,15 @@ class InContextLearning(GeneratedTask):
             for row, length in zip(self.probe_batch["tokens"], self.probe_batch["lengths"], strict=True)
         ]
         labels = token_axis_labels(self.tokenizer, rows)
-        shown = len(self._shown)
-        titles = (*(told.rule_name for told in self._shown), *labels.titles[shown:])
+        num_episodes = len(self._probe_rows)
+        titles = (*(episode_row.rule_name for episode_row in self._probe_rows), *labels.titles[num_episodes:])
         labels = label_repeated_sequences(dataclasses.replace(labels, titles=titles), self._repeats)
         if self.config.problem is not Problem.WORD_TRANSLATION:
             return labels
-        links = (*(_links(told.episode) for told in self._shown if told.episode), *((),) * (len(rows) - shown))
+        links = (
+            *(_gold_alignments(episode_row.episode) for episode_row in self._probe_rows if episode_row.episode),
+            *((),) * (len(rows) - num_episodes),
+        )
         return dataclasses.replace(
             labels, gold_alignments={site.name: links for site in sites_between(sites, "tokens", "tokens")}
         )
@@ -473,14 +499,14 @@ def count_correct_answers(
     return jnp.sum(~jnp.any(asked_BxTxS & wrong_BxT[..., None], axis=1), axis=0).astype(jnp.float32)
 
 
-def _links(episode: Episode) -> tuple[GoldAlignment, ...]:
+def _gold_alignments(episode: Episode) -> tuple[GoldAlignment, ...]:
     """Link the position that predicts an answer's letter with those that already show that letter's translation."""
-    known: dict[str, list[int]] = {}
+    positions_by_letter: dict[str, list[int]] = {}
     links, start = [], 0
     for source, target in episode.pairs:
         first = start + len(source) + 1  # of the answer
         for place, letter in enumerate(source):
-            places = known.setdefault(letter, [])
+            places = positions_by_letter.setdefault(letter, [])
             links += [GoldAlignment(first + place - 1, key, len(places) == 1) for key in places if key < first + place]
             places.append(first + place)
         start = first + len(target) + 1

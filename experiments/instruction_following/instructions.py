@@ -28,65 +28,67 @@ Words = Mapping[str, str]
 FollowClause = Callable[[Maze, int, Words], "list[Action] | None"]
 
 
-def _turn(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+def _follow_turn(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     return [_TURN[words["side"]]]
 
 
-def _turn_around(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+def _follow_reversal(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     return [RIGHT, RIGHT]
 
 
-def _face(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+def _follow_face(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     """Turn to the left or right hall, if it alone has this floor."""
-    seen = [maze.floor_index_ahead(pose, quarters) for quarters in (0, 3, 1)]
-    asked = FLOORS.index(words["floor"])
-    return [LEFT if seen[1] == asked else RIGHT] if seen.count(asked) == 1 and seen[0] != asked else None
+    floors = [maze.floor_index_ahead(pose, quarters) for quarters in (0, 3, 1)]
+    floor = FLOORS.index(words["floor"])
+    return [LEFT if floors[1] == floor else RIGHT] if floors.count(floor) == 1 and floors[0] != floor else None
 
 
-def _go(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+def _follow_go(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     count = _BLOCKS[words["blocks"]]
     return [FORWARD] * count if count <= len(maze.poses_ahead(pose)) else None
 
 
-def _end(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+def _follow_to_end(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     return [FORWARD] * len(maze.poses_ahead(pose)) or None
 
 
-def _reach(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+def _follow_to_object(maze: Maze, pose: int, words: Words) -> list[Action] | None:
     """Walk to the first such object ahead; not if one stands here."""
-    asked, passed = OBJECTS.index(words["object"]), maze.poses_ahead(pose)
-    objects = [maze.object_index_at(each) for each in passed]
-    return [FORWARD] * (objects.index(asked) + 1) if asked in objects and maze.object_index_at(pose) != asked else None
+    target, passed = OBJECTS.index(words["object"]), maze.poses_ahead(pose)
+    objects = [maze.object_index_at(position) for position in passed]
+    return (
+        [FORWARD] * (objects.index(target) + 1) if target in objects and maze.object_index_at(pose) != target else None
+    )
 
 
-def _cross(maze: Maze, pose: int, words: Words, quarters: Sequence[int] = (3, 1)) -> list[Action] | None:
+def _follow_to_crossing(maze: Maze, pose: int, words: Words, quarters: Sequence[int] = (3, 1)) -> list[Action] | None:
     """Walk to the first crossing ahead from which a hall with this floor leaves to a side; not if one does here."""
-    asked = FLOORS.index(words["floor"])
+    floor = FLOORS.index(words["floor"])
 
     def leaves(at: int) -> bool:
-        return any(maze.floor_index_ahead(at, turned) == asked for turned in quarters)
+        return any(maze.floor_index_ahead(at, turned) == floor for turned in quarters)
 
     crossing = [leaves(at) for at in maze.poses_ahead(pose)]
     return [FORWARD] * (crossing.index(True) + 1) if True in crossing and not leaves(pose) else None
 
 
-def _past(maze: Maze, pose: int, words: Words) -> list[Action] | None:
-    reached = _reach(maze, pose, words)
+def _follow_past_object(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    reached = _follow_to_object(maze, pose, words)
     return [*reached, FORWARD] if reached is not None and len(reached) < len(maze.poses_ahead(pose)) else None
 
 
-def _turn_at(maze: Maze, pose: int, words: Words) -> list[Action] | None:
-    reached = _reach(maze, pose, words)
+def _follow_turn_at_object(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    reached = _follow_to_object(maze, pose, words)
     return None if reached is None else [*reached, _TURN[words["side"]]]
 
 
-def _turn_at_end(maze: Maze, pose: int, words: Words) -> list[Action] | None:
-    reached = _end(maze, pose, words)
+def _follow_turn_at_end(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    reached = _follow_to_end(maze, pose, words)
     return None if reached is None else [*reached, _TURN[words["side"]]]
 
 
-def _turn_onto(maze: Maze, pose: int, words: Words) -> list[Action] | None:
-    reached = _cross(maze, pose, words, (_QUARTERS[words["side"]],))
+def _follow_turn_onto(maze: Maze, pose: int, words: Words) -> list[Action] | None:
+    reached = _follow_to_crossing(maze, pose, words, (_QUARTERS[words["side"]],))
     return None if reached is None else [*reached, _TURN[words["side"]]]
 
 
@@ -115,24 +117,31 @@ class ClauseTemplate(NamedTuple):
 
 
 CLAUSE_TEMPLATES = (
-    ClauseTemplate(("turn {side}", "make a {side} turn", "turn to the {side}"), _turn, moves_forward=False),
-    ClauseTemplate(("turn around", "face the other way"), _turn_around, moves_forward=False),
+    ClauseTemplate(("turn {side}", "make a {side} turn", "turn to the {side}"), _follow_turn, moves_forward=False),
+    ClauseTemplate(("turn around", "face the other way"), _follow_reversal, moves_forward=False),
     ClauseTemplate(
-        ("face the {floor} hall", "turn to the {floor} hall", "turn so that you see the {floor} floor"), _face, False
+        ("face the {floor} hall", "turn to the {floor} hall", "turn so that you see the {floor} floor"),
+        _follow_face,
+        False,
     ),
-    ClauseTemplate(("walk {blocks}", "go forward {blocks}", "move {blocks} ahead"), _go),
+    ClauseTemplate(("walk {blocks}", "go forward {blocks}", "move {blocks} ahead"), _follow_go),
     ClauseTemplate(
-        ("walk to the end of the hall", "go forward until you reach the wall", "follow the hall to its end"), _end
+        ("walk to the end of the hall", "go forward until you reach the wall", "follow the hall to its end"),
+        _follow_to_end,
     ),
-    ClauseTemplate(("walk to the {object}", "go forward until you reach the {object}", "move to the {object}"), _reach),
-    ClauseTemplate(("walk until the {floor} hall crosses", "go to the crossing with the {floor} hall"), _cross),
-    ClauseTemplate(("walk one block past the {object}", "go one block beyond the {object}"), _past),
+    ClauseTemplate(
+        ("walk to the {object}", "go forward until you reach the {object}", "move to the {object}"), _follow_to_object
+    ),
+    ClauseTemplate(
+        ("walk until the {floor} hall crosses", "go to the crossing with the {floor} hall"), _follow_to_crossing
+    ),
+    ClauseTemplate(("walk one block past the {object}", "go one block beyond the {object}"), _follow_past_object),
     ClauseTemplate(
         ("turn {side} at the {object}", "at the {object} turn {side}", "go {side} at the {object}"),
-        _turn_at,
+        _follow_turn_at_object,
     ),
-    ClauseTemplate(("turn {side} at the end of the hall", "where the hall ends turn {side}"), _turn_at_end),
-    ClauseTemplate(("turn {side} onto the {floor} hall", "take the {floor} hall to the {side}"), _turn_onto),
+    ClauseTemplate(("turn {side} at the end of the hall", "where the hall ends turn {side}"), _follow_turn_at_end),
+    ClauseTemplate(("turn {side} onto the {floor} hall", "take the {floor} hall to the {side}"), _follow_turn_onto),
 )
 
 
@@ -154,7 +163,7 @@ class Clause(NamedTuple):
         return self.template.follow(maze, pose, self.slot_values)
 
 
-def _clauses() -> dict[str, Clause]:
+def _all_clauses() -> dict[str, Clause]:
     every = {}
     for template in CLAUSE_TEMPLATES:
         for phrase, filled in itertools.product(template.phrases, template.slot_values()):
@@ -163,7 +172,7 @@ def _clauses() -> dict[str, Clause]:
     return every
 
 
-CLAUSES = _clauses()
+CLAUSES = _all_clauses()
 _TEMPLATES = tuple((template, template.slot_values()) for template in CLAUSE_TEMPLATES)
 WORDS = (*CONJUNCTIONS, *sorted({word for clause in CLAUSES.values() for word in clause.words} - set(CONJUNCTIONS)))
 
@@ -198,8 +207,8 @@ class Walk(NamedTuple):
 
 def max_instruction_length(clauses: int) -> int:
     """Return the most words of an instruction of so many clauses."""
-    of_joints = max(map(len, _JOINED))
-    return clauses * (max(len(clause.words) for clause in CLAUSES.values()) + of_joints)
+    max_joint_length = max(map(len, _JOINED))
+    return clauses * (max(len(clause.words) for clause in CLAUSES.values()) + max_joint_length)
 
 
 def follow_instruction(maze: Maze, start: int, clauses: Sequence[Clause]) -> Walk | None:
@@ -217,13 +226,13 @@ def follow_instruction(maze: Maze, start: int, clauses: Sequence[Clause]) -> Wal
     clause_of_action: list[int] = []
     poses = [start]
     for number, clause in enumerate(clauses):
-        found = clause.follow(maze, poses[-1])
-        if found is None:
+        clause_actions = clause.follow(maze, poses[-1])
+        if clause_actions is None:
             return None
-        for action in found:
+        for action in clause_actions:
             poses.append(maze.pose_after(poses[-1], action))
-        actions += found
-        clause_of_action += [number] * len(found)
+        actions += clause_actions
+        clause_of_action += [number] * len(clause_actions)
     return Walk(tuple(actions), tuple(clause_of_action), tuple(poses))
 
 
@@ -240,22 +249,22 @@ def sample_instruction(maze: Maze, start: int, count: int, random: np.random.Gen
         The instruction, and the walk that follows it.
     """
     pose = start
-    chosen: list[Clause] = []
+    clauses: list[Clause] = []
     for _ in range(count):
-        turned = bool(chosen) and not chosen[-1].template.moves_forward
+        turned = bool(clauses) and not clauses[-1].template.moves_forward
         clause = _draw_clause(maze, pose, random, walks=turned or random.random() >= TURN_PROB)
-        chosen.append(clause)
+        clauses.append(clause)
         for action in clause.follow(maze, pose) or ():
             pose = maze.pose_after(pose, action)
     words: list[str] = []
     clause_of_word: list[int] = []
-    for number, clause in enumerate(chosen):
+    for number, clause in enumerate(clauses):
         joint = _JOINED[random.integers(len(_JOINED))] if number + 1 < count else (".",)
         words += [*clause.words, *joint]
         clause_of_word += [number] * len(clause.words) + [NONE] * len(joint)
-    walk = follow_instruction(maze, start, chosen)
+    walk = follow_instruction(maze, start, clauses)
     assert walk is not None
-    return Instruction(tuple(words), tuple(chosen), tuple(clause_of_word)), walk
+    return Instruction(tuple(words), tuple(clauses), tuple(clause_of_word)), walk
 
 
 def _draw_clause(maze: Maze, pose: int, random: np.random.Generator, *, walks: bool) -> Clause:
@@ -289,13 +298,13 @@ def parse_instruction(text: str) -> Instruction:
         if joint:
             clause_of_word += [NONE] * len(part)
             continue
-        said = " ".join(part)
-        if said not in CLAUSES:
-            said = said[:60]  # as much as a line can show
-            nearest = difflib.get_close_matches(said, CLAUSES, n=1, cutoff=0)
-            raise ValueError(f"{said!r} is no clause that is known; the nearest: {nearest[0]!r}")
+        clause_text = " ".join(part)
+        if clause_text not in CLAUSES:
+            clause_text = clause_text[:60]  # as much as a line can show
+            nearest = difflib.get_close_matches(clause_text, CLAUSES, n=1, cutoff=0)
+            raise ValueError(f"{clause_text!r} is no clause that is known; the nearest: {nearest[0]!r}")
         clause_of_word += [len(clauses)] * len(part)
-        clauses.append(CLAUSES[said])
+        clauses.append(CLAUSES[clause_text])
     if not clauses:
         raise ValueError("it has no clause")
     return Instruction(tuple(words), tuple(clauses), tuple(clause_of_word))

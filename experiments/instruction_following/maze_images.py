@@ -46,13 +46,15 @@ def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
                 continue
             color, pattern = _FLOORS[FLOORS[floor]]
             shaded = patterns.setdefault(floor, pattern(y, x))
-            hall = _between(maze, crossing, crossing + (1 if heading == Heading.EAST else maze.side_length), _HALF_HALL)
+            hall = _slices_between(
+                maze, crossing, crossing + (1 if heading == Heading.EAST else maze.side_length), _HALF_HALL
+            )
             image[hall] = np.where(shaded[hall][..., None], np.multiply(color, _SHADE), color)
     letters = draw_glyphs([name[0].upper() for name in OBJECTS], _LETTER, np.random.default_rng(0), NO_VARIATION)
     for crossing, thing in enumerate(maze.objects):
-        image[_between(maze, crossing, crossing, _HALF_HALL)] = _CROSSING
+        image[_slices_between(maze, crossing, crossing, _HALF_HALL)] = _CROSSING
         if thing != NONE:
-            _blend(image[_between(maze, crossing, crossing, _LETTER // 2)], letters[thing], _INK)
+            _blend(image[_slices_between(maze, crossing, crossing, _LETTER // 2)], letters[thing], _INK)
     return image
 
 
@@ -69,16 +71,16 @@ def paint_walk(maze: Maze, poses: Sequence[int]) -> UInt8[np.ndarray, "N S S 3"]
     path, images = paint_maze(maze), []
     for number, pose in enumerate(poses):
         before, crossing = poses[max(number - 1, 0)] // 4, pose // 4
-        path[_between(maze, before, crossing, _HALF_PATH)] = _PATH
+        path[_slices_between(maze, before, crossing, _HALF_PATH)] = _PATH
         image = path.copy()
         row, column = divmod(crossing, maze.side_length)
         square = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
-        _blend(square, _arrow(pose % 4), _WALKER)
+        _blend(square, _draw_arrow(pose % 4), _WALKER)
         images.append(image)
     return np.stack(images)
 
 
-def _arrow(heading: int) -> np.ndarray:
+def _draw_arrow(heading: int) -> np.ndarray:
     """Return how much of every pixel of a crossing's square an arrow covers."""
     angle = heading * np.pi / 2
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -87,13 +89,13 @@ def _arrow(heading: int) -> np.ndarray:
     return rasterize_strokes(segments[None], np.array([True]), np.zeros(1, np.float32), CELL)[0]
 
 
-def _between(maze: Maze, crossing: int, other: int, half: int) -> tuple[slice, slice]:
-    """Return the pixels within `half` of the straight line between the centers of two crossings."""
+def _slices_between(maze: Maze, crossing: int, neighbor: int, half_width: int) -> tuple[slice, slice]:
+    """Return the pixels within `half_width` of the straight line between the centers of two crossings."""
     ends: Int[np.ndarray, "2 2"] = (
-        np.array([divmod(each, maze.side_length) for each in (crossing, other)]) * CELL + CELL // 2
+        np.array([divmod(end, maze.side_length) for end in (crossing, neighbor)]) * CELL + CELL // 2
     )
-    (top, left), (bottom, right) = ends.min(axis=0) - half, ends.max(axis=0) + half + 1
-    return slice(top, bottom), slice(left, right)
+    (top, start), (bottom, stop) = ends.min(axis=0) - half_width, ends.max(axis=0) + half_width + 1
+    return slice(top, bottom), slice(start, stop)
 
 
 def _blend(pixels: np.ndarray, share: np.ndarray, color: tuple[int, int, int]) -> None:

@@ -126,18 +126,18 @@ def sample_maze(random: np.random.Generator, side: int) -> Maze:
     group, opened = list(range(side**2)), set()
     for number, extra in zip(random.permutation(len(walls)), random.random(len(walls)) < LOOPS, strict=True):
         crossing, heading = walls[number]
-        here, there = group[crossing], group[crossing + strides[heading]]
-        if here != there or extra:
+        group_index, neighbor_group = group[crossing], group[crossing + strides[heading]]
+        if group_index != neighbor_group or extra:
             opened.add(walls[number])
-            group = [here if each == there else each for each in group]
+            group = [group_index if member_group == neighbor_group else member_group for member_group in group]
     floors = [[NONE] * 4 for _ in range(side**2)]
-    drawn = random.integers(0, len(FLOORS), len(walls)).tolist()
-    for (crossing, heading), floor in zip(walls, drawn, strict=True):
+    floor_indices = random.integers(0, len(FLOORS), len(walls)).tolist()
+    for (crossing, heading), floor in zip(walls, floor_indices, strict=True):
         if (crossing, heading) not in opened:
             continue
         # `walls` goes along each row and down each column: the hall behind has its floor already.
-        behind = floors[crossing][(heading + 2) % 4]
-        floor = floor if behind == NONE else behind
+        hall_floor = floors[crossing][(heading + 2) % 4]
+        floor = floor if hall_floor == NONE else hall_floor
         floors[crossing][heading] = floors[crossing + strides[heading]][(heading + 2) % 4] = floor
     furnished = random.random(side**2) < FURNISHED
     objects = np.where(furnished, random.integers(0, len(OBJECTS), side**2), NONE)
@@ -146,14 +146,14 @@ def sample_maze(random: np.random.Generator, side: int) -> Maze:
 
 def transition_table(maze: Maze) -> Int[np.ndarray, "P A"]:
     """Return the transition table [pose, action]: the pose after each action at each pose."""
-    behind = [[maze.pose_after(pose, action) for action in Action] for pose in range(maze.num_poses)]
-    return np.array(behind, np.int32)
+    next_poses = [[maze.pose_after(pose, action) for action in Action] for pose in range(maze.num_poses)]
+    return np.array(next_poses, np.int32)
 
 
 # The quarter turns clockwise of the directions in which one sees: ahead, to the left, to the right.
 VISIBLE_DIRECTIONS = (0, 3, 1)
-_OF_HALL = len(FLOORS) + 1 + len(OBJECTS)
-NUM_OBSERVATION_FEATURES = len(OBJECTS) + len(VISIBLE_DIRECTIONS) * _OF_HALL
+_NUM_HALL_FEATURES = len(FLOORS) + 1 + len(OBJECTS)
+NUM_OBSERVATION_FEATURES = len(OBJECTS) + len(VISIBLE_DIRECTIONS) * _NUM_HALL_FEATURES
 
 
 def observation_table(maze: Maze) -> UInt8[np.ndarray, "P F"]:
@@ -163,14 +163,14 @@ def observation_table(maze: Maze) -> UInt8[np.ndarray, "P F"]:
     wall, and which objects stand along it, however far: the bag of words per direction of Mei, Bansal and Walter
     (2016).
     """
-    seen = np.zeros((maze.num_poses, NUM_OBSERVATION_FEATURES), np.uint8)
-    for pose, row in enumerate(seen):
+    observations = np.zeros((maze.num_poses, NUM_OBSERVATION_FEATURES), np.uint8)
+    for pose, row in enumerate(observations):
         if maze.object_index_at(pose) != NONE:
             row[maze.object_index_at(pose)] = 1
         for number, turned in enumerate(VISIBLE_DIRECTIONS):
-            of_hall = row[len(OBJECTS) + number * _OF_HALL :][:_OF_HALL]
+            hall_features = row[len(OBJECTS) + number * _NUM_HALL_FEATURES :][:_NUM_HALL_FEATURES]
             # A wall's floor, NONE, is the last of the floors' numbers.
-            of_hall[: len(FLOORS) + 1][maze.floor_index_ahead(pose, turned)] = 1
+            hall_features[: len(FLOORS) + 1][maze.floor_index_ahead(pose, turned)] = 1
             objects = [maze.object_index_at(passed) for passed in maze.poses_ahead(pose, turned)]
-            of_hall[len(FLOORS) + 1 :][[each for each in objects if each != NONE]] = 1
-    return seen
+            hall_features[len(FLOORS) + 1 :][[object_index for object_index in objects if object_index != NONE]] = 1
+    return observations

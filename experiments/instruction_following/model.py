@@ -164,7 +164,10 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[EncodedInputs, Carry]:
         """Return the encoded instruction with the environment, and a zero state at the start."""
-        instruction, transitions_BxPxV = self._listen(jnp.asarray(inputs["source"])), jnp.asarray(inputs["transitions"])
+        instruction, transitions_BxPxV = (
+            self._encode_instruction(jnp.asarray(inputs["source"])),
+            jnp.asarray(inputs["transitions"]),
+        )
         start_B = jnp.asarray(inputs["start"], transitions_BxPxV.dtype)
         encoded = EncodedInputs(instruction, jnp.asarray(inputs["observations"], self.dtype), transitions_BxPxV)
         return encoded, Carry(self.decoder.initial(len(start_B), self.dtype), start_B)
@@ -189,18 +192,18 @@ class ListenAttendWalk(RecurrentAttentionDecoder):
         )
 
     def advance(
-        self, source: EncodedInputs, carry: Carry, given: StepInputs, forward_pass: ForwardPass
+        self, source: EncodedInputs, carry: Carry, step_input: StepInputs, forward_pass: ForwardPass
     ) -> tuple[Carry, StepOutput, Alignment | None]:
         """Attend to the instruction with s_{t-1}, then compute s_t from the context and the observation."""
         context_RxM, alignment = compute_context(self.aligner, source.instruction, carry.state.hidden)
-        state = self.decoder.step(jnp.concatenate([given.observation, context_RxM], axis=-1), carry.state)
-        return Carry(state, given.pose), StepOutput(state.hidden, context_RxM), alignment
+        state = self.decoder.step(jnp.concatenate([step_input.observation, context_RxM], axis=-1), carry.state)
+        return Carry(state, step_input.pose), StepOutput(state.hidden, context_RxM), alignment
 
-    def output_features(self, given: StepInputs, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, step_inputs: StepInputs, outputs: StepOutput) -> Float[Array, "*B E"]:
         """Return E y_t + L_s s_t + L_z z_t."""
-        return given.observation + self.of_state(outputs.hidden) + self.of_context(outputs.context)
+        return step_inputs.observation + self.of_state(outputs.hidden) + self.of_context(outputs.context)
 
-    def _listen(self, source_BxS: Int[Array, "B S"]) -> EncodedSource:
+    def _encode_instruction(self, source_BxS: Int[Array, "B S"]) -> EncodedSource:
         """Encode the instruction as the actions read it."""
         lengths_B = real_lengths(source_BxS, self.pad)
         x_BxSxE = self.embedding(source_BxS, self.dtype)

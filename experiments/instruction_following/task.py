@@ -57,10 +57,10 @@ WORDS = (SPECIAL[PAD], *instructions.WORDS)
 _NUMBERS = {word: number for number, word in enumerate(WORDS)}
 AXES = ("target", "source")
 _EXAMPLE = "turn left . walk to the lamp ."
-_TRAINING = 0  # the seed of the mazes that are trained in
+_TRAINING_SEED = 0  # the seed of the mazes that are trained in
 # Drawn mazes that are searched for a pose where a request's instruction can be followed.
-_SEARCHED = 200
-_SHOWN = 5  # walks to read beside what was right
+_MAX_MAZES_TRIED = 200
+_NUM_SAMPLES = 5  # walks to read beside what was right
 
 
 NumMazes = Annotated[int, Range(1, 2**16)]
@@ -100,9 +100,9 @@ class InstructionFollowingConfig(Config, path="config.task"):
 
     def _check(self) -> None:
         # Two to turn around, or a straight way through a maze, and a turn.
-        if self.max_actions < (least := max(2, self.maze_size)):
+        if self.max_actions < (min_actions := max(2, self.maze_size)):
             raise UserError(
-                f"config.task.max_actions={self.max_actions} must be at least {least}: a clause can have so many"
+                f"config.task.max_actions={self.max_actions} must be at least {min_actions}: a clause can have so many"
             )
 
 
@@ -130,7 +130,7 @@ class InstructionFollowing(SymbolSequenceTask):
         self.config = config
         self.words, poses = instructions.max_instruction_length(config.max_clauses), 4 * config.maze_size**2
         numbers = len(SPECIAL) + len(ACTIONS)
-        given = {
+        inputs = {
             "source": InputSpec((config.batch_size, self.words)),
             "observations": InputSpec(
                 (config.batch_size, poses, mazes.NUM_OBSERVATION_FEATURES), jnp.uint8, Modality.POINTS
@@ -140,53 +140,58 @@ class InstructionFollowing(SymbolSequenceTask):
         }
         options: dict[str, Any] = {"rows": config.batch_size, "num_beams": config.num_beams, "separator": " "}
         options |= {"output": INSTRUCTION_FOLLOWING.output, "vocabularies": {"source": len(WORDS)}}
-        super().__init__("walking", ACTIONS, config.max_actions, given, **options)
+        super().__init__("walking", ACTIONS, config.max_actions, inputs, **options)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
-        self._probe_walks = self._draw(VALIDATION_SEED, random_generator(PROBE_SEED), config.num_probe_examples)
+        self._probe_walks = self._sample_walks(VALIDATION_SEED, random_generator(PROBE_SEED), config.num_probe_examples)
         self.set_probe_batch(self._batch(self._probe_walks))
 
     @property
     def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of mazes, words and instructions."""
-        config, held = self.config, -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
+        config, num_held_out = (
+            self.config,
+            -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size,
+        )
         return (
             f"data mazes: {config.num_mazes:,} train, {config.num_held_out_mazes:,} validation, "
             f"{config.num_held_out_mazes:,} test; instructions of {len(WORDS) - 1} words drawn anew at every step, "
-            f"{held:,} validation and {held:,} test",
+            f"{num_held_out:,} validation and {num_held_out:,} test",
         )
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of instructions in the training mazes, sampled anew at every step."""
-        return GeneratedBatches(lambda random: self._batch(self._draw(_TRAINING, random, self.config.batch_size)), seed)
+        return GeneratedBatches(
+            lambda random: self._batch(self._sample_walks(_TRAINING_SEED, random, self.config.batch_size)), seed
+        )
 
-    def _draw(self, seed: int, random: np.random.Generator, count: int) -> list[InstructedWalk]:
+    def _sample_walks(self, seed: int, random: np.random.Generator, count: int) -> list[InstructedWalk]:
         """Sample instructions in the mazes of a split, which its seed determines."""
-        among = sample_mazes(
+        split_mazes = sample_mazes(
             seed, self.config.num_held_out_mazes if seed else self.config.num_mazes, self.config.maze_size
         )
         examples: list[InstructedWalk] = []
         while len(examples) < count:
-            maze_tables = among[random.integers(len(among))]
+            maze_tables = split_mazes[random.integers(len(split_mazes))]
             clauses, start = (
                 int(random.integers(1, self.config.max_clauses + 1)),
                 int(random.integers(maze_tables.maze.num_poses)),
             )
-            drawn = InstructedWalk(
+            example = InstructedWalk(
                 maze_tables, *instructions.sample_instruction(maze_tables.maze, start, clauses, random)
             )
-            examples += [drawn] if len(drawn.walk.actions) <= self.config.max_actions else []
+            examples += [example] if len(example.walk.actions) <= self.config.max_actions else []
         return examples
 
     def _batch(self, examples: Sequence[InstructedWalk]) -> dict[str, np.ndarray]:
         """Return the model's inputs, the number of clauses, and the clause of each word and each action."""
         source = np.full((len(examples), self.words), PAD, np.int32)
-        of_word, of_action = (
+        word_clauses, action_clauses = (
             np.full((len(examples), count), mazes.NONE, np.int32) for count in (self.words, self.steps)
         )
         for row, (_, instruction, walk) in enumerate(examples):
             source[row, : len(instruction.words)] = [_NUMBERS[word] for word in instruction.words]
-            of_word[row, : len(instruction.words)] = instruction.clause_of_word
-            of_action[row, : len(walk.actions)] = walk.clause_of_action
+            word_clauses[row, : len(instruction.words)] = instruction.clause_of_word
+            action_clauses[row, : len(walk.actions)] = walk.clause_of_action
         return {
             "source": source,
             "observations": np.stack([maze_tables.observations for maze_tables, _, _ in examples]),
@@ -194,31 +199,37 @@ class InstructionFollowing(SymbolSequenceTask):
             "start": np.array([walk.poses[0] for _, _, walk in examples], np.int32),
             "goal": np.array([walk.poses[-1] for _, _, walk in examples], np.int32),
             "clauses": np.array([len(instruction.clauses) for _, instruction, _ in examples], np.int32),
-            "clause_of_word": of_word,
-            "clause_of_action": of_action,
+            "clause_of_word": word_clauses,
+            "clause_of_action": action_clauses,
             **self.encode_sequences([[ACTIONS[action] for action in walk.actions] for _, _, walk in examples]),
         }
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, the ends of decoded walks, and the attention at each action."""
         count, at_end = -(-self.config.num_eval_examples // self.config.batch_size), split == "test"
-        drawn = GeneratedBatches(lambda random: self._batch(self._draw(seed, random, self.config.batch_size)), seed)
-        batches = [drawn[number] for number in range(count)]
-        sources = [" ".join(self._said(row)) for row in batches[0]["source"][:_SHOWN]]
+        held_out = GeneratedBatches(
+            lambda random: self._batch(self._sample_walks(seed, random, self.config.batch_size)), seed
+        )
+        batches = [held_out[number] for number in range(count)]
+        sources = [" ".join(self._decode_words(row)) for row in batches[0]["source"][:_NUM_SAMPLES]]
         true = list(zip(sources, self.format_lines(batches[0]["labels"]), strict=False))
 
         def finish(sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            own = self.format_lines(rows["tokens"][:_SHOWN])
+            own = self.format_lines(rows["tokens"][:_NUM_SAMPLES])
             samples = [{"source": a, "target": b, "output": c} for (a, b), c in zip(true, own, strict=False)]
             return success_report(sums, samples)
 
         return (
             Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
-            Evaluation("walks", split, batches, self._walks, finish, at_end),
-            Evaluation("looking", split, batches, self._looking, attention_mass_report, at_end, required_axes=AXES),
+            Evaluation("walks", split, batches, self._walk_sums, finish, at_end),
+            Evaluation(
+                "looking", split, batches, self._attention_sums, attention_mass_report, at_end, required_axes=AXES
+            ),
         )
 
-    def _walks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _walk_sums(
+        self, view: StateView, batch: Batch, key: Key[Array, ""]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Sum the successes of decoded walks; one that does not stop in time has failed."""
         _, rows = self.decoding_step(view, batch, key)
         transitions, start, goal_B = (jnp.asarray(batch[name]) for name in ("transitions", "start", "goal"))
@@ -233,16 +244,16 @@ class InstructionFollowing(SymbolSequenceTask):
             "exact_match": jnp.sum(jnp.all(rows["tokens"] == jnp.asarray(batch["labels"]), axis=1)),
         }
         for count in range(1, self.config.max_clauses + 1):
-            of_count_B = jnp.asarray(batch["clauses"]) == count
-            sums |= {f"walks/{count}": jnp.sum(of_count_B), f"success/{count}": jnp.sum(success_B & of_count_B)}
+            has_count_B = jnp.asarray(batch["clauses"]) == count
+            sums |= {f"walks/{count}": jnp.sum(has_count_B), f"success/{count}": jnp.sum(success_B & has_count_B)}
         return sums, rows
 
-    def _looking(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
+    def _attention_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum the attention mass at the true actions within the clauses that they follow."""
         own_BxTxS = clause_mask(jnp.asarray(batch["clause_of_action"]), jnp.asarray(batch["clause_of_word"]))
         masses = {
-            site: attention_mass_within(each, own_BxTxS)
-            for site, each in capture_weights(view, self.inputs_of(batch), AXES).items()
+            site: attention_mass_within(weights, own_BxTxS)
+            for site, weights in capture_weights(view, self.inputs_of(batch), AXES).items()
         }
         words_B = jnp.sum(jnp.asarray(batch["source"]) != PAD, axis=1)
         even = jnp.sum(jnp.sum(own_BxTxS, axis=2) / words_B[:, None])
@@ -266,16 +277,16 @@ class InstructionFollowing(SymbolSequenceTask):
         """Label walks; for those that are not `right` it is unknown which words their actions follow."""
         names = {
             "target": tuple(map(self.steps_of, batch["labels"])),
-            "source": tuple(map(self._said, batch["source"])),
+            "source": tuple(map(self._decode_words, batch["source"])),
         }
         poses = [
-            self._poses(maze_tables.maze, row, walk)
+            self._follow_row(maze_tables.maze, row, walk)
             for (maze_tables, _, walk), row in zip(examples, batch["labels"], strict=True)
         ]
         longest = max(map(len, names["target"]))
         images = [
-            paint_walk(maze_tables.maze, (*of_walk, *[of_walk[-1]] * longest)[:longest])
-            for (maze_tables, _, _), of_walk in zip(examples, poses, strict=True)
+            paint_walk(maze_tables.maze, (*walk_poses, *[walk_poses[-1]] * longest)[:longest])
+            for (maze_tables, _, _), walk_poses in zip(examples, poses, strict=True)
         ]
         own = clause_mask(batch["clause_of_action"], batch["clause_of_word"])
         links = keep_correct_gold_alignments(gold_alignments_from_mask(own, sure=False), right_B)
@@ -292,20 +303,20 @@ class InstructionFollowing(SymbolSequenceTask):
         """
         decoding = self.decoding(request, "walks", f"the longest walk has {self.steps} steps")
         random = np.random.default_rng(decoding.seed)
-        examples = [self._draw_walk(text, random) for text in request.texts]
+        examples = [self._sample_walk(text, random) for text in request.texts]
         true = self._batch(examples)
-        said = self.generate_sequences(view, true, decoding)
+        decoded = self.generate_sequences(view, true, decoding)
         right, lines = [], []
-        for (maze_tables, _, walk), row in zip(examples, said["labels"], strict=True):
-            end = self._poses(maze_tables.maze, row, walk)[-1]
+        for (maze_tables, _, walk), row in zip(examples, decoded["labels"], strict=True):
+            end = self._follow_row(maze_tables.maze, row, walk)[-1]
             right.append(END in row and end == walk.poses[-1])
             where = f"ends at {_pose_name(maze_tables.maze, end)}" if END in row else "does not stop"
-            asked = "as asked" if right[-1] else f"asked for {_pose_name(maze_tables.maze, walk.poses[-1])}"
-            lines.append(f"{' '.join(self.decode_symbols(row)) or 'stays'}: {where}, {asked}")
-        labels = self._describe(examples, said, view.model.sites, (said["labels"] == true["labels"]).all(axis=1))
-        return Predictions(lines, labels, make_capture_function(view, self.inputs_of(said)))
+            goal = "as asked" if right[-1] else f"asked for {_pose_name(maze_tables.maze, walk.poses[-1])}"
+            lines.append(f"{' '.join(self.decode_symbols(row)) or 'stays'}: {where}, {goal}")
+        labels = self._describe(examples, decoded, view.model.sites, (decoded["labels"] == true["labels"]).all(axis=1))
+        return Predictions(lines, labels, make_capture_function(view, self.inputs_of(decoded)))
 
-    def _draw_walk(self, text: str, random: np.random.Generator) -> InstructedWalk:
+    def _sample_walk(self, text: str, random: np.random.Generator) -> InstructedWalk:
         """Place a text's instruction in a sampled maze."""
         try:
             instruction = instructions.parse_instruction(text)
@@ -317,20 +328,20 @@ class InstructionFollowing(SymbolSequenceTask):
         ):
             if count > most:
                 raise UserError(f"{text[:80]!r} has {count} {what}: this run's instructions have at most {most}")
-        for _ in range(_SEARCHED):
+        for _ in range(_MAX_MAZES_TRIED):
             maze = mazes.sample_maze(random, self.config.maze_size)
             for start in random.permutation(maze.num_poses).tolist():
                 walk = instructions.follow_instruction(maze, start, instruction.clauses)
                 if walk is not None and len(walk.actions) <= self.config.max_actions:
                     return InstructedWalk(make_maze_tables(maze), instruction, walk)
         raise UserError(
-            f"{text[:80]!r} can be followed from no place of {_SEARCHED} drawn mazes: say something shorter"
+            f"{text[:80]!r} can be followed from no place of {_MAX_MAZES_TRIED} drawn mazes: say something shorter"
         )
 
-    def _said(self, row: np.ndarray) -> tuple[str, ...]:
+    def _decode_words(self, row: np.ndarray) -> tuple[str, ...]:
         return tuple(WORDS[number] for number in row.tolist() if number != PAD)
 
-    def _poses(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
+    def _follow_row(self, maze: Maze, row: np.ndarray, walk: Walk) -> list[int]:
         """Return the pose of each action of a row of `labels`, and where the last one leads."""
         poses = [walk.poses[0]]
         for action in self.decode_symbols(row):
@@ -362,18 +373,18 @@ def sample_mazes(seed: int, count: int, side: int) -> tuple[MazeTables, ...]:
     return tuple(make_maze_tables(mazes.sample_maze(random, side)) for _ in range(count))
 
 
-def clause_mask(of_action_BxT: Any, of_word_BxS: Any) -> Any:
+def clause_mask(action_clauses_BxT: Any, word_clauses_BxS: Any) -> Any:
     """Return which words belong to the clause that each action follows.
 
     Args:
-        of_action_BxT: The clause of each action; NONE if it follows none.
-        of_word_BxS: The clause of each word.
+        action_clauses_BxT: The clause of each action; NONE if it follows none.
+        word_clauses_BxS: The clause of each word.
 
     Returns:
         A mask [B, T, S].
     """
-    same_BxTxS = of_action_BxT[:, :, None] == of_word_BxS[:, None, :]
-    return same_BxTxS & (of_action_BxT != mazes.NONE)[:, :, None]
+    same_BxTxS = action_clauses_BxT[:, :, None] == word_clauses_BxS[:, None, :]
+    return same_BxTxS & (action_clauses_BxT != mazes.NONE)[:, :, None]
 
 
 def success_report(sums: Mapping[str, Any], samples: Sequence[Mapping[str, str]] = ()) -> EvaluationReport:

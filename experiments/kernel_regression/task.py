@@ -75,12 +75,12 @@ class KernelRegression(BaseTask):
         }
         self.interface = TaskInterface(inputs, {}, output=KERNEL_REGRESSION.output)
         self.objectives = (Objective("leave_one_out", self._loss),)
-        self._shown = self._queries(VALIDATION_SEED)
+        self._validation_queries = self._queries(VALIDATION_SEED)
         self.evaluations = (
-            self._evaluation("validation", self._shown),
+            self._evaluation("validation", self._validation_queries),
             self._evaluation("test", self._queries(TEST_SEED)),
         )
-        probe = make_batch(self.data, self._shown)
+        probe = make_batch(self.data, self._validation_queries)
         self.probe_batch = {name: probe[name][:1] for name in KERNEL_REGRESSION.inputs}
 
     @functools.cached_property
@@ -138,12 +138,12 @@ class KernelRegression(BaseTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label queries and points by their features."""
-        shown = {name: values[0] for name, values in self.probe_batch.items()}
+        probe = {name: values[0] for name, values in self.probe_batch.items()}
         names = {
-            axis: (tuple(", ".join(f"{feature:.2f}" for feature in point) for point in shown[axis]),)
+            axis: (tuple(", ".join(f"{feature:.2f}" for feature in point) for point in probe[axis]),)
             for axis in ("queries", "points")
         }
-        return AxisLabels(names, (f"{len(shown['points'])} points",))
+        return AxisLabels(names, (f"{len(probe['points'])} points",))
 
 
 def make_batch(data: DataSets, queries_BxQxD: Float[np.ndarray, "B Q D"]) -> dict[str, np.ndarray]:

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Arms = tuple[tuple[int, int], ...]  # of each arm how often it gave 1, and how often 0
-_MOST, _LONGEST = 100_000, 64  # different records that a dynamic program goes through; of most pulls
-_SAME = 1e-9  # values that differ by less are equal
+_MAX_RECORDS, _MAX_PULLS = 100_000, 64  # different records that a dynamic program goes through; of most pulls
+_TIE_TOLERANCE = 1e-9  # values that differ by less are equal
 
 
 class MDPBatch(NamedTuple):
@@ -84,30 +84,30 @@ def random_policy_value(mdps: MDPBatch, horizon: int) -> Float[np.ndarray, " B"]
 
 
 @functools.cache
-def bayes_optimal_values(arms: Arms, left: int) -> tuple[float, ...]:
+def bayes_optimal_values(arms: Arms, num_pulls: int) -> tuple[float, ...]:
     """Return the Bayes-optimal value of each arm of a bandit.
 
     Args:
         arms: For each arm how often it gave 1, and how often 0.
-        left: The number of pulls left.
+        num_pulls: The number of pulls left.
 
     Returns:
         The expected return of pulling each arm next.
     """
     values = []
     for number, (wins, losses) in enumerate(arms):
-        win = (wins + 1) / (wins + losses + 2)
-        won, lost = (
-            _best((*arms[:number], record, *arms[number + 1 :]), left - 1)
+        win_probability = (wins + 1) / (wins + losses + 2)
+        win_value, loss_value = (
+            _best_value((*arms[:number], record, *arms[number + 1 :]), num_pulls - 1)
             for record in ((wins + 1, losses), (wins, losses + 1))
         )
-        values.append(win * (1 + won) + (1 - win) * lost)
+        values.append(win_probability * (1 + win_value) + (1 - win_probability) * loss_value)
     return tuple(values)
 
 
-def _best(arms: Arms, left: int) -> float:
+def _best_value(arms: Arms, num_pulls: int) -> float:
     """Return the Bayes-optimal value of a bandit; the order of arms does not matter."""
-    return max(bayes_optimal_values(tuple(sorted(arms)), left)) if left else 0.0
+    return max(bayes_optimal_values(tuple(sorted(arms)), num_pulls)) if num_pulls else 0.0
 
 
 def num_histories(arms: int, pulls: int) -> int:
@@ -132,7 +132,7 @@ def num_histories(arms: int, pulls: int) -> int:
 
 def is_tractable(arms: int, pulls: int) -> bool:
     """Return whether the dynamic program of a bandit takes seconds."""
-    return arms <= _LONGEST and pulls <= _LONGEST and num_histories(arms, pulls) <= _MOST
+    return arms <= _MAX_PULLS and pulls <= _MAX_PULLS and num_histories(arms, pulls) <= _MAX_RECORDS
 
 
 class Belief:
@@ -140,7 +140,7 @@ class Belief:
 
     def __init__(self, rows: int, states: int, actions: int):
         self.next = np.ones((rows, states, actions, states))
-        self.given = np.ones((rows, states, actions, 2))  # rewards of 1, and of 0
+        self.reward_counts = np.ones((rows, states, actions, 2))  # rewards of 1, and of 0
 
     def update(self, state: np.ndarray, action: np.ndarray, reward: np.ndarray, after: np.ndarray | None) -> None:
         """Update the posterior with one step of every row.
@@ -154,32 +154,37 @@ class Belief:
         row = np.arange(len(state))
         if after is not None:
             self.next[row, state, action, after] += 1
-        self.given[row, state, action, 1 - reward] += 1
+        self.reward_counts[row, state, action, 1 - reward] += 1
 
     def sample(self, random: np.random.Generator) -> MDPBatch:
         """Sample an MDP of every row from the posterior."""
         parts = random.standard_gamma(self.next)
-        return MDPBatch(parts / parts.sum(axis=-1, keepdims=True), random.beta(self.given[..., 0], self.given[..., 1]))
+        return MDPBatch(
+            parts / parts.sum(axis=-1, keepdims=True),
+            random.beta(self.reward_counts[..., 0], self.reward_counts[..., 1]),
+        )
 
 
 def optimal_policy(values: Float[np.ndarray, "*B A"]) -> Float[np.ndarray, "*B A"]:
     """Return the uniform distribution over the best actions."""
-    best = values >= values.max(axis=-1, keepdims=True) - _SAME
+    best = values >= values.max(axis=-1, keepdims=True) - _TIE_TOLERANCE
     return best / best.sum(axis=-1, keepdims=True)
 
 
-def bayes_optimal_policy(belief: Belief, left: int) -> Float[np.ndarray, "B A"]:
+def bayes_optimal_policy(belief: Belief, num_pulls: int) -> Float[np.ndarray, "B A"]:
     """Return the Bayes-optimal policy over the arms of bandits.
 
     Args:
         belief: The posterior over each row's bandit.
-        left: The number of pulls left.
+        num_pulls: The number of pulls left.
 
     Returns:
         The probability of each arm, uniform over the best ones.
     """
-    seen = (belief.given[:, 0] - 1).astype(int)
-    return optimal_policy(np.array([bayes_optimal_values(tuple(map(tuple, row.tolist())), left) for row in seen]))
+    counts = (belief.reward_counts[:, 0] - 1).astype(int)
+    return optimal_policy(
+        np.array([bayes_optimal_values(tuple(map(tuple, row.tolist())), num_pulls) for row in counts])
+    )
 
 
 def run_episodes(
@@ -212,22 +217,22 @@ def run_episodes(
     known_HxBxSxA = action_values(mdps, horizon)
     state, believes_HxBxSxA = np.zeros(rows, int), known_HxBxSxA
     for step in range(length):
-        within = step % horizon
-        if within == 0:
+        episode_step = step % horizon
+        if episode_step == 0:
             state = np.zeros(rows, int)
         if bayes:
             best_BxTxA[:, step] = believed = bayes_optimal_policy(belief, length - step)
         else:
-            best_BxTxA[:, step] = optimal_policy(known_HxBxSxA[within, row, state])
-            if within == 0:
+            best_BxTxA[:, step] = optimal_policy(known_HxBxSxA[episode_step, row, state])
+            if episode_step == 0:
                 believes_HxBxSxA = action_values(belief.sample(random), horizon)
-            believed = optimal_policy(believes_HxBxSxA[within, row, state])
+            believed = optimal_policy(believes_HxBxSxA[episode_step, row, state])
         shares_BxA = np.where((random.random(rows) < randomness)[:, None], 1 / actions, believed)
-        action = _choose(random, shares_BxA)
+        action = _sample_index(random, shares_BxA)
         reward = (random.random(rows) < mdps.rewards[row, state, action]).astype(int)
-        after = _choose(random, mdps.transitions[row, state, action])
+        after = _sample_index(random, mdps.transitions[row, state, action])
         # Where an episode ends nobody sees what would have come next.
-        belief.update(state, action, reward, after if within + 1 < horizon else None)
+        belief.update(state, action, reward, after if episode_step + 1 < horizon else None)
         trajectories.states[:, step], trajectories.actions[:, step], trajectories.rewards[:, step] = (
             state,
             action,
@@ -237,6 +242,6 @@ def run_episodes(
     return trajectories, best_BxTxA
 
 
-def _choose(random: np.random.Generator, shares: Float[np.ndarray, "B N"]) -> Int[np.ndarray, " B"]:
-    drawn = random.random((len(shares), 1)) > np.cumsum(shares, axis=1)
-    return np.minimum(drawn.sum(axis=1), shares.shape[1] - 1)
+def _sample_index(random: np.random.Generator, shares: Float[np.ndarray, "B N"]) -> Int[np.ndarray, " B"]:
+    is_beyond = random.random((len(shares), 1)) > np.cumsum(shares, axis=1)
+    return np.minimum(is_beyond.sum(axis=1), shares.shape[1] - 1)

@@ -37,7 +37,7 @@ from transformer.tasks.axis_labels import AxisLabels
 from transformer.tasks.base_task import BaseTask, check_batch_size
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux, Objective, StateView, TaskSpec
 
-_HISTORIES = 12  # pulls, whose every row of wins and losses is gone through
+_MAX_HISTORY_PULLS = 12  # pulls, whose every row of wins and losses is gone through
 
 
 class Teacher(enum.Enum):
@@ -131,17 +131,17 @@ class MetaRL(BaseTask):
         self.interface = TaskInterface(inputs, {"numbers": config.num_actions}, output=VECTOR_REGRESSION.output)
         self.objectives = (Objective("distillation", self._loss),)
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
-        if config.num_states == 1 and config.num_steps <= _HISTORIES:
+        if config.num_states == 1 and config.num_steps <= _MAX_HISTORY_PULLS:
             self.evaluations += (self._every_history(),)
         random = random_generator(PROBE_SEED)
         self._mdps = self._sample_mdps(random, config.num_probe_examples)
-        self._trajectories, _ = self._live(random, self._mdps, np.zeros(config.num_probe_examples))
+        self._trajectories, _ = self._run_teacher(random, self._mdps, np.zeros(config.num_probe_examples))
         self.probe_batch = {"vectors": make_inputs(config, self._trajectories)}
 
     def _sample_mdps(self, random: np.random.Generator, rows: int) -> MDPBatch:
         return sample_mdps(random, rows, self.config.num_states, self.config.num_actions)
 
-    def _live(
+    def _run_teacher(
         self, random: np.random.Generator, mdps: MDPBatch, randomness: np.ndarray
     ) -> tuple[Trajectories, Float[np.ndarray, "B T A"]]:
         config = self.config
@@ -153,7 +153,7 @@ class MetaRL(BaseTask):
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
             mdps = self._sample_mdps(random, self.config.batch_size)
-            trajectories, best_BxTxA = self._live(random, mdps, random.random(self.config.batch_size))
+            trajectories, best_BxTxA = self._run_teacher(random, mdps, random.random(self.config.batch_size))
             return {"vectors": make_inputs(self.config, trajectories), "best": best_BxTxA.astype(np.float32)}
 
         return GeneratedBatches(draw, seed)
@@ -197,30 +197,37 @@ class MetaRL(BaseTask):
                 return view.model.apply(view.variables, {"vectors": vectors_BxTxI}, train=False)[0]
 
             played = {name: run_policy(config, act, batch, sampled=name == "sampled") for name in ("greedy", "sampled")}
-            sums = {name: jnp.sum(each.rewards) for name, each in played.items()}
+            sums = {name: jnp.sum(trajectories.rewards) for name, trajectories in played.items()}
             return {**sums, "mdps": jnp.float32(len(batch["uniform_samples"]))}, None
 
         @functools.cache
-        def others() -> dict[str, float]:
+        def reference_returns() -> dict[str, float]:
             """Return the mean return of reference agents: a random policy, an oracle, posterior sampling."""
-            whole = MDPBatch(*map(np.concatenate, zip(*mdps, strict=True)))
-            knowing_B = action_values(whole, config.horizon)[0, :, 0].max(axis=-1)
+            all_mdps = MDPBatch(*map(np.concatenate, zip(*mdps, strict=True)))
+            knowing_B = action_values(all_mdps, config.horizon)[0, :, 0].max(axis=-1)
             random = random_generator(seed, 2**32)
-            trajectories, _ = run_episodes(random, whole, config.horizon, config.num_episodes, np.zeros(len(knowing_B)))
-            said = {
-                "random_policy_return": config.num_episodes * float(random_policy_value(whole, config.horizon).mean()),
+            trajectories, _ = run_episodes(
+                random, all_mdps, config.horizon, config.num_episodes, np.zeros(len(knowing_B))
+            )
+            returns = {
+                "random_policy_return": config.num_episodes
+                * float(random_policy_value(all_mdps, config.horizon).mean()),
                 "oracle_return": config.num_episodes * float(knowing_B.mean()),
                 "posterior_sampling_return": float(trajectories.rewards.sum(axis=1).mean()),
             }
             if config.teacher is Teacher.BAYES_OPTIMAL:
-                said["bayes_optimal_return"] = max(
+                returns["bayes_optimal_return"] = max(
                     bayes_optimal_values(((0, 0),) * config.num_actions, config.num_steps)
                 )
-            return said
+            return returns
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
-            own = {f"{name}_return": float(sums[name]) / float(sums["mdps"]) for name in ("greedy", "sampled")}
-            return EvaluationReport({**own, **others()}, note=f"{int(sums['mdps'])} MDPs, the sum of rewards in each")
+            model_returns = {
+                f"{name}_return": float(sums[name]) / float(sums["mdps"]) for name in ("greedy", "sampled")
+            }
+            return EvaluationReport(
+                {**model_returns, **reference_returns()}, note=f"{int(sums['mdps'])} MDPs, the sum of rewards in each"
+            )
 
         return Evaluation("worlds", split, batches, step, finish, at_end=split == "test")
 
@@ -252,9 +259,9 @@ class MetaRL(BaseTask):
         """Label each step with what the model reads: the state, if there are several, and the last outcome."""
         names = []
         for states, actions, rewards in zip(*map(np.ndarray.tolist, self._trajectories), strict=True):
-            done = zip(actions[:-1], rewards[:-1], strict=True)
+            outcomes = zip(actions[:-1], rewards[:-1], strict=True)
             does = "action" if self.config.num_states > 1 else "arm"
-            before = ["begins", *(f"{does} {action + 1} {'wins' if won else 'loses'}" for action, won in done)]
+            before = ["begins", *(f"{does} {action + 1} {'wins' if won else 'loses'}" for action, won in outcomes)]
             where = [f" in {state}" if self.config.num_states > 1 else "" for state in states]
             names.append(tuple(f"{at}: {what}{where[at - 1]}" for at, what in enumerate(before, 1)))
         titles = tuple(f"MDP {number + 1}" for number in range(len(names)))
@@ -354,14 +361,14 @@ def history_probabilities(
     won_BxT = wins_BxT.astype(jnp.float32)
     rows = len(won_BxT)
     uniform_BxTxN = jnp.zeros((rows, config.num_steps, 2 + config.num_actions)).at[..., 0].set(1 - won_BxT)
-    given = {
+    batch = {
         "transitions": jnp.ones((rows, 1, config.num_actions, 1)),
         "rewards": jnp.full((rows, 1, config.num_actions), 0.5),
         "uniform_samples": uniform_BxTxN,
     }
-    pulled_BxTxA = jax.nn.one_hot(run_policy(config, act, given, sampled=False).actions, config.num_actions)
+    pulled_BxTxA = jax.nn.one_hot(run_policy(config, act, batch, sampled=False).actions, config.num_actions)
     won_BxTxA = pulled_BxTxA * won_BxT[..., None]
-    wins_BxTxA, pulls_BxTxA = (jnp.cumsum(each, axis=1) - each for each in (won_BxTxA, pulled_BxTxA))
+    wins_BxTxA, pulls_BxTxA = (jnp.cumsum(counts, axis=1) - counts for counts in (won_BxTxA, pulled_BxTxA))
     win_BxT = jnp.sum(pulled_BxTxA * (wins_BxTxA + 1) / (pulls_BxTxA + 2), axis=-1)
     return jnp.prod(jnp.where(won_BxT > 0, win_BxT, 1 - win_BxT), axis=1)
 

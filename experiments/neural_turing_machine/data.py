@@ -79,15 +79,17 @@ def _random_bits(random: np.random.Generator, *shape: int) -> np.ndarray:
     return random.integers(0, 2, shape).astype(np.float32)
 
 
-def _named(targets_BxTxO: np.ndarray, shown: list[list[str]], asked_T: np.ndarray) -> tuple[tuple[str, ...], ...]:
+def _name_steps(
+    targets_BxTxO: np.ndarray, step_names: list[list[str]], answer_mask_T: np.ndarray
+) -> tuple[tuple[str, ...], ...]:
     """Return the names of the steps that each sequence shows, followed by the expected answers."""
     return tuple(
-        (*before, *(f"say {format_bits(target)}" for target in targets[asked_T]))
-        for targets, before in zip(targets_BxTxO, shown, strict=True)
+        (*before, *(f"say {format_bits(target)}" for target in targets[answer_mask_T]))
+        for targets, before in zip(targets_BxTxO, step_names, strict=True)
     )
 
 
-class _OfVectors:
+class _VectorProblem:
     """A problem that shows vectors of bits with `num_flags` more channels, and expects bits with `num_marks` more."""
 
     num_bits: int
@@ -104,7 +106,7 @@ class _OfVectors:
 
 
 @dataclasses.dataclass(frozen=True)
-class Copy(_OfVectors):
+class Copy(_VectorProblem):
     """Copy `size` random vectors after a delimiter (section 4.1).
 
     Channels: bits, delimiter.
@@ -124,21 +126,21 @@ class Copy(_OfVectors):
     def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         return self.copy_vectors(_random_bits(random, rows, size, self.num_bits))
 
-    def copy_vectors(self, given_BxLxO: Float[np.ndarray, "B L O"]) -> SequenceBatch:
+    def copy_vectors(self, bits_BxLxO: Float[np.ndarray, "B L O"]) -> SequenceBatch:
         """Return the sequences that ask for copies of these vectors."""
-        rows, size, bits = given_BxLxO.shape
+        rows, size, bits = bits_BxLxO.shape
         vectors = np.zeros((rows, self.max_steps(size), self.num_inputs), np.float32)
-        vectors[:, :size, :bits] = given_BxLxO
+        vectors[:, :size, :bits] = bits_BxLxO
         vectors[:, size, bits] = 1
         targets = np.zeros((rows, self.max_steps(size), bits), np.float32)
-        targets[:, size + 1 :] = given_BxLxO
-        asked = np.arange(self.max_steps(size)) > size
-        shown = [[*map(format_bits, given), "delimiter"] for given in given_BxLxO]
-        return SequenceBatch(vectors, targets, asked, _named(targets, shown, asked))
+        targets[:, size + 1 :] = bits_BxLxO
+        answer_mask = np.arange(self.max_steps(size)) > size
+        step_names = [[*map(format_bits, sequence), "delimiter"] for sequence in bits_BxLxO]
+        return SequenceBatch(vectors, targets, answer_mask, _name_steps(targets, step_names, answer_mask))
 
 
 @dataclasses.dataclass(frozen=True)
-class RepeatCopy(_OfVectors):
+class RepeatCopy(_VectorProblem):
     """Repeat `size` random vectors n times after a delimiter, then emit an end mark (section 4.2).
 
     n is uniform from 1 to `max_repeats`, equal for sequences that are sampled together, and `max_repeats` in the
@@ -166,21 +168,21 @@ class RepeatCopy(_OfVectors):
 
     def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         times = self.max_repeats if hardest else int(random.integers(1, self.max_repeats + 1))
-        given_BxLxO = _random_bits(random, rows, size, self.num_bits)
+        bits_BxLxO = _random_bits(random, rows, size, self.num_bits)
         steps = size + 1 + size * times + 1
         vectors = np.zeros((rows, steps, self.num_inputs), np.float32)
-        vectors[:, :size, : self.num_bits] = given_BxLxO
+        vectors[:, :size, : self.num_bits] = bits_BxLxO
         vectors[:, size, self.num_bits :] = 1, self.normalize_repeats(times)
         targets = np.zeros((rows, steps, self.num_outputs), np.float32)
-        targets[:, size + 1 : -1, : self.num_bits] = np.tile(given_BxLxO, (1, times, 1))
+        targets[:, size + 1 : -1, : self.num_bits] = np.tile(bits_BxLxO, (1, times, 1))
         targets[:, -1, self.num_bits] = 1
-        asked = np.arange(steps) > size
-        before = [[*map(format_bits, given), f"{times} times"] for given in given_BxLxO]
-        return SequenceBatch(vectors, targets, asked, _named(targets, before, asked))
+        answer_mask = np.arange(steps) > size
+        step_names = [[*map(format_bits, sequence), f"{times} times"] for sequence in bits_BxLxO]
+        return SequenceBatch(vectors, targets, answer_mask, _name_steps(targets, step_names, answer_mask))
 
 
 @dataclasses.dataclass(frozen=True)
-class AssociativeRecall(_OfVectors):
+class AssociativeRecall(_VectorProblem):
     """Recall the item after a queried one, among `size` items of several vectors (section 4.3).
 
     The query is any item but the last. A delimiter stands before every item, another before and after the query.
@@ -202,29 +204,29 @@ class AssociativeRecall(_OfVectors):
 
     def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
         items_BxNxLxO = _random_bits(random, rows, size, self.item_length, self.num_bits)
-        asked_for_B = random.integers(0, size - 1, rows)
-        query_BxLxO, answer_BxLxO = (items_BxNxLxO[np.arange(rows), asked_for_B + behind] for behind in (0, 1))
+        query_index_B = random.integers(0, size - 1, rows)
+        query_BxLxO, answer_BxLxO = (items_BxNxLxO[np.arange(rows), query_index_B + offset] for offset in (0, 1))
 
-        steps, of_items = self.max_steps(size), size * (self.item_length + 1)
+        steps, num_item_steps = self.max_steps(size), size * (self.item_length + 1)
         vectors = np.zeros((rows, steps, self.num_inputs), np.float32)
-        shown = vectors[:, :of_items].reshape(rows, size, self.item_length + 1, self.num_inputs)
-        shown[:, :, 0, self.num_bits] = 1
-        shown[:, :, 1:, : self.num_bits] = items_BxNxLxO
-        vectors[:, :of_items] = shown.reshape(rows, of_items, self.num_inputs)
-        vectors[:, [of_items, of_items + self.item_length + 1], self.num_bits + 1] = 1
-        vectors[:, of_items + 1 : of_items + self.item_length + 1, : self.num_bits] = query_BxLxO
+        item_vectors = vectors[:, :num_item_steps].reshape(rows, size, self.item_length + 1, self.num_inputs)
+        item_vectors[:, :, 0, self.num_bits] = 1
+        item_vectors[:, :, 1:, : self.num_bits] = items_BxNxLxO
+        vectors[:, :num_item_steps] = item_vectors.reshape(rows, num_item_steps, self.num_inputs)
+        vectors[:, [num_item_steps, num_item_steps + self.item_length + 1], self.num_bits + 1] = 1
+        vectors[:, num_item_steps + 1 : num_item_steps + self.item_length + 1, : self.num_bits] = query_BxLxO
         targets = np.zeros((rows, steps, self.num_bits), np.float32)
         targets[:, -self.item_length :] = answer_BxLxO
-        asked = np.arange(steps) >= steps - self.item_length
+        answer_mask = np.arange(steps) >= steps - self.item_length
 
-        before = [
+        step_names = [
             [
                 *(name for item in items for name in ("item", *map(format_bits, item))),
                 *("query", *map(format_bits, query), "answer"),
             ]
             for items, query in zip(items_BxNxLxO, query_BxLxO, strict=True)
         ]
-        return SequenceBatch(vectors, targets, asked, _named(targets, before, asked))
+        return SequenceBatch(vectors, targets, answer_mask, _name_steps(targets, step_names, answer_mask))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,14 +271,14 @@ class NGrams:
             optimum_B -= np.log((so_far_Bx2[row, bit_B] + 0.5) / (so_far_Bx2.sum(axis=1) + 1))
             seen_BxCx2[row, context_B, bit_B] += 1
             bits_BxT[:, step] = bit_B
-        shown = bits_BxT.astype(np.float32)[..., None]
+        vectors = bits_BxT.astype(np.float32)[..., None]
         names = tuple(tuple(map(str, row)) for row in bits_BxT[:, :-1])
-        asked = np.arange(size - 1) >= self.context_length - 1
-        return SequenceBatch(shown[:, :-1], shown[:, 1:], asked, names, optimum_B)
+        answer_mask = np.arange(size - 1) >= self.context_length - 1
+        return SequenceBatch(vectors[:, :-1], vectors[:, 1:], answer_mask, names, optimum_B)
 
 
 @dataclasses.dataclass(frozen=True)
-class PrioritySort(_OfVectors):
+class PrioritySort(_VectorProblem):
     """Sort random vectors by priority: of `size` vectors, emit those with the highest priorities, in descending order.
 
     Section 4.5: the paper shows 20 vectors and asks for 16. Priorities are uniform from -1 to 1. Channels: bits,
@@ -297,22 +299,25 @@ class PrioritySort(_OfVectors):
         return size + 1 + min(self.num_sorted, size)
 
     def sample(self, random: np.random.Generator, rows: int, size: int, *, hardest: bool = False) -> SequenceBatch:
-        given_BxNxO = _random_bits(random, rows, size, self.num_bits)
+        bits_BxNxO = _random_bits(random, rows, size, self.num_bits)
         priority_BxN = random.uniform(-1, 1, (rows, size)).astype(np.float32)
         order_BxN = np.argsort(-priority_BxN, axis=1)[:, : self.num_sorted]
 
         vectors = np.zeros((rows, self.max_steps(size), self.num_inputs), np.float32)
-        vectors[:, :size, : self.num_bits] = given_BxNxO
+        vectors[:, :size, : self.num_bits] = bits_BxNxO
         vectors[:, :size, self.num_bits] = priority_BxN
         vectors[:, size, self.num_bits + 1] = 1
         targets = np.zeros((rows, self.max_steps(size), self.num_bits), np.float32)
-        targets[:, size + 1 :] = np.take_along_axis(given_BxNxO, order_BxN[..., None], axis=1)
-        asked = np.arange(self.max_steps(size)) > size
-        shown = [
-            [*(f"{format_bits(vector)} at {at:+.2f}" for vector, at in zip(given, priority, strict=True)), "delimiter"]
-            for given, priority in zip(given_BxNxO, priority_BxN, strict=True)
+        targets[:, size + 1 :] = np.take_along_axis(bits_BxNxO, order_BxN[..., None], axis=1)
+        answer_mask = np.arange(self.max_steps(size)) > size
+        step_names = [
+            [
+                *(f"{format_bits(vector)} at {at:+.2f}" for vector, at in zip(sequence, priority, strict=True)),
+                "delimiter",
+            ]
+            for sequence, priority in zip(bits_BxNxO, priority_BxN, strict=True)
         ]
-        return SequenceBatch(vectors, targets, asked, _named(targets, shown, asked))
+        return SequenceBatch(vectors, targets, answer_mask, _name_steps(targets, step_names, answer_mask))
 
 
 class Problem(enum.Enum):

@@ -159,18 +159,18 @@ class NTM(StatelessModule):
         """Return the initial state of so many sequences."""
         wide = jnp.promote_types(self.dtype, jnp.float32)
 
-        def of_rows(x: Array | np.ndarray) -> Array:
+        def repeat_rows(x: Array | np.ndarray) -> Array:
             repeated = jnp.broadcast_to(jnp.asarray(x, wide), (rows, *x.shape))
             return with_logical_constraint(repeated, "batch", *(None,) * x.ndim)
 
         controller = None
         if self.config.controller is ControllerKind.LSTM:
-            controller = CellState(*(of_rows(part).astype(self.dtype) for part in self.state[...]))
+            controller = CellState(*(repeat_rows(part).astype(self.dtype) for part in self.state[...]))
         weights_HxN = jax.nn.softmax(self.weights[...].astype(wide), axis=-1)
         slots_NxM = jnp.full((self.config.num_slots, self.config.slot_width), UNWRITTEN)
         if self.config.memory_init is MemoryInit.LEARNED:
             slots_NxM = self.memory[...]
-        return MachineState(of_rows(slots_NxM), of_rows(weights_HxN), of_rows(self.reads[...]), controller)
+        return MachineState(repeat_rows(slots_NxM), repeat_rows(weights_HxN), repeat_rows(self.reads[...]), controller)
 
     def advance(
         self, state: MachineState, x_RxI: Float[Array, "R I"], key: Key[Array, ""] | None = None

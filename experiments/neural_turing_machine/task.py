@@ -81,22 +81,22 @@ class AlgorithmsConfig(Config, path="config.task"):
     num_probe_examples: NumDisplayedExamples = 4
 
     def _check(self) -> None:
-        least = self.algorithm.min_size
-        if not least <= self.min_size <= self.max_size:
+        min_size = self.algorithm.min_size
+        if not min_size <= self.min_size <= self.max_size:
             raise UserError(
-                f"config.task.min_size={self.min_size} and max_size={self.max_size} must rise, from at least {least}"
+                f"config.task.min_size={self.min_size} and max_size={self.max_size} must rise, from at least {min_size}"
             )
-        if any(size < least for size in self.eval_sizes) or len(set(self.eval_sizes)) < len(self.eval_sizes):
-            raise UserError(f"config.task.eval_sizes={self.eval_sizes} must be different sizes of at least {least}")
+        if any(size < min_size for size in self.eval_sizes) or len(set(self.eval_sizes)) < len(self.eval_sizes):
+            raise UserError(f"config.task.eval_sizes={self.eval_sizes} must be different sizes of at least {min_size}")
 
     @functools.cached_property
     def algorithm(self) -> Algorithm:
         """The problem with its numbers."""
-        given = {
+        sizes = {
             name: getattr(self, name)
             for name in ("num_bits", "max_repeats", "item_length", "context_length", "num_sorted")
         }
-        return build_algorithm(self.problem, {name: value for name, value in given.items() if value is not None})
+        return build_algorithm(self.problem, {name: value for name, value in sizes.items() if value is not None})
 
     def padded_length(self, steps: int) -> int:
         """Return the number of steps that a training batch of so many steps is padded to."""
@@ -134,7 +134,7 @@ class Algorithms(BaseTask):
         self.evaluations = tuple(
             self._evaluation(split, size) for split in ("validation", "test") for size in config.eval_sizes
         )
-        self._probe = self._probed_sequences()
+        self._probe = self._probe_sequences()
         steps = max(len(one.answer_mask) for one in self._probe)
         parts = [make_batch(one, steps) for one in self._probe]
         self.probe_batch = {
@@ -143,17 +143,17 @@ class Algorithms(BaseTask):
 
     def _evaluation(self, split: str, size: int) -> Evaluation:
         random = np.random.default_rng((SEEDS[split], size))
-        drawn = self.problem.sample(random, self._sequences, size, hardest=True)
+        sequences = self.problem.sample(random, self._sequences, size, hardest=True)
         return Evaluation(
             name=f"size_{size}",
             split=split,
-            batches=[make_batch(drawn, len(drawn.answer_mask))],
+            batches=[make_batch(sequences, len(sequences.answer_mask))],
             step=self._sums,
             finish=functools.partial(size_report, size),
             at_end=split == "test",
         )
 
-    def _probed_sequences(self) -> list[SequenceBatch]:
+    def _probe_sequences(self) -> list[SequenceBatch]:
         config, random = self.config, np.random.default_rng(SEEDS["probe"])
         sizes = np.linspace(config.max_size, config.min_size, config.num_probe_examples).round().astype(int)
         return [self.problem.sample(random, 1, int(size), hardest=True) for size in sizes]
@@ -166,12 +166,12 @@ class Algorithms(BaseTask):
         """
         if seed in SEEDS.values():
             raise UserError(f"config.seed={seed} is a seed of held-out sequences: give another")
-        return GeneratedBatches(self._draw, seed)
+        return GeneratedBatches(self._sample_batch, seed)
 
-    def _draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+    def _sample_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
         size = int(random.integers(self._shortest, self.config.max_size + 1))
-        drawn = self.problem.sample(random, self._rows, size, hardest=self._hardest)
-        return make_batch(drawn, self.config.padded_length(len(drawn.answer_mask)))
+        sequences = self.problem.sample(random, self._rows, size, hardest=self._hardest)
+        return make_batch(sequences, self.config.padded_length(len(sequences.answer_mask)))
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of expected bits and of sequences."""
@@ -221,9 +221,9 @@ class Algorithms(BaseTask):
             raise UserError(
                 f"a run of problem={self.config.problem.value} does not answer texts: only copy does, words of bits"
             )
-        given = [problem.copy_vectors(parse_bits(text, problem.num_bits)[None]) for text in request.texts]
-        steps = max(len(one.answer_mask) for one in given)
-        parts = [make_batch(one, steps) for one in given]
+        sequences = [problem.copy_vectors(parse_bits(text, problem.num_bits)[None]) for text in request.texts]
+        steps = max(len(sequence.answer_mask) for sequence in sequences)
+        parts = [make_batch(sequence, steps) for sequence in sequences]
         batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         inputs = {name: jnp.asarray(batch[name]) for name in BIT_SEQUENCE_PREDICTION.inputs}
         logits_BxTxO = np.asarray(view.model.apply(view.variables, inputs, train=False)[0])
@@ -231,29 +231,29 @@ class Algorithms(BaseTask):
             " ".join(format_bits(bits) for bits in (logits > 0)[mask])
             for logits, mask in zip(logits_BxTxO, batch["answer_mask"], strict=True)
         ]
-        return Predictions(lines, make_axis_labels(given), make_capture_function(view, inputs))
+        return Predictions(lines, make_axis_labels(sequences), make_capture_function(view, inputs))
 
 
-def make_batch(drawn: SequenceBatch, steps: int) -> dict[str, np.ndarray]:
+def make_batch(sequences: SequenceBatch, steps: int) -> dict[str, np.ndarray]:
     """Pad sequences with zeros to a number of steps.
 
     Args:
-        drawn: The sequences.
+        sequences: The sequences.
         steps: The number of steps.
 
     Returns:
         The batch, with the true lengths.
     """
-    rows, behind = len(drawn.vectors), (0, steps - len(drawn.answer_mask))
-    mask_T = np.pad(drawn.answer_mask, behind)
+    rows, padding = len(sequences.vectors), (0, steps - len(sequences.answer_mask))
+    mask_T = np.pad(sequences.answer_mask, padding)
     batch = {
-        "vectors": np.pad(drawn.vectors, ((0, 0), behind, (0, 0))),
-        "lengths": np.full(rows, len(drawn.answer_mask), np.int32),
-        "targets": np.pad(drawn.targets, ((0, 0), behind, (0, 0))),
+        "vectors": np.pad(sequences.vectors, ((0, 0), padding, (0, 0))),
+        "lengths": np.full(rows, len(sequences.answer_mask), np.int32),
+        "targets": np.pad(sequences.targets, ((0, 0), padding, (0, 0))),
         "answer_mask": np.broadcast_to(mask_T, (rows, steps)).copy(),
     }
-    if drawn.optimal_nats is not None:
-        batch["optimal_nats"] = drawn.optimal_nats.astype(np.float32)
+    if sequences.optimal_nats is not None:
+        batch["optimal_nats"] = sequences.optimal_nats.astype(np.float32)
     return batch
 
 
@@ -282,7 +282,7 @@ def size_report(size: int, sums: Mapping[str, Any], rows: object) -> EvaluationR
 
 def make_axis_labels(sequences: Sequence[SequenceBatch]) -> AxisLabels:
     """Return the names of the steps of some sequences."""
-    names = tuple(of_row for one in sequences for of_row in one.step_names)
+    names = tuple(step_names for sequence_batch in sequences for step_names in sequence_batch.step_names)
     return AxisLabels(
         {"steps": names}, tuple(f"sequence {number}: {len(row)} steps" for number, row in enumerate(names))
     )

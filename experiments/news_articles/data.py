@@ -382,19 +382,19 @@ def read_article(kind: str, title_facts: Facts, text: str) -> ReadArticle:
         title_facts: The facts of the title.
         text: The article.
     """
-    told = KINDS[kind]
+    article_kind = KINDS[kind]
     sentences = [f"{part} ." for part in text.removesuffix(" .").split(" . ")]
     stated: dict[str, set[str]] = {}
-    grammatical = len(sentences) == len(told.sentences)
-    for sentence, templates in zip(sentences, told.sentences, strict=False):
-        found = [match for template in templates if (match := _pattern(kind, template).fullmatch(sentence))]
-        grammatical &= bool(found)
-        for name, value in found[0].groupdict().items() if found else ():
+    grammatical = len(sentences) == len(article_kind.sentences)
+    for sentence, templates in zip(sentences, article_kind.sentences, strict=False):
+        matches = [match for template in templates if (match := _pattern(kind, template).fullmatch(sentence))]
+        grammatical &= bool(matches)
+        for name, value in matches[0].groupdict().items() if matches else ():
             stated.setdefault(name, set()).add(value)
     right = [stated.get(name) == {value} for name, value in title_facts.items()]
     facts = {name: next(iter(values)) for name, values in stated.items()}
     consistent = grammatical and all(right) and all(len(values) == 1 for values in stated.values())
-    return ReadArticle(sum(right) / len(right), consistent and told.agrees(facts))
+    return ReadArticle(sum(right) / len(right), consistent and article_kind.agrees(facts))
 
 
 @functools.cache

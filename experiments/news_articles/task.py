@@ -81,7 +81,7 @@ class NewsArticles(GeneratedTask):
     def __init__(self, config: NewsArticlesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
         self.tokenizer, self.special = tokenizer, special_tokens(tokenizer)
         random = random_generator(VALIDATION_SEED, 2**32)
-        self._shown = [sample_article(random, held_out=True) for _ in range(config.num_probe_examples)]
+        self._probe_articles = [sample_article(random, held_out=True) for _ in range(config.num_probe_examples)]
         super().__init__(config, make_task_interface(config, tokenizer), "language_modeling", rows_multiple)
 
     def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -90,7 +90,7 @@ class NewsArticles(GeneratedTask):
 
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Return articles with held-out titles."""
-        return pad_texts([row[:-1] for row in self._encode(self._shown)], self.tokenizer)
+        return pad_texts([row[:-1] for row in self._encode(self._probe_articles)], self.tokenizer)
 
     def _encode(self, articles: Sequence[NewsArticle]) -> list[list[int]]:
         texts = [f"{article.title} {TITLE_END} {article.text}" for article in articles]
@@ -125,7 +125,7 @@ class NewsArticles(GeneratedTask):
         sums, aux = self._sums(view, batch, real_positions(batch), key)
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
-    def _held_out(self, seed: int) -> list[list[NewsArticle]]:
+    def _held_out_batches(self, seed: int) -> list[list[NewsArticle]]:
         """Return batches of at least `num_eval_examples` articles."""
         rows = self.config.batch_size
         randoms = [random_generator(seed, number) for number in range(-(-self.config.num_eval_examples // rows))]
@@ -133,7 +133,7 @@ class NewsArticles(GeneratedTask):
 
     def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss of articles, and of articles written from their titles alone."""
-        batches = self._held_out(seed)
+        batches = self._held_out_batches(seed)
         articles = [article for part in batches for article in part]
 
         def loss_step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
@@ -142,7 +142,7 @@ class NewsArticles(GeneratedTask):
             sums, _ = self._sums(view, batch, real_positions(batch) & in_article_BxT, None)
             return {"nats": sums.cross_entropy, "articles": jnp.float32(len(batch["tokens"]))}, None
 
-        def finish_loss(sums: Mapping[str, Any], of_rows: object) -> EvaluationReport:
+        def finish_loss(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             scalars = {
                 "article_loss": float(sums["nats"]) / float(sums["articles"]),
                 "least_article_loss": float(np.mean([article.nats for article in articles])),
@@ -154,15 +154,15 @@ class NewsArticles(GeneratedTask):
         def writing_step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
             return {}, {"tokens": generate_continuations(view, self.tokenizer, batch, decoding).tokens[:, 0]}
 
-        def finish_writing(sums: Any, of_rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            texts = [self.tokenizer.decode(row) for row in of_rows["tokens"].tolist()]
-            read = [
+        def finish_writing(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
+            texts = [self.tokenizer.decode(token_row) for token_row in rows["tokens"].tolist()]
+            read_articles = [
                 read_article(article.kind, article.title_facts, text)
                 for article, text in zip(articles, texts, strict=True)
             ]
-            agreeing = float(np.mean([found.agrees for found in read]))
+            agreeing = float(np.mean([read.agrees for read in read_articles]))
             scalars = {
-                "title_facts": float(np.mean([found.title_facts for found in read])),
+                "title_facts": float(np.mean([read.title_facts for read in read_articles])),
                 "agreeing_articles": agreeing,
                 "reader_accuracy": 1 - agreeing / 2,
             }
@@ -171,20 +171,20 @@ class NewsArticles(GeneratedTask):
             ]
             return EvaluationReport(scalars, samples, note=f"{len(articles)} articles written from held-out titles")
 
-        prompts = [self._prompts([article.title for article in part]) for part in batches]
+        prompts = [self._encode_prompts([article.title for article in part]) for part in batches]
         at_end = split == "test"
         return (
             Evaluation("loss", split, [self._batch(part) for part in batches], loss_step, finish_loss, at_end=at_end),
             Evaluation("writing", split, prompts, writing_step, finish_writing, at_end=at_end),
         )
 
-    def _prompts(self, titles: Sequence[str]) -> dict[str, np.ndarray]:
+    def _encode_prompts(self, titles: Sequence[str]) -> dict[str, np.ndarray]:
         return encode_prompts(self.tokenizer, [f"{title} {TITLE_END}" for title in titles])
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the words; gold alignments link what predicts a fact of the title with its place there."""
-        labels = token_axis_labels(self.tokenizer, [row[:-1] for row in self._encode(self._shown)])
-        links = tuple(_links(article) for article in self._shown)
+        labels = token_axis_labels(self.tokenizer, [row[:-1] for row in self._encode(self._probe_articles)])
+        links = tuple(_gold_alignments(article) for article in self._probe_articles)
         return dataclasses.replace(
             labels, gold_alignments={site.name: links for site in sites_between(sites, "tokens", "tokens")}
         )
@@ -207,7 +207,7 @@ class NewsArticles(GeneratedTask):
         )
 
 
-def _links(article: NewsArticle) -> tuple[GoldAlignment, ...]:
+def _gold_alignments(article: NewsArticle) -> tuple[GoldAlignment, ...]:
     """Link the position that predicts a fact of the title with the places where the title states it."""
     title = article.title.split()
     words = [*title, TITLE_END, *article.text.split()]

@@ -84,11 +84,11 @@ class PointClouds(GeneratedTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label each point with its coordinates, each cloud with its digit."""
-        shown = self.probe_examples
-        rows = zip(shown["points"], shown["lengths"], strict=True)
+        examples = self.probe_examples
+        rows = zip(examples["points"], examples["lengths"], strict=True)
         points = tuple(tuple(f"{x:.2f}, {y:.2f}" for x, y in cloud[:length]) for cloud, length in rows)
         titles = [
-            f"{CLASSES[label]} of {len(names)} points" for label, names in zip(shown["labels"], points, strict=True)
+            f"{CLASSES[label]} of {len(names)} points" for label, names in zip(examples["labels"], points, strict=True)
         ]
         return AxisLabels({"points": points}, tuple(titles))
 

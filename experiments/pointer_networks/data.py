@@ -58,15 +58,15 @@ def convex_hull(points_Nx2: Float[np.ndarray, "N 2"]) -> tuple[int, ...]:
     ordered = sorted((x, y, index) for index, (x, y) in enumerate(points_Nx2.tolist()))
 
     def chain(points: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
-        kept: list[tuple[float, float, int]] = []
+        corners: list[tuple[float, float, int]] = []
         for x, y, index in points:
-            while len(kept) > 1:
-                (ax, ay, _), (bx, by, _) = kept[-2:]
+            while len(corners) > 1:
+                (ax, ay, _), (bx, by, _) = corners[-2:]
                 if (bx - ax) * (y - ay) - (by - ay) * (x - ax) > 0:
                     break
-                kept.pop()
-            kept.append((x, y, index))
-        return kept[:-1]
+                corners.pop()
+            corners.append((x, y, index))
+        return corners[:-1]
 
     return rotate_to_lowest(tuple(index for _, _, index in chain(ordered) + chain(ordered[::-1])))
 
@@ -121,13 +121,13 @@ def shortest_tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, 
     offsets_BxNxNx2 = points_BxNx2[:, :, None] - points_BxNx2[:, None]
     # Rows last: each step is a long sum of whole rows of numbers.
     distances_NxNxB = np.moveaxis(np.hypot(offsets_BxNxNx2[..., 0], offsets_BxNxNx2[..., 1]), 0, -1)
-    between_MxMxB, others = distances_NxNxB[1:, 1:], count - 1
+    between_MxMxB, num_others = distances_NxNxB[1:, 1:], count - 1
 
-    members_SxM = (np.arange(2**others)[:, None] >> np.arange(others)) & 1 == 1
-    shortest_SxMxB = np.full((2**others, others, rows), np.inf)
-    shortest_SxMxB[2 ** np.arange(others), np.arange(others)] = distances_NxNxB[0, 1:]
+    members_SxM = (np.arange(2**num_others)[:, None] >> np.arange(num_others)) & 1 == 1
+    shortest_SxMxB = np.full((2**num_others, num_others, rows), np.inf)
+    shortest_SxMxB[2 ** np.arange(num_others), np.arange(num_others)] = distances_NxNxB[0, 1:]
     parents_SxMxB = np.zeros(shortest_SxMxB.shape, np.int8)
-    for size in range(2, others + 1):
+    for size in range(2, num_others + 1):
         sets_P, last_P = np.nonzero(members_SxM & (members_SxM.sum(1) == size)[:, None])
         ways_PxMxB = shortest_SxMxB[sets_P ^ (1 << last_P)] + between_MxMxB[last_P]
         parents_SxMxB[sets_P, last_P] = ways_PxMxB.argmin(1)
@@ -135,15 +135,15 @@ def shortest_tours(points_BxNx2: Float[np.ndarray, "B N 2"]) -> Int[np.ndarray, 
 
     every_B = np.arange(rows)
     last_B = (shortest_SxMxB[-1] + distances_NxNxB[1:, 0]).argmin(0)
-    left_B = np.full(rows, 2**others - 1)
-    found_BxN = np.zeros((rows, count), np.int64)
+    remaining_B = np.full(rows, 2**num_others - 1)
+    tours_BxN = np.zeros((rows, count), np.int64)
     for place in range(count - 1, 0, -1):
-        found_BxN[:, place] = last_B + 1
-        parents_B = parents_SxMxB[left_B, last_B, every_B]
-        left_B, last_B = left_B ^ (1 << last_B), parents_B.astype(np.int64)
-    clockwise_B = signed_areas(np.take_along_axis(points_BxNx2, found_BxN[..., None], axis=1)) < 0
-    found_BxN[clockwise_B, 1:] = found_BxN[clockwise_B, :0:-1]
-    return found_BxN
+        tours_BxN[:, place] = last_B + 1
+        parents_B = parents_SxMxB[remaining_B, last_B, every_B]
+        remaining_B, last_B = remaining_B ^ (1 << last_B), parents_B.astype(np.int64)
+    clockwise_B = signed_areas(np.take_along_axis(points_BxNx2, tours_BxN[..., None], axis=1)) < 0
+    tours_BxN[clockwise_B, 1:] = tours_BxN[clockwise_B, :0:-1]
+    return tours_BxN
 
 
 def signed_areas(polygons_BxNx2: Float[np.ndarray, "*B N 2"]) -> Float[np.ndarray, "*B"]:
@@ -167,9 +167,9 @@ def is_simple_polygon(polygon_Nx2: Float[np.ndarray, "N 2"]) -> bool:
     # turns[e, p]: on which side of edge e the corner p lies.
     edge_Nx1x2, offset_NxNx2 = (ends_Nx2 - corners_Nx2)[:, None], corners_Nx2[None] - corners_Nx2[:, None]
     cross_NxN = edge_Nx1x2[..., 0] * offset_NxNx2[..., 1] - edge_Nx1x2[..., 1] * offset_NxNx2[..., 0]
-    of_begin_NxN, of_end_NxN = np.sign(cross_NxN), np.sign(np.roll(cross_NxN, -1, axis=1))
-    apart_NxN: Bool[np.ndarray, "N N"] = of_begin_NxN * of_end_NxN > 0
+    start_side_NxN, end_side_NxN = np.sign(cross_NxN), np.sign(np.roll(cross_NxN, -1, axis=1))
+    same_side_NxN: Bool[np.ndarray, "N N"] = start_side_NxN * end_side_NxN > 0
     places = np.arange(count)
     gap_NxN = (places[:, None] - places[None]) % count
-    strangers_NxN = (gap_NxN > 1) & (gap_NxN < count - 1)
-    return bool(np.all((apart_NxN | apart_NxN.T)[strangers_NxN]))
+    not_adjacent_NxN = (gap_NxN > 1) & (gap_NxN < count - 1)
+    return bool(np.all((same_side_NxN | same_side_NxN.T)[not_adjacent_NxN]))

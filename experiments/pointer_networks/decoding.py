@@ -52,12 +52,12 @@ class Problem(enum.Enum):
                 assert_never(self)
 
 
-class _Corner(NamedTuple):
+class _TriangleState(NamedTuple):
     """The state of `TriangleConstraint`: `place` is the corner that comes next, `last` the number before it."""
 
     place: Int[Array, " R"]
     last: Int[Array, " R"]
-    begun: Bool[Array, " R"]
+    has_begun: Bool[Array, " R"]
     ended: Bool[Array, " R"]
     lengths: Int[Array, " R"]
     numbers: Int[Array, "R V"]
@@ -74,27 +74,27 @@ class TriangleConstraint:
 
     lengths: Int[Array | np.ndarray, " B"]
 
-    def start(self, rows: int, vocabulary: int) -> _Corner:
+    def start(self, rows: int, vocabulary: int) -> _TriangleState:
         """Return the state before the first corner."""
         lengths_B = jnp.asarray(self.lengths)
         zeros_R, never_R = jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
         numbers_RxV = jnp.broadcast_to(jnp.arange(vocabulary), (rows, vocabulary))
         lengths_R = jnp.repeat(lengths_B, rows // len(lengths_B))
-        return _Corner(zeros_R, zeros_R, never_R, never_R, lengths_R, numbers_RxV)
+        return _TriangleState(zeros_R, zeros_R, never_R, never_R, lengths_R, numbers_RxV)
 
-    def allowed_tokens(self, state: _Corner) -> Bool[Array, "R V"]:
+    def allowed_tokens(self, state: _TriangleState) -> Bool[Array, "R V"]:
         """Allow larger numbers within a triangle, if enough of them remain to complete it."""
         beyond_R = jnp.where(state.place == 0, POINTER_END, state.last)
         greatest_R = state.lengths - (2 - state.place)
         corner_RxV = (state.numbers > beyond_R[:, None]) & (state.numbers <= greatest_R[:, None])
-        whole_R = state.begun & (state.place == 0)
+        whole_R = state.has_begun & (state.place == 0)
         return (corner_RxV & ~state.ended[:, None]).at[:, POINTER_END].set(state.ended | whole_R | ~corner_RxV.any(1))
 
-    def advance(self, state: _Corner, tokens_R: Int[Array, " R"]) -> _Corner:
+    def advance(self, state: _TriangleState, tokens_R: Int[Array, " R"]) -> _TriangleState:
         """Return the state after one more token."""
         ended_R = state.ended | (tokens_R == POINTER_END)
         place_R = jnp.where(ended_R, 0, (state.place + 1) % 3)
-        return state._replace(place=place_R, last=tokens_R, begun=jnp.ones_like(state.begun), ended=ended_R)
+        return state._replace(place=place_R, last=tokens_R, has_begun=jnp.ones_like(state.has_begun), ended=ended_R)
 
 
 def decode_answers(

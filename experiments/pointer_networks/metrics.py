@@ -38,16 +38,16 @@ def geometry_metrics(
     """
     match problem:
         case Problem.HULL:
-            return _hulls(points, truths, answers)
+            return _hull_metrics(points, truths, answers)
         case Problem.DELAUNAY:
-            return _triangulations(truths, answers)
+            return _triangulation_metrics(truths, answers)
         case Problem.TOUR:
-            return _tours(points, truths, answers)
+            return _tour_metrics(points, truths, answers)
         case _:
             assert_never(problem)
 
 
-def _hulls(
+def _hull_metrics(
     points: Sequence[np.ndarray], truths: Sequence[Answer], answers: Sequence[Answer | None]
 ) -> dict[str, float]:
     right, covered = 0, []
@@ -63,13 +63,13 @@ def _hulls(
     }
 
 
-def _triangulations(truths: Sequence[Answer], answers: Sequence[Answer | None]) -> dict[str, float]:
+def _triangulation_metrics(truths: Sequence[Answer], answers: Sequence[Answer | None]) -> dict[str, float]:
     right, covered = 0, []
     for truth, answer in zip(truths, answers, strict=True):
-        whole, said = _triangles(truth), _triangles(answer or ())
+        expected, predicted = _triangles(truth), _triangles(answer or ())
         # What is left over behind the last whole triangle, or said twice, is an error.
-        right += answer is not None and said == whole and len(answer) == len(truth)
-        covered.append(len(said & whole) / len(whole))
+        right += answer is not None and predicted == expected and len(answer) == len(truth)
+        covered.append(len(predicted & expected) / len(expected))
     return {"accuracy": right / len(truths), "triangle_coverage": _mean(covered)}
 
 
@@ -77,7 +77,7 @@ def _triangles(answer: Answer) -> set[frozenset[int]]:
     return {frozenset(answer[place : place + 3]) for place in range(0, len(answer) - 2, 3)}
 
 
-def _tours(
+def _tour_metrics(
     points: Sequence[np.ndarray], truths: Sequence[Answer], answers: Sequence[Answer | None]
 ) -> dict[str, float]:
     right, lengths, shortest = 0, [], []

@@ -99,15 +99,15 @@ class PointerNetworkConfig(Config, path="config.model"):
                 f"config.model.decoder_layers={self.decoder_layers} must be 1 to {self.encoder.layers}, "
                 "config.model.encoder.layers: each begins with the state of one of those"
             )
-        wanted, first = self.encoder.output_width, self.encoder.layers - self.decoder_layers
+        state_width, first = self.encoder.output_width, self.encoder.layers - self.decoder_layers
         widths = [self.encoder.layer_output_width(layer) for layer in range(first, self.encoder.layers)]
-        alike = [width == wanted for width in widths]
-        if not all(alike):
+        fits = [width == state_width for width in widths]
+        if not all(fits):
             raise UserError(
                 f"config.model.decoder_layers={self.decoder_layers} begin with the states of the topmost layers of the "
                 f"encoder, and with config.model.encoder.direction={self.encoder.direction.value} one of these has "
-                f"{widths[alike.index(False)]} features where the decoder has {wanted}: say "
-                f"config.model.decoder_layers={alike[::-1].index(False)}, or another direction"
+                f"{widths[fits.index(False)]} features where the decoder has {state_width}: say "
+                f"config.model.decoder_layers={fits[::-1].index(False)}, or another direction"
             )
 
     @property
@@ -129,10 +129,10 @@ def read_points(inputs: Inputs, dtype: Any) -> tuple[Float[Array, "B N 2"], Int[
     return jnp.where(real_BxN[..., None], points_BxNx2, 0), lengths_B
 
 
-def prepend(first_F: Float[Array, " F"], of_points_BxNxF: Float[Array, "B N F"]) -> Float[Array, "B K F"]:
+def prepend(first_F: Float[Array, " F"], points_BxNxF: Float[Array, "B N F"]) -> Float[Array, "B K F"]:
     """Return features of the end, which is the same for all examples, followed by those of the points."""
-    first_Bx1xF = jnp.broadcast_to(first_F, (len(of_points_BxNxF), 1, *first_F.shape))
-    return with_logical_constraint(jnp.concatenate([first_Bx1xF, of_points_BxNxF], axis=1), "batch", None, None)
+    first_Bx1xF = jnp.broadcast_to(first_F, (len(points_BxNxF), 1, *first_F.shape))
+    return with_logical_constraint(jnp.concatenate([first_Bx1xF, points_BxNxF], axis=1), "batch", None, None)
 
 
 def mask_absent_points(logits: Float[Array, "B *Q K"], lengths_B: Int[Array, " B"]) -> Float[Array, "B *Q K"]:
@@ -197,7 +197,7 @@ class PointerNetwork(StatelessModule):
         query_BxTxE, _ = self.decoder(fed_BxTxI, lengths_B, carry, key=decoder_key)
         mask = Mask(query_lengths=lengths_B, key_lengths=memory.lengths)
         alignment = self.point(query_BxTxE, memory, mask)
-        return alignment.logits[:, 0], Aux(_maps(alignment, mask, forward_pass.capture), {}, state)
+        return alignment.logits[:, 0], Aux(_capture_maps(alignment, mask, forward_pass.capture), {}, state)
 
     def init_cache(
         self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
@@ -211,20 +211,20 @@ class PointerNetwork(StatelessModule):
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R K"], Cache, Aux]:
         """Return the logits of the end and of every point after one more choice."""
-        memory, fed_BxKxI = cache.examples
-        chosen_BxM = unflatten_beam_axis(tokens_R, len(fed_BxKxI))
-        fed_RxI = flatten_beam_axis(jnp.take_along_axis(fed_BxKxI, chosen_BxM[..., None], axis=1))
-        query_RxE, rows = self.decoder.step(fed_RxI, cache.rows)
+        memory, decoder_inputs_BxKxI = cache.examples
+        chosen_BxM = unflatten_beam_axis(tokens_R, len(decoder_inputs_BxKxI))
+        input_RxI = flatten_beam_axis(jnp.take_along_axis(decoder_inputs_BxKxI, chosen_BxM[..., None], axis=1))
+        query_RxE, rows = self.decoder.step(input_RxI, cache.rows)
         mask = Mask(key_lengths=memory.lengths)
-        alignment = self.point(unflatten_beam_axis(query_RxE, len(fed_BxKxI)), memory, mask)
+        alignment = self.point(unflatten_beam_axis(query_RxE, len(decoder_inputs_BxKxI)), memory, mask)
         # The beams of an example are queries of one attention; as maps they are rows of one query each.
-        of_rows = jax.tree.map(lambda leaf: beam_queries_to_rows(leaf)[:, :, None], alignment)
+        row_alignment = jax.tree.map(lambda leaf: beam_queries_to_rows(leaf)[:, :, None], alignment)
         lengths_R = jnp.repeat(memory.lengths, chosen_BxM.shape[1])
-        maps = _maps(of_rows, Mask(key_lengths=lengths_R), forward_pass.capture)
-        return of_rows.logits[:, 0, 0], cache._replace(rows=rows), Aux(maps, {}, state)
+        maps = _capture_maps(row_alignment, Mask(key_lengths=lengths_R), forward_pass.capture)
+        return row_alignment.logits[:, 0, 0], cache._replace(rows=rows), Aux(maps, {}, state)
 
 
-def _maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str, CapturedAttention]:
+def _capture_maps(alignment: Alignment, mask: Mask, capture: Capture | None) -> dict[str, CapturedAttention]:
     captured = capture_weights(alignment.weights, capture_for_site(SITE, capture), logits=alignment.logits, mask=mask)
     return single_layer_maps(SITE, captured, capture)
 
@@ -239,7 +239,7 @@ class EncodedPoints(NamedTuple):
     """
 
     lengths: Int[Array, " B"]
-    fed: Float[Array, "B K I"]
+    decoder_inputs: Float[Array, "B K I"]
     memory: AttentionMemory | None
 
 
@@ -320,32 +320,32 @@ class FixedVocabularyNetwork(RecurrentAttentionDecoder):
         self, state: PyTree, inputs: Inputs, source: EncodedPoints, key: Key[Array, ""] | None
     ) -> Float[Array, "B T I"]:
         """Return what the decoder reads of `target`: END, followed by the numbers of the points (teacher forcing)."""
-        return jnp.take_along_axis(source.fed, jnp.asarray(inputs["target"])[..., None], axis=1)
+        return jnp.take_along_axis(source.decoder_inputs, jnp.asarray(inputs["target"])[..., None], axis=1)
 
     def next_step_input(
         self, tokens_R: Int[Array, " R"], source: EncodedPoints, carry: FixedVocabularyCarry
     ) -> Float[Array, "R I"]:
         """Return what the decoder reads of the chosen points."""
         chosen_BxM = unflatten_beam_axis(tokens_R, len(source.lengths))
-        return flatten_beam_axis(jnp.take_along_axis(source.fed, chosen_BxM[..., None], axis=1))
+        return flatten_beam_axis(jnp.take_along_axis(source.decoder_inputs, chosen_BxM[..., None], axis=1))
 
     def advance(
         self,
         source: EncodedPoints,
         carry: FixedVocabularyCarry,
-        given: Float[Array, "R I"],
+        step_input: Float[Array, "R I"],
         forward_pass: ForwardPass,
     ) -> tuple[FixedVocabularyCarry, Float[Array, "R F"], Alignment | None]:
         """Read one more choice and attend, and return d_i, followed by d'_i."""
         if self.attention is None:
-            features_RxE, cells = self.decoder.step(given, carry.cells, key=forward_pass.key)
+            features_RxE, cells = self.decoder.step(step_input, carry.cells, key=forward_pass.key)
             carry, alignment = FixedVocabularyCarry(cells, None), None
         else:
             memory, before_RxE = source.memory, carry.context
             assert memory is not None
             assert before_RxE is not None
             state_RxE, cells = self.decoder.step(
-                jnp.concatenate([given, before_RxE], axis=-1), carry.cells, key=forward_pass.key
+                jnp.concatenate([step_input, before_RxE], axis=-1), carry.cells, key=forward_pass.key
             )
             context_RxE, alignment = self.attention.step(state_RxE, memory)
             features_RxE = jnp.concatenate([state_RxE, context_RxE], axis=-1)
@@ -354,7 +354,7 @@ class FixedVocabularyNetwork(RecurrentAttentionDecoder):
 
     def index_logits(self, steps: DecoderSteps) -> Float[Array, "*B K"]:
         """Return the logits of the end and of every point's index."""
-        lengths_B, count = steps.source.lengths, steps.source.fed.shape[1]
+        lengths_B, count = steps.source.lengths, steps.source.decoder_inputs.shape[1]
         lengths_R = repeat_per_beam(lengths_B, len(steps.outputs) // len(lengths_B))
         return mask_absent_points(self.logits(steps.outputs)[..., :count], lengths_R)
 

@@ -151,7 +151,7 @@ class Geometry(GeneratedTask):
         config = self.config
         points_BxNx2 = sample_points(random, config.batch_size, config.max_points)
         lengths_B = random.integers(config.min_points, config.max_points + 1, config.batch_size)
-        return self._read(points_BxNx2, lengths_B)
+        return self._order_and_answer(points_BxNx2, lengths_B)
 
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Sample held-out examples with the largest number of points of training."""
@@ -159,21 +159,23 @@ class Geometry(GeneratedTask):
 
     def _sample_size(self, count: int, rows: int, seed: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Sample examples with one number of points."""
-        return self._read(sample_points(random_generator(*seed), rows, count), np.full(rows, count))
+        return self._order_and_answer(sample_points(random_generator(*seed), rows, count), np.full(rows, count))
 
-    def _read(self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray) -> dict[str, np.ndarray]:
+    def _order_and_answer(
+        self, points_BxNx2: Float[np.ndarray, "B N 2"], lengths_B: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """Return the points in the order in which the model reads them, and their answers."""
         places_BxN = self.config.point_order.order_points(points_BxNx2, lengths_B)
         return make_batch(self.config.problem, np.take_along_axis(points_BxNx2, places_BxN[..., None], 1), lengths_B)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of steps of all answers, including their ends."""
-        return {"tokens": jnp.sum(_counts(batch)).astype(jnp.float32)}
+        return {"tokens": jnp.sum(_point_counts(batch)).astype(jnp.float32)}
 
     def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[dict[str, Array], Aux]:
         """Sum -log p(next point) in nats and the points that are predicted correctly."""
         logits, aux = self.apply_model(view, batch, key)
-        sums = token_loss(logits, jnp.asarray(batch["labels"]), _counts(batch), label_smoothing=0.0)
+        sums = token_loss(logits, jnp.asarray(batch["labels"]), _point_counts(batch), label_smoothing=0.0)
         return {"loss": sums.cross_entropy, "accuracy": sums.correct}, aux
 
     def make_evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
@@ -190,25 +192,27 @@ class Geometry(GeneratedTask):
         ]
         return (
             Evaluation("loss", split, self.held_out_batches(seed), self.evaluation_step, report_means, at_end),
-            self._answers("constrained", split, batches, at_end),
-            self._answers("free", split, batches, at_end),
+            self._answer_evaluation("constrained", split, batches, at_end),
+            self._answer_evaluation("free", split, batches, at_end),
         )
 
-    def _answers(self, name: str, split: str, batches: Sequence[Batch], at_end: bool) -> Evaluation:
+    def _answer_evaluation(self, name: str, split: str, batches: Sequence[Batch], at_end: bool) -> Evaluation:
         config = self.config
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
             scalars: dict[str, float] = {}
             tokens = rows["tokens"]
             for number, (count, batch) in enumerate(zip(config.eval_sizes, batches, strict=True)):
-                said = [
+                decoded = [
                     decode_point_indices(row)
                     for row in tokens[number * config.num_eval_examples :][: config.num_eval_examples]
                 ]
-                answers = [answer if ended else None for answer, ended in said]
+                answers = [answer if ended else None for answer, ended in decoded]
                 truths = [decode_point_indices(row)[0] for row in np.asarray(batch["labels"])]
-                found = geometry_metrics(config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers)
-                scalars |= {f"{name}/{what}/{count}": value for what, value in found.items()}
+                metrics = geometry_metrics(
+                    config.problem, list(np.asarray(batch["points"])[:, :count]), truths, answers
+                )
+                scalars |= {f"{name}/{what}/{count}": value for what, value in metrics.items()}
             return EvaluationReport(
                 scalars, note=f"{config.num_eval_examples} examples of each number of points, {name} decoding"
             )
@@ -268,15 +272,15 @@ class Geometry(GeneratedTask):
 
         @jax.jit
         def run(variables: Any, batch: Batch) -> Array:
-            seen = view._replace(variables=variables)
-            return decode_answers(seen, batch, config.problem, decoding, constrained=True).tokens[:, 0]
+            run_view = view._replace(variables=variables)
+            return decode_answers(run_view, batch, config.problem, decoding, constrained=True).tokens[:, 0]
 
         answers = [decode_point_indices(row)[0] for row in np.asarray(run(view.variables, batch))]
-        said = batch | encode_answers(answers, steps)
-        named = [tuple(row[list(one)].tolist()) for row, one in zip(places_BxN, answers, strict=True)]
-        lines = [format_answer(config.problem, one) for one in named]
+        predicted = batch | encode_answers(answers, steps)
+        original_answers = [tuple(row[list(answer)].tolist()) for row, answer in zip(places_BxN, answers, strict=True)]
+        lines = [format_answer(config.problem, answer) for answer in original_answers]
         return Predictions(
-            lines, make_axis_labels(said, view.model.sites, places_BxN), make_capture_function(view, said)
+            lines, make_axis_labels(predicted, view.model.sites, places_BxN), make_capture_function(view, predicted)
         )
 
 
@@ -297,10 +301,10 @@ def make_batch(
         case Problem.HULL:
             answers = [convex_hull(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)]
         case Problem.DELAUNAY:
-            found = [
+            triangulations = [
                 delaunay_triangulation(points[:count]) for points, count in zip(points_BxNx2, lengths_B, strict=True)
             ]
-            answers = [tuple(index for triangle in triangles for index in triangle) for triangles in found]
+            answers = [tuple(index for triangle in triangles for index in triangle) for triangles in triangulations]
         case Problem.TOUR:
             answers = [()] * len(lengths_B)
             for count in np.unique(lengths_B):
@@ -308,8 +312,8 @@ def make_batch(
                 for row, tour in zip(rows, shortest_tours(points_BxNx2[rows, :count]), strict=True):
                     answers[row] = tuple(tour.tolist())
     points_BxNx2 = np.where((np.arange(points_BxNx2.shape[1]) < lengths_B[:, None])[..., None], points_BxNx2, 0)
-    said = encode_answers(answers, problem.max_answer_steps(points_BxNx2.shape[1]))
-    return {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32), **said}
+    encoded = encode_answers(answers, problem.max_answer_steps(points_BxNx2.shape[1]))
+    return {"points": points_BxNx2, "lengths": lengths_B.astype(np.int32), **encoded}
 
 
 def encode_answers(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarray]:
@@ -325,8 +329,8 @@ def encode_answers(answers: Sequence[Answer], steps: int) -> dict[str, np.ndarra
     target, labels = np.full((2, len(answers), steps), POINTER_END, np.int32)
     for row, answer in enumerate(answers):
         labels[row, : len(answer)] = np.add(answer, 1)
-        kept = answer[: steps - 1]
-        target[row, 1 : len(kept) + 1] = np.add(kept, 1)
+        read_points = answer[: steps - 1]
+        target[row, 1 : len(read_points) + 1] = np.add(read_points, 1)
     return {"target": target, "labels": labels}
 
 
@@ -402,7 +406,9 @@ def make_axis_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndar
         steps.append((*(str(names[index]) for index in answer), "end"))
         keys = [*(index + 1 for index in answer), POINTER_END]
         links.append(tuple(GoldAlignment(step, key, True) for step, key in enumerate(keys)))
-    titles = tuple(f"{len(names) - 1} points: {' '.join(said[:-1])}" for names, said in zip(points, steps, strict=True))
+    titles = tuple(
+        f"{len(names) - 1} points: {' '.join(step_names[:-1])}" for names, step_names in zip(points, steps, strict=True)
+    )
     tokens = {"points": tuple(points), "target": tuple(steps)}
     gold = {site.name: tuple(links) for site in sites_between(sites, "target", "points")}
     for site in sites_between(sites, "target", "encoded points"):
@@ -414,7 +420,7 @@ def make_axis_labels(batch: Batch, sites: Sequence[Site], names_BxN: Int[np.ndar
     return AxisLabels(tokens, titles, gold or None)
 
 
-def _counts(batch: Batch) -> Array:
+def _point_counts(batch: Batch) -> Array:
     """Return the steps that are scored: the first, and all that read a point."""
     target_BxT = jnp.asarray(batch["target"])
     return (target_BxT != POINTER_END).at[:, 0].set(True)

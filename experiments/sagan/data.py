@@ -15,7 +15,7 @@ from transformer.data.synthetic_glyphs import draw_glyphs
 
 # Of the classifier's own drawings, which no batch has.
 _SEED = 2**42
-_OF_EACH, _CALIBRATING, _SURE = 64, 20, 0.99
+_DRAWINGS_PER_GLYPH, _NUM_CALIBRATION_DRAWINGS, _CONFIDENT_QUANTILE = 64, 20, 0.99
 
 
 class PairBatch(NamedTuple):
@@ -43,8 +43,8 @@ def sample_pairs(random: np.random.Generator, glyphs: Sequence[str], rows: int, 
         The images.
     """
     chosen_B = random.integers(0, len(glyphs), rows)
-    drawn = draw_glyphs([glyphs[number] for number in (*chosen_B, *chosen_B)], pixels, random)
-    images = np.concatenate([drawn[:rows], drawn[rows:]], axis=2)[..., None]
+    halves = draw_glyphs([glyphs[number] for number in (*chosen_B, *chosen_B)], pixels, random)
+    images = np.concatenate([halves[:rows], halves[rows:]], axis=2)[..., None]
     return PairBatch((2 * images - 1).astype(np.float32), chosen_B.astype(np.int32))
 
 
@@ -89,14 +89,16 @@ class NearestNeighborClassifier(NamedTuple):
         """Build the classifier of images of these glyphs, `pixels` a side."""
         random = random_generator(_SEED)
 
-        def drawn(count: int) -> Float[np.ndarray, "N P"]:
+        def sample_drawings(count: int) -> Float[np.ndarray, "N P"]:
             names = [name for name in glyphs for _ in range(count)]
             return (2 * draw_glyphs(names, pixels, random) - 1).reshape(len(names), -1)
 
-        drawings_GxKxP = drawn(_OF_EACH).reshape(len(glyphs), _OF_EACH, -1)
-        others = drawn(_CALIBRATING)
-        found = np.sqrt(np.mean((others[:, None] - drawings_GxKxP.reshape(1, -1, others.shape[1])) ** 2, axis=-1))
-        return cls(drawings_GxKxP, float(np.quantile(found.min(axis=1), _SURE)))
+        drawings_GxKxP = sample_drawings(_DRAWINGS_PER_GLYPH).reshape(len(glyphs), _DRAWINGS_PER_GLYPH, -1)
+        calibration = sample_drawings(_NUM_CALIBRATION_DRAWINGS)
+        distances = np.sqrt(
+            np.mean((calibration[:, None] - drawings_GxKxP.reshape(1, -1, calibration.shape[1])) ** 2, axis=-1)
+        )
+        return cls(drawings_GxKxP, float(np.quantile(distances.min(axis=1), _CONFIDENT_QUANTILE)))
 
     def __call__(self, images_NxYxXxC: Float[Array, "N Y X 1"]) -> ClassifierPredictions:
         """Classify images."""

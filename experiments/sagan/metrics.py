@@ -26,7 +26,7 @@ def is_consistent(predictions: HalfPredictions) -> Bool[np.ndarray, " N"]:
 
 
 def generation_metrics(
-    made: HalfPredictions, drawn: HalfPredictions, truths: Int[np.ndarray, " N"]
+    generated: HalfPredictions, real: HalfPredictions, truths: Int[np.ndarray, " N"]
 ) -> dict[str, float]:
     """Compute metrics of generated images, and of the classifier itself on real images.
 
@@ -36,45 +36,45 @@ def generation_metrics(
     `real/consistency`: of the classifier on real halves and images.
 
     Args:
-        made: The predictions of generated images.
-        drawn: The predictions of real images.
+        generated: The predictions of generated images.
+        real: The predictions of real images.
         truths: The digits of the real images.
 
     Returns:
         The metrics by name.
     """
-    _, counts = np.unique(made.glyphs, return_counts=True)
+    _, counts = np.unique(generated.glyphs, return_counts=True)
     shares = counts / counts.sum()
     return {
-        "consistency": float(is_consistent(made).mean()),
-        "digit_match": float(np.mean(made.glyphs[:, 0] == made.glyphs[:, 1])),
-        "confident": float(made.is_confident.mean()),
+        "consistency": float(is_consistent(generated).mean()),
+        "digit_match": float(np.mean(generated.glyphs[:, 0] == generated.glyphs[:, 1])),
+        "confident": float(generated.is_confident.mean()),
         "effective_classes": float(np.exp(-np.sum(shares * np.log(shares)))),
-        "frechet_distance": frechet_distance(made.features, drawn.features),
-        "real/accuracy": float(np.mean(drawn.glyphs == truths[:, None])),
-        "real/consistency": float(is_consistent(drawn).mean()),
+        "frechet_distance": frechet_distance(generated.features, real.features),
+        "real/accuracy": float(np.mean(real.glyphs == truths[:, None])),
+        "real/consistency": float(is_consistent(real).mean()),
     }
 
 
-def frechet_distance(one: Float[np.ndarray, "N F"], other: Float[np.ndarray, "M F"]) -> float:
+def frechet_distance(first: Float[np.ndarray, "N F"], second: Float[np.ndarray, "M F"]) -> float:
     """Compute |m - m'|^2 + tr(C + C' - 2 (C C')^(1/2)) from the means and covariances of two sets of features.
 
     It is the squared Frechet distance of two normal distributions (Dowson and Landau 1982), as in the FID (Heusel et
     al. 2017) but with the features of another network.
 
     Args:
-        one: Features [example, feature].
-        other: Features of the other set.
+        first: Features [example, feature].
+        second: Features of the other set.
 
     Returns:
         The distance.
     """
-    wide = [np.asarray(features, np.float64) for features in (one, other)]
-    mean, mean_of_other = (features.mean(axis=0) for features in wide)
-    covariance, covariance_of_other = (np.atleast_2d(np.cov(features, rowvar=False)) for features in wide)
+    wide = [np.asarray(features, np.float64) for features in (first, second)]
+    mean, second_mean = (features.mean(axis=0) for features in wide)
+    covariance, second_covariance = (np.atleast_2d(np.cov(features, rowvar=False)) for features in wide)
     # tr (C C')^(1/2) is that of the symmetric (R C' R)^(1/2), where R R = C.
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-    both = np.sqrt(np.maximum(np.linalg.eigvalsh(root @ covariance_of_other @ root), 0)).sum()
-    apart = np.sum((mean - mean_of_other) ** 2)
-    return float(max(apart + np.trace(covariance) + np.trace(covariance_of_other) - 2 * both, 0.0))
+    root_trace = np.sqrt(np.maximum(np.linalg.eigvalsh(root @ second_covariance @ root), 0)).sum()
+    mean_distance = np.sum((mean - second_mean) ** 2)
+    return float(max(mean_distance + np.trace(covariance) + np.trace(second_covariance) - 2 * root_trace, 0.0))

@@ -28,7 +28,7 @@ from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
 
 _SLOPE = 0.1  # of the discriminator's rectifiers below 0 (Miyato et al. 2018, table 3)
-_SAME, _HALF = ConvolutionWindow(3), ConvolutionWindow(4, stride=2)
+_SAME_SIZE, _HALF_SIZE = ConvolutionWindow(3), ConvolutionWindow(4, stride=2)
 Kernels = Mapping[str, Array]
 
 
@@ -80,14 +80,14 @@ class Player(Module):
 
     def _own_kernels(self) -> dict[str, tuple[Array, int]]:
         """Return every kernel by its name, with the number of its last axes that are outputs."""
-        found: dict[str, tuple[Array, int]] = {
+        kernels: dict[str, tuple[Array, int]] = {
             name: (getattr(self, name).kernel[...], 1) for name in self.normed_layers
         }
         for rows in self.attention:
             block = getattr(self, f"attention_{rows}")
             for part, outputs in (("query", 2), ("key", 2), ("value", 2), ("output", 1)):
-                found[f"attention_{rows}_{part}"] = (getattr(block, part).kernel[...], outputs)
-        return found
+                kernels[f"attention_{rows}_{part}"] = (getattr(block, part).kernel[...], outputs)
+        return kernels
 
     def initial_spectral_states(self, key: Key[Array, ""]) -> dict:
         """Return the initial state of every kernel's spectral norm."""
@@ -117,9 +117,11 @@ class Player(Module):
         rows = x.shape[1]
         if rows not in self.attention:
             return x
-        given = {part: kernels[f"attention_{rows}_{part}"] for part in ("query", "key", "value", "output")}
+        block_kernels = {part: kernels[f"attention_{rows}_{part}"] for part in ("query", "key", "value", "output")}
         name = f"{site}/self_{rows}"
-        x, captured = getattr(self, f"attention_{rows}")(x, kernels=given, capture=capture_for_site(name, capture))
+        x, captured = getattr(self, f"attention_{rows}")(
+            x, kernels=block_kernels, capture=capture_for_site(name, capture)
+        )
         maps |= single_layer_maps(name, captured, capture)
         return x
 
@@ -146,10 +148,10 @@ class Generator(Player):
         self.first_norm = BatchNorm(last, builder=builder)
         for level in reversed(range(self.levels)):
             inputs, outputs = config.channels[level + 1], config.channels[level]
-            stage = Convolution2D(inputs, ("features", outputs), (_SAME, _SAME), bias=False, builder=builder)
+            stage = Convolution2D(inputs, ("features", outputs), (_SAME_SIZE, _SAME_SIZE), bias=False, builder=builder)
             setattr(self, f"stage_{level}", stage)
             setattr(self, f"norm_{level}", BatchNorm(outputs, builder=builder))
-        self.last = Convolution2D(config.channels[0], ("features", colors), (_SAME, _SAME), builder=builder)
+        self.last = Convolution2D(config.channels[0], ("features", colors), (_SAME_SIZE, _SAME_SIZE), builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
         """Return the initial states of the spectral norms and of the batch norms."""
@@ -190,7 +192,7 @@ class Discriminator(Player):
         super().__init__(config, height, (*stages, "last"), builder=builder)
         self.levels, inputs = config.num_halvings, colors
         for level, outputs in enumerate(config.channels):
-            window = _HALF if level else _SAME
+            window = _HALF_SIZE if level else _SAME_SIZE
             stage = Convolution2D(inputs, ("features", outputs), (window, window), builder=builder)
             setattr(self, f"stage_{level}", stage)
             inputs = outputs
@@ -234,10 +236,10 @@ class Sagan(Module):
 
     def initial_state(self, key: Key[Array, ""]) -> dict:
         """Return the initial states of both players' norms."""
-        of_generator, of_discriminator = jax.random.split(key)
+        generator_key, discriminator_key = jax.random.split(key)
         return {
-            "generator": self.generator.initial_state(of_generator),
-            "discriminator": self.discriminator.initial_state(of_discriminator),
+            "generator": self.generator.initial_state(generator_key),
+            "discriminator": self.discriminator.initial_state(discriminator_key),
         }
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B Y X C"], Aux]:

@@ -41,7 +41,7 @@ class SpectralNorm(Module):
 
     def initial_state(self, key: Key[Array, ""]) -> SpectralState:
         """A uniformly random direction."""
-        return SpectralState(self._unit(jax.random.normal(key, (self.columns,))))
+        return SpectralState(self._normalize(jax.random.normal(key, (self.columns,))))
 
     def __call__(
         self, kernel: Float[Array, "..."], state: SpectralState, *, train: bool
@@ -60,11 +60,11 @@ class SpectralNorm(Module):
         matrix_IxF = matrix_IxF.astype(jnp.promote_types(kernel.dtype, jnp.float32))
         fixed_IxF, u_F = jax.lax.stop_gradient(matrix_IxF), state.u.astype(matrix_IxF.dtype)
         for _ in range(self.iterations):
-            v_I = self._unit(fixed_IxF @ u_F)
-            u_F = self._unit(v_I @ fixed_IxF)
+            v_I = self._normalize(fixed_IxF @ u_F)
+            u_F = self._normalize(v_I @ fixed_IxF)
         sigma = v_I @ matrix_IxF @ u_F
         normed = (matrix_IxF / sigma).reshape(kernel.shape).astype(kernel.dtype)
         return normed, SpectralState(u_F.astype(state.u.dtype)) if train else state
 
-    def _unit(self, x_N: Array) -> Array:
+    def _normalize(self, x_N: Array) -> Array:
         return x_N / jnp.maximum(jnp.linalg.norm(x_N), self.epsilon)

@@ -106,8 +106,8 @@ class PairedDigits(BaseTask):
         self.objectives = (discriminator, Objective("generator", self._generator_loss, trainable=("generator/*",)))
         self.evaluations = (self._evaluation("validation", VALIDATION_SEED), self._evaluation("test", TEST_SEED))
         first = self.training_batches(PROBE_SEED)[0]
-        self._shown = {name: values[: config.num_probe_examples] for name, values in first.items()}
-        self.probe_batch = {name: self._shown[name] for name in ("noise", "image")}
+        self._probe_examples = {name: values[: config.num_probe_examples] for name, values in first.items()}
+        self.probe_batch = {name: self._probe_examples[name] for name in ("noise", "image")}
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of images and noise that are sampled anew at every step."""
@@ -128,10 +128,12 @@ class PairedDigits(BaseTask):
         Images of both kinds are scored in one pass, so that the discriminator's state is updated once. `real_score`
         and `fake_score` are means.
         """
-        made, _ = self._made(view, batch)
-        both = {"image": jnp.concatenate([jnp.asarray(batch["image"]), made.astype(jnp.float32)])}
+        generated, _ = self._generate(view, batch)
+        real_and_generated = {"image": jnp.concatenate([jnp.asarray(batch["image"]), generated.astype(jnp.float32)])}
         capture = view.capture
-        scores, aux = view.model.apply(view.variables, both, method="score", train=view.train, capture=capture)
+        scores, aux = view.model.apply(
+            view.variables, real_and_generated, method="score", train=view.train, capture=capture
+        )
         real_B, fake_B = jnp.split(scores.astype(jnp.float32), 2)
         loss = jnp.sum(jax.nn.relu(1 - real_B) + jax.nn.relu(1 + fake_B)) / denominators["examples"]
         scores_by_kind = {"real_score": real_B, "fake_score": fake_B}
@@ -144,59 +146,59 @@ class PairedDigits(BaseTask):
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return -E[D(G(z))] (equation 4); the discriminator's state is not updated."""
-        made, aux = self._made(view, batch)
-        scores, _ = view.model.apply(view.variables, {"image": made}, method="score", train=view.train)
+        generated, aux = self._generate(view, batch)
+        scores, _ = view.model.apply(view.variables, {"image": generated}, method="score", train=view.train)
         loss = -jnp.sum(scores.astype(jnp.float32)) / denominators["examples"]
         return loss, LossAux.from_aux(aux, view.task_state, {"loss": loss, **_gammas(aux, len(scores), denominators)})
 
-    def _made(self, view: StateView, batch: Batch) -> tuple[Float[Array, "B Y X 1"], Aux]:
+    def _generate(self, view: StateView, batch: Batch) -> tuple[Float[Array, "B Y X 1"], Aux]:
         inputs = {"noise": jnp.asarray(batch["noise"])}
         return view.model.apply(view.variables, inputs, train=view.train, capture=view.capture)
 
     def _evaluation(self, split: str, seed: int) -> Evaluation:
         batches = first_batches(self.training_batches(seed), self.config.num_eval_examples, self.config.batch_size)
 
-        def finish(sums: Mapping[str, float], found: Mapping[str, Any]) -> EvaluationReport:
-            return self._report(split, round(sums["step"] / sums["batches"]), found)
+        def finish(sums: Mapping[str, float], rows: Mapping[str, Any]) -> EvaluationReport:
+            return self._report(split, round(sums["step"] / sums["batches"]), rows)
 
         at_end, parameters = split == "test", self.config.eval_parameters
         return Evaluation("samples", split, batches, self._classify_samples, finish, at_end, parameters)
 
     def _classify_samples(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """Return samples, and every classifier's predictions of them and of real images."""
-        made = self._made(view, batch)[0].astype(jnp.float32)
-        found: dict[str, Any] = {"made": made, "labels": jnp.asarray(batch["labels"])}
-        for kind, images in (("made", made), ("drawn", jnp.asarray(batch["image"]))):
+        generated = self._generate(view, batch)[0].astype(jnp.float32)
+        rows: dict[str, Any] = {"made": generated, "labels": jnp.asarray(batch["labels"])}
+        for kind, images in (("made", generated), ("drawn", jnp.asarray(batch["image"]))):
             for name, prediction in self._predictions(view, images).items():
-                glyphs, sure, features = (part.reshape(len(made), 2, -1) for part in prediction)
-                parts = (glyphs[..., 0], sure[..., 0], features.reshape(len(made), -1))
-                found[f"{name} of {kind}"] = dict(zip(HalfPredictions._fields, parts, strict=True))
-        return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, found
+                glyphs, is_confident, features = (part.reshape(len(generated), 2, -1) for part in prediction)
+                parts = (glyphs[..., 0], is_confident[..., 0], features.reshape(len(generated), -1))
+                rows[f"{name} of {kind}"] = dict(zip(HalfPredictions._fields, parts, strict=True))
+        return {"step": view.step.astype(jnp.float32), "batches": jnp.float32(1)}, rows
 
     def _predictions(self, view: StateView, images: Float[Array, "B Y X 1"]) -> dict[str, ClassifierPredictions]:
         """Classify every half by the nearest drawing and, if the model has one, by its classifier."""
-        cut = split_halves(images)
-        nearest = self.nearest(cut)
+        halves = split_halves(images)
+        nearest = self.nearest(halves)
         numbers = jnp.asarray([int(digit) for digit in self.config.digits])
         predictions = {"nearest": nearest._replace(glyph_indices=numbers[nearest.glyph_indices])}
         if CLASSIFIER in view.variables.params:
-            said, _ = view.model.apply(view.variables, {"image": cut}, method="classify", train=False)
-            shares = jax.nn.softmax(said["logits"].astype(jnp.float32))
-            sure = jnp.max(shares, -1) >= self.config.confidence
+            outputs, _ = view.model.apply(view.variables, {"image": halves}, method="classify", train=False)
+            shares = jax.nn.softmax(outputs["logits"].astype(jnp.float32))
+            is_confident = jnp.max(shares, -1) >= self.config.confidence
             predictions[CLASSIFIER] = ClassifierPredictions(
-                jnp.argmax(shares, -1), sure, said["features"].astype(jnp.float32)
+                jnp.argmax(shares, -1), is_confident, outputs["features"].astype(jnp.float32)
             )
         return predictions
 
-    def _report(self, split: str, step: int, found: Mapping[str, Any]) -> EvaluationReport:
-        classifiers = [name for name in ("nearest", CLASSIFIER) if f"{name} of made" in found]
+    def _report(self, split: str, step: int, rows: Mapping[str, Any]) -> EvaluationReport:
+        classifiers = [name for name in ("nearest", CLASSIFIER) if f"{name} of made" in rows]
         scalars: dict[str, float] = {}
         for name in classifiers:
-            made, drawn = (HalfPredictions(**found[f"{name} of {kind}"]) for kind in ("made", "drawn"))
-            numbers = generation_metrics(made, drawn, np.asarray(found["labels"]))
+            generated, real = (HalfPredictions(**rows[f"{name} of {kind}"]) for kind in ("made", "drawn"))
+            numbers = generation_metrics(generated, real, np.asarray(rows["labels"]))
             scalars |= {f"{name}/{what}": value for what, value in numbers.items()}
-        note = f"{len(found['made'])} samples; classified by {' and '.join(classifiers)}"
-        images = unscale_pixels(np.asarray(found["made"][:_SAMPLES_IN_GRID], np.float32))
+        note = f"{len(rows['made'])} samples; classified by {' and '.join(classifiers)}"
+        images = unscale_pixels(np.asarray(rows["made"][:_SAMPLES_IN_GRID], np.float32))
         image: dict[str, str] = {}
         if self.directory is not None and jax.process_index() == 0:
             where = f"samples/{split}_{step}.png"
@@ -204,7 +206,7 @@ class PairedDigits(BaseTask):
             storage_of(self.directory).replace(self.directory / where, encode_png(tile_images(images)))
             note += f"; {where}"
             image = {"image": where}
-        left_right = found[f"{classifiers[-1]} of made"]["glyphs"][: len(images)]
+        left_right = rows[f"{classifiers[-1]} of made"]["glyphs"][: len(images)]
         # The page compares what was said with its reference: here the right half with the left one.
         samples = [
             {"source": f"sample {number}", "target": str(left), "output": str(right)} | image
@@ -214,12 +216,14 @@ class PairedDigits(BaseTask):
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Return the generator's maps for fixed noise, and the discriminator's for real images."""
-        return _both(view, self.probe_batch, capture)
+        return _run_players(view, self.probe_batch, capture)
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the discriminator's maps with the real images; generated ones change during training."""
-        titles = [f"noise {number}, canvas {label} {label}" for number, label in enumerate(self._shown["labels"], 1)]
-        return label_player_maps(sites, "discriminator", self._shown["image"], titles)
+        titles = [
+            f"noise {number}, canvas {label} {label}" for number, label in enumerate(self._probe_examples["labels"], 1)
+        ]
+        return label_player_maps(sites, "discriminator", self._probe_examples["image"], titles)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Generate an image for each text, a seed of its noise, and classify it by the nearest drawings.
@@ -233,32 +237,32 @@ class PairedDigits(BaseTask):
         seeds = [_seed(text) for text in request.texts]
         noise = np.stack([np.random.default_rng(seed).normal(size=self.config.noise_size) for seed in seeds])
         inputs = {"noise": noise.astype(np.float32)}
-        made, _ = jax.jit(lambda variables: view.model.apply(variables, inputs, train=False))(view.variables)
-        prediction = self.nearest(split_halves(made))
+        generated, _ = jax.jit(lambda variables: view.model.apply(variables, inputs, train=False))(view.variables)
+        prediction = self.nearest(split_halves(generated))
         digits = [self.config.digits[glyph] for glyph in np.asarray(prediction.glyph_indices)]
-        said = [
-            digit if sure else f"{digit}?"
-            for digit, sure in zip(digits, np.asarray(prediction.is_confident), strict=True)
+        names = [
+            digit if is_confident else f"{digit}?"
+            for digit, is_confident in zip(digits, np.asarray(prediction.is_confident), strict=True)
         ]
-        lines = [f"{left} {right}" for left, right in zip(said[::2], said[1::2], strict=True)]
+        lines = [f"{left} {right}" for left, right in zip(names[::2], names[1::2], strict=True)]
         titles = [f"noise {seed}: {line}" for seed, line in zip(seeds, lines, strict=True)]
 
         def look(capture: Capture) -> Mapping[str, Any]:
-            seen = {**inputs, "image": made}
-            return jax.jit(lambda variables: _both(view._replace(variables=variables), seen, capture).maps)(
-                view.variables
-            )
+            player_inputs = {**inputs, "image": generated}
+            return jax.jit(
+                lambda variables: _run_players(view._replace(variables=variables), player_inputs, capture).maps
+            )(view.variables)
 
-        labels = label_player_maps(view.model.sites, "", np.asarray(made), titles)
+        labels = label_player_maps(view.model.sites, "", np.asarray(generated), titles)
         return Predictions(lines, labels, look)
 
 
-def _both(view: StateView, inputs: Batch, capture: Capture) -> Aux:
+def _run_players(view: StateView, inputs: Batch, capture: Capture) -> Aux:
     """Run both players, each on its own input."""
     noise, image = ({name: jnp.asarray(inputs[name])} for name in ("noise", "image"))
-    _, of_generator = view.model.apply(view.variables, noise, train=False, capture=capture)
+    _, generator_aux = view.model.apply(view.variables, noise, train=False, capture=capture)
     _, aux = view.model.apply(view.variables, image, method="score", train=False, capture=capture)
-    return aux._replace(maps={**of_generator.maps, **aux.maps})
+    return aux._replace(maps={**generator_aux.maps, **aux.maps})
 
 
 def _gammas(aux: Aux, rows: int, denominators: Mapping[str, Array]) -> dict[str, Array]:

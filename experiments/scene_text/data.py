@@ -101,7 +101,7 @@ class TextRenderer:
         Returns:
             The placed string.
         """
-        turns = _turns(len(text), line, random)
+        turns = _sample_angles(len(text), line, random)
         # Between two glyphs the line goes as far toward the one's direction as toward the other's.
         between = (turns[1:] + turns[:-1]) / 2
         steps = np.stack([np.cos(between), np.sin(between)], axis=1) * random.uniform(*_GAP)
@@ -113,7 +113,7 @@ class TextRenderer:
         return RenderedText(text, side * (middles - low) + corner, turns, side)
 
 
-def _turns(count: int, line: TextLine, random: np.random.Generator) -> Float[np.ndarray, " N"]:
+def _sample_angles(count: int, line: TextLine, random: np.random.Generator) -> Float[np.ndarray, " N"]:
     """Return the clockwise rotation of each glyph, which is the direction of its line there."""
     numbers, sign = np.arange(count) - (count - 1) / 2, random.choice([-1, 1])
     if line is TextLine.STRAIGHT:
@@ -146,26 +146,28 @@ def render_text(
     ground = random.uniform(*_GROUND, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
     ink = random.uniform(*_INK, (count, 1, 1, 1)) + random.uniform(-_SPREAD, _SPREAD, (count, 1, 1, 3))
     inked = np.zeros((count, text_renderer.image_size, text_renderer.image_size), np.float32)
-    squares, corners, rows = _squares(text_renderer, strings, random, variation)
+    squares, corners, rows = _render_glyphs(text_renderer, strings, random, variation)
     patch = squares.shape[1]
     for square, (x, y), row in zip(squares, corners, rows, strict=True):
-        above, left = max(y, 0), max(x, 0)
-        seen = square[above - y : max(text_renderer.image_size - y, 0), left - x : max(text_renderer.image_size - x, 0)]
-        part = inked[row, above : above + patch, left : left + patch][: seen.shape[0], : seen.shape[1]]
-        np.maximum(part, seen, out=part)
+        top, left = max(y, 0), max(x, 0)
+        visible = square[
+            top - y : max(text_renderer.image_size - y, 0), left - x : max(text_renderer.image_size - x, 0)
+        ]
+        part = inked[row, top : top + patch, left : left + patch][: visible.shape[0], : visible.shape[1]]
+        np.maximum(part, visible, out=part)
     images = ground + inked[..., None] * (ink - ground) + random.normal(0, _NOISE, (*inked.shape, 3))
     return np.clip(np.round(images), 0, 255).astype(np.uint8)
 
 
-def _squares(
+def _render_glyphs(
     text_renderer: TextRenderer, strings: Sequence[RenderedText], random: np.random.Generator, variation: GlyphVariation
 ) -> tuple[Float[np.ndarray, "N P P"], list[tuple[int, int]], list[int]]:
     """Render every glyph in its own patch; return the patches, their upper left pixels, and the image of each."""
-    drawn = sample_strokes([glyph for written in strings for glyph in written.text], random, variation)
-    middles_Nx2 = np.concatenate([written.glyph_centers for written in strings])
-    turns_N = np.concatenate([written.glyph_angles for written in strings])
-    sides_N = np.concatenate([np.full(len(written.text), written.glyph_size) for written in strings])
-    rows = [row for row, written in enumerate(strings) for _ in written.text]
+    strokes = sample_strokes([glyph for string in strings for glyph in string.text], random, variation)
+    middles_Nx2 = np.concatenate([string.glyph_centers for string in strings])
+    turns_N = np.concatenate([string.glyph_angles for string in strings])
+    sides_N = np.concatenate([np.full(len(string.text), string.glyph_size) for string in strings])
+    rows = [row for row, string in enumerate(strings) for _ in string.text]
     # However it is turned, a glyph that is drawn a little too large lies within.
     patch = int(np.ceil(1.6 * text_renderer.glyph_size_range[1])) + 2
     corners_Nx2 = np.floor(middles_Nx2 - patch / 2).astype(int)
@@ -173,7 +175,7 @@ def _squares(
     turned_Nx2x2 = np.stack([np.stack([cos, -sin], axis=-1), np.stack([sin, cos], axis=-1)], axis=1)
     scale_N = sides_N / patch
     middle_Nx1x1x2 = ((middles_Nx2 - corners_Nx2) / patch)[:, None, None]
-    segments = np.einsum("nij,nsej->nsei", turned_Nx2x2, drawn.segments_NxSx2x2 - 0.5)
+    segments = np.einsum("nij,nsej->nsei", turned_Nx2x2, strokes.segments_NxSx2x2 - 0.5)
     placed = (scale_N[:, None, None, None] * segments + middle_Nx1x1x2).astype(np.float32)
-    squares = rasterize_strokes(placed, drawn.filled_N, (drawn.thickness_N * scale_N).astype(np.float32), patch)
+    squares = rasterize_strokes(placed, strokes.filled_N, (strokes.thickness_N * scale_N).astype(np.float32), patch)
     return squares, [(int(x), int(y)) for x, y in corners_Nx2], rows

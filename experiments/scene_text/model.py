@@ -82,23 +82,25 @@ class ShowAttendRead(RecurrentAttentionDecoder):
     def __init__(self, config: ShowAttendReadConfig, interface: TaskInterface, builder: ParameterBuilder):
         super().__init__(interface, builder)
         self.config = config
-        seen, width, vocabulary = config.image_encoder.width, config.width, interface.vocabularies["target"]
+        image_width, width, vocabulary = config.image_encoder.width, config.width, interface.vocabularies["target"]
         self.grid = GridEncoder(config.image_encoder, interface.inputs["image"].shape[-1], builder=builder)
-        self.encoder = RecurrentStack(config.recurrent, seen, builder=builder)
+        self.encoder = RecurrentStack(config.recurrent, image_width, builder=builder)
         self.holistic = Linear((("features", width),), (("embed", width),), bias=False, builder=builder)
         self.embedding = Embedding(vocabulary, width, builder=builder)
         self.decoder = RecurrentStack(config.recurrent, width, builder=builder)
-        self.attention = AttentionCell(AttentionCellConfig(), width, seen, builder=builder)
-        around = config.attention_input is AttentionInput.NEIGHBORS
+        self.attention = AttentionCell(AttentionCellConfig(), width, image_width, builder=builder)
+        reads_neighbors = config.attention_input is AttentionInput.NEIGHBORS
         sums = (("groups", len(_NEIGHBORS)), ("features", width))
-        self.neighbors = Linear((("features", seen),), sums, bias=False, builder=builder) if around else None
-        read = (("features", width + seen),)
+        self.neighbors = (
+            Linear((("features", image_width),), sums, bias=False, builder=builder) if reads_neighbors else None
+        )
+        read = (("features", width + image_width),)
         self.output = Linear(read, (("vocabulary", vocabulary),), bias=False, builder=builder)
 
     def encode(self, inputs: Inputs, key: Key[Array, ""] | None) -> tuple[AttentionMemory, tuple[CellState, ...]]:
         """Return the memory that attention reads, and the decoder's state before the begin token."""
         grid_BxVxWxC = self.grid(jnp.asarray(inputs["image"], self.dtype))
-        columns_BxWxC = with_logical_constraint(_greatest_of_columns(grid_BxVxWxC), "batch", None, None)
+        columns_BxWxC = with_logical_constraint(_max_over_rows(grid_BxVxWxC), "batch", None, None)
         _, encoded = self.encoder(columns_BxWxC)
         holistic_BxF = self.holistic(encoded[-1].hidden)
         _, first = self.decoder.step(holistic_BxF, self.decoder.initial(len(holistic_BxF), self.dtype))
@@ -107,9 +109,11 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         places_BxLxC = grid_BxVxWxC.reshape(len(grid_BxVxWxC), -1, grid_BxVxWxC.shape[-1])
         memory = self.attention.prepare(with_logical_constraint(places_BxLxC, "batch", None, None))
         if self.neighbors is not None:
-            around = _from_neighbors(self.neighbors(with_logical_constraint(grid_BxVxWxC, "batch", None, None, None)))
+            neighbor_features = _sum_neighbors(
+                self.neighbors(with_logical_constraint(grid_BxVxWxC, "batch", None, None, None))
+            )
             # Keys as the additive score has prepared them are W_v v_ij: what stands within its tanh beside W_h h_t.
-            keys = jax.tree.map(lambda own: own + around.reshape(own.shape), memory.keys)
+            keys = jax.tree.map(lambda own: own + neighbor_features.reshape(own.shape), memory.keys)
             memory = memory._replace(keys=keys)
         return memory, first
 
@@ -117,11 +121,11 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         self,
         source: AttentionMemory,
         carry: tuple[CellState, ...],
-        given: StepInput,
+        step_input: StepInput,
         forward_pass: ForwardPass,
     ) -> tuple[tuple[CellState, ...], Float[Array, "R G"], Alignment]:
         """Read the last glyph, then attend to the image, and return [h_t ; g_t] as the output."""
-        hidden_RxF, carry = self.decoder.step(given.word, carry)
+        hidden_RxF, carry = self.decoder.step(step_input.word, carry)
         glimpse_RxC, alignment = self.attention.step(hidden_RxF, source)
         return carry, jnp.concatenate([hidden_RxF, glimpse_RxC], axis=-1), alignment
 
@@ -129,18 +133,18 @@ class ShowAttendRead(RecurrentAttentionDecoder):
         self,
         source: AttentionMemory,
         carry: tuple[CellState, ...],
-        given: StepInput,
+        step_inputs: StepInput,
         mask: Mask,
         forward_pass: ForwardPass,
     ) -> tuple[Float[Array, "B T G"], CapturedAttention | None]:
         """Run the decoder over the whole target, then attend at all steps at once: no state reads the attention."""
-        hidden_BxTxF, _ = self.decoder(given.word, mask.query_lengths, carry)
+        hidden_BxTxF, _ = self.decoder(step_inputs.word, mask.query_lengths, carry)
         glimpse_BxTxC, alignment = self.attention(hidden_BxTxF, source, mask=mask)
         outputs_BxTxG = jnp.concatenate([hidden_BxTxF, glimpse_BxTxC], axis=-1)
         return outputs_BxTxG, capture_all_steps(alignment, capture_for_site(SITE, forward_pass.capture), mask)
 
 
-def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:
+def _max_over_rows(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, "B W C"]:
     """Return the maximum of each feature along every column.
 
     It is taken by index: the gradient of jnp.max was NaN with a finite loss (jax 0.12.0 on CPUs), since it divides by
@@ -151,18 +155,18 @@ def _greatest_of_columns(grid_BxVxWxC: Float[Array, "B V W C"]) -> Float[Array, 
     return jnp.take_along_axis(grid_BxVxWxC, highest_Bx1xWxC, axis=1)[:, 0]
 
 
-def _from_neighbors(of_places: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W F"]:
+def _sum_neighbors(features: Float[Array, "B V W 8 F"]) -> Float[Array, "B V W F"]:
     """Sum the contributions of the eight neighbors to each position; those beyond the edge contribute nothing.
 
     It is a convolution of 3 x 3 with a hole in the middle, whose matrix is that of the attention's keys.
     """
-    rows, columns = of_places.shape[1:3]
-    padded = jnp.pad(of_places, ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
-    given = [
+    rows, columns = features.shape[1:3]
+    padded = jnp.pad(features, ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
+    contributions = [
         padded[:, 1 + down : 1 + down + rows, 1 + right : 1 + right + columns, number]
         for number, (down, right) in enumerate(_NEIGHBORS)
     ]
-    return sum(given[1:], start=given[0])
+    return sum(contributions[1:], start=contributions[0])
 
 
 def attention_sites(config: ShowAttendReadConfig, interface: TaskInterface) -> tuple[Site, ...]:

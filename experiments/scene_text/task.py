@@ -35,7 +35,7 @@ from transformer.tasks.sequence_generation_base import ImageToSequenceTask, gold
 from transformer.tasks.string_metrics import glyph_mask, glyph_mass_report, string_report, sum_glyph_attention_mass
 from transformer.tasks.task import Evaluation, EvaluationReport, PredictionRequest, Predictions, StateView, TaskSpec
 
-_SHOWN = 5  # strings to read beside their references
+_NUM_SAMPLES = 5  # strings to read beside their references
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,15 +91,15 @@ class SceneText(ImageToSequenceTask):
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         # Of either line half, the curved ones first.
         bent = -(-config.num_probe_examples // 2)
-        self.set_probe_batch(self._sample(random_generator(PROBE_SEED), config.num_probe_examples, bent))
+        self.set_probe_batch(self._sample_batch(random_generator(PROBE_SEED), config.num_probe_examples, bent))
 
     @property
     def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of strings and of glyphs."""
-        held = 2 * -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
+        num_held_out = 2 * -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
-            f"data strings: drawn anew at every step, {held:,} validation and {held:,} test, half of them curved, of "
-            f"{len(self.config.alphabet)} glyphs",
+            f"data strings: drawn anew at every step, {num_held_out:,} validation and {num_held_out:,} test, "
+            f"half of them curved, of {len(self.config.alphabet)} glyphs",
         )
 
     def training_batches(self, seed: int) -> BatchSource:
@@ -107,11 +107,11 @@ class SceneText(ImageToSequenceTask):
         rows, curved_fraction = self.config.batch_size, self.config.curved_fraction
 
         def draw(random: np.random.Generator) -> dict[str, np.ndarray]:
-            return self._sample(random, rows, int(random.binomial(rows, curved_fraction)))
+            return self._sample_batch(random, rows, int(random.binomial(rows, curved_fraction)))
 
         return GeneratedBatches(draw, seed)
 
-    def _sample(self, random: np.random.Generator, rows: int, curved: int) -> dict[str, np.ndarray]:
+    def _sample_batch(self, random: np.random.Generator, rows: int, curved: int) -> dict[str, np.ndarray]:
         """Sample strings, the first `curved` of them along curved lines."""
         lines = [TextLine.CURVED if row < curved else TextLine.STRAIGHT for row in range(rows)]
         return self._batch(
@@ -124,15 +124,15 @@ class SceneText(ImageToSequenceTask):
         image = scale_pixels(render_text(self.text_renderer, strings, random))
         middles = np.zeros((len(strings), self.steps, 2), np.float32)
         turns, sides = np.zeros((2, len(strings), self.steps), np.float32)
-        for row, written in enumerate(strings):
-            count = len(written.text)
+        for row, string in enumerate(strings):
+            count = len(string.text)
             middles[row, :count], turns[row, :count], sides[row, :count] = (
-                written.glyph_centers,
-                written.glyph_angles,
-                written.glyph_size,
+                string.glyph_centers,
+                string.glyph_angles,
+                string.glyph_size,
             )
-        told = self.encode_sequences([written.text for written in strings])
-        return {"image": image, "middles": middles, "turns": turns, "sides": sides, **told}
+        targets = self.encode_sequences([string.text for string in strings])
+        return {"image": image, "middles": middles, "turns": turns, "sides": sides, **targets}
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of loss, decoded strings and attention mass, for curved and straight strings."""
@@ -145,7 +145,7 @@ class SceneText(ImageToSequenceTask):
             def finish(
                 sums: Any, rows: Mapping[str, np.ndarray], references: Sequence[str] = references
             ) -> EvaluationReport:
-                return string_report(self.format_lines(rows["tokens"]), references, shown=_SHOWN)
+                return string_report(self.format_lines(rows["tokens"]), references, shown=_NUM_SAMPLES)
 
             name, by_line = line.value, functools.partial(_name_metrics, line)
             evaluations += [
@@ -166,7 +166,7 @@ class SceneText(ImageToSequenceTask):
     def _sample_held_out(self, seed: tuple[int, int], count: int, curved: int) -> list[dict[str, np.ndarray]]:
         """Sample batches whose first `curved` strings are along curved lines."""
         rows, (split, line) = self.config.batch_size, seed
-        return [self._sample(random_generator(split, number, line), rows, curved) for number in range(count)]
+        return [self._sample_batch(random_generator(split, number, line), rows, curved) for number in range(count)]
 
     def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:
         """Return gold alignments: every grid position of each step's glyph is possible, none is required."""
@@ -180,12 +180,12 @@ class SceneText(ImageToSequenceTask):
                 the run's glyphs.
         """
         decoding = self.decoding(request, "reads images", f"the longest string has {self.steps} glyphs")
-        asked = [self._asked(text) for text in request.texts]
+        strings = [self._parse_string(text) for text in request.texts]
         random = np.random.default_rng(decoding.seed)
-        batch = self._batch([self.text_renderer.place_glyphs(string, line, random) for string, line in asked], random)
+        batch = self._batch([self.text_renderer.place_glyphs(string, line, random) for string, line in strings], random)
         return self.predict_batch(view, batch, decoding)
 
-    def _asked(self, text: str) -> tuple[str, TextLine]:
+    def _parse_string(self, text: str) -> tuple[str, TextLine]:
         """Parse the string of a text, and the line that it is written along."""
         *before, string = text.split() or [""]
         forms = [line.value for line in TextLine]

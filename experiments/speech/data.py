@@ -23,10 +23,10 @@ from transformer.data.datasets.local_files import (
 )
 from transformer.data.datasets.split_overlap import describe_overlap
 
-_QUIET = 5e-4  # the deviation of the noise that fills silences
+_SILENCE_DEVIATION = 5e-4  # the deviation of the noise that fills silences
 _PAUSES = (0.05, 0.2)  # seconds
 _EDGES = (0.02, 0.1)
-_TRIES = 100
+_MAX_TRIES = 100
 
 
 class Recording(NamedTuple):
@@ -96,16 +96,16 @@ class RecordingSet:
             UserError: If none of many strings is short enough.
         """
         speaker = self.speakers[random.integers(len(self.speakers))]
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             digits = random.integers(10, size=random.integers(min_digits, max_digits + 1)).tolist()
             takes = [self._samples[speaker, digit] for digit in digits]
-            spoken = concatenate_recordings(
-                digits, [of_digit[random.integers(len(of_digit))] for of_digit in takes], random
+            utterance = concatenate_recordings(
+                digits, [digit_takes[random.integers(len(digit_takes))] for digit_takes in takes], random
             )
-            if len(spoken.samples) <= longest:
-                return spoken
+            if len(utterance.samples) <= longest:
+                return utterance
         raise UserError(
-            f"none of {_TRIES} strings of {min_digits} to {max_digits} digits by {speaker} lasts "
+            f"none of {_MAX_TRIES} strings of {min_digits} to {max_digits} digits by {speaker} lasts "
             f"{longest / SAMPLE_RATE:g} seconds at most: increase config.task.max_seconds"
         )
 
@@ -133,7 +133,7 @@ def concatenate_recordings(
         spans.append((at, at + len(take)))
         parts += [take, silence(_PAUSES if number < len(takes) - 1 else _EDGES)]
     sound = np.concatenate(parts)
-    noisy = sound + _QUIET * random.standard_normal(len(sound), dtype=np.float32)
+    noisy = sound + _SILENCE_DEVIATION * random.standard_normal(len(sound), dtype=np.float32)
     return Utterance(tuple(digits), noisy.astype(np.float32), tuple(spans))
 
 
@@ -155,7 +155,7 @@ SYNTHETIC, FSDD = "synthetic", "fsdd"
 _ARCHIVE = "recordings.zip"
 _NAME = re.compile(r"(?:.*/)?(\d)_([A-Za-z]+)_(\d+)\.wav")
 # The official split: takes 0 to 4 test. Of the others, which train, these validate.
-_TESTS, _VALIDATES = range(5), range(5, 8)
+_TEST_TAKES, _VALIDATION_TAKES = range(5), range(5, 8)
 _MOST_BYTES = 4 * 2**20
 
 
@@ -223,11 +223,13 @@ def open_spoken_digits(name: str, *, data_dir: str | None = None, held_out: str 
     """
     kind, _, options = name.partition("/")
     if kind == SYNTHETIC:
-        made = from_config(SyntheticSpeakers, parse_int_options(kind, options, "num_speakers=12,num_takes=8"), kind)
-        recordings, tests, validates, unread = made.recordings(), range(1), range(1, 2), []
+        speakers_config = from_config(
+            SyntheticSpeakers, parse_int_options(kind, options, "num_speakers=12,num_takes=8"), kind
+        )
+        recordings, tests, validates, unread = speakers_config.recordings(), range(1), range(1, 2), []
     elif name == FSDD:
         archive = locate_file(_ARCHIVE, data_dir)
-        recordings, tests, validates = _of_archive(archive), _TESTS, _VALIDATES
+        recordings, tests, validates = _read_archive(archive), _TEST_TAKES, _VALIDATION_TAKES
         unread = unread_members(archive, _NAME, ".wav")
     else:
         raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, (SYNTHETIC, FSDD))}")
@@ -242,27 +244,28 @@ def open_spoken_digits(name: str, *, data_dir: str | None = None, held_out: str 
         )
     splits: dict[str, list[Recording]] = {"train": [], "validation": [], "test": []}
     for recording, take in recordings:
-        held = "test" if take in tests else "validation" if take in validates else "train"
+        split_name = "test" if take in tests else "validation" if take in validates else "train"
         if held_out:
             if recording.speaker == held_out:
-                held = "test"
-            elif held == "test":
+                split_name = "test"
+            elif split_name == "test":
                 continue
-        splits[held].append(recording)
+        splits[split_name].append(recording)
     cut = f"takes {tests[0]} to {tests[-1]} test, {validates[0]} to {validates[-1]} validate"
     if held_out:
         cut = f"{held_out} tests and is heard in no other split, takes {validates[0]} to {validates[-1]} validate"
     try:
-        opened = {split: RecordingSet(of_split) for split, of_split in splits.items()}
+        opened = {split: RecordingSet(split_recordings) for split, split_recordings in splits.items()}
     except ValueError as error:
         raise UserError(f"{name} lacks recordings: {error}") from None
     overlap = describe_overlap(
-        {split: [each.samples.tobytes() for each in of_split] for split, of_split in splits.items()}, "recordings"
+        {split: [item.samples.tobytes() for item in split_recordings] for split, split_recordings in splits.items()},
+        "recordings",
     )
     return SpokenDigitSet(name, opened, join_notes((cut, describe_left_out(unread), overlap)))
 
 
-def _of_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
+def _read_archive(path: pathlib.Path) -> list[tuple[Recording, int]]:
     """Read every DIGIT_SPEAKER_TAKE.wav of an archive with its take, without extracting it."""
     if not path.is_file():
         raise UserError(

@@ -160,33 +160,33 @@ class ListenAttendSpell(RecurrentAttentionDecoder):
         self, state: PyTree, inputs: Inputs, source: AttentionMemory, key: Key[Array, ""] | None
     ) -> StepInput:
         """Return the characters, and in training where the speller reads its own sample instead."""
-        given, key = super().step_inputs(state, inputs, source, key), self.random_stream_key(key, "own")
+        word_inputs, key = super().step_inputs(state, inputs, source, key), self.random_stream_key(key, "own")
         if key is None or not self.config.scheduled_sampling:
-            return given
-        return given._replace(
+            return word_inputs
+        return word_inputs._replace(
             use_sampled_word=sample_scheduled_sampling_mask(
                 key, self.config.scheduled_sampling, jnp.asarray(inputs["target"])
             )
         )
 
     def advance(
-        self, source: AttentionMemory, carry: Carry, given: StepInput, forward_pass: ForwardPass
+        self, source: AttentionMemory, carry: Carry, step_input: StepInput, forward_pass: ForwardPass
     ) -> tuple[Carry, Float[Array, "R V"], Alignment]:
         """Compute s_i from the last character and context, attend, and return the logits as the output."""
-        character_RxE = given.word
-        if given.use_sampled_word is not None:
+        character_RxE = step_input.word
+        if step_input.use_sampled_word is not None:
             assert carry.last_character is not None
             character_RxE = jnp.where(
-                given.use_sampled_word[:, None], self.embedding(carry.last_character, self.dtype), character_RxE
+                step_input.use_sampled_word[:, None], self.embedding(carry.last_character, self.dtype), character_RxE
             )
         s_RxF, states = self.speller.step(jnp.concatenate([character_RxE, carry.context], axis=-1), carry.states)
         context_RxC, alignment = self.attention.step(jnp.tanh(self.phi(s_RxF)), source)
         logits_RxV = super().logits(jnp.tanh(self.hidden_layer(jnp.concatenate([s_RxF, context_RxC], axis=-1))))
-        said_R = carry.last_character
-        if given.use_sampled_word is not None:
+        sampled_R = carry.last_character
+        if step_input.use_sampled_word is not None:
             assert forward_pass.key is not None
-            said_R = jax.random.categorical(forward_pass.key, jax.lax.stop_gradient(logits_RxV)).astype(jnp.int32)
-        return Carry(states, context_RxC, said_R), logits_RxV, alignment
+            sampled_R = jax.random.categorical(forward_pass.key, jax.lax.stop_gradient(logits_RxV)).astype(jnp.int32)
+        return Carry(states, context_RxC, sampled_R), logits_RxV, alignment
 
     def logits(self, hidden: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
         """Return the step's output, which already is the logits, from which it samples its own character."""

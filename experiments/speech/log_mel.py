@@ -144,9 +144,9 @@ def spec_augment(
     rows, count, bands = frames_BxFxM.shape
     band_key, frame_key = jax.random.split(key)
     all_bands = jnp.full(rows, bands)
-    of_bands = _random_masks(band_key, all_bands, bands, config.num_frequency_masks, config.max_frequency_mask_width)
-    of_frames = _random_masks(frame_key, lengths_B, count, config.num_time_masks, config.max_time_mask_width)
-    return jnp.where(of_bands[:, None] | of_frames[:, :, None], 0, frames_BxFxM)
+    band_mask = _random_masks(band_key, all_bands, bands, config.num_frequency_masks, config.max_frequency_mask_width)
+    frame_mask = _random_masks(frame_key, lengths_B, count, config.num_time_masks, config.max_time_mask_width)
+    return jnp.where(band_mask[:, None] | frame_mask[:, :, None], 0, frames_BxFxM)
 
 
 def log_mel_features(
@@ -197,8 +197,8 @@ def _frame_windows(audio_BxN: Float[Array, "B N"], config: LogMelConfig) -> Floa
     frames, pieces = config.num_frames(samples), -(-config.window_length // config.hop_length)
     padded = jnp.pad(audio_BxN, ((0, 0), (0, (frames + pieces - 1) * config.hop_length - samples)))
     by_hop = padded.reshape(rows, -1, config.hop_length)
-    beside = jnp.concatenate([by_hop[:, piece : piece + frames] for piece in range(pieces)], axis=-1)
-    return beside[..., : config.window_length]
+    windows = jnp.concatenate([by_hop[:, piece : piece + frames] for piece in range(pieces)], axis=-1)
+    return windows[..., : config.window_length]
 
 
 @functools.cache

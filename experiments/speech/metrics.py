@@ -14,18 +14,18 @@ HEARD = ("target", "frames")
 """The axes of maps of what is said, symbol by symbol, over the frames of a sound."""
 
 
-def transcript_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
+def transcript_report(outputs: Sequence[str], references: Sequence[str], *, num_samples: int) -> EvaluationReport:
     """Report `character_error_rate` (edits over reference characters) and `exact_match` of transcripts.
 
     Args:
         outputs: The transcripts.
         references: The true transcripts.
-        shown: The number of transcripts to include as samples.
+        num_samples: The number of transcripts to include as samples.
 
     Returns:
         The report.
     """
-    report = string_report(outputs, references, shown=shown)
+    report = string_report(outputs, references, shown=num_samples)
     scalars = report.scalars
     rate = 1 - scalars["character_accuracy"]
     return report._replace(scalars={"character_error_rate": rate, "exact_match": scalars["exact_match"]})
@@ -42,16 +42,18 @@ def spearman(x: Shaped[Array, "*B T"], y: Shaped[Array, "*B T"], real: Bool[Arra
     Returns:
         The correlations; 0 if a side is constant.
     """
-    both = _away(x, real), _away(y, real)
-    covariance, one, other = (jnp.sum(a * b, axis=-1) for a, b in ((both), (both[0],) * 2, (both[1],) * 2))
-    spread = jnp.sqrt(one * other)
+    ranks = _centered_ranks(x, real), _centered_ranks(y, real)
+    covariance, x_variance, y_variance = (
+        jnp.sum(a * b, axis=-1) for a, b in ((ranks), (ranks[0],) * 2, (ranks[1],) * 2)
+    )
+    spread = jnp.sqrt(x_variance * y_variance)
     return jnp.where(spread > 0, covariance / jnp.where(spread > 0, spread, 1), 0)
 
 
-def _away(values: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Array, "*B T"]:
+def _centered_ranks(values: Shaped[Array, "*B T"], real: Bool[Array, "*B T"]) -> Float[Array, "*B T"]:
     """Return the ranks of the real values minus their mean; 0 for the others."""
-    mine, others = values[..., :, None], values[..., None, :]
-    beneath = (others < mine) + 0.5 * (others == mine)
+    own, compared = values[..., :, None], values[..., None, :]
+    beneath = (compared < own) + 0.5 * (compared == own)
     rank = jnp.sum(jnp.where(real[..., None, :], beneath, 0), axis=-1)
     count = jnp.maximum(jnp.sum(real, axis=-1, keepdims=True), 1)
     mean = jnp.sum(jnp.where(real, rank, 0), axis=-1, keepdims=True) / count

@@ -78,9 +78,9 @@ class SpeechTransformer(EncoderDecoder):
         self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
         """Return the encoder's output over audio, its lengths, and its layers' auxiliary outputs."""
-        hearing_key, rest = split_key(key)
+        hearing_key, encoder_key = split_key(key)
         x_BxSxE, lengths_B = self.convolved_frames(inputs, hearing_key)
-        embedding_key, layers_key = split_key(rest)
+        embedding_key, layers_key = split_key(encoder_key)
         x_BxSxE, outputs = scan_blocks(
             self.encoder,
             self.config,

@@ -89,21 +89,25 @@ class Voice:
             for p in phones
         ]
 
-        def along(values: list[tuple[float, ...]]) -> Float[np.ndarray, "T _"]:
+        def interpolate_phones(values: list[tuple[float, ...]]) -> Float[np.ndarray, "T _"]:
             """A phone's numbers at each of its steps, run into those of its neighbors."""
-            held = np.repeat(np.array(values, float), steps, axis=0)
-            padded = np.pad(held, ((1, 1), (0, 0)), mode="edge")
-            return (padded[:-2] + 2 * held + padded[2:]) / 4
+            repeated = np.repeat(np.array(values, float), steps, axis=0)
+            padded = np.pad(repeated, ((1, 1), (0, 0)), mode="edge")
+            return (padded[:-2] + 2 * repeated + padded[2:]) / 4
 
         jittered = [tuple(scale * random.normal(1, 0.03) * f for f in phone.formants) for phone in phones]
-        voiced = self._voiced(along(jittered), along([(phone.voice_amplitude,) for phone in phones])[:, 0], random)
+        voiced = self._synthesize_voice(
+            interpolate_phones(jittered),
+            interpolate_phones([(phone.voice_amplitude,) for phone in phones])[:, 0],
+            random,
+        )
         hissed = np.concatenate(
-            [_hiss(phone, count * _STEP, random) for phone, count in zip(phones, steps, strict=True)]
+            [_synthesize_noise(phone, count * _STEP, random) for phone, count in zip(phones, steps, strict=True)]
         )
         sound = voiced / max(np.abs(voiced).max(), 1e-9) + hissed
         return (random.uniform(0.3, 0.9) / np.abs(sound).max() * sound).astype(np.float32)
 
-    def _voiced(
+    def _synthesize_voice(
         self, formants_Tx3: Float[np.ndarray, "T 3"], loud_T: Float[np.ndarray, " T"], random: np.random.Generator
     ) -> Float[np.ndarray, " N"]:
         """Synthesize the harmonics of a wavering pitch, shaped by the formants' resonances."""
@@ -125,12 +129,12 @@ class Voice:
         return sound
 
 
-def _hiss(phone: Phone, samples: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
+def _synthesize_noise(phone: Phone, samples: int, random: np.random.Generator) -> Float[np.ndarray, " N"]:
     """Synthesize noise within the phone's band that swells and fades."""
     if not phone.noise_amplitude:
         return np.zeros(samples)
     frequencies = np.fft.rfftfreq(samples, 1 / SAMPLE_RATE)
     low, high = phone.noise_band
-    kept = np.fft.rfft(random.normal(size=samples)) * ((frequencies >= low) & (frequencies <= high))
-    noise = np.fft.irfft(kept, samples)
+    spectrum = np.fft.rfft(random.normal(size=samples)) * ((frequencies >= low) & (frequencies <= high))
+    noise = np.fft.irfft(spectrum, samples)
     return phone.noise_amplitude * noise / max(np.abs(noise).max(), 1e-9) * np.sqrt(np.hanning(samples))

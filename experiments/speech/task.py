@@ -63,7 +63,7 @@ from transformer.tasks.task import (
     TaskSpec,
 )
 
-_SHOWN = 5  # strings to read beside their references
+_NUM_SAMPLES = 5  # strings to read beside their references
 _SPECTROGRAM = LogMelConfig()  # of the spectrograms that pages show beside maps
 
 
@@ -167,16 +167,16 @@ class Transcription(SymbolSequenceTask):
         """Return padded audio and targets; `begins` and `ends` are the samples of each symbol's digit."""
         sound = np.zeros((len(strings), self.config.max_samples), np.float32)
         begins, ends = np.zeros((2, len(strings), self.steps), np.int32)
-        said = []
-        for row, spoken in enumerate(strings):
-            sound[row, : len(spoken.samples)] = spoken.samples
-            spelled = self.config.output_units.spell(spoken.digits)
+        spellings = []
+        for row, utterance in enumerate(strings):
+            sound[row, : len(utterance.samples)] = utterance.samples
+            spelled = self.config.output_units.spell(utterance.digits)
             for step, (_, place) in enumerate(spelled):
                 if place is not None:
-                    begins[row, step], ends[row, step] = spoken.digit_spans[place]
-            said.append([symbol for symbol, _ in spelled])
-        lengths = np.array([len(spoken.samples) for spoken in strings], np.int32)
-        return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.encode_sequences(said)}
+                    begins[row, step], ends[row, step] = utterance.digit_spans[place]
+            spellings.append([symbol for symbol, _ in spelled])
+        lengths = np.array([len(utterance.samples) for utterance in strings], np.int32)
+        return {"sound": sound, "lengths": lengths, "begins": begins, "ends": ends, **self.encode_sequences(spellings)}
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the labels of the probe."""
@@ -197,13 +197,16 @@ class Transcription(SymbolSequenceTask):
         """
         steps, lengths = tuple(map(self.steps_of, batch["labels"])), batch["lengths"]
         # As a key a position is known by the symbol that it has read.
-        tokens = {"target": steps, "target_input": tuple((SPECIAL[BEGIN], *said[: len(said) - 1]) for said in steps)}
+        tokens = {
+            "target": steps,
+            "target_input": tuple((SPECIAL[BEGIN], *row_symbols[: len(row_symbols) - 1]) for row_symbols in steps),
+        }
         axes = {axis.name: axis for site in sites for axis in (site.query, site.key) if axis.kind is AxisKind.FRAMES}
         for name, axis in axes.items():
             counts = [num_frames(axis, samples) for samples in lengths.tolist()]
             tokens[name] = tuple(tuple(f"{axis.stride * at:.2f} s" for at in range(count)) for count in counts)
         gold = {
-            site.name: gold_alignments_from_mask(_within(site.key, batch), sure=False)
+            site.name: gold_alignments_from_mask(_frames_in_digits(site.key, batch), sure=False)
             for site in sites_between(sites, *HEARD)
         }
         if right_B is not None:
@@ -226,10 +229,12 @@ class Transcription(SymbolSequenceTask):
         longest = f"the longest string has {self.steps} symbols"
         decoding = self.decoding(request, "transcribes sound", longest)
         batch = self.batch(self.make_utterances(request.texts, decoding.seed))
-        said = self.generate_sequences(view, batch, decoding)
-        right_B = (said["labels"] == batch["labels"]).all(axis=1)
-        labels = self.make_batch_labels(said, view.model.sites, right_B)
-        return Predictions(self.format_lines(said["labels"]), labels, make_capture_function(view, self.inputs_of(said)))
+        decoded = self.generate_sequences(view, batch, decoding)
+        right_B = (decoded["labels"] == batch["labels"]).all(axis=1)
+        labels = self.make_batch_labels(decoded, view.model.sites, right_B)
+        return Predictions(
+            self.format_lines(decoded["labels"]), labels, make_capture_function(view, self.inputs_of(decoded))
+        )
 
     def make_utterances(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
         """Read each .wav file, or synthesize digits.
@@ -238,14 +243,14 @@ class Transcription(SymbolSequenceTask):
             UserError: If a text is neither, or longer than the run's strings.
         """
         random = np.random.default_rng(seed)
-        sounds = [_spoken(text, random) for text in texts]
-        for text, spoken in zip(texts, sounds, strict=True):
-            if len(spoken.samples) > self.config.max_samples:
+        sounds = [_parse_utterance(text, random) for text in texts]
+        for text, utterance in zip(texts, sounds, strict=True):
+            if len(utterance.samples) > self.config.max_samples:
                 raise UserError(
-                    f"{text[:80]!r} lasts {len(spoken.samples) / SAMPLE_RATE:.2f} seconds: this run's sounds have "
+                    f"{text[:80]!r} lasts {len(utterance.samples) / SAMPLE_RATE:.2f} seconds: this run's sounds have "
                     f"at most {self.config.max_seconds:g}"
                 )
-            if len(self.config.output_units.spell(spoken.digits)) >= self.steps:
+            if len(self.config.output_units.spell(utterance.digits)) >= self.steps:
                 raise UserError(
                     f"{text[:80]!r} has more than the {self.steps - 1} symbols of this run's longest string: say fewer "
                     f"digits, such as {self.config.max_digits}"
@@ -262,7 +267,7 @@ class SpokenDigitRecognition(Transcription):
         self.opened = opened
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         self.set_probe_batch(
-            self._drawn(opened.splits["validation"], random_generator(PROBE_SEED), config.num_probe_examples)
+            self._sample_batch(opened.splits["validation"], random_generator(PROBE_SEED), config.num_probe_examples)
         )
 
     @property
@@ -276,16 +281,18 @@ class SpokenDigitRecognition(Transcription):
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of every split's recordings."""
         return {
-            split: fingerprint(part for each in recordings.all for part in (each.speaker, each.digit, each.samples))
+            split: fingerprint(
+                part for recording in recordings.all for part in (recording.speaker, recording.digit, recording.samples)
+            )
             for split, recordings in self.opened.splits.items()
         }
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of strings that are joined anew at every step."""
         recordings, rows = self.opened.splits["train"], self.config.batch_size
-        return GeneratedBatches(lambda random: self._drawn(recordings, random, rows), seed)
+        return GeneratedBatches(lambda random: self._sample_batch(recordings, random, rows), seed)
 
-    def _drawn(self, recordings: RecordingSet, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
+    def _sample_batch(self, recordings: RecordingSet, random: np.random.Generator, count: int) -> dict[str, np.ndarray]:
         min_digits, max_digits, longest = self.config.min_digits, self.config.max_digits, self.config.max_samples
         return self.batch(
             [
@@ -297,12 +304,12 @@ class SpokenDigitRecognition(Transcription):
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, of transcripts, and of the monotonicity of attention."""
         rows, at_end = self.config.batch_size, split == "test"
-        draws = GeneratedBatches(lambda random: self._drawn(self.opened.splits[split], random, rows), seed)
+        draws = GeneratedBatches(lambda random: self._sample_batch(self.opened.splits[split], random, rows), seed)
         batches = first_batches(draws, self.config.num_eval_examples, rows)
-        references = [line for batch in batches for line in self._written(batch["labels"])]
+        references = [line for batch in batches for line in self._join_symbols(batch["labels"])]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            return transcript_report(self._written(rows["tokens"]), references, shown=_SHOWN)
+            return transcript_report(self._join_symbols(rows["tokens"]), references, num_samples=_NUM_SAMPLES)
 
         evaluations = (
             Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
@@ -312,14 +319,16 @@ class SpokenDigitRecognition(Transcription):
             return evaluations
         return (
             *evaluations,
-            Evaluation("listening", split, batches, self._listening, monotonicity_report, at_end, required_axes=HEARD),
+            Evaluation(
+                "listening", split, batches, self._monotonicity_sums, monotonicity_report, at_end, required_axes=HEARD
+            ),
         )
 
-    def _written(self, rows: Array | np.ndarray) -> list[str]:
+    def _join_symbols(self, rows: Array | np.ndarray) -> list[str]:
         """Return strings without the separator of digits, as they are scored."""
         return ["".join(self.decode_symbols(row)) for row in np.asarray(rows)]
 
-    def _listening(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
+    def _monotonicity_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, None]:
         """Sum the monotonicity of attention over symbols with sound, all symbols, and the first of each digit.
 
         Strings of one digit are left out.
@@ -330,13 +339,20 @@ class SpokenDigitRecognition(Transcription):
         several_B = jnp.sum(first_BxT, axis=1) > 1
         weights = capture_weights(view, self.inputs_of(batch), HEARD)
 
-        def moved(counted_BxT: Bool[Array, "B T"]) -> dict[Site, Array]:
-            return {site: monotonicity(each, counted_BxT & several_B[:, None]) for site, each in weights.items()}
+        def site_monotonicity(counted_BxT: Bool[Array, "B T"]) -> dict[Site, Array]:
+            return {
+                site: monotonicity(site_weights, counted_BxT & several_B[:, None])
+                for site, site_weights in weights.items()
+            }
 
-        said_BxT = (labels_BxT != PAD) & (labels_BxT != END)
-        others = {ALL: moved(said_BxT), FIRST: moved(first_BxT)}
-        by_prefix = {start + site.name: each for start, of_site in others.items() for site, each in of_site.items()}
-        return {"examples": jnp.sum(several_B), **attention_mass_sums(moved(heard_BxT)), **by_prefix}, None
+        symbol_BxT = (labels_BxT != PAD) & (labels_BxT != END)
+        by_selection = {ALL: site_monotonicity(symbol_BxT), FIRST: site_monotonicity(first_BxT)}
+        by_prefix = {
+            start + site.name: value
+            for start, values_by_site in by_selection.items()
+            for site, value in values_by_site.items()
+        }
+        return {"examples": jnp.sum(several_B), **attention_mass_sums(site_monotonicity(heard_BxT)), **by_prefix}, None
 
 
 def num_frames(axis: Axis, samples: int) -> int:
@@ -352,7 +368,7 @@ def num_frames(axis: Axis, samples: int) -> int:
     return -(-samples // round(axis.stride * SAMPLE_RATE))
 
 
-def _within(axis: Axis, batch: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "B T K"]:
+def _frames_in_digits(axis: Axis, batch: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "B T K"]:
     """Return whether the center of each frame lies in the digit that each symbol belongs to."""
     size = round(axis.stride * SAMPLE_RATE)
     middles_K = (np.arange(num_frames(axis, int(batch["lengths"].max()))) + 0.5) * size
@@ -368,7 +384,7 @@ def _spectrograms(axis: Axis, batch: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.moveaxis(np.asarray(frames), 1, 2)
 
 
-def _spoken(text: str, random: np.random.Generator) -> Utterance:
+def _parse_utterance(text: str, random: np.random.Generator) -> Utterance:
     path = Path(text).expanduser()
     if path.suffix.lower() == ".wav":
         if not path.is_file():
@@ -379,13 +395,13 @@ def _spoken(text: str, random: np.random.Generator) -> Utterance:
     return synthesize_digits(Voice(), [int(digit) for digit in text if digit.isdecimal()], random)
 
 
-def make_task_interface(config: SpokenDigitRecognitionConfig, kept: None) -> TaskInterface:
+def make_task_interface(config: SpokenDigitRecognitionConfig, preprocessor: None) -> TaskInterface:
     """Return the model interface."""
     return Transcription(config).interface
 
 
 def encode_audio_inputs(
-    config: SpokenDigitRecognitionConfig, view: StateView, kept: None, sentences: InputTexts
+    config: SpokenDigitRecognitionConfig, view: StateView, preprocessor: None, sentences: InputTexts
 ) -> EncodedInputs:
     """Encode audio that texts name or spell, with `sentences.targets` or the transcripts that the model decodes.
 
@@ -402,20 +418,20 @@ def encode_audio_inputs(
                 view, batch, DecodingConfig(max_new_tokens=task.steps, num_beams=config.num_beams, length_penalty=0.0)
             )
         )
-        said = [task.decode_symbols(row) for row in rows]
+        transcripts = [task.decode_symbols(row) for row in rows]
     else:
-        said = [_symbols(config.output_units, target) for target in sentences.targets]
-        for target, symbols in zip(sentences.targets, said, strict=True):
+        transcripts = [_parse_symbols(config.output_units, target) for target in sentences.targets]
+        for target, symbols in zip(sentences.targets, transcripts, strict=True):
             if len(symbols) >= task.steps:
                 raise UserError(f"target={target[:80]!r} has more than {task.steps - 1} symbols, as this run's longest")
-    batch |= task.encode_sequences(said)
-    everywhere_wrong = np.zeros(len(said), bool)  # whose digit a symbol is nobody knows
+    batch |= task.encode_sequences(transcripts)
+    everywhere_wrong = np.zeros(len(transcripts), bool)  # whose digit a symbol is nobody knows
     return EncodedInputs(
         task.inputs_of(batch), "forward", task.make_batch_labels(batch, view.model.sites, everywhere_wrong)
     )
 
 
-def _symbols(spelling: OutputUnits, text: str) -> list[str]:
+def _parse_symbols(spelling: OutputUnits, text: str) -> list[str]:
     symbols = text.split() if spelling.separator else list(text)
     if unknown := [symbol for symbol in symbols if symbol not in spelling.symbols]:
         raise UserError(f"target={text[:80]!r} has {unknown[0]!r}: this run writes with {''.join(spelling.symbols)!r}")

@@ -126,24 +126,24 @@ class ArticleGenerator:
         """The names of the vocabulary."""
         random, names = np.random.default_rng(0), dict[str, None]()
         while len(names) < self.num_known_names:
-            names.setdefault(_syllables(random))
+            names.setdefault(_sample_syllables(random))
         return tuple(names)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """All words of articles and summaries, the names last."""
-        lines = [*FILLERS, *(line for told in KINDS.values() for line in (*told.article, told.summary))]
+        lines = [*FILLERS, *(line for kind in KINDS.values() for line in (*kind.article, kind.summary))]
         words = {word for line in lines for word in line.split()} - {_WHO, _PLACE}
         return (*sorted(words | {STOP}), *self.names)
 
     def max_article_length(self, facts: int) -> int:
         """Return the number of words of the longest article with so many facts."""
-        told = max(len(line.split()) for kind in KINDS.values() for line in kind.article)
-        return facts * (told + 1) + self.num_fillers * (max(len(line.split()) for line in FILLERS) + 1)
+        longest_sentence = max(len(line.split()) for kind in KINDS.values() for line in kind.article)
+        return facts * (longest_sentence + 1) + self.num_fillers * (max(len(line.split()) for line in FILLERS) + 1)
 
     def max_summary_length(self, facts: int) -> int:
         """Return the number of words of the longest summary of so many facts."""
-        return facts * (max(len(told.summary.split()) for told in KINDS.values()) + 1)
+        return facts * (max(len(kind.summary.split()) for kind in KINDS.values()) + 1)
 
     def max_names(self, facts: int) -> int:
         """Return the largest number of names of an article with so many facts."""
@@ -160,36 +160,40 @@ class ArticleGenerator:
         Returns:
             The article.
         """
-        names = self._names(random, self.max_names(facts), unseen)
+        names = self._sample_names(random, self.max_names(facts), unseen)
         kinds = iter(random.permutation(list(KINDS))[:facts].tolist())
         words: list[str] = []
-        told: list[tuple[Fact, dict[str, int]]] = []
+        fact_positions: list[tuple[Fact, dict[str, int]]] = []
         for number, counted in enumerate(random.permutation(facts + self.num_fillers) < facts):
             who, place = names[2 * number : 2 * number + 2]
             if not counted:
-                words += _filled(FILLERS[random.integers(len(FILLERS))], who, place)
+                words += _fill_template(FILLERS[random.integers(len(FILLERS))], who, place)
                 continue
             fact = Fact(next(kinds), who, place)
-            sentence = _filled(KINDS[fact.kind].article[random.integers(2)], who, place)
-            told.append((fact, {name: len(words) + sentence.index(name) for name in (who, place)}))
+            sentence = _fill_template(KINDS[fact.kind].article[random.integers(2)], who, place)
+            fact_positions.append((fact, {name: len(words) + sentence.index(name) for name in (who, place)}))
             words += sentence
-        told = [told[number] for number in random.permutation(facts)]
-        return Article(tuple(words), tuple(fact for fact, _ in told), tuple(places for _, places in told))
+        fact_positions = [fact_positions[number] for number in random.permutation(facts)]
+        return Article(
+            tuple(words), tuple(fact for fact, _ in fact_positions), tuple(places for _, places in fact_positions)
+        )
 
-    def _names(self, random: np.random.Generator, count: int, unseen: bool) -> list[str]:
+    def _sample_names(self, random: np.random.Generator, count: int, unseen: bool) -> list[str]:
         """Sample distinct names."""
-        drawn: dict[str, None] = {}
-        while len(drawn) < count:
-            known = random.random() >= self.oov_prob
-            drawn.setdefault(
-                self.names[random.integers(self.num_known_names)] if known else self._fresh(random, unseen)
+        names: dict[str, None] = {}
+        while len(names) < count:
+            in_vocabulary = random.random() >= self.oov_prob
+            names.setdefault(
+                self.names[random.integers(self.num_known_names)]
+                if in_vocabulary
+                else self._sample_oov_name(random, unseen)
             )
-        return list(drawn)
+        return list(names)
 
-    def _fresh(self, random: np.random.Generator, unseen: bool) -> str:
+    def _sample_oov_name(self, random: np.random.Generator, unseen: bool) -> str:
         """Sample an out-of-vocabulary name, held out from training or not."""
         while True:
-            name = _syllables(random)
+            name = _sample_syllables(random)
             if name not in self.names and is_held_out(name) == unseen:
                 return name
 
@@ -201,16 +205,16 @@ def is_held_out(name: str) -> bool:
 
 def write_summary(facts: Iterable[Fact]) -> list[str]:
     """Return the words of the summary of these facts, each sentence ending in a stop."""
-    return [word for fact in facts for word in _filled(KINDS[fact.kind].summary, fact.person, fact.place)]
+    return [word for fact in facts for word in _fill_template(KINDS[fact.kind].summary, fact.person, fact.place)]
 
 
 def gold_alignments(article: Article) -> list[tuple[int, int]]:
     """Return pairs of a summary word and the article word that it names: every name of a fact."""
     pairs, start = [], 0
     for fact, places in zip(article.facts, article.name_positions, strict=True):
-        told = write_summary([fact])
-        pairs += [(start + told.index(name), place) for name, place in places.items()]
-        start += len(told)
+        summary = write_summary([fact])
+        pairs += [(start + summary.index(name), place) for name, place in places.items()]
+        start += len(summary)
     return pairs
 
 
@@ -218,26 +222,28 @@ def parse_facts(words: Sequence[str]) -> list[Fact | None]:
     """Parse the fact of each sentence of a summary; None for a sentence that states none."""
     text = " ".join(words).strip()
     sentences = [part.strip() for part in text.split(STOP)]
-    return [_fact(sentence) for sentence in (sentences[:-1] if text.endswith(STOP) else sentences) if text]
+    return [_parse_fact(sentence) for sentence in (sentences[:-1] if text.endswith(STOP) else sentences) if text]
 
 
-def _fact(sentence: str) -> Fact | None:
-    for kind, pattern in _patterns().items():
+def _parse_fact(sentence: str) -> Fact | None:
+    for kind, pattern in _summary_patterns().items():
         if matched := pattern.fullmatch(sentence):
             return Fact(kind, matched["who"], matched["place"])
     return None
 
 
 @functools.cache
-def _patterns() -> dict[str, re.Pattern[str]]:
-    return {kind: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\S+)", told.summary)) for kind, told in KINDS.items()}
+def _summary_patterns() -> dict[str, re.Pattern[str]]:
+    return {
+        kind: re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\S+)", templates.summary)) for kind, templates in KINDS.items()
+    }
 
 
-def _filled(line: str, who: str, place: str) -> list[str]:
+def _fill_template(line: str, who: str, place: str) -> list[str]:
     return [{_WHO: who, _PLACE: place}.get(word, word) for word in [*line.split(), STOP]]
 
 
-def _syllables(random: np.random.Generator) -> str:
+def _sample_syllables(random: np.random.Generator) -> str:
     """Sample a name of two or three syllables."""
     count = random.integers(2, 4)
     parts = zip(random.integers(len(_CONSONANTS), size=count), random.integers(len(_VOWELS), size=count), strict=True)

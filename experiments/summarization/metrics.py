@@ -37,11 +37,11 @@ def rouge_n(output: Sequence[str], reference: Sequence[str], order: int) -> floa
     Returns:
         The score, from 0 to 1.
     """
-    said, wanted = (
+    output_counts, reference_counts = (
         collections.Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
         for words in (output, reference)
     )
-    return f1_score((said & wanted).total(), said.total(), wanted.total())
+    return f1_score((output_counts & reference_counts).total(), output_counts.total(), reference_counts.total())
 
 
 def rouge_l(output: Sequence[str], reference: Sequence[str]) -> float:
@@ -62,8 +62,8 @@ def common_subsequence_length(output: Sequence[str], reference: Sequence[str]) -
     row = [0] * (len(reference) + 1)
     for word in output:
         above, row = row, [0]
-        for column, wanted in enumerate(reference):
-            row.append(above[column] + 1 if word == wanted else max(row[column], above[column + 1]))
+        for column, reference_word in enumerate(reference):
+            row.append(above[column] + 1 if word == reference_word else max(row[column], above[column + 1]))
     return row[-1]
 
 
@@ -85,9 +85,9 @@ def rouge(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]])
 def summary_report(
     outputs: Sequence[Sequence[str]],
     articles: Sequence[Article],
-    known: Collection[str],
+    vocabulary_names: Collection[str],
     *,
-    shown: int,
+    num_samples: int,
     suffix: str = "",
 ) -> EvaluationReport:
     """Report facts, names and ROUGE of summaries.
@@ -101,8 +101,8 @@ def summary_report(
     Args:
         outputs: The words of each decoded summary.
         articles: The articles.
-        known: The names in the vocabulary.
-        shown: The number of summaries that are returned as samples.
+        vocabulary_names: The names in the vocabulary.
+        num_samples: The number of summaries that are returned as samples.
         suffix: Appended to the name of each metric.
 
     Returns:
@@ -110,7 +110,7 @@ def summary_report(
     """
     count: collections.Counter[str] = collections.Counter()
     for words, article in zip(outputs, articles, strict=True):
-        count += _counted(words, article, known)
+        count += _count_facts(words, article, vocabulary_names)
     references = [write_summary(article.facts) for article in articles]
     scalars = {
         "oov_recall": count["unseen_said"] / max(count["unseen"], 1),
@@ -123,33 +123,33 @@ def summary_report(
     }
     samples = [
         {"source": " ".join(article.words), "target": " ".join(reference), "output": " ".join(words)}
-        for article, reference, words in zip(articles[:shown], references, outputs, strict=False)
+        for article, reference, words in zip(articles[:num_samples], references, outputs, strict=False)
     ]
     note = f"{len(articles)} summaries, {count['unseen']} unseen names, {count['facts']} facts; ROUGE F1 of whole words"
     return EvaluationReport({name + suffix: value for name, value in scalars.items()}, samples, note)
 
 
-def _counted(words: Sequence[str], article: Article, known: Collection[str]) -> collections.Counter[str]:
+def _count_facts(words: Sequence[str], article: Article, vocabulary_names: Collection[str]) -> collections.Counter[str]:
     """Count what `summary_report` adds up, for one summary."""
-    told, true = parse_facts(words), collections.Counter(article.facts)
-    whole = collections.Counter(fact for fact in told if fact is not None)
+    stated_facts, true = parse_facts(words), collections.Counter(article.facts)
+    fact_counts = collections.Counter(fact for fact in stated_facts if fact is not None)
     first: dict[str, Fact] = {}
-    for fact in whole:
+    for fact in fact_counts:
         first.setdefault(fact.kind, fact)
     # An article has but one fact of each kind.
-    kept = [(fact, first[fact.kind]) for fact in article.facts if fact.kind in first]
-    names = [pair for facts in kept for pair in zip(*(fact[1:] for fact in facts), strict=True)]
+    fact_pairs = [(fact, first[fact.kind]) for fact in article.facts if fact.kind in first]
+    names = [pair for facts in fact_pairs for pair in zip(*(fact[1:] for fact in facts), strict=True)]
     count = collections.Counter(
         facts=len(article.facts),
-        facts_told=(true & whole).total(),
-        sentences=len(told),
-        repeated_facts=whole.total() - len(first),
-        hallucinated_facts=sum(fact not in true for fact in told),
-        exact=int(None not in told and whole == true),
+        facts_told=(true & fact_counts).total(),
+        sentences=len(stated_facts),
+        repeated_facts=fact_counts.total() - len(first),
+        hallucinated_facts=sum(fact not in true for fact in stated_facts),
+        exact=int(None not in stated_facts and fact_counts == true),
     )
-    for right, said in names:
-        kind = "known" if right in known else "unseen"
-        count += collections.Counter({kind: 1, f"{kind}_said": int(right == said)})
+    for right, output_name in names:
+        kind = "known" if right in vocabulary_names else "unseen"
+        count += collections.Counter({kind: 1, f"{kind}_said": int(right == output_name)})
     return count
 
 
@@ -167,8 +167,8 @@ def p_gen_sums(
         The sums `copied` and `written`, and the numbers of words.
     """
     sums: dict[str, Array] = {}
-    for name, of_BxT in (("copied", counts_BxT & copied_BxT), ("written", counts_BxT & ~copied_BxT)):
-        sums |= {name: jnp.sum(jnp.where(of_BxT, p_gen_BxT, 0)), f"{name}_words": jnp.sum(of_BxT)}
+    for name, mask_BxT in (("copied", counts_BxT & copied_BxT), ("written", counts_BxT & ~copied_BxT)):
+        sums |= {name: jnp.sum(jnp.where(mask_BxT, p_gen_BxT, 0)), f"{name}_words": jnp.sum(mask_BxT)}
     return sums
 
 

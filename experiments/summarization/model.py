@@ -191,7 +191,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         """Return the encoded source, and s_0: tanh of a linear map of the encoder's final states."""
         words_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(words_BxS, self.pad)
-        h_BxSxC, last = self.encoder(self._embedded(words_BxS, self.random_stream_key(key, "source")), lengths_B)
+        h_BxSxC, last = self.encoder(self._embed(words_BxS, self.random_stream_key(key, "source")), lengths_B)
         memory = self.attention.prepare(h_BxSxC, lengths_B)
         assert last.memory is not None
         first = CellState(jnp.tanh(self.first_hidden(last.hidden)), jnp.tanh(self.first_memory(last.memory)))
@@ -203,19 +203,19 @@ class PointerGenerator(RecurrentAttentionDecoder):
         self, state: PyTree, inputs: Inputs, source: EncodedArticle, key: Key[Array, ""] | None
     ) -> StepInput:
         """Return the embedding of each previous word; for a copied word, that of its token in the source."""
-        target_BxT = self._in_vocabulary(jnp.asarray(inputs["target"]), source.words, source.copied)
-        return StepInput(self._embedded(target_BxT, self.random_stream_key(key, "target")))
+        target_BxT = self._replace_oov_tokens(jnp.asarray(inputs["target"]), source.words, source.copied)
+        return StepInput(self._embed(target_BxT, self.random_stream_key(key, "target")))
 
     def next_step_input(self, tokens_R: Int[Array, " R"], source: EncodedArticle, carry: Carry) -> StepInput:
         """Return the embeddings of the chosen words, including copied ones."""
         words_RxS, copied_RxS = repeat_per_beam((source.words, source.copied), len(tokens_R) // len(source.words))
-        return StepInput(self._embedded(self._in_vocabulary(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
+        return StepInput(self._embed(self._replace_oov_tokens(tokens_R[:, None], words_RxS, copied_RxS), None)[:, 0])
 
     def advance(
-        self, source: EncodedArticle, carry: Carry, given: StepInput, forward_pass: ForwardPass
+        self, source: EncodedArticle, carry: Carry, step_input: StepInput, forward_pass: ForwardPass
     ) -> tuple[Carry, StepOutput, Alignment]:
         """Compute s_t from the word and the last context, and attend."""
-        state = self.decoder.step(jnp.concatenate([given.word, carry.context], axis=-1), carry.state)
+        state = self.decoder.step(jnp.concatenate([step_input.word, carry.context], axis=-1), carry.state)
         if self.covered is None or carry.coverage is None:
             context_RxC, alignment = self.attention.step(state.hidden, source.memory)
             weights_RxS = alignment.weights[:, 0]
@@ -228,7 +228,7 @@ class PointerGenerator(RecurrentAttentionDecoder):
         outputs = StepOutput(state.hidden, context_RxC, weights_RxS, again_R)
         return Carry(state, context_RxC, coverage_RxS), outputs, alignment
 
-    def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, step_inputs: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """Return V [s_t ; h*_t] + b of equation 4."""
         return self.readout(jnp.concatenate([outputs.hidden, outputs.context], axis=-1))
 
@@ -252,16 +252,18 @@ class PointerGenerator(RecurrentAttentionDecoder):
         if self.copies:
             raise ValueError("copies are scored from the attention: call forward")
         steps, aux = self.unroll(state, inputs, forward_pass)
-        return self._read(steps), aux
+        return self._readout_features(steps), aux
 
     def forward(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the score of every word at every position of the target; if it copies, `extras` has `p_gen` [B, T]."""
         if not self.copies:
             return super().forward(state, inputs, forward_pass)
         steps, aux = self.unroll(state, inputs, forward_pass)
-        switch_BxT = self._switch(steps.outputs, steps.inputs.word)
-        scores_BxTxV = self._mixed(self._read(steps), switch_BxT, steps.outputs.weights, steps.source.copied)
-        maps = {**aux.maps, **_origins(switch_BxT, steps.lengths, forward_pass.capture)}
+        switch_BxT = self._p_gen_logit(steps.outputs, steps.inputs.word)
+        scores_BxTxV = self._mixture_log_probabilities(
+            self._readout_features(steps), switch_BxT, steps.outputs.weights, steps.source.copied
+        )
+        maps = {**aux.maps, **_origin_maps(switch_BxT, steps.lengths, forward_pass.capture)}
         return scores_BxTxV, aux._replace(maps=maps, extras={"p_gen": jax.nn.sigmoid(switch_BxT)})
 
     def step(
@@ -271,13 +273,15 @@ class PointerGenerator(RecurrentAttentionDecoder):
         if not self.copies:
             return super().step(state, cache, tokens_R, forward_pass)
         steps, cache, aux = self.extend(state, cache, tokens_R, forward_pass)
-        switch_Rx1 = self._switch(steps.outputs, steps.inputs.word)[:, None]
+        switch_Rx1 = self._p_gen_logit(steps.outputs, steps.inputs.word)[:, None]
         copied_RxS = repeat_per_beam(steps.source.copied, len(tokens_R) // len(steps.source.copied))
-        scores_Rx1xV = self._mixed(self._read(steps)[:, None], switch_Rx1, steps.outputs.weights[:, None], copied_RxS)
-        maps = {**aux.maps, **_origins(switch_Rx1, steps.lengths, forward_pass.capture)}
+        scores_Rx1xV = self._mixture_log_probabilities(
+            self._readout_features(steps)[:, None], switch_Rx1, steps.outputs.weights[:, None], copied_RxS
+        )
+        maps = {**aux.maps, **_origin_maps(switch_Rx1, steps.lengths, forward_pass.capture)}
         return scores_Rx1xV[:, 0], cache, aux._replace(maps=maps)
 
-    def _read(self, steps: DecoderSteps) -> Float[Array, "*B E"]:
+    def _readout_features(self, steps: DecoderSteps) -> Float[Array, "*B E"]:
         """Return the features of the output layer, with dropout in training."""
         return dropout(
             self.output_features(steps.inputs, steps.outputs),
@@ -285,13 +289,15 @@ class PointerGenerator(RecurrentAttentionDecoder):
             self.random_stream_key(steps.key, "readout"),
         )
 
-    def _switch(self, outputs: StepOutput, word: Array) -> Float[Array, " *B"]:
+    def _p_gen_logit(self, outputs: StepOutput, word: Array) -> Float[Array, " *B"]:
         """Return the logit of p_gen (equation 8), in at least float32."""
         assert self.switch is not None
         logit = self.switch(jnp.concatenate([outputs.context, outputs.hidden, word], axis=-1))[..., 0]
         return logit.astype(jnp.promote_types(logit.dtype, jnp.float32))
 
-    def _mixed(self, read_BxTxE: Array, switch_BxT: Array, weights_BxTxS: Array, copied_BxS: Array) -> Array:
+    def _mixture_log_probabilities(
+        self, read_BxTxE: Array, switch_BxT: Array, weights_BxTxS: Array, copied_BxS: Array
+    ) -> Array:
         """Return the logarithm of equation 9."""
         written_BxTxV = jax.nn.log_softmax(self.logits(read_BxTxE)) + jax.nn.log_sigmoid(switch_BxT)[..., None]
         beyond = self.extended - self.vocabulary
@@ -301,11 +307,13 @@ class PointerGenerator(RecurrentAttentionDecoder):
             return jnp.zeros((len(weights_TxS), self.extended), weights_TxS.dtype).at[:, copied_S].add(weights_TxS)
 
         share_BxTxV = jax.vmap(copied)(weights_BxTxS.astype(switch_BxT.dtype), copied_BxS)
-        some = share_BxTxV > 0
-        log_share_BxTxV = jnp.log(jnp.where(some, share_BxTxV, 1)) + jax.nn.log_sigmoid(-switch_BxT)[..., None]
-        return jnp.logaddexp(written_BxTxV, jnp.where(some, log_share_BxTxV, NO_WORD))
+        can_copy_BxTxV = share_BxTxV > 0
+        log_share_BxTxV = (
+            jnp.log(jnp.where(can_copy_BxTxV, share_BxTxV, 1)) + jax.nn.log_sigmoid(-switch_BxT)[..., None]
+        )
+        return jnp.logaddexp(written_BxTxV, jnp.where(can_copy_BxTxV, log_share_BxTxV, NO_WORD))
 
-    def _in_vocabulary(self, tokens_BxT: Array, words_BxS: Array, copied_BxS: Array | None) -> Array:
+    def _replace_oov_tokens(self, tokens_BxT: Array, words_BxS: Array, copied_BxS: Array | None) -> Array:
         """Replace tokens beyond the vocabulary by the token in the source that they are copied from."""
         if copied_BxS is None:
             return tokens_BxT
@@ -313,11 +321,11 @@ class PointerGenerator(RecurrentAttentionDecoder):
         there_BxT = jnp.take_along_axis(words_BxS, place_BxT, axis=1)
         return jnp.where(tokens_BxT < self.vocabulary, tokens_BxT, there_BxT)
 
-    def _embedded(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
+    def _embed(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
 
 
-def _origins(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> dict[str, CapturedAttention]:
+def _origin_maps(switch_BxT: Array, lengths_B: Array, capture: Capture | None) -> dict[str, CapturedAttention]:
     """Return p_gen and 1 - p_gen of every word, as a map over the two ways to produce it."""
     both_BxTx2 = jax.nn.sigmoid(jnp.stack([switch_BxT, -switch_BxT], axis=-1))
     both_BxTx2 = jnp.where(real_positions(lengths_B, switch_BxT.shape[1])[..., None], both_BxTx2, 0)

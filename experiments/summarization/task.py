@@ -68,9 +68,9 @@ from transformer.tasks.task import (
 )
 
 UNKNOWN = len(SPECIAL)
-_SHOWN = 5  # summaries to read beside their references
+_NUM_SAMPLES = 5  # summaries to read beside their references
 # Further facts than an article has for which a summary has room: enough to see that it repeats itself.
-_ROOM = 2
+_EXTRA_FACTS = 2
 # The axes of a map of p_gen over the two ways to say a word, and what these are called.
 _ORIGINS, _ORIGIN_NAMES = ("target", "origin"), ("written", "copied")
 _WORDS = re.compile(r"[\w'-]+|[^\w\s]")
@@ -166,30 +166,30 @@ class Summarization(TokenSequenceTask):
         words = len(self.lexicon.words)
         vocabularies = {"source": words, "joint": words + self.beyond} if copies else {"joint": words}
         asks = TRANSLATION_WITH_COPYING if copies else TRANSLATION
-        shapes = {"source": self.longest, "copied": self.longest, "target": self._steps(config.largest_num_facts)}
+        shapes = {"source": self.longest, "copied": self.longest, "target": self._max_steps(config.largest_num_facts)}
         inputs = {name: InputSpec((config.batch_size, size)) for name, size in shapes.items() if name in asks.inputs}
         self.condition_inputs = tuple(name for name in inputs if name != "target")
-        decoded = self._steps(config.largest_num_facts + _ROOM)
+        decoded = self._max_steps(config.largest_num_facts + _EXTRA_FACTS)
         self.interface = TaskInterface(
             inputs, vocabularies, PAD, BEGIN, END, output=asks.output, max_decoded_length=decoded
         )
         self.objectives = (Objective("summaries", self.loss),)
         self.evaluations = (*self._evaluations("validation", VALIDATION_SEED), *self._evaluations("test", TEST_SEED))
         random = random_generator(PROBE_SEED)
-        self._shown = [
+        self._probe_articles = [
             self.article_generator.sample(random, config.max_facts, unseen=True)
             for _ in range(config.num_probe_examples)
         ]
-        self.probe_batch = self.inputs_of(self._batch(self._shown, config.max_facts))
+        self.probe_batch = self.inputs_of(self._batch(self._probe_articles, config.max_facts))
 
     @property
     def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of articles and of words."""
-        held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
+        num_held_out = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         counts = ", ".join(map(str, self.config.eval_sizes))
         return (
             f"data articles of at most {self.longest} words: drawn anew at every step, for each of {counts} facts "
-            f"{held:,} validation and {held:,} test, a vocabulary of {len(self.lexicon.words)}",
+            f"{num_held_out:,} validation and {num_held_out:,} test, a vocabulary of {len(self.lexicon.words)}",
         )
 
     def training_batches(self, seed: int) -> BatchSource:
@@ -205,9 +205,11 @@ class Summarization(TokenSequenceTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the words of the probe's articles and summaries, with gold alignments of each name."""
-        articles = [article.words for article in self._shown]
-        told = tuple(tuple(GoldAlignment(*pair, True) for pair in gold_alignments(article)) for article in self._shown)
-        return self._describe(articles, [write_summary(article.facts) for article in self._shown], sites, told)
+        articles = [article.words for article in self._probe_articles]
+        gold = tuple(
+            tuple(GoldAlignment(*pair, True) for pair in gold_alignments(article)) for article in self._probe_articles
+        )
+        return self._describe(articles, [write_summary(article.facts) for article in self._probe_articles], sites, gold)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Summarize each text, whose words may be copied.
@@ -217,7 +219,7 @@ class Summarization(TokenSequenceTask):
                 for, or a text is empty or larger than the articles of the run.
         """
         refuse_text_options(request, "summarizes articles")
-        steps = self._steps(self.config.largest_num_facts + _ROOM)
+        steps = self._max_steps(self.config.largest_num_facts + _EXTRA_FACTS)
         decoding = DecodingConfig.with_request(
             request.decoding, max_new_tokens=steps, num_beams=self.config.num_beams, length_penalty=0.0
         )
@@ -225,20 +227,22 @@ class Summarization(TokenSequenceTask):
             raise UserError(
                 f"--max_new_tokens={decoding.max_new_tokens}: a summary has at most {steps} words with its end"
             )
-        texts = [self._words_of(text) for text in request.texts]
-        read = self.lexicon.encode_articles(texts, self.longest, PAD)
-        said = self._lines(self.decode_tokens(view, read, decoding), texts)
-        inputs = self.inputs_of({**read, **self._taught(said, texts, decoding.max_new_tokens + 1)})
+        texts = [self._split_words(text) for text in request.texts]
+        encoded = self.lexicon.encode_articles(texts, self.longest, PAD)
+        summaries = self._decode_lines(self.decode_tokens(view, encoded, decoding), texts)
+        inputs = self.inputs_of({**encoded, **self._encode_summaries(summaries, texts, decoding.max_new_tokens + 1)})
         return Predictions(
-            [" ".join(words) for words in said],
-            self._describe(texts, said, view.model.sites),
+            [" ".join(words) for words in summaries],
+            self._describe(texts, summaries, view.model.sites),
             make_capture_function(view, inputs),
         )
 
-    def _words_of(self, text: str) -> tuple[str, ...]:
+    def _split_words(self, text: str) -> tuple[str, ...]:
         """Split a text into words as articles have them."""
-        known = self.lexicon.word_ids
-        words = [word if word in known or word.lower() not in known else word.lower() for word in _WORDS.findall(text)]
+        word_ids = self.lexicon.word_ids
+        words = [
+            word if word in word_ids or word.lower() not in word_ids else word.lower() for word in _WORDS.findall(text)
+        ]
         beyond = self.lexicon.oov_words(words)
         if not words:
             raise UserError(f"--text={text!r} has no words to summarize: give an article")
@@ -251,25 +255,28 @@ class Summarization(TokenSequenceTask):
             )
         return tuple(words)
 
-    def _steps(self, facts: int) -> int:
+    def _max_steps(self, facts: int) -> int:
         """Return the number of words of the longest summary of so many facts, with its end."""
         return self.article_generator.max_summary_length(facts) + 1
 
     def _batch(self, articles: Sequence[Article], facts: int) -> dict[str, np.ndarray]:
         """Encode articles of at most so many facts, and their summaries."""
-        texts, said = [article.words for article in articles], [write_summary(article.facts) for article in articles]
-        read = self.lexicon.encode_articles(texts, self.article_generator.max_article_length(facts), PAD)
-        return {**read, **self._taught(said, texts, self._steps(facts))}
+        texts, summaries = (
+            [article.words for article in articles],
+            [write_summary(article.facts) for article in articles],
+        )
+        encoded = self.lexicon.encode_articles(texts, self.article_generator.max_article_length(facts), PAD)
+        return {**encoded, **self._encode_summaries(summaries, texts, self._max_steps(facts))}
 
-    def _taught(
-        self, said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], steps: int
+    def _encode_summaries(
+        self, summaries: Sequence[Sequence[str]], texts: Sequence[Sequence[str]], steps: int
     ) -> dict[str, Int[np.ndarray, "B T"]]:
         """Encode summaries as `target` and `labels`."""
         return teacher_forcing_arrays(
-            [self.lexicon.encode_words(words, text) for words, text in zip(said, texts, strict=True)], steps
+            [self.lexicon.encode_words(words, text) for words, text in zip(summaries, texts, strict=True)], steps
         )
 
-    def _lines(self, rows: Int[np.ndarray, "B T"], texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    def _decode_lines(self, rows: Int[np.ndarray, "B T"], texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """Decode the words of each row up to its end."""
         return [self.lexicon.decode_words(trim_at_end_token(row), text) for row, text in zip(rows, texts, strict=True)]
 
@@ -292,21 +299,25 @@ class Summarization(TokenSequenceTask):
 
         usual = range(config.min_facts, config.max_facts + 1)
         batches = [self._batch(articles(usual, number), config.max_facts) for number in range(count)]
-        found = [
+        evaluations = [
             Evaluation("loss", split, batches, self.loss_sums, report_means, at_end),
             Evaluation("copying", split, batches, self._p_gen_sums, p_gen_report, at_end, required_axes=_ORIGINS),
         ]
         for facts in config.eval_sizes:
-            drawn = [articles((facts,), number) for number in range(count)]
-            finish = self._reporting([article for of_batch in drawn for article in of_batch], f"/{facts}")
-            batches = [self._batch(of_batch, facts) for of_batch in drawn]
-            decoding = DecodingConfig(
-                max_new_tokens=self._steps(facts + _ROOM), num_beams=config.num_beams, length_penalty=0.0
+            article_batches = [articles((facts,), number) for number in range(count)]
+            finish = self._finish_summaries(
+                [article for article_batch in article_batches for article in article_batch], f"/{facts}"
             )
-            found.append(Evaluation(f"summaries of {facts}", split, batches, self._decoded(decoding), finish, at_end))
-        return tuple(found)
+            batches = [self._batch(article_batch, facts) for article_batch in article_batches]
+            decoding = DecodingConfig(
+                max_new_tokens=self._max_steps(facts + _EXTRA_FACTS), num_beams=config.num_beams, length_penalty=0.0
+            )
+            evaluations.append(
+                Evaluation(f"summaries of {facts}", split, batches, self._decoding_step(decoding), finish, at_end)
+            )
+        return tuple(evaluations)
 
-    def _decoded(self, decoding: DecodingConfig) -> EvaluationStep:
+    def _decoding_step(self, decoding: DecodingConfig) -> EvaluationStep:
         """Return the evaluation step that decodes summaries."""
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
@@ -314,30 +325,34 @@ class Summarization(TokenSequenceTask):
 
         return step
 
-    def _reporting(self, articles: Sequence[Article], suffix: str) -> Any:
+    def _finish_summaries(self, articles: Sequence[Article], suffix: str) -> Any:
         texts = [article.words for article in articles]
 
         def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            outputs = self._lines(rows["tokens"], texts)
-            return summary_report(outputs, articles, self.article_generator.names, shown=_SHOWN, suffix=suffix)
+            outputs = self._decode_lines(rows["tokens"], texts)
+            return summary_report(
+                outputs, articles, self.article_generator.names, num_samples=_NUM_SAMPLES, suffix=suffix
+            )
 
         return finish
 
     def _describe(
         self,
         texts: Sequence[Sequence[str]],
-        said: Sequence[Sequence[str]],
+        summaries: Sequence[Sequence[str]],
         sites: Sequence[Site],
-        told: tuple[tuple[GoldAlignment, ...], ...] | None = None,
+        gold_links: tuple[tuple[GoldAlignment, ...], ...] | None = None,
     ) -> AxisLabels:
         """Label the words of articles and of their summaries."""
         tokens = {
             "source": tuple(map(tuple, texts)),
-            "target": tuple((*words, SPECIAL[END]) for words in said),
+            "target": tuple((*words, SPECIAL[END]) for words in summaries),
             "origin": (_ORIGIN_NAMES,) * len(texts),
         }
-        gold = {} if told is None else {site.name: told for site in sites_between(sites, "target", "source")}
-        return AxisLabels(tokens, tuple(map(" ".join, said)), gold or None)
+        gold = (
+            {} if gold_links is None else {site.name: gold_links for site in sites_between(sites, "target", "source")}
+        )
+        return AxisLabels(tokens, tuple(map(" ".join, summaries)), gold or None)
 
 
 TASK = TaskSpec(SummarizationConfig, Summarization)

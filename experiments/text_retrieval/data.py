@@ -94,12 +94,12 @@ def generate_number_words(options: str) -> dict[str, list[TextPair]]:
     config = from_config(NumberWordsConfig, parse_int_options(NUMBER_WORDS, options, "train=2000,test=200"))
     sizes = [getattr(config, split) // 2 for split in SPLITS]
     random = np.random.default_rng(config.seed)
-    chosen = dict[tuple[int, int], None]()  # in the order of drawing
-    while len(chosen) < sum(sizes):
+    pairs = dict[tuple[int, int], None]()  # in the order of drawing
+    while len(pairs) < sum(sizes):
         a, b = sorted(map(int, random.integers(100, 1000, 2)))
         if a < b:
-            chosen[a, b] = None
-    twins = iter(chosen)
+            pairs[a, b] = None
+    twins = iter(pairs)
     return {
         split: [number_pair(*parts) for a, b in itertools.islice(twins, size) for parts in ((a, b), (b, a))]
         for split, size in zip(SPLITS, sizes, strict=True)

@@ -107,8 +107,8 @@ class DualEncoder(TokenModel):
         keys = split_key(forward_pass.training_key)
         embeddings: list[Array] = []
         maps: dict[str, CapturedAttention] = {}
-        for stack, of_stack in zip(STACKS, keys, strict=True):
-            pooled_BxE, captured = self._encode(jnp.asarray(inputs[stack]), stack, of_stack, forward_pass.capture)
+        for stack, stack_key in zip(STACKS, keys, strict=True):
+            pooled_BxE, captured = self._encode(jnp.asarray(inputs[stack]), stack, stack_key, forward_pass.capture)
             embeddings.append(pooled_BxE)
             maps |= captured
         x_Bx2xE = jnp.stack(embeddings, axis=1)

@@ -106,16 +106,18 @@ class EncodedSplit:
 
     def __init__(self, pairs: Sequence[TextPair], tokenizer: AnyTokenizer, max_tokens: int, group_size: int):
         rows = [encode_texts([pair[side] for pair in pairs], tokenizer) for side in (0, 1)]
-        fits = [max(len(row) for row in of_pair) <= max_tokens for of_pair in zip(*rows, strict=True)]
-        kept = [
+        fits = [max(len(row) for row in pair_rows) <= max_tokens for pair_rows in zip(*rows, strict=True)]
+        fitting = [
             index
             for start in range(0, len(pairs), group_size)
             for index in range(start, min(start + group_size, len(pairs)))
             if all(fits[start : start + group_size])
         ]
-        self.pairs, self.left_out = [pairs[index] for index in kept], len(pairs) - len(kept)
+        self.pairs, self.left_out = [pairs[index] for index in fitting], len(pairs) - len(fitting)
         pad = special_tokens(tokenizer).pad_id
-        self.source, self.target = (pad_rows([of_side[index] for index in kept], max_tokens, pad) for of_side in rows)
+        self.source, self.target = (
+            pad_rows([side_rows[index] for index in fitting], max_tokens, pad) for side_rows in rows
+        )
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -166,10 +168,10 @@ class TextRetrieval(BaseTask):
         )
         negatives = "each pair has all others of the batch as negatives"
         self.objectives = (Objective("contrastive", self._loss, compares_rows=negatives),)
-        self.pools = {split: self._pool(split) for split in ("validation", "test")}
+        self.pools = {split: self._sample_pool(split) for split in ("validation", "test")}
         self.evaluations = tuple(self._evaluation(split) for split in self.pools)
-        self._shown = self.pools["validation"][: config.num_probe_examples]
-        self.probe_batch = self.splits["validation"].batch(self._shown)
+        self._probe_indices = self.pools["validation"][: config.num_probe_examples]
+        self.probe_batch = self.splits["validation"].batch(self._probe_indices)
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -203,7 +205,7 @@ class TextRetrieval(BaseTask):
         }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
-    def _pool(self, split: str) -> list[int]:
+    def _sample_pool(self, split: str) -> list[int]:
         """Return the pairs that are retrieved from."""
         pool = distinct_pairs(self.splits[split].pairs, self.config.pool_size)
         if len(pool) < self.config.pool_size:
@@ -224,11 +226,11 @@ class TextRetrieval(BaseTask):
             metrics = retrieval_metrics(x_Nx2xE[:, 0], x_Nx2xE[:, 1])
             return EvaluationReport(metrics, note=f"pools of {len(pool)} texts")
 
-        return Evaluation("retrieval", split, batches, _embed, finish, at_end=split == "test")
+        return Evaluation("retrieval", split, batches, _embedding_rows, finish, at_end=split == "test")
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the tokens of both texts of the probe's pairs."""
-        return self._describe([self.splits["validation"].pairs[index] for index in self._shown])
+        return self._describe([self.splits["validation"].pairs[index] for index in self._probe_indices])
 
     def _describe(self, pairs: Sequence[TextPair]) -> AxisLabels:
         tokens = {
@@ -252,25 +254,27 @@ class TextRetrieval(BaseTask):
         check_text_length(texts, rows, self.config.max_tokens)
         pool = self.splits["test"].batch(self.pools["test"])
         candidates = [self.splits["test"].pairs[index].target for index in self.pools["test"]]
-        asked = pad_rows(rows, self.config.max_tokens, special_tokens(self.tokenizer).pad_id)
+        queries = pad_rows(rows, self.config.max_tokens, special_tokens(self.tokenizer).pad_id)
         embed = jax.jit(functools.partial(view.model.apply, train=False))
-        asked_QxE = np.asarray(embed(view.variables, {"source": asked, "target": asked})[0])[:, 0]
+        query_QxE = np.asarray(embed(view.variables, {"source": queries, "target": queries})[0])[:, 0]
         pool_NxE = np.asarray(embed(view.variables, pool)[0])[:, 1]
-        cosine_QxN = asked_QxE @ pool_NxE.T
-        found = [TextPair(text, candidates[best]) for text, best in zip(texts, cosine_QxN.argmax(axis=1), strict=True)]
+        cosine_QxN = query_QxE @ pool_NxE.T
+        retrieved = [
+            TextPair(text, candidates[best]) for text, best in zip(texts, cosine_QxN.argmax(axis=1), strict=True)
+        ]
         inputs = {
             side: pad_rows(
-                encode_texts([pair[place] for pair in found], self.tokenizer),
+                encode_texts([pair[place] for pair in retrieved], self.tokenizer),
                 self.config.max_tokens,
                 special_tokens(self.tokenizer).pad_id,
             )
             for place, side in enumerate(("source", "target"))
         }
-        lines = [f"{pair.target}  {cosine:.3f}" for pair, cosine in zip(found, cosine_QxN.max(axis=1), strict=True)]
-        return Predictions(lines, self._describe(found), make_capture_function(view, inputs))
+        lines = [f"{pair.target}  {cosine:.3f}" for pair, cosine in zip(retrieved, cosine_QxN.max(axis=1), strict=True)]
+        return Predictions(lines, self._describe(retrieved), make_capture_function(view, inputs))
 
 
-def _embed(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
+def _embedding_rows(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return no sums, and the embeddings of both texts of each pair."""
     inputs = {name: jnp.asarray(batch[name]) for name in PAIR_EMBEDDING.inputs}
     return {}, {"embeddings": view.model.apply(view.variables, inputs, train=False)[0]}

@@ -103,10 +103,10 @@ class QuestionVocabulary:
             kinds[row] = self.kinds.index(question.kind)
             if question.cells:
                 cells[row] = question.cells[0], question.cells[-1]
-        read = np.zeros((rows, *images.shape[1:]), np.float32)
-        read[:count] = scale_pixels(images)
-        said = {"tokens": tokens, "lengths": lengths, "labels": labels}
-        return {"image": read, **said, "kinds": kinds, "cells": cells, "index": index}
+        scaled_images = np.zeros((rows, *images.shape[1:]), np.float32)
+        scaled_images[:count] = scale_pixels(images)
+        encoded_questions = {"tokens": tokens, "lengths": lengths, "labels": labels}
+        return {"image": scaled_images, **encoded_questions, "kinds": kinds, "cells": cells, "index": index}
 
 
 class QuestionSet(Protocol):
@@ -158,16 +158,16 @@ def question_only_accuracy(training: Iterable[Question], held_out: Iterable[Ques
         The accuracy by kind, and of all as "".
     """
     counted: dict[tuple[str, ...], collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    of_all: collections.Counter[str] = collections.Counter()
+    all_answers: collections.Counter[str] = collections.Counter()
     for question in training:
         counted[question.words][question.answer] += 1
-        of_all[question.answer] += 1
-    said = {words: answers.most_common(1)[0][0] for words, answers in counted.items()}
-    commonest = of_all.most_common(1)[0][0]
+        all_answers[question.answer] += 1
+    most_frequent = {words: answers.most_common(1)[0][0] for words, answers in counted.items()}
+    commonest = all_answers.most_common(1)[0][0]
     right: collections.Counter[str] = collections.Counter()
-    asked: collections.Counter[str] = collections.Counter()
+    num_questions: collections.Counter[str] = collections.Counter()
     for question in held_out:
         for name in (question.kind, ""):
-            asked[name] += 1
-            right[name] += said.get(question.words, commonest) == question.answer
-    return {name: right[name] / asked[name] for name in asked}
+            num_questions[name] += 1
+            right[name] += most_frequent.get(question.words, commonest) == question.answer
+    return {name: right[name] / num_questions[name] for name in num_questions}

@@ -19,18 +19,18 @@ from transformer.storage.json_reading import read_json
 _COLORS = ("black", "blue", "brown", "gray", "green", "red", "teal", "yellow")
 _SHAPES = ("circle", "rectangle", "triangle")
 _KINDS = {"yes_no": ("no", "yes"), "color": _COLORS, "shape": _SHAPES}
-_SPOKEN = tokenize_question("what color is the shape ? does the image not contain a there present in no of")
+_QUESTION_WORDS = tokenize_question("what color is the shape ? does the image not contain a there present in no of")
 _LONGEST, _SIZE = 10, 64
 # The last tenth of the images for training validate, with all that is asked about them.
 _HELD_OUT = 10
 QUESTION_VOCABULARY = QuestionVocabulary(
-    tuple(sorted({*_SPOKEN, *_COLORS, *_SHAPES})),
+    tuple(sorted({*_QUESTION_WORDS, *_COLORS, *_SHAPES})),
     tuple(sorted(answer for answers in _KINDS.values() for answer in answers)),
     tuple(_KINDS),
     _LONGEST,
     _SIZE,
 )
-_HOW = (
+_HOW_TO_GET = (
     "give the folder that holds easy-VQA's data.zip, or what is in it (train/ and test/, each with questions.json and "
     "images/), by --data_dir"
 )
@@ -52,9 +52,9 @@ class Split:
 
     def select_images(self, first: int, last: int) -> "Split":
         """Return the questions about the images from `first` to before `last`."""
-        (kept,) = np.nonzero((self.image_index >= first) & (self.image_index < last))
-        questions = [self.questions[int(number)] for number in kept]
-        return Split(questions, self.image_index[kept] - first, self.images[first:last])
+        (indices,) = np.nonzero((self.image_index >= first) & (self.image_index < last))
+        questions = [self.questions[int(number)] for number in indices]
+        return Split(questions, self.image_index[indices] - first, self.images[first:last])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,9 @@ class EasyVqa:
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of every split's questions, answers and images."""
         return {
-            name: fingerprint([*(" ".join((*each.words, each.answer)) for each in split.questions), split.images])
+            name: fingerprint(
+                [*(" ".join((*question.words, question.answer)) for question in split.questions), split.images]
+            )
             for name, split in self.splits.items()
         }
 
@@ -119,7 +121,7 @@ class QuestionBatches:
     """
 
     def __init__(self, split: Split, rows: int, seed: int | None):
-        self._split = split
+        self._read_split = split
         self._plan = BucketPlan(
             [Bucket(QUESTION_VOCABULARY.max_question_length, rows, np.arange(len(split.questions)))], seed
         )
@@ -127,11 +129,11 @@ class QuestionBatches:
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
-        bucket, chosen = self._plan[step]
-        split = self._split
+        bucket, indices = self._plan[step]
+        split = self._read_split
         return QUESTION_VOCABULARY.make_batch(
-            [split.questions[int(number)] for number in chosen],
-            split.images[split.image_index[chosen]],
+            [split.questions[int(number)] for number in indices],
+            split.images[split.image_index[indices]],
             bucket.batch_size,
         )
 
@@ -143,14 +145,14 @@ def open_easy_vqa(data_dir: str | None) -> EasyVqa:
         UserError: If files are missing or not as published, or Pillow is not installed.
     """
     if data_dir is None:
-        raise UserError(f"easy_vqa needs its files: {_HOW}")
+        raise UserError(f"easy_vqa needs its files: {_HOW_TO_GET}")
     folder = pathlib.Path(data_dir).expanduser()
     archive = folder / "data.zip"
     if archive.is_file():
         with reraise_archive_errors(archive):
-            train, test = _train_and_test(zipfile.Path(zipfile.ZipFile(archive)))
+            train, test = _read_train_and_test(zipfile.Path(zipfile.ZipFile(archive)))
     else:
-        train, test = _train_and_test(folder)
+        train, test = _read_train_and_test(folder)
     cut = len(train.images) - max(len(train.images) // _HELD_OUT, 1)
     parts = {
         "train": train.select_images(0, cut),
@@ -159,7 +161,7 @@ def open_easy_vqa(data_dir: str | None) -> EasyVqa:
     }
     for name, split in parts.items():
         if not split.questions:
-            raise UserError(f"easy_vqa: {folder} has no questions for {name}: {_HOW}")
+            raise UserError(f"easy_vqa: {folder} has no questions for {name}: {_HOW_TO_GET}")
     return EasyVqa(parts)
 
 
@@ -170,28 +172,30 @@ def make_placeholder_questions() -> EasyVqa:
     return EasyVqa(dict.fromkeys(("train", "validation", "test"), split))
 
 
-def _train_and_test(root: Any) -> tuple[Split, Split]:
-    return _split(root / "train"), _split(root / "test")
+def _read_train_and_test(root: Any) -> tuple[Split, Split]:
+    return _read_split(root / "train"), _read_split(root / "test")
 
 
-def _split(folder: Any) -> Split:
+def _read_split(folder: Any) -> Split:
     file = folder / "questions.json"
     if not file.is_file():
-        raise UserError(f"easy_vqa: no file {file}: {_HOW}")
+        raise UserError(f"easy_vqa: no file {file}: {_HOW_TO_GET}")
     try:
         rows = read_json(file)
-        asked = [_question(*row) for row in rows]
-        about = np.array([number for *_, number in rows], int)
+        questions = [_parse_question(*row) for row in rows]
+        image_index = np.array([number for *_, number in rows], int)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"easy_vqa: {file} is not a list of [question, answer, image]: {error}") from None
-    if len(about) and (about.min() < 0 or about.max() >= 10**6):
-        raise UserError(f"easy_vqa: {file} names image {about.min()} or {about.max()}: they are counted from 0")
-    count = int(about.max()) + 1 if len(about) else 0
-    images = [_image(folder / "images" / f"{number}.png") for number in range(count)]
-    return Split(asked, about, np.stack(images) if images else np.zeros((0, _SIZE, _SIZE, 3), np.uint8))
+    if len(image_index) and (image_index.min() < 0 or image_index.max() >= 10**6):
+        raise UserError(
+            f"easy_vqa: {file} names image {image_index.min()} or {image_index.max()}: they are counted from 0"
+        )
+    count = int(image_index.max()) + 1 if len(image_index) else 0
+    images = [_read_image(folder / "images" / f"{number}.png") for number in range(count)]
+    return Split(questions, image_index, np.stack(images) if images else np.zeros((0, _SIZE, _SIZE, 3), np.uint8))
 
 
-def _question(text: str, answer: str, _: int) -> Question:
+def _parse_question(text: str, answer: str, _: int) -> Question:
     words = tokenize_question(text)
     QUESTION_VOCABULARY.encode(words)
     for kind, answers in _KINDS.items():
@@ -200,9 +204,9 @@ def _question(text: str, answer: str, _: int) -> Question:
     raise ValueError(f"{answer!r} is no answer of the set")
 
 
-def _image(file: Any) -> UInt8[np.ndarray, "64 64 3"]:
+def _read_image(file: Any) -> UInt8[np.ndarray, "64 64 3"]:
     if not file.is_file():
-        raise UserError(f"easy_vqa: no file {file}: {_HOW}")
+        raise UserError(f"easy_vqa: no file {file}: {_HOW_TO_GET}")
     with file.open("rb") as opened:
         pixels = decode_image(opened.read(MAX_IMAGE_BYTES + 1), str(file))
     if pixels.shape[:2] != (_SIZE, _SIZE):

@@ -24,31 +24,31 @@ CELLS, GROUPS = ("named", "answer"), ("one_hop", "relational")
 def question_report(
     question_vocabulary: QuestionVocabulary,
     sums: Mapping[str, Any],
-    asked: tuple[Iterable[Question], Iterable[Question]] | None = None,
+    question_splits: tuple[Iterable[Question], Iterable[Question]] | None = None,
 ) -> EvaluationReport:
     """Report the mean loss and the accuracy: of all questions, of each kind, and of one-hop and relational questions.
 
     Args:
         question_vocabulary: The vocabulary.
         sums: The summed loss, and the numbers of questions and of right answers by kind.
-        asked: The training questions and the evaluated ones; if given, the accuracy of `question_only_accuracy` is
-            reported too.
+        question_splits: The training questions and the evaluated ones; if given, the accuracy of
+            `question_only_accuracy` is reported too.
 
     Returns:
         The report.
     """
     count = np.asarray(sums["num_questions"], np.float64)
-    alone = {} if asked is None else question_only_accuracy(*asked)
+    alone = {} if question_splits is None else question_only_accuracy(*question_splits)
     groups = {"": question_vocabulary.kinds} | {f"/{kind}": (kind,) for kind in question_vocabulary.kinds}
     if question_vocabulary.relational_kinds:
         one_hop = tuple(kind for kind in question_vocabulary.kinds if kind not in question_vocabulary.relational_kinds)
         groups |= zip(("/one_hop", "/relational"), (one_hop, question_vocabulary.relational_kinds), strict=True)
     scalars = {"loss": float(sums["loss"]) / max(count.sum(), 1)}
     for name, kinds in groups.items():
-        chosen = [question_vocabulary.kinds.index(kind) for kind in kinds]
-        if not (total := count[chosen].sum()):
+        kind_indices = [question_vocabulary.kinds.index(kind) for kind in kinds]
+        if not (total := count[kind_indices].sum()):
             continue
-        scalars[f"accuracy{name}"] = float(np.asarray(sums["right"], np.float64)[chosen].sum() / total)
+        scalars[f"accuracy{name}"] = float(np.asarray(sums["right"], np.float64)[kind_indices].sum() / total)
         if alone:
             right = sum(alone.get(kind, 0.0) * count[question_vocabulary.kinds.index(kind)] for kind in kinds)
             scalars[f"question_only_accuracy{name}"] = float(right / total)
@@ -96,8 +96,8 @@ def attention_report(sums: Mapping[str, Any], rows: object = None) -> Evaluation
     scalars = {}
     for number, masses in enumerate(zip(one_hop[1], *relational, strict=True), 1):
         names, counts = (GROUPS[0], *CELLS), (count[0], count[1], count[1])
-        for name, mass, of_group in zip(names, masses, counts, strict=True):
-            scalars[f"attention_mass/hop_{number}/{name}"] = float(mass / of_group)
+        for name, mass, group_count in zip(names, masses, counts, strict=True):
+            scalars[f"attention_mass/hop_{number}/{name}"] = float(mass / group_count)
     return EvaluationReport(scalars, note=f"{int(np.sum(sums['num_questions']))} questions")
 
 

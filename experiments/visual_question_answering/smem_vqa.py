@@ -83,13 +83,13 @@ class SMemVQA(StatelessModule):
                 config.image_encoder, config.grid_positions, image_shape(interface), builder=builder
             )
             for hop in range(config.num_hops):
-                setattr(self, f"evidence_{hop}", self._embedding_of_places(builder))
+                setattr(self, f"evidence_{hop}", self._make_place_embedding(builder))
         if config.image_readout is ImageReadout.ATTENTION:
-            self.correlated = self._embedding_of_places(builder)
+            self.correlated = self._make_place_embedding(builder)
         classes = (("classes", interface.vocabularies["classes"]),)
         self.output = Linear((("embed", width),), classes, bias=True, builder=builder)
 
-    def _embedding_of_places(self, builder: ParameterBuilder) -> Linear:
+    def _make_place_embedding(self, builder: ParameterBuilder) -> Linear:
         inputs, outputs = (("features", self.config.image_encoder.width),), (("embed", self.config.width),)
         return Linear(inputs, outputs, bias=True, builder=builder)
 

@@ -32,7 +32,7 @@ from transformer.models.task_interface import TaskInterface
 
 SITE = "answer/glimpses"
 # A place whose features are shorter than this is not made longer.
-_SHORTEST = 1e-6
+_MIN_LENGTH = 1e-6
 
 
 class WordActivation(enum.Enum):
@@ -154,15 +154,15 @@ class StackedAttention(StatelessModule):
         if self.config.question_state is QuestionState.MEMORY:
             assert carry[-1].memory is not None
             question_BxS = carry[-1].memory
-        seen = [question_BxS]
+        features = [question_BxS]
         looks: list[CapturedAttention | None] = []
         if self.config.image_readout is not ImageReadout.NOTHING:
             places_BxLxC = normalize_to_unit_length(self.places(jnp.asarray(inputs["image"], self.dtype)))
             glimpsed_BxF, looks = self.compute_glimpses(
                 places_BxLxC, question_BxS, tuple(keys[4:]), capture_for_site(SITE, forward_pass.capture)
             )
-            seen = [glimpsed_BxF, question_BxS]
-        read_BxR = dropout(jnp.concatenate(seen, axis=-1), rate, keys[2])
+            features = [glimpsed_BxF, question_BxS]
+        read_BxR = dropout(jnp.concatenate(features, axis=-1), rate, keys[2])
         logits_BxC = self.output.logits(dropout(jax.nn.relu(self.classify(read_BxR)), rate, keys[3]))
         return logits_BxC, Aux(stack_layer_maps(SITE, looks), {}, state)
 
@@ -190,7 +190,7 @@ class StackedAttention(StatelessModule):
 
 def normalize_to_unit_length(x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
     """Normalize vectors: x / max(|x|, 1e-6)."""
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), _SHORTEST**2))
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), _MIN_LENGTH**2))
 
 
 def attention_sites(config: StackedAttentionConfig, interface: TaskInterface) -> tuple[Site, ...]:

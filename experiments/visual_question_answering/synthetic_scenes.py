@@ -26,7 +26,7 @@ _SEEDS = {"validation": VALIDATION_SEED, "test": TEST_SEED, "train": 2**42}
 # Cells a side: as many as have names.
 _SIDE = 3
 # So many questions of training say what their words alone tell.
-_COUNTED = 10_000
+_NUM_COUNTED_QUESTIONS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,17 +72,17 @@ class SceneQuestions(Config, path="scenes"):
         """The vocabulary of the questions, in alphabetical order."""
         scene_generator = self.scene_generator
         places = tuple(scene_generator.place(cell) for cell in range(_SIDE**2))
-        spoken = {
+        words = {
             *tokenize_question("what color shape where is the thing ?"),
             *scene_generator.colors,
             *scene_generator.shapes,
         }
-        spoken |= {word for relation in RELATIONS for word in relation.split()}
+        words |= {word for relation in RELATIONS for word in relation.split()}
         longest = len(tokenize_question("what color is the thing right of the red thing ?"))
         answers = (*scene_generator.colors, *scene_generator.shapes, *places)
         kinds = (*ONE_HOP, *RELATIONAL)
         return QuestionVocabulary(
-            tuple(sorted(spoken)), answers, kinds, longest, scene_generator.image_size, _SIDE, RELATIONAL
+            tuple(sorted(words)), answers, kinds, longest, scene_generator.image_size, _SIDE, RELATIONAL
         )
 
     @property
@@ -92,29 +92,31 @@ class SceneQuestions(Config, path="scenes"):
 
     def training_batches(self, rows: int, seed: int) -> GeneratedBatches:
         """Return an endless source of questions about scenes that are sampled anew at every step."""
-        question_vocabulary, scene_generator, each = (
+        question_vocabulary, scene_generator, questions_per_scene = (
             self.question_vocabulary,
             self.scene_generator,
             self.questions_per_scene,
         )
 
         def draw(random: np.random.Generator) -> Batch:
-            drawn = [self.sample_scene(random, each) for _ in range(-(-rows // each))]
-            questions = [question for _, asked in drawn for question in asked]
-            images = np.repeat(render_scenes(scene_generator, [items for items, _ in drawn], random), each, axis=0)
+            scenes = [self.sample_scene(random, questions_per_scene) for _ in range(-(-rows // questions_per_scene))]
+            questions = [question for _, scene_questions in scenes for question in scene_questions]
+            images = np.repeat(
+                render_scenes(scene_generator, [items for items, _ in scenes], random), questions_per_scene, axis=0
+            )
             return question_vocabulary.make_batch(questions[:rows], images[:rows])
 
         return GeneratedBatches(draw, seed)
 
     def held_out_batches(self, split: str, rows: int) -> Sequence[Batch]:
         """Return the questions of a split, rendered on demand."""
-        return _HeldOut(self, split, rows)
+        return _HeldOutBatches(self, split, rows)
 
     def split_questions(self, split: str) -> list[Question]:
         """Return the questions of a split without their images; for training, a sample of 10,000."""
         return [
             self.scene_and_question(split, number)[1]
-            for number in range(_COUNTED if split == "train" else self.num_questions(split))
+            for number in range(_NUM_COUNTED_QUESTIONS if split == "train" else self.num_questions(split))
         ]
 
     def test_image(self, number: int) -> UInt8[np.ndarray, "size size 3"]:
@@ -174,7 +176,7 @@ class SceneQuestions(Config, path="scenes"):
 
 
 @dataclasses.dataclass(frozen=True)
-class _HeldOut(Sequence[Batch]):
+class _HeldOutBatches(Sequence[Batch]):
     """The batches of a split."""
 
     questions: SceneQuestions
@@ -189,10 +191,10 @@ class _HeldOut(Sequence[Batch]):
             raise IndexError(number)
         first = number * self.rows
         last = min(first + self.rows, self.questions.num_questions(self.split))
-        drawn = [self.questions.scene_and_question(self.split, each) for each in range(first, last)]
+        scenes = [self.questions.scene_and_question(self.split, index) for index in range(first, last)]
         random = random_generator(_SEEDS[self.split], 1, number)
-        images = render_scenes(self.questions.scene_generator, [items for items, _ in drawn], random)
-        return self.questions.question_vocabulary.make_batch([question for _, question in drawn], images, self.rows)
+        images = render_scenes(self.questions.scene_generator, [items for items, _ in scenes], random)
+        return self.questions.question_vocabulary.make_batch([question for _, question in scenes], images, self.rows)
 
 
 def generate_questions(scene_generator: SceneGenerator, items: Sequence[SceneItem]) -> Iterator[Question]:
@@ -208,12 +210,12 @@ def generate_questions(scene_generator: SceneGenerator, items: Sequence[SceneIte
     at = {item.cell_index: item for item in items}
     for item in items:
         names = []
-        if sum(other.shape == item.shape for other in items) == 1:
+        if sum(neighbor.shape == item.shape for neighbor in items) == 1:
             names.append(item.shape)
-            yield _asked(f"what color is the {item.shape} ?", item.color, "color", item.cell_index)
-        if sum(other.color == item.color for other in items) == 1:
+            yield _make_question(f"what color is the {item.shape} ?", item.color, "color", item.cell_index)
+        if sum(neighbor.color == item.color for neighbor in items) == 1:
             names.append(f"{item.color} thing")
-            yield _asked(f"what shape is {item.color} ?", item.shape, "shape", item.cell_index)
+            yield _make_question(f"what shape is {item.color} ?", item.shape, "shape", item.cell_index)
         for name, (relation, (down, right)) in itertools.product(names, RELATIONS.items()):
             row, column = (
                 item.cell_index // scene_generator.grid_size + down,
@@ -221,16 +223,18 @@ def generate_questions(scene_generator: SceneGenerator, items: Sequence[SceneIte
             )
             if not (0 <= row < scene_generator.grid_size and 0 <= column < scene_generator.grid_size):
                 continue
-            if (other := at.get(row * scene_generator.grid_size + column)) is not None:
-                cells = (item.cell_index, other.cell_index)
+            if (neighbor := at.get(row * scene_generator.grid_size + column)) is not None:
+                cells = (item.cell_index, neighbor.cell_index)
                 where = f"{relation} the {name} ?"
-                yield _asked(f"what color is the thing {where}", other.color, "neighbor_color", *cells)
-                yield _asked(f"what shape is {where}", other.shape, "neighbor_shape", *cells)
+                yield _make_question(f"what color is the thing {where}", neighbor.color, "neighbor_color", *cells)
+                yield _make_question(f"what shape is {where}", neighbor.shape, "neighbor_shape", *cells)
         for name in names:
-            yield _asked(f"where is the {name} ?", scene_generator.place(item.cell_index), "place", item.cell_index)
+            yield _make_question(
+                f"where is the {name} ?", scene_generator.place(item.cell_index), "place", item.cell_index
+            )
 
 
-def _asked(text: str, answer: str, kind: str, *cells: int) -> Question:
+def _make_question(text: str, answer: str, kind: str, *cells: int) -> Question:
     return Question(tuple(text.split()), answer, kind, cells)
 
 

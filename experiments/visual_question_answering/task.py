@@ -85,7 +85,7 @@ def check_question_set_name(name: str) -> None:
 
 
 # What launch.generate is asked: the number of an image of the test split, and a question about it.
-_ASKED = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)
+_IMAGE_AND_QUESTION = re.compile(r"\s*(?:(\d{1,9})\s*:)?(.*)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +141,8 @@ class VisualQuestionAnswering(BaseTask):
         )
         first = splits["validation"][0]
         count = min(config.num_probe_examples, int(np.sum(first["index"] >= 0)))
-        self._shown = {name: values[:count] for name, values in first.items()}
-        self.probe_batch = {name: self._shown[name] for name in inputs}
+        self._probe_examples = {name: values[:count] for name, values in first.items()}
+        self.probe_batch = {name: self._probe_examples[name] for name in inputs}
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -179,13 +179,17 @@ class VisualQuestionAnswering(BaseTask):
         at_end = split == "test"
 
         def finish(sums: Mapping[str, Any], rows: object) -> Any:
-            asked = (self.questions.split_questions("train"), self.questions.split_questions(split)) if at_end else None
-            return question_report(self.question_vocabulary, sums, asked)
+            question_splits = (
+                (self.questions.split_questions("train"), self.questions.split_questions(split)) if at_end else None
+            )
+            return question_report(self.question_vocabulary, sums, question_splits)
 
-        found = [Evaluation("answers", split, batches, self._sums, finish, at_end)]
+        evaluations = [Evaluation("answers", split, batches, self._sums, finish, at_end)]
         if self.question_vocabulary.cells_per_side:
-            found.append(Evaluation("looks", split, batches, self._looks, attention_report, at_end, required_axes=AXES))
-        return tuple(found)
+            evaluations.append(
+                Evaluation("looks", split, batches, self._looks, attention_report, at_end, required_axes=AXES)
+            )
+        return tuple(evaluations)
 
     def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         """Sum the loss, and count the questions and the right answers of each kind."""
@@ -193,9 +197,9 @@ class VisualQuestionAnswering(BaseTask):
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
         nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
-        of_kind_BxK = jax.nn.one_hot(batch["kinds"], len(self.question_vocabulary.kinds)) * real_B[:, None]
+        has_kind_BxK = jax.nn.one_hot(batch["kinds"], len(self.question_vocabulary.kinds)) * real_B[:, None]
         right_B = (jnp.argmax(logits_BxC, axis=-1) == labels_B).astype(jnp.float32)
-        count_K, right_K = jnp.sum(of_kind_BxK, axis=0), right_B @ of_kind_BxK
+        count_K, right_K = jnp.sum(has_kind_BxK, axis=0), right_B @ has_kind_BxK
         return {"loss": nats, "num_questions": count_K, "right": right_K}, None
 
     def _looks(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Any], None]:
@@ -203,14 +207,14 @@ class VisualQuestionAnswering(BaseTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the probe with images, questions, answers and the relevant cells."""
-        shown = self._shown
+        probe = self._probe_examples
         questions = [
             " ".join(self.question_vocabulary.words[token - 1] for token in tokens[:length])
-            for tokens, length in zip(shown["tokens"], shown["lengths"], strict=True)
+            for tokens, length in zip(probe["tokens"], probe["lengths"], strict=True)
         ]
-        answers = [self.question_vocabulary.answers[label] for label in shown["labels"]]
+        answers = [self.question_vocabulary.answers[label] for label in probe["labels"]]
         titles = [f"{question} {answer}" for question, answer in zip(questions, answers, strict=True)]
-        return make_axis_labels(self.question_vocabulary, sites, shown["image"], titles, shown["cells"])
+        return make_axis_labels(self.question_vocabulary, sites, probe["image"], titles, probe["cells"])
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Return the most probable answer to each question, with its probability.
@@ -222,19 +226,19 @@ class VisualQuestionAnswering(BaseTask):
             UserError: If a language or a decoding option is given, there is no such image, or a word is unknown.
         """
         refuse_decoding_options(request, "answers questions about images")
-        asked = []
+        requests = []
         for text in request.texts:
-            number, question = _ASKED.fullmatch(text).groups()  # type: ignore[union-attr]
-            asked.append((self.questions.test_image(int(number or 0)), tokenize_question(question)))
+            number, question = _IMAGE_AND_QUESTION.fullmatch(text).groups()  # type: ignore[union-attr]
+            requests.append((self.questions.test_image(int(number or 0)), tokenize_question(question)))
         unknown = [
             Question(words, self.question_vocabulary.answers[0], self.question_vocabulary.kinds[0])
-            for _, words in asked
+            for _, words in requests
         ]
-        batch = self.question_vocabulary.make_batch(unknown, np.stack([image for image, _ in asked]))
+        batch = self.question_vocabulary.make_batch(unknown, np.stack([image for image, _ in requests]))
         inputs = {name: jnp.asarray(batch[name]) for name in VISUAL_QUESTION_ANSWERING.inputs}
         logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
         lines = describe_top_classes(logits_BxC, self.question_vocabulary.answers)
-        titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(asked, lines, strict=True)]
+        titles = [f"{' '.join(words)} {line}" for (_, words), line in zip(requests, lines, strict=True)]
         labels = make_axis_labels(self.question_vocabulary, view.model.sites, batch["image"], titles, None)
         return Predictions(lines, labels, make_capture_function(view, inputs))
 
@@ -264,14 +268,16 @@ def make_axis_labels(
     links = {}
     if cells_Bx2 is not None and question_vocabulary.cells_per_side:
         links = {
-            site.name: tuple(_links(cell_positions(site.key, question_vocabulary), cells) for cells in cells_Bx2)
+            site.name: tuple(
+                _gold_alignments(cell_positions(site.key, question_vocabulary), cells) for cells in cells_Bx2
+            )
             for site in looking
         }
     images = {"grid": unscale_pixels(np.asarray(image_BxYxXx3))} if looking else {}
     return AxisLabels({}, tuple(titles), links or None, images=images)
 
 
-def _links(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> tuple[GoldAlignment, ...]:
+def _gold_alignments(places_CxK: Bool[np.ndarray, "C K"], cells: Int[np.ndarray, "2"]) -> tuple[GoldAlignment, ...]:
     first, last = map(int, cells)
     return tuple(
         GoldAlignment(0, int(place), cell == last)

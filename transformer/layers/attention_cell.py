@@ -170,7 +170,7 @@ class CenterPredictor(Module):
 
     def __call__(self, q_BxQxHxD: Float[Array, "B Q H D"], key_lengths_B: Int[Array, " B"]) -> Float[Array, "B H Q"]:
         """Predict the center of each query, from 0 to the last position of its memory."""
-        weight_HxDxA, score_HxA = (jnp.asarray(each[...], q_BxQxHxD.dtype) for each in (self.weight, self.score))
+        weight_HxDxA, score_HxA = (jnp.asarray(weight[...], q_BxQxHxD.dtype) for weight in (self.weight, self.score))
         return predicted_center(q_BxQxHxD, weight_HxDxA, score_HxA, key_lengths_B)
 
 
@@ -244,9 +244,9 @@ class AttentionCell(Module):
         if lengths_B is None:
             lengths_B = jnp.full(batch, count, jnp.int32)
         memory_BxKxM = jnp.where(real_positions(lengths_B, count)[..., None], memory_BxKxM, 0)
-        keys_BxKxHxC = self._in_heads(memory_BxKxM, self.key)
+        keys_BxKxHxC = self._split_heads(memory_BxKxM, self.key)
         prepared = prepare_keys(keys_BxKxHxC, self.config.score, params=self._parameters(memory_BxKxM.dtype))
-        return AttentionMemory(prepared, self._in_heads(memory_BxKxM, self.value), lengths_B)
+        return AttentionMemory(prepared, self._split_heads(memory_BxKxM, self.value), lengths_B)
 
     def __call__(
         self,
@@ -280,8 +280,8 @@ class AttentionCell(Module):
                 normalizer that does not sample.
         """
         mask = dataclasses.replace(mask or Mask(), key_lengths=memory.lengths)
-        q_BxQxHxD = self._in_heads(query_BxQxE, self.query)
-        mask = self._within_extent(mask, q_BxQxHxD, position_BxQ)
+        q_BxQxHxD = self._split_heads(query_BxQxE, self.query)
+        mask = self._limit_to_span(mask, q_BxQxHxD, position_BxQ)
         params = self._parameters(query_BxQxE.dtype)
         logits_BxHxQxK = score(q_BxQxHxD, memory.keys, self.config.score, params=params, bias=bias)
         allowed = dense_mask(mask, queries=query_BxQxE.shape[1], keys=memory.values.shape[1])
@@ -293,7 +293,7 @@ class AttentionCell(Module):
                 )
             weights = gaussian_reweight(weights, mask.center, sum(mask.window) / 2)
         if soft_BxQ is not None:
-            weights = _softened(weights, soft_BxQ)
+            weights = _apply_soft_attention(weights, soft_BxQ)
         context_BxQxHxD = weighted_sum(weights.values, memory.values)
         context_BxQxC = context_BxQxHxD.reshape(*context_BxQxHxD.shape[:2], -1)
         entropy = None if weights.log_prob is None else _entropy(weights.probabilities)
@@ -327,15 +327,15 @@ class AttentionCell(Module):
             ValueError: If the number of examples does not divide the number of rows.
         """
         examples = memory.values.shape[0]
-        of_rows = {"position_BxQ": position_R, "soft_BxQ": soft_R}
-        facts |= {name: unflatten_beam_axis(each, examples) for name, each in of_rows.items() if each is not None}
+        row_facts = {"position_BxQ": position_R, "soft_BxQ": soft_R}
+        facts |= {name: unflatten_beam_axis(fact, examples) for name, fact in row_facts.items() if fact is not None}
         context_BxQxC, alignment = self(unflatten_beam_axis(query_RxE, examples), memory, **facts)
         return flatten_beam_axis(context_BxQxC), jax.tree.map(beam_queries_to_rows, alignment)
 
-    def _within_extent(self, mask: Mask, q_BxQxHxD: Array, position_BxQ: Array | None) -> Mask:
+    def _limit_to_span(self, mask: Mask, q_BxQxHxD: Array, position_BxQ: Array | None) -> Mask:
         """The mask with the window of the attention span around each query's center."""
         batch, queries, heads, _ = q_BxQxHxD.shape
-        around = (self.config.half_width, self.config.half_width)
+        window = (self.config.half_width, self.config.half_width)
         match self.config.attention_span:
             case AttentionSpan.GLOBAL:
                 return mask
@@ -348,19 +348,19 @@ class AttentionCell(Module):
                 assert self.center is not None
                 assert mask.key_lengths is not None
                 center_BxHxQ = self.center(q_BxQxHxD, mask.key_lengths)
-        return dataclasses.replace(mask, window=around, center=center_BxHxQ)
+        return dataclasses.replace(mask, window=window, center=center_BxHxQ)
 
     def _parameters(self, dtype: jnp.dtype) -> AttentionParameters:
         return AttentionParameters(score=self.score(dtype))
 
-    def _in_heads(self, x_BxNxE: Array, projection: Linear | None) -> Array:
+    def _split_heads(self, x_BxNxE: Array, projection: Linear | None) -> Array:
         """[B, N, H, D]: projected, or the features of x split among the heads."""
         if projection is not None:
             return projection(x_BxNxE)
         return x_BxNxE.reshape(*x_BxNxE.shape[:2], self.config.heads, -1)
 
 
-def _softened(weights: NormalizedWeights, soft_BxQ: Bool[Array, "B Q"]) -> NormalizedWeights:
+def _apply_soft_attention(weights: NormalizedWeights, soft_BxQ: Bool[Array, "B Q"]) -> NormalizedWeights:
     """Use probabilities in place of samples where a query is soft (Xu et al. 2015, section 4.1)."""
     if weights.log_prob is None:
         raise ValueError("soft_BxQ is given to an attention that draws nothing: leave it out")
@@ -402,31 +402,33 @@ def scan_decoder_steps(
     Returns:
         The final carry, the outputs (a tree of [B, T, ...]), and what was captured, with a layer axis of 1.
     """
-    in_time = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
-    count = len(jax.tree.leaves(in_time)[0])
+    time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
+    count = len(jax.tree.leaves(time_major)[0])
     real_TxB = None if mask.query_lengths is None else real_positions(mask.query_lengths, count).T
     if real_TxB is not None:
-        in_time = jax.tree.map(lambda leaf: _where(real_TxB, leaf, jnp.zeros_like(leaf)), in_time)
-    in_time = jax.tree.map(
-        lambda leaf: with_logical_constraint(leaf, None, "batch", *(None,) * (leaf.ndim - 2)), in_time
+        time_major = jax.tree.map(lambda leaf: _select_rows(real_TxB, leaf, jnp.zeros_like(leaf)), time_major)
+    time_major = jax.tree.map(
+        lambda leaf: with_logical_constraint(leaf, None, "batch", *(None,) * (leaf.ndim - 2)), time_major
     )
     keys_T = None if key is None else jax.random.split(key, count)
 
-    def body(carry: PyTree, given: tuple[PyTree, Array | None, Array | None]) -> tuple[PyTree, tuple[PyTree, Any]]:
-        x, real_B, of_step = given
-        after, y, alignment = step(carry, x, of_step)
+    def body(
+        carry: PyTree, step_inputs: tuple[PyTree, Array | None, Array | None]
+    ) -> tuple[PyTree, tuple[PyTree, Any]]:
+        x, real_B, step_key = step_inputs
+        next_carry, y, alignment = step(carry, x, step_key)
         if real_B is not None:
-            after = jax.tree.map(lambda new, old: _where(real_B, new, old), after, carry)
-            y = jax.tree.map(lambda leaf: _where(real_B, leaf, jnp.zeros_like(leaf)), y)
+            next_carry = jax.tree.map(lambda new, old: _select_rows(real_B, new, old), next_carry, carry)
+            y = jax.tree.map(lambda leaf: _select_rows(real_B, leaf, jnp.zeros_like(leaf)), y)
         if capture is None or alignment is None:
-            return after, (y, None)
-        return after, (y, (alignment.weights, alignment.logits if capture.statistics else None))
+            return next_carry, (y, None)
+        return next_carry, (y, (alignment.weights, alignment.logits if capture.statistics else None))
 
-    carry, (y_TxB, kept) = jax.lax.scan(body, carry, (in_time, real_TxB, keys_T))
+    carry, (y_TxB, stacked) = jax.lax.scan(body, carry, (time_major, real_TxB, keys_T))
     outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), y_TxB)
     if capture is None:
         return carry, outputs, None
-    weights_BxHxTxK, logits_BxHxTxK = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 2), kept)
+    weights_BxHxTxK, logits_BxHxTxK = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 2), stacked)
     if real_TxB is not None:
         weights_BxHxTxK = jnp.where(real_TxB.T[:, None, :, None], weights_BxHxTxK, 0)
     captured = capture_weights(weights_BxHxTxK, capture, logits=logits_BxHxTxK, mask=mask)
@@ -434,6 +436,6 @@ def scan_decoder_steps(
     return carry, outputs, add_layer_axis(captured)
 
 
-def _where(real: Array, new: Array, old: Array) -> Array:
+def _select_rows(real: Array, new: Array, old: Array) -> Array:
     """`new` where `real`, which has the leading axes of both, else `old`."""
     return jnp.where(real.reshape(*real.shape, *(1,) * (new.ndim - real.ndim)), new, old)

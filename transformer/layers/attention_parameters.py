@@ -13,7 +13,7 @@ from transformer.layers.initialization import ScoreInitialization
 from transformer.layers.transformer_config import TransformerConfig
 
 
-class _Trained(Module):
+class _TrainedArrays(Module):
     """The arrays that an attention component trains according to its `weights`, each under its name.
 
     `head_axis` is the logical axis of the heads: "groups" where they may be too few for a mesh.
@@ -22,15 +22,15 @@ class _Trained(Module):
     def __init__(self, weights: Mapping[str, ParameterSpec], *, builder: ParameterBuilder, head_axis: str = "heads"):
         self.names = tuple(weights)
         for name, (shape, axes, initializer) in weights.items():
-            named = tuple(head_axis if axis == "heads" else axis for axis in axes)
-            setattr(self, name, builder.parameter(initializer, shape, named))
+            logical_axes = tuple(head_axis if axis == "heads" else axis for axis in axes)
+            setattr(self, name, builder.parameter(initializer, shape, logical_axes))
 
     def arrays(self, dtype: jnp.dtype | None) -> list[Array]:
         """The arrays in this type, or in their own for None."""
         return [jnp.asarray(getattr(self, name)[...], dtype) for name in self.names]
 
 
-class TrainedScore(_Trained):
+class TrainedScore(_TrainedArrays):
     """The trained parameters of a score; empty for dot products.
 
     Args:
@@ -77,7 +77,7 @@ class TrainedScore(_Trained):
         return SCORES[self.score].from_arrays(self.arrays(dtype), self.sizes)
 
 
-class TrainedPositions(_Trained):
+class TrainedPositions(_TrainedArrays):
     """The trained parameters of a layer's position scheme; empty where layers share them or none are trained.
 
     Args:
@@ -104,7 +104,7 @@ class TrainedPositions(_Trained):
         return shared if self.scheme.shared_by_layers else self.scheme.from_arrays(self.arrays(dtype), self.sizes)
 
 
-class SharedPositions(_Trained):
+class SharedPositions(_TrainedArrays):
     """The trained parameters of a position scheme that all layers of a stack share.
 
     Args:

@@ -84,7 +84,7 @@ class BatchNorm(Module):
             The normalized x, in its type, and the next state (the same in evaluation).
         """
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        of_features = functools.partial(jax.lax.broadcast_to_rank, rank=x.ndim)
+        broadcast = functools.partial(jax.lax.broadcast_to_rank, rank=x.ndim)
         if mask is not None:
             wide = jnp.where(mask[..., None], wide, 0)
         if train:
@@ -92,20 +92,25 @@ class BatchNorm(Module):
             counted = jnp.ones(x.shape[:-1], bool) if mask is None else mask
             count = jnp.sum(counted).astype(wide.dtype)
             mean = jnp.sum(wide, axis=axes) / jnp.maximum(count, 1)
-            centered = jnp.where(counted[..., None], wide - of_features(mean), 0)
+            centered = jnp.where(counted[..., None], wide - broadcast(mean), 0)
             variance = jnp.sum(jnp.square(centered), axis=axes) / jnp.maximum(count, 1)
             unbiased = variance * count / jnp.maximum(count - 1, 1)
-            state = self._moved(state, BatchStatistics(mean, unbiased), count)
+            state = self._update_statistics(state, BatchStatistics(mean, unbiased), count)
         else:
             mean, variance = (statistic.astype(wide.dtype) for statistic in state)
-            centered = wide - of_features(mean)
-        y = centered * of_features(jax.lax.rsqrt(variance + self.epsilon)) * of_features(self.scale[...])
-        y = y + of_features(self.bias[...])
+            centered = wide - broadcast(mean)
+        y = centered * broadcast(jax.lax.rsqrt(variance + self.epsilon)) * broadcast(self.scale[...])
+        y = y + broadcast(self.bias[...])
         if mask is not None:
             y = jnp.where(mask[..., None], y, 0)
         return y.astype(x.dtype), state
 
-    def _moved(self, state: BatchStatistics, new: BatchStatistics, count: Array) -> BatchStatistics:
-        share = jnp.where(count > 0, self.momentum, 0)
-        moved = [(1 - share) * old + share * jax.lax.stop_gradient(one) for old, one in zip(state, new, strict=True)]
-        return BatchStatistics(*(one.astype(old.dtype) for one, old in zip(moved, state, strict=True)))
+    def _update_statistics(
+        self, state: BatchStatistics, batch_statistics: BatchStatistics, count: Array
+    ) -> BatchStatistics:
+        momentum = jnp.where(count > 0, self.momentum, 0)
+        averages = [
+            (1 - momentum) * old + momentum * jax.lax.stop_gradient(one)
+            for old, one in zip(state, batch_statistics, strict=True)
+        ]
+        return BatchStatistics(*(one.astype(old.dtype) for one, old in zip(averages, state, strict=True)))

@@ -146,13 +146,13 @@ class _Convolution(Module):
         self.bias = vector() if bias else None
         self.gate_bias = vector() if bias and activation.gated else None
 
-    def _kernel(self, given: Array | None, dtype: jnp.dtype) -> Array:
-        """W of a, followed by that of b if gated; `given` replaces the first."""
-        first = self.kernel[...] if given is None else given
-        both = first if self.gate_kernel is None else jnp.concatenate([first, self.gate_kernel[...]], axis=-1)
-        return jnp.asarray(both, dtype)
+    def _joined_kernel(self, replacement: Array | None, dtype: jnp.dtype) -> Array:
+        """W of a, followed by that of b if gated; `replacement` replaces the first."""
+        first = self.kernel[...] if replacement is None else replacement
+        kernels = first if self.gate_kernel is None else jnp.concatenate([first, self.gate_kernel[...]], axis=-1)
+        return jnp.asarray(kernels, dtype)
 
-    def _finish(self, sums: Array) -> Array:
+    def _add_bias_and_activate(self, sums: Array) -> Array:
         """Add the biases to the sums and activate."""
         if self.bias is not None:
             biases = [self.bias[...]] if self.gate_bias is None else [self.bias[...], self.gate_bias[...]]
@@ -249,7 +249,7 @@ class Convolution1D(_Convolution):
                 "position: only causal with a stride of 1 can take a step"
             )
         seen_RxPxI = jnp.concatenate([past_RxPxI.astype(x_RxI.dtype), x_RxI[:, None]], axis=1)
-        return self._products(seen_RxPxI[:, :: self.window.dilation], kernel), seen_RxPxI[:, 1:]
+        return self._apply_kernel(seen_RxPxI[:, :: self.window.dilation], kernel), seen_RxPxI[:, 1:]
 
     def _convolve(self, x_BxTxI: Array, kernel: Array | None) -> Array:
         """Convolve whole sequences.
@@ -262,10 +262,10 @@ class Convolution1D(_Convolution):
         reads = window.stride * max((padded.shape[1] - window.receptive_span) // window.stride + 1, 0)
         starts = range(0, window.receptive_span, window.dilation)
         read = jnp.stack([padded[:, start : start + reads : window.stride] for start in starts], axis=2)
-        return self._products(read, kernel)
+        return self._apply_kernel(read, kernel)
 
-    def _products(self, read: Float[Array, "*B W I"], kernel: Array | None) -> Float[Array, "*B F"]:
-        return self._finish(product(read, self._kernel(kernel, read.dtype), 2))
+    def _apply_kernel(self, read: Float[Array, "*B W I"], kernel: Array | None) -> Float[Array, "*B F"]:
+        return self._add_bias_and_activate(product(read, self._joined_kernel(kernel, read.dtype), 2))
 
 
 class Convolution2D(_Convolution):
@@ -312,13 +312,13 @@ class Convolution2D(_Convolution):
         """Convolve whole grids; `kernel` replaces the layer's own."""
         # A grid is whole on every device that has its example: divided along its places, as attention over them would
         # leave it, the compiler makes a kernel's gradient zero (jax 0.12.0 on CPUs).
-        whole = ("batch", None, None, None)
+        grid_axes = ("batch", None, None, None)
         sums = jax.lax.conv_general_dilated(
-            with_logical_constraint(x_BxYxXxI, *whole),
-            self._kernel(kernel, x_BxYxXxI.dtype),
+            with_logical_constraint(x_BxYxXxI, *grid_axes),
+            self._joined_kernel(kernel, x_BxYxXxI.dtype),
             window_strides=[window.stride for window in self.windows],
             padding=[window.padding_sizes for window in self.windows],
             rhs_dilation=[window.dilation for window in self.windows],
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
-        return self._finish(with_logical_constraint(sums, *whole))
+        return self._add_bias_and_activate(with_logical_constraint(sums, *grid_axes))

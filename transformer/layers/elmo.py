@@ -52,7 +52,7 @@ class Elmo(Module):
     """
 
     def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: ParameterBuilder):
-        self.pretrained = _Layers(config, vocabulary, builder=builder)
+        self.pretrained = _BidirectionalLSTM(config, vocabulary, builder=builder)
         self.weights = builder.parameter(jax.nn.initializers.zeros, (config.layers + 1,), ("features",))
         self.scale = builder.parameter(jax.nn.initializers.ones, (), ())
 
@@ -65,7 +65,7 @@ class Elmo(Module):
         return self.scale[...].astype(dtype) * jnp.einsum("l,lbtf->btf", s_L, h_LxBxTxF)
 
 
-class _Layers(Module):
+class _BidirectionalLSTM(Module):
     """The word vectors and the LSTMs of both directions."""
 
     def __init__(self, config: ElmoConfig, vocabulary: int, *, builder: ParameterBuilder):
@@ -79,8 +79,8 @@ class _Layers(Module):
         """h_k0 ... h_kL of every token, zero at padding."""
         real_BxTx1 = real_positions(lengths_B, tokens_BxT.shape[1])[..., None]
         forward = backward = jnp.where(real_BxTx1, self.embedding(tokens_BxT, dtype), 0)
-        of_layers = [jnp.concatenate([forward, backward], axis=-1)]
-        for onward, back in zip(self.forward.layers, self.backward.layers, strict=True):
-            (forward, _), (backward, _) = onward(forward, lengths_B), back(backward, lengths_B)
-            of_layers.append(jnp.concatenate([forward, backward], axis=-1))
-        return jnp.stack(of_layers)
+        layer_outputs = [jnp.concatenate([forward, backward], axis=-1)]
+        for forward_layer, backward_layer in zip(self.forward.layers, self.backward.layers, strict=True):
+            (forward, _), (backward, _) = forward_layer(forward, lengths_B), backward_layer(backward, lengths_B)
+            layer_outputs.append(jnp.concatenate([forward, backward], axis=-1))
+        return jnp.stack(layer_outputs)

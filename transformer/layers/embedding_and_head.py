@@ -106,11 +106,11 @@ class EmbeddingAndHead(Module):
         match self.config.positions:
             case PositionEncoding.LEARNED:
                 assert self.positions is not None
-                x_BxTxE = self._joined(x_BxTxE, self.positions(positions_BxT + self.offset))
+                x_BxTxE = self._add_positions(x_BxTxE, self.positions(positions_BxT + self.offset))
             case PositionEncoding.SINUSOIDAL:
-                x_BxTxE = self._joined(x_BxTxE, sinusoidal_positions(positions_BxT, width))
+                x_BxTxE = self._add_positions(x_BxTxE, sinusoidal_positions(positions_BxT, width))
             case PositionEncoding.SINUSOIDAL_HALVES:
-                x_BxTxE = self._joined(x_BxTxE, sinusoidal_positions(positions_BxT, width, halves=True))
+                x_BxTxE = self._add_positions(x_BxTxE, sinusoidal_positions(positions_BxT, width, halves=True))
             case _:
                 pass
         if self.types is not None:
@@ -120,7 +120,7 @@ class EmbeddingAndHead(Module):
             x_BxTxE = self.embedding_norm(x_BxTxE)
         return dropout(with_logical_constraint(x_BxTxE, "batch", "length", None), self.config.dropout, key)
 
-    def _joined(self, x_BxTxE: Float[Array, "B T E"], p_BxTxE: Float[Array, "#B T E"]) -> Float[Array, "B T E"]:
+    def _add_positions(self, x_BxTxE: Float[Array, "B T E"], p_BxTxE: Float[Array, "#B T E"]) -> Float[Array, "B T E"]:
         """Combine tokens with their positions as `PositionCombination` says."""
         if self.join is None:
             return x_BxTxE + p_BxTxE.astype(self.dtype)

@@ -15,7 +15,7 @@ from transformer.layers.linear import Linear
 from transformer.logical_axes import with_logical_constraint
 
 
-def _with_derivative_for_bfloat16(
+def _set_bfloat16_derivative(
     function: Callable[[Array], Array], derivative: Callable[[Array], Array]
 ) -> Callable[[Array], Array]:
     """Return an elementwise function that has a derivative of its own in bfloat16, which is computed in float32.
@@ -55,8 +55,8 @@ def _derivative_of_gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return sigmoid + x * sigmoid * (1 - sigmoid) * slope * (1 + 3 * 0.044715 * x**2)
 
 
-_gelu = _with_derivative_for_bfloat16(functools.partial(jax.nn.gelu, approximate=False), _derivative_of_gelu)
-_gelu_tanh = _with_derivative_for_bfloat16(functools.partial(jax.nn.gelu, approximate=True), _derivative_of_gelu_tanh)
+_gelu = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=False), _derivative_of_gelu)
+_gelu_tanh = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=True), _derivative_of_gelu_tanh)
 
 
 class Activation(enum.Enum):

@@ -49,10 +49,10 @@ class Precision(Config, path="config.precision"):
     def _check(self) -> None:
         for key, name in dataclasses.asdict(self).items():
             try:
-                known = jnp.issubdtype(jnp.dtype(name), jnp.floating)
+                is_floating = jnp.issubdtype(jnp.dtype(name), jnp.floating)
             except TypeError:
-                known = False
-            if not known:
+                is_floating = False
+            if not is_floating:
                 raise UserError(f"config.precision.{key}={name!r} is no floating-point type; say float32 or bfloat16")
         if self.logits not in ("float32", self.compute):
             raise UserError(
@@ -88,9 +88,9 @@ class ParameterBuilder:
 
     def with_rule(self, rule: Rule) -> "ParameterBuilder":
         """A copy of the builder with another rule; both draw from the same stream of keys."""
-        other = copy.copy(self)
-        other.rule = rule
-        return other
+        builder = copy.copy(self)
+        builder.rule = rule
+        return builder
 
     def parameter(self, initializer: Initializer, shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
         """Make one trainable array.
@@ -218,10 +218,10 @@ def split_stacked(stacked: Module) -> tuple[Callable[[Params, Array], Array], Pa
     """Split a stacked module into f(params, x), which applies each module to its own entry of x, and its parameters."""
     definition, state = nnx.split(stacked)
 
-    def of_one(params: Params, x: Array) -> Array:
+    def apply_one(params: Params, x: Array) -> Array:
         return nnx.merge(definition, params)(x)
 
-    return jax.vmap(of_one), nnx.to_pure_dict(state)
+    return jax.vmap(apply_one), nnx.to_pure_dict(state)
 
 
 class FunctionalModule[M: Module]:

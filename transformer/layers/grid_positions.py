@@ -91,22 +91,24 @@ class GridPositionEmbeddings(Module):
             case GridPositionEncoding.LEARNED_2D:
                 assert self.rows is not None
                 assert self.columns is not None
-                added = self._each(self.rows[...], self.columns[...])
+                added = self._combine_axes(self.rows[...], self.columns[...])
             case GridPositionEncoding.SINUSOIDAL_2D:
                 rows, columns = self.shape
-                added = self._each(self._waves(columns), self._waves(rows), columns_first=True)
+                added = self._combine_axes(
+                    self._sinusoid_table(columns), self._sinusoid_table(rows), columns_first=True
+                )
             case _:
                 assert_never(self.kind)
         return x_BxNxE + added.astype(x_BxNxE.dtype)[None]
 
-    def _waves(self, count: int) -> Float[Array, "N F"]:
+    def _sinusoid_table(self, count: int) -> Float[Array, "N F"]:
         """Sines and cosines of n / 10000^(k / (width / 4 - 1)), k from 0 to width / 4 - 1."""
         quarter = self.width // 4
         # The slowest wave has a length of 10,000, so that the base is taken to the power of k / (quarter - 1).
         base = 10000.0 ** (quarter / max(quarter - 1, 1))
         return jnp.concatenate(sinusoids(jnp.arange(count), 2 * quarter, base, jnp.dtype(jnp.float32)), axis=-1)
 
-    def _each(self, first: Array, second: Array, *, columns_first: bool = False) -> Array:
+    def _combine_axes(self, first: Array, second: Array, *, columns_first: bool = False) -> Array:
         """[class tokens + rows x columns, width]: row vectors beside column vectors, or the other way around."""
         rows, columns = self.shape
         if columns_first:

@@ -69,13 +69,13 @@ class GridFeatures(Module):
 
 
 def grid_softmax(
-    logits_BxL: Float[Array, "B L"], asked: Capture | None
+    logits_BxL: Float[Array, "B L"], capture: Capture | None
 ) -> tuple[Float[Array, "B L"], CapturedAttention | None]:
     """Compute the softmax over grid positions, in float32 or wider inside.
 
     Args:
         logits_BxL: A logit per position.
-        asked: Which maps and statistics to capture; None captures nothing.
+        capture: Which maps and statistics to capture; None captures nothing.
 
     Returns:
         The weights in the logits' type, and what was captured, as a map of one query.
@@ -83,7 +83,7 @@ def grid_softmax(
     logits_Bx1x1xL = logits_BxL.astype(jnp.promote_types(logits_BxL.dtype, jnp.float32))[:, None, None]
     weights_Bx1x1xL = softmax(logits_Bx1x1xL)
     return weights_Bx1x1xL[:, 0, 0].astype(logits_BxL.dtype), capture_weights(
-        weights_Bx1x1xL, asked, logits=logits_Bx1x1xL
+        weights_Bx1x1xL, capture, logits=logits_Bx1x1xL
     )
 
 
@@ -97,7 +97,7 @@ def stack_layer_maps(site: str, captured_layers: Sequence[CapturedAttention | No
     Returns:
         The site with the stacked maps; empty if nothing was captured.
     """
-    captured = [each for each in captured_layers if each is not None]
+    captured = [layer for layer in captured_layers if layer is not None]
     return {site: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)} if captured else {}
 
 
@@ -134,11 +134,11 @@ class GridSelfAttention(Module):
 
     def __init__(self, channels: int, *, reduction: int = 8, builder: ParameterBuilder):
         self.channels, self.inner = channels, max(channels // reduction, 1)
-        whole, inner = (("embed", channels),), (("groups", 1), ("head_dim", self.inner))
-        self.query = Linear(whole, inner, bias=False, builder=builder)
-        self.key = Linear(whole, inner, bias=False, builder=builder)
-        self.value = Linear(whole, inner, bias=False, builder=builder)
-        self.output = Linear(inner, whole, bias=False, builder=builder)
+        outer, inner = (("embed", channels),), (("groups", 1), ("head_dim", self.inner))
+        self.query = Linear(outer, inner, bias=False, builder=builder)
+        self.key = Linear(outer, inner, bias=False, builder=builder)
+        self.value = Linear(outer, inner, bias=False, builder=builder)
+        self.output = Linear(inner, outer, bias=False, builder=builder)
         self.gamma = builder.parameter(jax.nn.initializers.zeros, (1,), ("features",))
 
     def __call__(
@@ -160,12 +160,12 @@ class GridSelfAttention(Module):
             The new grid, and what was captured.
         """
         batch, rows, columns, _ = x_BxYxXxC.shape
-        x_BxNxC, given = x_BxYxXxC.reshape(batch, rows * columns, -1), kernels or {}
+        x_BxNxC, replacements = x_BxYxXxC.reshape(batch, rows * columns, -1), kernels or {}
         q, k, v = (
-            layer(x_BxNxC, given.get(name))
+            layer(x_BxNxC, replacements.get(name))
             for name, layer in (("query", self.query), ("key", self.key), ("value", self.value))
         )
         read_BxNx1xD, attended = attend(q, k, v, spec=_SPEC, capture=capture)
-        o_BxNxC = self.output(read_BxNx1xD, given.get("output"))
+        o_BxNxC = self.output(read_BxNx1xD, replacements.get("output"))
         y_BxNxC = jnp.asarray(self.gamma[...], x_BxNxC.dtype)[None, None] * o_BxNxC + x_BxNxC
         return y_BxNxC.reshape(x_BxYxXxC.shape), attended.captured

@@ -101,15 +101,15 @@ class InitializationRule:
             The initializer.
         """
         if self.width_ratio == 1:
-            return self._published(role, fan_in, fan_out)
+            return self._published_initializer(role, fan_in, fan_out)
         if role in _TABLES:
-            return self._published(role, fan_in, fan_out / self.width_ratio)
+            return self._published_initializer(role, fan_in, fan_out / self.width_ratio)
         if role is ParameterRole.LOGITS:
-            return self._published(role, fan_in / self.width_ratio, fan_out)
-        at_base = self._published(role, fan_in / self.width_ratio, fan_out / self.width_ratio)
+            return self._published_initializer(role, fan_in / self.width_ratio, fan_out)
+        at_base = self._published_initializer(role, fan_in / self.width_ratio, fan_out / self.width_ratio)
         return lambda key, shape, dtype: at_base(key, shape, dtype) * jnp.asarray(self.width_ratio**-0.5, dtype)
 
-    def _published(self, role: ParameterRole, fan_in: int | float, fan_out: int | float) -> Initializer:
+    def _published_initializer(self, role: ParameterRole, fan_in: int | float, fan_out: int | float) -> Initializer:
         """The distribution of a matrix of a model whose width is the base width."""
         match self.name:
             case Initialization.XAVIER:

@@ -34,10 +34,10 @@ def product(
     """
     if is_sharded():
         return jnp.tensordot(x, weights, axes=contracted, preferred_element_type=dtype)
-    kept, new = x.shape[: x.ndim - contracted], weights.shape[contracted:]
+    batch_shape, output_shape = x.shape[: x.ndim - contracted], weights.shape[contracted:]
     size = math.prod(weights.shape[:contracted])
     y = jnp.matmul(x.reshape(-1, size), weights.reshape(size, -1), preferred_element_type=dtype)
-    return y.reshape(*kept, *new)
+    return y.reshape(*batch_shape, *output_shape)
 
 
 def logits_product(
@@ -81,8 +81,8 @@ def _bfloat16_backward(
     x, weights = saved
     aligned_BxW = _align(gradient.astype(x.dtype))
     positions = tuple(range(x.ndim - 1))
-    of_weights_ExW = jnp.tensordot(x, aligned_BxW, axes=(positions, positions), preferred_element_type=jnp.float32)
-    return product(aligned_BxW, _align(weights).T), of_weights_ExW[:, : weights.shape[1]].astype(weights.dtype)
+    weight_gradient_ExW = jnp.tensordot(x, aligned_BxW, axes=(positions, positions), preferred_element_type=jnp.float32)
+    return product(aligned_BxW, _align(weights).T), weight_gradient_ExW[:, : weights.shape[1]].astype(weights.dtype)
 
 
 _bfloat16_product.defvjp(_bfloat16_forward, _bfloat16_backward)

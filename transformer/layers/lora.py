@@ -49,9 +49,9 @@ class LoraConfig(Config, path="config.model.lora"):
 
     def _check(self) -> None:
         if self.rank and not self.targets:
-            known = ", ".join(each.value for each in LoraTarget)
+            targets = ", ".join(target.value for target in LoraTarget)
             raise UserError(
-                f"config.model.lora.targets is empty, so that rank={self.rank} is of nothing: say of {known}"
+                f"config.model.lora.targets is empty, so that rank={self.rank} is of nothing: say of {targets}"
             )
 
     @property
@@ -116,20 +116,20 @@ def add_lora[M: Module](block: M, config: LoraConfig, builder: ParameterBuilder)
         The same block.
     """
     if config.rank:
-        for linear in _maps(block, config.targets):
+        for linear in _target_layers(block, config.targets):
             linear.lora = LowRankUpdate(linear, config, builder=builder)
     return block
 
 
-def _maps(block: Any, where: Collection[LoraTarget]) -> Iterator[Linear]:
-    """The maps to update, in an order that does not depend on that of `where`."""
-    attentions = [each for each in (block.attention, block.cross) if each is not None]
+def _target_layers(block: Any, targets: Collection[LoraTarget]) -> Iterator[Linear]:
+    """The maps to update, in an order that does not depend on that of `targets`."""
+    attentions = [layer for layer in (block.attention, block.cross) if layer is not None]
     for projection in LoraTarget:
-        if projection not in where:
+        if projection not in targets:
             continue
         if projection is LoraTarget.FEED_FORWARD:
             network = block.feed_forward
-            yield from (each for each in (network.expand, network.gate, network.contract) if each is not None)
+            yield from (layer for layer in (network.expand, network.gate, network.contract) if layer is not None)
         else:
             yield from (getattr(attention, projection.value) for attention in attentions)
 
@@ -160,13 +160,14 @@ def merge_lora_params(params: Mapping[str, Any], config: LoraConfig) -> dict[str
     Returns:
         The parameters of the same model without LoRA.
     """
-    plain = {
-        name: merge_lora_params(each, config) if isinstance(each, Mapping) else each for name, each in params.items()
+    merged = {
+        name: merge_lora_params(value, config) if isinstance(value, Mapping) else value
+        for name, value in params.items()
     }
-    low = plain.pop(LORA_NAME, None)
-    if low is not None:
-        plain["kernel"] = add_low_rank_product(plain["kernel"], low["down"], low["up"], config.scale)
-    return plain
+    update = merged.pop(LORA_NAME, None)
+    if update is not None:
+        merged["kernel"] = add_low_rank_product(merged["kernel"], update["down"], update["up"], config.scale)
+    return merged
 
 
 def add_low_rank_product(kernel: Any, down: Any, up: Any, scale: float) -> Any:

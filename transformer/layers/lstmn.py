@@ -67,7 +67,7 @@ class LstmnLayer(Module):
     def initial(self, rows: int, slots: int, dtype: jax.typing.DTypeLike) -> StateHistory:
         """An empty history with `slots` slots."""
         empty = jnp.zeros((rows, slots, 1, self.width), dtype)
-        shapes = jax.eval_shape(self._prepared, empty)
+        shapes = jax.eval_shape(self._prepare_keys, empty)
         keys = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return StateHistory(
             keys,
@@ -91,17 +91,19 @@ class LstmnLayer(Module):
         params, slots = self._parameters(x_RxI.dtype), history.values.shape[1]
         q_Rx1x1xD = jnp.concatenate([x_RxI, history.last_context], axis=-1)[:, None, None]
         logits_Rx1x1xK = score(q_Rx1x1xD, history.keys, _SCORE, params=params)
-        written = dense_mask(Mask(key_lengths=history.num_states), queries=1, keys=slots)
-        weights_Rx1x1xK = normalize(logits_Rx1x1xK, written, AttentionCellConfig.normalizer).values
+        filled = dense_mask(Mask(key_lengths=history.num_states), queries=1, keys=slots)
+        weights_Rx1x1xK = normalize(logits_Rx1x1xK, filled, AttentionCellConfig.normalizer).values
         hidden_RxF, memory_RxF = jnp.split(weighted_sum(weights_Rx1x1xK, history.values)[:, 0, 0], 2, axis=-1)
         state = self.cell.step(x_RxI, CellState(hidden_RxF, memory_RxF))
         assert state.memory is not None
         new_Rx1x1xF = state.hidden[:, None, None]
         after = StateHistory(
             jax.tree.map(
-                lambda old, new: _written(old, new, history.num_states), history.keys, self._prepared(new_Rx1x1xF)
+                lambda old, new: _write_slot(old, new, history.num_states),
+                history.keys,
+                self._prepare_keys(new_Rx1x1xF),
             ),
-            _written(
+            _write_slot(
                 history.values,
                 jnp.concatenate([state.hidden, state.memory], axis=-1)[:, None, None],
                 history.num_states,
@@ -111,13 +113,13 @@ class LstmnLayer(Module):
         )
         return after, state.hidden, Alignment(weights_Rx1x1xK[:, :, 0], logits_Rx1x1xK[:, :, 0])
 
-    def _prepared(self, hidden_RxKx1xF: Array) -> PreparedKeys:
+    def _prepare_keys(self, hidden_RxKx1xF: Array) -> PreparedKeys:
         return prepare_keys(hidden_RxKx1xF, _SCORE, params=self._parameters(hidden_RxKx1xF.dtype))
 
     def _parameters(self, dtype: jnp.dtype) -> AttentionParameters:
         return AttentionParameters(score=self.score(dtype))
 
 
-def _written(slots_RxKx: Array, new_Rx1x: Array, place_R: Int[Array, " R"]) -> Array:
+def _write_slot(slots_RxKx: Array, new_Rx1x: Array, slot_R: Int[Array, " R"]) -> Array:
     """Write one more slot of every row."""
-    return slots_RxKx.at[jnp.arange(len(place_R)), place_R].set(new_Rx1x[:, 0].astype(slots_RxKx.dtype))
+    return slots_RxKx.at[jnp.arange(len(slot_R)), slot_R].set(new_Rx1x[:, 0].astype(slots_RxKx.dtype))

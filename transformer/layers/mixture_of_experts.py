@@ -104,7 +104,7 @@ def route(
     clean: Float[Array, "*B X"],
     deviation: Float[Array, "*B X"],
     noise: Float[Array, "*B X"] | None,
-    chosen: int,
+    top_k: int,
 ) -> Routing:
     """Select experts: G(x) = softmax(KeepTopK(H(x), k)), H(x)_i = (x W_g)_i + noise_i softplus((x W_noise)_i).
 
@@ -115,31 +115,31 @@ def route(
         clean: x W_g.
         deviation: The softplus of x W_noise.
         noise: Standard normal noise; None means zero.
-        chosen: k, below the number of experts.
+        top_k: k, below the number of experts.
 
     Returns:
         The routing.
     """
     noisy = clean if noise is None else clean + noise * deviation
-    largest, experts = _largest(noisy, chosen + 1)
-    experts = experts[..., :chosen]
-    gates = jax.nn.softmax(largest[..., :chosen], axis=-1)
+    largest, experts = _top_k(noisy, top_k + 1)
+    experts = experts[..., :top_k]
+    gates = jax.nn.softmax(largest[..., :top_k], axis=-1)
     # Without one of the chosen the next takes its place; without another the k-th is the k-th.
     is_chosen = jnp.sum(jax.nn.one_hot(experts, clean.shape[-1], dtype=bool), axis=-2, dtype=bool)
-    threshold = jnp.where(is_chosen, largest[..., chosen:], largest[..., chosen - 1 : chosen])
+    threshold = jnp.where(is_chosen, largest[..., top_k:], largest[..., top_k - 1 : top_k])
     probability = ndtr((clean - threshold) / jnp.maximum(deviation, _LEAST_DEVIATION))
     return Routing(experts, gates, probability)
 
 
-def _largest(x: Array, count: int) -> tuple[Array, Array]:
+def _top_k(x: Array, count: int) -> tuple[Array, Array]:
     """`jax.lax.top_k` that works on sharded positions, which the original would gather first."""
-    found, left = [], x
+    pairs, remaining = [], x
     for _ in range(count):
-        index = jnp.argmax(left, axis=-1)
-        here = jax.nn.one_hot(index, x.shape[-1], dtype=bool)
-        found.append((jnp.sum(jnp.where(here, x, 0), axis=-1), index))
-        left = jnp.where(here, -jnp.inf, left)
-    values, indices = (jnp.stack(each, axis=-1) for each in zip(*found, strict=True))
+        index = jnp.argmax(remaining, axis=-1)
+        is_largest = jax.nn.one_hot(index, x.shape[-1], dtype=bool)
+        pairs.append((jnp.sum(jnp.where(is_largest, x, 0), axis=-1), index))
+        remaining = jnp.where(is_largest, -jnp.inf, remaining)
+    values, indices = (jnp.stack(column, axis=-1) for column in zip(*pairs, strict=True))
     return values, indices
 
 
@@ -171,7 +171,7 @@ class MixtureOfExperts(Module):
         *,
         builder: ParameterBuilder,
     ):
-        at_zero = builder.with_rule(_at_zero)
+        at_zero = builder.with_rule(_zero_initialization)
         to_experts = functools.partial(Linear, (("embed", width),), (("features", config.count),), bias=False)
         self.router, self.noise = to_experts(builder=at_zero), to_experts(builder=at_zero)
         self.networks = builder.stack(make, config.count, axis="experts")
@@ -206,49 +206,51 @@ class MixtureOfExperts(Module):
 
         wide_BxTxE = x_BxTxE.astype(jnp.promote_types(x_BxTxE.dtype, jnp.float32))
         clean_BxTxX, deviation_BxTxX = self.router(wide_BxTxE), jax.nn.softplus(self.noise(wide_BxTxE))
-        drawn_BxTxX = None if key is None else draw_array(jax.random.normal, key, clean_BxTxX.shape, clean_BxTxX.dtype)
-        routing = route(clean_BxTxX, deviation_BxTxX, drawn_BxTxX, config.top_k)
+        noise_BxTxX = None if key is None else draw_array(jax.random.normal, key, clean_BxTxX.shape, clean_BxTxX.dtype)
+        routing = route(clean_BxTxX, deviation_BxTxX, noise_BxTxX, config.top_k)
         gates_BxTxK = jnp.where(real_BxTx1, routing.gates, 0)
         map_BxTxX = jnp.sum(jax.nn.one_hot(routing.experts, count) * gates_BxTxK[..., None], axis=-2)
         load_BxTxX = jnp.where(real_BxTx1, routing.probability, 0)
         importance, load = (
-            squared_coefficient_of_variation(jnp.sum(each, axis=(0, 1))) for each in (map_BxTxX, load_BxTxX)
+            squared_coefficient_of_variation(jnp.sum(array, axis=(0, 1))) for array in (map_BxTxX, load_BxTxX)
         )
         balance = ExpertBalance(importance, load, jnp.sum(real_BxTx1, dtype=importance.dtype))
         captured = capture_weights(map_BxTxX[:, None], capture, mask=Mask(query_lengths=lengths_B))
 
-        groups = _groups(batch, length)
+        groups = _group_counts(batch, length)
         x_GxSxNxE, gates_GxSxNxK, experts_GxSxNxK, real_GxSxNx1 = (
-            _in_groups(each, groups) for each in (x_BxTxE, gates_BxTxK, routing.experts, real_BxTx1)
+            _split_into_groups(array, groups) for array in (x_BxTxE, gates_BxTxK, routing.experts, real_BxTx1)
         )
-        y_GxSxNxE = self._served(x_GxSxNxE, gates_GxSxNxK.astype(x_BxTxE.dtype), experts_GxSxNxK, real_GxSxNx1)
-        return _whole(y_GxSxNxE, groups, batch, length), captured, balance
+        y_GxSxNxE = self._apply_experts(x_GxSxNxE, gates_GxSxNxK.astype(x_BxTxE.dtype), experts_GxSxNxK, real_GxSxNx1)
+        return _merge_groups(y_GxSxNxE, groups, batch, length), captured, balance
 
-    def _served(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array, real_GxSxNx1: Array) -> Array:
+    def _apply_experts(
+        self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array, real_GxSxNx1: Array
+    ) -> Array:
         if is_tracing_reference():
-            return self._of_each(x_GxSxNxE, gates_GxSxNxK, experts_GxSxNxK)
+            return self._apply_selected_experts(x_GxSxNxE, gates_GxSxNxK, experts_GxSxNxK)
         positions, count = x_GxSxNxE.shape[2], self.config.count
         share = self.config.capacity_factor * self.config.top_k * positions / count
         capacity = min(math.ceil(share / _ROWS_AT_ONCE) * _ROWS_AT_ONCE, positions)
         # How many positions before each have chosen the expert as well: its place in the expert's queue.
-        asked_GxSxNxX = jnp.sum(jax.nn.one_hot(experts_GxSxNxK, count, dtype=jnp.int32), axis=3) * real_GxSxNx1
-        before_GxSxNxX = jnp.cumsum(asked_GxSxNxX, axis=2) - asked_GxSxNxX
+        selected_GxSxNxX = jnp.sum(jax.nn.one_hot(experts_GxSxNxK, count, dtype=jnp.int32), axis=3) * real_GxSxNx1
+        before_GxSxNxX = jnp.cumsum(selected_GxSxNxX, axis=2) - selected_GxSxNxX
         places_GxSxNxK = jnp.take_along_axis(before_GxSxNxX, experts_GxSxNxK, axis=3)
         queue = ExpertQueues(
-            experts_GxSxNxK, jnp.where(real_GxSxNx1, places_GxSxNxK, -1), jnp.max(asked_GxSxNxX.sum(axis=2))
+            experts_GxSxNxK, jnp.where(real_GxSxNx1, places_GxSxNxK, -1), jnp.max(selected_GxSxNxX.sum(axis=2))
         )
         networks, params = split_stacked(self.networks)
-        go = functools.partial(_dispatch_pass, networks, count, capacity)
-        given = DifferentiableInputs(params, x_GxSxNxE, gates_GxSxNxK)
-        y_GxSxNxE = go(given, queue, 0)
-        return y_GxSxNxE if capacity == positions else y_GxSxNxE + _overflow_passes(go, capacity, given, queue)
+        dispatch = functools.partial(_dispatch_pass, networks, count, capacity)
+        inputs = DifferentiableInputs(params, x_GxSxNxE, gates_GxSxNxK)
+        y_GxSxNxE = dispatch(inputs, queue, 0)
+        return y_GxSxNxE if capacity == positions else y_GxSxNxE + _overflow_passes(dispatch, capacity, inputs, queue)
 
-    def _of_each(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array) -> Array:
+    def _apply_selected_experts(self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array) -> Array:
         """Equation 1 as written: each position meets copies of the networks selected for it, and no others."""
         networks, params = split_stacked(self.networks)
-        chosen = jax.tree.map(lambda leaf: jnp.take(leaf, experts_GxSxNxK.ravel(), axis=0), params)
+        selected_params = jax.tree.map(lambda leaf: jnp.take(leaf, experts_GxSxNxK.ravel(), axis=0), params)
         x_Rx1xE = jnp.repeat(x_GxSxNxE, self.config.top_k, axis=2).reshape(-1, 1, x_GxSxNxE.shape[-1])
-        y_GxSxNxKxE = networks(chosen, x_Rx1xE).reshape(*gates_GxSxNxK.shape, -1)
+        y_GxSxNxKxE = networks(selected_params, x_Rx1xE).reshape(*gates_GxSxNxK.shape, -1)
         return jnp.sum(y_GxSxNxKxE * gates_GxSxNxK[..., None], axis=3)
 
 
@@ -271,7 +273,7 @@ class DifferentiableInputs(NamedTuple):
 
     Attributes:
         params: The experts' parameters, stacked.
-        x: The positions' features, in groups (`_in_groups`).
+        x: The positions' features, in groups (`_split_into_groups`).
         gates: The gates of each position's experts.
     """
 
@@ -287,89 +289,91 @@ def _dispatch_pass(
     networks: Callable[[Params, Array], Array],
     count: int,
     capacity: int,
-    given: DifferentiableInputs,
+    inputs: DifferentiableInputs,
     queue: ExpertQueues,
-    turn: Any,
+    pass_index: Any,
 ) -> Any:
     """The experts' contribution to each position in one pass: turn x capacity up to the next in their queues."""
-    groups, parts, _, width = given.x.shape
-    row_GxSxNxK = queue.queue_positions - turn * capacity
+    groups, parts, _, width = inputs.x.shape
+    row_GxSxNxK = queue.queue_positions - pass_index * capacity
     served = (row_GxSxNxK >= 0) & (row_GxSxNxK < capacity) & (queue.queue_positions >= 0)
     # Beyond the last row nothing is written, and zeros are read.
     slot_GxSxNxK = jnp.where(served, queue.experts * capacity + row_GxSxNxK, count * capacity)
-    reader_GxSxR = _each(_readers, count * capacity)(slot_GxSxNxK)
-    x_GxSxXxCxE = _each(_rows)(given.x, reader_GxSxR).reshape(groups, parts, count, capacity, width)
+    reader_GxSxR = _map_over_groups(_slot_positions, count * capacity)(slot_GxSxNxK)
+    x_GxSxXxCxE = _map_over_groups(_take_rows)(inputs.x, reader_GxSxR).reshape(groups, parts, count, capacity, width)
     x_GxSxXxCxE = with_logical_constraint(x_GxSxXxCxE, "batch", "length", None, None, None)
     x_XxGxSxCxE = with_logical_constraint(
         jnp.moveaxis(x_GxSxXxCxE, 2, 0), "experts", "expert_batch", "length", None, None
     )
     y_XxGxSxCxE = with_logical_constraint(
-        networks(given.params, x_XxGxSxCxE), "experts", "expert_batch", "length", None, None
+        networks(inputs.params, x_XxGxSxCxE), "experts", "expert_batch", "length", None, None
     )
     y_GxSxXxCxE = with_logical_constraint(jnp.moveaxis(y_XxGxSxCxE, 0, 2), "batch", "length", None, None, None)
     y_GxSxRxE = y_GxSxXxCxE.reshape(groups, parts, count * capacity, width)
-    y_GxSxNxKxE = _each(_rows)(y_GxSxRxE, slot_GxSxNxK)
-    return jnp.sum(y_GxSxNxKxE * given.gates[..., None], axis=3)
+    y_GxSxNxKxE = _map_over_groups(_take_rows)(y_GxSxRxE, slot_GxSxNxK)
+    return jnp.sum(y_GxSxNxKxE * inputs.gates[..., None], axis=3)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _overflow_passes(go: DispatchPass, capacity: int, given: DifferentiableInputs, queue: ExpertQueues) -> Array:
-    """The sum of `go` over all passes but the first; the gradient recomputes each pass."""
-    return _sum_over_passes(capacity, queue, lambda turn: go(given, queue, turn), jnp.zeros_like(given.x))
+def _overflow_passes(dispatch: DispatchPass, capacity: int, inputs: DifferentiableInputs, queue: ExpertQueues) -> Array:
+    """The sum of `dispatch` over all passes but the first; the gradient recomputes each pass."""
+    return _sum_over_passes(
+        capacity, queue, lambda pass_index: dispatch(inputs, queue, pass_index), jnp.zeros_like(inputs.x)
+    )
 
 
 def _overflow_forward(
-    go: DispatchPass, capacity: int, given: DifferentiableInputs, queue: ExpertQueues
+    dispatch: DispatchPass, capacity: int, inputs: DifferentiableInputs, queue: ExpertQueues
 ) -> tuple[Array, tuple[DifferentiableInputs, ExpertQueues]]:
-    return _overflow_passes(go, capacity, given, queue), (given, queue)
+    return _overflow_passes(dispatch, capacity, inputs, queue), (inputs, queue)
 
 
 def _overflow_backward(
-    go: DispatchPass, capacity: int, kept: tuple[DifferentiableInputs, ExpertQueues], gradient: Array
+    dispatch: DispatchPass, capacity: int, residuals: tuple[DifferentiableInputs, ExpertQueues], gradient: Array
 ) -> tuple[DifferentiableInputs, None]:
-    given, queue = kept
+    inputs, queue = residuals
 
-    def of_turn(turn: Array) -> DifferentiableInputs:
-        _, pull = jax.vjp(lambda given: go(given, queue, turn), given)
+    def pass_gradient(pass_index: Array) -> DifferentiableInputs:
+        _, pull = jax.vjp(lambda inputs: dispatch(inputs, queue, pass_index), inputs)
         return pull(gradient)[0]
 
-    return _sum_over_passes(capacity, queue, of_turn, jax.tree.map(jnp.zeros_like, given)), None
+    return _sum_over_passes(capacity, queue, pass_gradient, jax.tree.map(jnp.zeros_like, inputs)), None
 
 
 _overflow_passes.defvjp(_overflow_forward, _overflow_backward)
 
 
-def _sum_over_passes[T](capacity: int, queue: ExpertQueues, of_turn: Callable[[Array], T], zero: T) -> T:
+def _sum_over_passes[T](capacity: int, queue: ExpertQueues, compute_pass: Callable[[Array], T], zero: T) -> T:
     def advance(carry: tuple[Array, T]) -> tuple[Array, T]:
-        turn, total = carry
-        return turn + 1, jax.tree.map(jnp.add, total, of_turn(turn))
+        pass_index, total = carry
+        return pass_index + 1, jax.tree.map(jnp.add, total, compute_pass(pass_index))
 
     # A loop that most steps never enter: a scan would pay for turns that nobody needs.
     return jax.lax.while_loop(lambda carry: carry[0] * capacity < queue.longest_queue, advance, (jnp.int32(1), zero))[1]
 
 
-def _at_zero(role: ParameterRole, fan_in: int, fan_out: int) -> Initializer:
+def _zero_initialization(role: ParameterRole, fan_in: int, fan_out: int) -> Initializer:
     return zeros
 
 
-def _each(function: Callable[..., Array], *static: int) -> Callable[..., Array]:
+def _map_over_groups(function: Callable[..., Array], *static: int) -> Callable[..., Array]:
     """Map a function over groups of examples and parts of their positions."""
     return jax.vmap(jax.vmap(functools.partial(function, *static)))
 
 
-def _rows(values_RxE: Array, index: Array) -> Array:
+def _take_rows(values_RxE: Array, index: Array) -> Array:
     """The rows of these indices; zeros for an index past the end."""
     return jnp.take(values_RxE, index, axis=0, mode="fill", fill_value=0)
 
 
-def _readers(slots: int, slot_NxK: Array) -> Array:
+def _slot_positions(slots: int, slot_NxK: Array) -> Array:
     """The position in each slot; one past the end for an empty slot."""
-    positions, chosen = slot_NxK.shape
-    numbers_NxK = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32)[:, None], (positions, chosen))
-    return jnp.full(slots, positions, jnp.int32).at[slot_NxK].set(numbers_NxK, mode="drop")
+    positions, top_k = slot_NxK.shape
+    positions_NxK = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32)[:, None], (positions, top_k))
+    return jnp.full(slots, positions, jnp.int32).at[slot_NxK].set(positions_NxK, mode="drop")
 
 
-def _groups(batch: int, length: int) -> tuple[int, int]:
+def _group_counts(batch: int, length: int) -> tuple[int, int]:
     """The numbers of shards of the batch and of positions; each shard fills its own rows of each expert.
 
     Devices then exchange only these rows, by an all-to-all.
@@ -381,7 +385,7 @@ def _groups(batch: int, length: int) -> tuple[int, int]:
     return (batches if batch % batches == 0 else 1), (parts if length % parts == 0 else 1)
 
 
-def _in_groups(x_BxTxF: Array, groups: tuple[int, int]) -> Array:
+def _split_into_groups(x_BxTxF: Array, groups: tuple[int, int]) -> Array:
     """Reshape [B, T, F] to [groups of examples, parts of their positions, positions of both, F]."""
     (batches, parts), (batch, length, features) = groups, x_BxTxF.shape
     cut = x_BxTxF.reshape(batches, batch // batches, parts, length // parts, features)
@@ -390,8 +394,8 @@ def _in_groups(x_BxTxF: Array, groups: tuple[int, int]) -> Array:
     )
 
 
-def _whole(x_GxSxNxF: Array, groups: tuple[int, int], batch: int, length: int) -> Array:
-    """The inverse of `_in_groups`."""
+def _merge_groups(x_GxSxNxF: Array, groups: tuple[int, int], batch: int, length: int) -> Array:
+    """The inverse of `_split_into_groups`."""
     (batches, parts), features = groups, x_GxSxNxF.shape[-1]
     cut = x_GxSxNxF.reshape(batches, parts, batch // batches, length // parts, features)
     return with_logical_constraint(cut.swapaxes(1, 2).reshape(batch, length, features), "batch", "length", None)

@@ -154,7 +154,7 @@ class MultiHeadAttention(Module):
         output_BxQxHxD = checkpoint_name(with_logical_constraint(output_BxQxHxD, *names), OUTPUT_NAME)
         captured = attended.captured
         if captured is not None and capture is not None and (capture.value_norms or capture.query_key_vectors):
-            scheme = self._scheme(table, x_BxQxE.dtype)
+            scheme = self._position_scheme(table, x_BxQxE.dtype)
             projected = AttentionProjections(
                 q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.full_matrix(), self.spec, scheme, mask
             )
@@ -191,7 +191,7 @@ class MultiHeadAttention(Module):
         """Keys and values as the cache stores them: with rotary positions, keys are rotated once and stored so."""
         keys, values = keys_and_values
         turns = SCHEMES[self.spec.position].rotates_features
-        return (self._scheme(None, keys.dtype).encode_keys(keys, positions_BxK) if turns else keys), values
+        return (self._position_scheme(None, keys.dtype).encode_keys(keys, positions_BxK) if turns else keys), values
 
     def step(
         self,
@@ -221,23 +221,23 @@ class MultiHeadAttention(Module):
         new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
         # Behind the barrier a cache is one array for the read and for the next step: else each has a copy of its own.
         grown = jax.lax.optimization_barrier(
-            jax.tree.map(lambda held, added: write_slot(held, added, position_R), caches, new)
+            jax.tree.map(lambda cache, entry: write_slot(cache, entry, position_R), caches, new)
         )
-        held_RxK = slot_positions(position_R, grown[0].shape[3])
-        writer_RxK = slot_writers(ancestors_RxT, held_RxK)
+        cached_positions_RxK = slot_positions(position_R, grown[0].shape[3])
+        writer_RxK = slot_writers(ancestors_RxT, cached_positions_RxK)
         if self.indexed:
             mask = Mask(causal=True, window=(window, 0) if window else None, query_offset=position_R)
-            held = (gather_from_writers(cache, writer_RxK) for cache in grown)
-            output, captured = self.read(x_Rx1xE, *held, mask=mask, table=table, capture=capture)
+            past = (gather_from_writers(cache, writer_RxK) for cache in grown)
+            output, captured = self.read(x_Rx1xE, *past, mask=mask, table=table, capture=capture)
             return output, grown, captured
-        seen_RxK = held_RxK >= 0
+        seen_RxK = cached_positions_RxK >= 0
         if window:
-            seen_RxK &= position_R[:, None] - held_RxK <= window
-        scheme = self._scheme(table, x_Rx1xE.dtype)
+            seen_RxK &= position_R[:, None] - cached_positions_RxK <= window
+        scheme = self._position_scheme(table, x_Rx1xE.dtype)
         position_Rx1 = position_R[:, None]
         q_Rx1xHxD = scheme.encode_queries(self.query(x_Rx1xE), position_Rx1)
         logits_dtype = jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
-        bias = scheme.position_bias(position_Rx1, held_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
+        bias = scheme.position_bias(position_Rx1, cached_positions_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
         spec = dataclasses.replace(self.spec, position=AttentionPosition.NONE)
         if SCORES[spec.score].is_dot_product and capture is None:
             output = attend_to_cache(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
@@ -257,5 +257,5 @@ class MultiHeadAttention(Module):
         """The slots needed by a cache for `length` positions if a query sees `window` positions back (0: all)."""
         return length if self.indexed or not window else min(window + 1, length)
 
-    def _scheme(self, table: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme:
+    def _position_scheme(self, table: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme:
         return resolve_position_scheme(self.spec.position, self.relative(table, dtype))

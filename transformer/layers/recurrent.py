@@ -129,8 +129,8 @@ class RecurrentCell(Module):
     def weights(self, dtype: jnp.dtype) -> RecurrentWeights:
         """The weights for `next_cell_state`, in this type."""
         kernel, *rest = (
-            None if each is None else jnp.asarray(each[...], dtype)
-            for each in (self.recurrent_kernel, self.candidate_bias, self.peephole)
+            None if parameter is None else jnp.asarray(parameter[...], dtype)
+            for parameter in (self.recurrent_kernel, self.candidate_bias, self.peephole)
         )
         assert kernel is not None
         return RecurrentWeights(kernel, *rest)
@@ -168,16 +168,16 @@ def next_cell_state(
         case CellKind.VANILLA:
             return CellState(jnp.tanh(projected_RxGxF[:, 0] + hidden_RxF @ kernel_FxGxF[:, 0]))
         case CellKind.GRU_RESET_BEFORE:
-            both_Rx2xF = projected_RxGxF[:, :2] + product(hidden_RxF, kernel_FxGxF[:, :2])
-            reset_RxF, update_RxF = jnp.unstack(jax.nn.sigmoid(both_Rx2xF), axis=1)
+            gates_Rx2xF = projected_RxGxF[:, :2] + product(hidden_RxF, kernel_FxGxF[:, :2])
+            reset_RxF, update_RxF = jnp.unstack(jax.nn.sigmoid(gates_Rx2xF), axis=1)
             candidate_RxF = jnp.tanh(projected_RxGxF[:, 2] + (reset_RxF * hidden_RxF) @ kernel_FxGxF[:, 2])
             return CellState((1 - update_RxF) * candidate_RxF + update_RxF * hidden_RxF)
         case CellKind.GRU_RESET_AFTER:
-            of_state_RxGxF = product(hidden_RxF, kernel_FxGxF)
-            both_Rx2xF = projected_RxGxF[:, :2] + of_state_RxGxF[:, :2]
-            reset_RxF, update_RxF = jnp.unstack(jax.nn.sigmoid(both_Rx2xF), axis=1)
+            recurrent_RxGxF = product(hidden_RxF, kernel_FxGxF)
+            gates_Rx2xF = projected_RxGxF[:, :2] + recurrent_RxGxF[:, :2]
+            reset_RxF, update_RxF = jnp.unstack(jax.nn.sigmoid(gates_Rx2xF), axis=1)
             assert weights.candidate_bias_F is not None
-            read_RxF = of_state_RxGxF[:, 2] + weights.candidate_bias_F
+            read_RxF = recurrent_RxGxF[:, 2] + weights.candidate_bias_F
             candidate_RxF = jnp.tanh(projected_RxGxF[:, 2] + reset_RxF * read_RxF)
             return CellState((1 - update_RxF) * candidate_RxF + update_RxF * hidden_RxF)
         case CellKind.LSTM:
@@ -367,7 +367,7 @@ class RecurrentLayer(Module):
         self.kind, self.width, self.direction = config.cell, config.width, config.direction
         self.orders = self.direction.cell_directions(number)
         for order in self.orders:
-            made = RecurrentCell(
+            cell = RecurrentCell(
                 config.cell,
                 inputs,
                 config.width,
@@ -375,7 +375,7 @@ class RecurrentLayer(Module):
                 forget_bias=config.forget_bias,
                 builder=builder,
             )
-            setattr(self, order, made)
+            setattr(self, order, cell)
 
     @property
     def cells(self) -> tuple[RecurrentCell, ...]:
@@ -384,12 +384,12 @@ class RecurrentLayer(Module):
 
     def initial(self, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """A state of zeros."""
-        return _side_by_side(self._by_direction(None, rows, dtype))
+        return _concatenate_directions(self._split_directions(None, rows, dtype))
 
     def project(self, *x: Float[Array, "*B I"]) -> tuple[Float[Array, "*B G F"], ...]:
         """Project inputs for the gates of each direction's cell: one input for all cells, or one for each."""
-        of_cells = x if len(x) > 1 else x * len(self.orders)
-        return tuple(cell.project(each) for cell, each in zip(self.cells, of_cells, strict=True))
+        cell_inputs = x if len(x) > 1 else x * len(self.orders)
+        return tuple(cell.project(cell_input) for cell, cell_input in zip(self.cells, cell_inputs, strict=True))
 
     def step(self, x_RxI: Float[Array, "R I"], state: CellState) -> CellState:
         """Compute the state after one more input of every row.
@@ -426,7 +426,7 @@ class RecurrentLayer(Module):
         Returns:
             The output at every position, zero at padding, and the state after the last real one.
         """
-        return self.over(self.project(_without_padding(x_BxTxI, lengths_B)), lengths_B, state)
+        return self.over(self.project(_zero_padding(x_BxTxI, lengths_B)), lengths_B, state)
 
     def over(
         self,
@@ -448,38 +448,38 @@ class RecurrentLayer(Module):
         real_BxT = None if lengths_B is None else real_positions(lengths_B, count)
         orders = self.orders
         projected = [
-            _in_reading_order(with_logical_constraint(of_cell, "batch", None, None, None), order)
-            for of_cell, order in zip(projected_D, orders, strict=True)
+            _to_reading_order(with_logical_constraint(cell_input, "batch", None, None, None), order)
+            for cell_input, order in zip(projected_D, orders, strict=True)
         ]
         real_TxDxBx1 = None
         if real_BxT is not None:
-            real_TxDxBx1 = jnp.stack([_in_reading_order(real_BxT, order) for order in orders], axis=1)[..., None]
+            real_TxDxBx1 = jnp.stack([_to_reading_order(real_BxT, order) for order in orders], axis=1)[..., None]
         # The scan reads these at every step: whole, they are gathered once and not at each.
         weights_D = jax.tree.map(
             lambda *leaves: with_logical_constraint(jnp.stack(leaves), *(None,) * (leaves[0].ndim + 1)),
             *(cell.weights(dtype) for cell in self.cells),
         )
-        of_all = jax.vmap(functools.partial(next_cell_state, self.kind))
+        step_cells = jax.vmap(functools.partial(next_cell_state, self.kind))
 
-        def body(state: CellState, given: tuple[Array, Bool[Array, "D B 1"] | None]) -> tuple[CellState, Array]:
-            projected_DxBxGxF, real_DxBx1 = given
-            after = of_all(weights_D, projected_DxBxGxF, state)
+        def body(state: CellState, step_inputs: tuple[Array, Bool[Array, "D B 1"] | None]) -> tuple[CellState, Array]:
+            projected_DxBxGxF, real_DxBx1 = step_inputs
+            after = step_cells(weights_D, projected_DxBxGxF, state)
             if real_DxBx1 is None:
                 return after, after.hidden
             after = jax.tree.map(lambda new, old: jnp.where(real_DxBx1, new, old), after, state)
             return after, jnp.where(real_DxBx1, after.hidden, 0)
 
-        state_DxBxF = self._by_direction(state, batch, dtype)
+        state_DxBxF = self._split_directions(state, batch, dtype)
         state_DxBxF, hidden_TxDxBxF = jax.lax.scan(body, state_DxBxF, (jnp.stack(projected, axis=1), real_TxDxBx1))
         outputs = [
             jnp.moveaxis(hidden_TxBxF if order == "forward" else jnp.flip(hidden_TxBxF, 0), 0, 1)
             for hidden_TxBxF, order in zip(jnp.unstack(hidden_TxDxBxF, axis=1), orders, strict=True)
         ]
-        return with_logical_constraint(jnp.concatenate(outputs, axis=-1), "batch", "length", None), _side_by_side(
-            state_DxBxF
-        )
+        return with_logical_constraint(
+            jnp.concatenate(outputs, axis=-1), "batch", "length", None
+        ), _concatenate_directions(state_DxBxF)
 
-    def _by_direction(self, state: CellState | None, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
+    def _split_directions(self, state: CellState | None, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """Split a concatenated state into one of its cells, [D, R, F]; zeros for None."""
         directions = len(self.orders)
         if state is None:
@@ -559,15 +559,17 @@ class RecurrentStack(Module):
             The last layer's output and the projected input of its cells side by side, both zero at padding, and the
             carry after the last real position.
         """
-        x_C: tuple[Array, ...] = (_without_padding(x_BxTxI, lengths_B),)
+        x_C: tuple[Array, ...] = (_zero_padding(x_BxTxI, lengths_B),)
         after = []
         for number, layer in enumerate(self.layers):
-            projected = layer.project(*self._dropped(x_C, number, key))
+            projected = layer.project(*self._apply_dropout(x_C, number, key))
             y_BxTxF, state = layer.over(projected, lengths_B, None if carry is None else carry[number])
-            x_C = self._passed_on(number, projected, x_C, y_BxTxF)
+            x_C = self._layer_outputs(number, projected, x_C, y_BxTxF)
             after.append(state)
-        projected_BxTxP = jnp.concatenate([each.reshape(*each.shape[:-2], -1) for each in projected], axis=-1)
-        return jnp.concatenate(x_C, axis=-1), _without_padding(projected_BxTxP, lengths_B), tuple(after)
+        projected_BxTxP = jnp.concatenate(
+            [cell_input.reshape(*cell_input.shape[:-2], -1) for cell_input in projected], axis=-1
+        )
+        return jnp.concatenate(x_C, axis=-1), _zero_padding(projected_BxTxP, lengths_B), tuple(after)
 
     def step(
         self,
@@ -594,16 +596,16 @@ class RecurrentStack(Module):
         """
         after = []
         for number, (layer, state) in enumerate(zip(self.layers, carry, strict=True)):
-            (read_RxI,) = self._dropped((x_RxI,), number, key)
+            (read_RxI,) = self._apply_dropout((x_RxI,), number, key)
             if number and context_RxC is not None:
                 read_RxI = jnp.concatenate([read_RxI, context_RxC], axis=-1)
             projected = layer.project(read_RxI)
             state = layer.step_over(projected, state)
-            (x_RxI,) = self._passed_on(number, projected, (x_RxI,), state.hidden)
+            (x_RxI,) = self._layer_outputs(number, projected, (x_RxI,), state.hidden)
             after.append(state)
         return x_RxI, tuple(after)
 
-    def _passed_on(
+    def _layer_outputs(
         self, number: int, projected: tuple[Array, ...], x_C: tuple[Array, ...], y: Array
     ) -> tuple[Array, ...]:
         """The features that each column of a layer passes on; those of the last layer are the stack's output.
@@ -620,39 +622,39 @@ class RecurrentStack(Module):
             adds = skip.adds(number)
             return tuple(y + x for x, y in zip(x_C, y_C, strict=True)) if adds else tuple(y_C)
         gates = [self.config.cell.gates.index(gate) for gate in skip.fast_forward_gates(self.config.cell)]
-        parts = [jnp.concatenate([each[..., gate, :] for gate in gates], axis=-1) for each in projected]
+        parts = [jnp.concatenate([cell_input[..., gate, :] for gate in gates], axis=-1) for cell_input in projected]
         cells = len(parts) // columns
         return tuple(
             jnp.concatenate([*parts[column * cells : (column + 1) * cells], y], axis=-1) for column, y in enumerate(y_C)
         )
 
-    def _dropped(self, x_C: tuple[Array, ...], number: int, key: Key[Array, ""] | None) -> tuple[Array, ...]:
+    def _apply_dropout(self, x_C: tuple[Array, ...], number: int, key: Key[Array, ""] | None) -> tuple[Array, ...]:
         """Apply dropout to what the layer below passes on: to its output, and not to fast-forward connections."""
         if key is None or number == 0:
             return x_C
-        of_layer, dropped = jax.random.fold_in(key, number), []
+        layer_key, dropped = jax.random.fold_in(key, number), []
         for column, x in enumerate(x_C):
-            of_column = of_layer if column == 0 else jax.random.fold_in(of_layer, column)
+            column_key = layer_key if column == 0 else jax.random.fold_in(layer_key, column)
             output = self.config.layer_output_width(number - 1) // len(x_C)
             fast, y = jnp.split(x, [x.shape[-1] - output], axis=-1)
-            dropped.append(jnp.concatenate([fast, dropout(y, self.config.dropout, of_column)], axis=-1))
+            dropped.append(jnp.concatenate([fast, dropout(y, self.config.dropout, column_key)], axis=-1))
         return tuple(dropped)
 
 
-def _without_padding(x_BxTxI: Array, lengths_B: Array | None) -> Array:
+def _zero_padding(x_BxTxI: Array, lengths_B: Array | None) -> Array:
     """Set padding to zero."""
     if lengths_B is None:
         return x_BxTxI
     return jnp.where(real_positions(lengths_B, x_BxTxI.shape[1])[..., None], x_BxTxI, 0)
 
 
-def _in_reading_order(x_BxT: Array, order: str) -> Array:
+def _to_reading_order(x_BxT: Array, order: str) -> Array:
     """[T, B, ...] in a direction's reading order; backward, padding comes first and leaves the initial state as is."""
     x_TxB = jnp.moveaxis(x_BxT, 1, 0)
     return x_TxB if order == "forward" else jnp.flip(x_TxB, 0)
 
 
-def _side_by_side(state_DxRxF: CellState) -> CellState:
+def _concatenate_directions(state_DxRxF: CellState) -> CellState:
     """Concatenate the cells' states [D, R, F] to [R, D x F]."""
     return jax.tree.map(lambda leaf: jnp.concatenate(jnp.unstack(leaf), axis=-1), state_DxRxF)
 

@@ -62,8 +62,8 @@ def next_memory(joined_BxKxE: Float[Array, "B K E"], memory: int) -> Float[Array
     Returns:
         The last M positions, without gradient; zeros in front if there are fewer.
     """
-    kept = jax.lax.stop_gradient(joined_BxKxE[:, max(joined_BxKxE.shape[1] - memory, 0) :])
-    return jnp.pad(kept, ((0, 0), (memory - kept.shape[1], 0), (0, 0)))
+    last_states = jax.lax.stop_gradient(joined_BxKxE[:, max(joined_BxKxE.shape[1] - memory, 0) :])
+    return jnp.pad(last_states, ((0, 0), (memory - last_states.shape[1], 0), (0, 0)))
 
 
 def valid_keys(memory: int, past_B: Int[Array, " B"], length: int) -> Bool[Array, "B K"]:

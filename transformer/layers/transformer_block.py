@@ -454,8 +454,8 @@ def merge_periods_into_layers(*leaves: Array) -> Array:
 
 def stack_aux(outputs: Sequence[BlockAux], joined: Callable[..., Array]) -> BlockAux:
     """Join the `BlockAux` of several layers, field by field, among the layers that have it."""
-    present = ([each for each in of_field if each is not None] for of_field in zip(*outputs, strict=True))
-    return BlockAux(*(jax.tree.map(joined, *each) if each else None for each in present))
+    present = ([values for values in field if values is not None] for field in zip(*outputs, strict=True))
+    return BlockAux(*(jax.tree.map(joined, *values) if values else None for values in present))
 
 
 def _checkpoint_policy(remat: Remat) -> Callable[..., Any] | None:

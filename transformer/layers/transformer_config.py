@@ -367,21 +367,21 @@ class TransformerConfig(Config, path="config.model"):
         """
         if self.projections is Projections.LINEAR:
             return
-        without = f"config.model.projections={self.projections.value}"
+        setting = f"config.model.projections={self.projections.value}"
         if self.resolved_kv_heads != self.heads:
             raise UserError(
-                f"config.model.kv_heads={self.kv_heads} shares projected keys and values, which {without} has not: say "
+                f"config.model.kv_heads={self.kv_heads} shares projected keys and values, which {setting} has not: say "
                 f"kv_heads={self.heads} or none"
             )
         if self.resolved_head_dim != self.width // self.heads:
             raise UserError(
                 f"config.model.head_dim={self.head_dim} does not cut the width {self.width} into "
-                f"config.model.heads={self.heads} equal parts, as {without} does: say head_dim=none"
+                f"config.model.heads={self.heads} equal parts, as {setting} does: say head_dim=none"
             )
         targets = [target.value for target in self.lora.targets if target is not LoraTarget.FEED_FORWARD]
         if self.lora.rank and targets:
             raise UserError(
-                f"config.model.lora.rank={self.lora.rank} updates {', '.join(targets)}, of which {without} leaves no "
+                f"config.model.lora.rank={self.lora.rank} updates {', '.join(targets)}, of which {setting} leaves no "
                 "matrix: say config.model.lora.targets=(feed_forward,), or rank=0"
             )
 
@@ -434,17 +434,17 @@ class TransformerConfig(Config, path="config.model"):
             )
 
 
-def _nearest_divisor(whole: int, wanted: int) -> int:
-    below = [number for number in range(1, math.isqrt(whole) + 1) if whole % number == 0]
-    divisors = sorted({*below, *(whole // number for number in below)})
-    return min(divisors, key=lambda number: abs(number - wanted))
+def _nearest_divisor(number: int, target: int) -> int:
+    below = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    divisors = sorted({*below, *(number // divisor for divisor in below)})
+    return min(divisors, key=lambda divisor: abs(divisor - target))
 
 
 def block_config_from(config: Any) -> TransformerConfig:
     """The Transformer config of a family that has another one: its fields of the same names, without positions."""
     shared = {field.name for field in dataclasses.fields(TransformerConfig)} - {"positions", "size"}
-    given = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in shared}
-    return TransformerConfig(positions=PositionEncoding.NONE, **given)
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in shared}
+    return TransformerConfig(positions=PositionEncoding.NONE, **values)
 
 
 def check_ring_attention(model: TransformerConfig, placement: Placement) -> None:

@@ -137,14 +137,14 @@ def two_stream_masks(
     Returns:
         The masks, with the memory's keys first.
     """
-    of_memory = jnp.where(filled_BxM, -1, NEVER)
-    of_keys = jnp.concatenate([of_memory, jnp.where(real_BxT, order_BxT, NEVER)], axis=1).astype(jnp.int32)
+    memory_order_BxM = jnp.where(filled_BxM, -1, NEVER)
+    key_order_BxK = jnp.concatenate([memory_order_BxM, jnp.where(real_BxT, order_BxT, NEVER)], axis=1).astype(jnp.int32)
     slots = filled_BxM.shape[1]
     offset = jnp.full(1, slots, jnp.int32) if slots else None
     content_BxT = jnp.where(real_BxT, order_BxT + 1, NOTHING).astype(jnp.int32)
     query_BxT = jnp.where(real_BxT & predicted_BxT, order_BxT, NOTHING).astype(jnp.int32)
     return StreamMasks(
-        *(Mask(order=(of_queries, of_keys), query_offset=offset) for of_queries in (content_BxT, query_BxT))
+        *(Mask(order=(query_order, key_order_BxK), query_offset=offset) for query_order in (content_BxT, query_BxT))
     )
 
 

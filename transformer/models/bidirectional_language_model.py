@@ -81,7 +81,7 @@ class BidirectionalLanguageModel(RecurrentDecoder):
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, count = tokens_BxT.shape
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
-        x_BxTxE = dropout(self._embedded(tokens_BxT), self.config.dropout, keys[0])
+        x_BxTxE = dropout(self._embed(tokens_BxT), self.config.dropout, keys[0])
         h_BxTxE, _ = self.backward(x_BxTxE, lengths_B, key=keys[1])
         logits_BxSxV = self.logits(dropout(h_BxTxE[:, 1:], self.config.dropout, keys[2]))
         before_BxS = tokens_BxT[:, :-1]

@@ -92,7 +92,7 @@ class ByteNet(DilatedConvolutionDecoder):
         # By a table, for floating-point numbers would round some products up.
         unfolded_B = jnp.asarray([self.config.unfolded_length(length) for length in range(count + 1)])[lengths_B]
         longest = self.config.unfolded_length(count)
-        x_BxUxF = _to_length(self._embedded(source_BxS, lengths_B), max(count, longest))
+        x_BxUxF = _cut_or_pad(self._embed(source_BxS, lengths_B), max(count, longest))
         x_BxUxF = run_residual_sets(self.encoder, x_BxUxF, jnp.maximum(lengths_B, unfolded_B))[:, :longest]
         return jnp.where(real_positions(unfolded_B, longest)[..., None], x_BxUxF, 0), lengths_B
 
@@ -101,8 +101,8 @@ class ByteNet(DilatedConvolutionDecoder):
         representation_BxUxF, source_lengths_B = self.encode(jnp.asarray(inputs["source"]))
         target_BxT = jnp.asarray(inputs["target"])
         lengths_B = target_lengths(target_BxT, source_lengths_B, self.pad)
-        of_source = _to_length(representation_BxUxF, target_BxT.shape[1])
-        return self._embedded(target_BxT, lengths_B) + of_source, lengths_B
+        source_BxTxF = _cut_or_pad(representation_BxUxF, target_BxT.shape[1])
+        return self._embed(target_BxT, lengths_B) + source_BxTxF, lengths_B
 
     def init_cache(
         self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
@@ -119,14 +119,14 @@ class ByteNet(DilatedConvolutionDecoder):
         read_BxMxF = jnp.take_along_axis(cache.examples, position_BxM[..., None], axis=1, mode="fill", fill_value=0)
         return self.embedding(tokens_R, self.dtype) + flatten_beam_axis(read_BxMxF)
 
-    def _embedded(self, tokens_BxT: Array, lengths_B: Array) -> Array:
+    def _embed(self, tokens_BxT: Array, lengths_B: Array) -> Array:
         """Return the embeddings of the tokens, zero beyond the lengths (section 3.3)."""
         x_BxTxF = self.embedding(tokens_BxT, self.dtype)
         x_BxTxF = jnp.where(real_positions(lengths_B, tokens_BxT.shape[1])[..., None], x_BxTxF, 0)
         return with_logical_constraint(x_BxTxF, "batch", "length", None)
 
 
-def _to_length(x_BxTxF: Array, length: int) -> Array:
+def _cut_or_pad(x_BxTxF: Array, length: int) -> Array:
     """Cut or zero-pad to `length` positions."""
     more = max(length - x_BxTxF.shape[1], 0)
     return jnp.pad(x_BxTxF[:, :length], ((0, 0), (0, more), (0, 0)))

@@ -75,8 +75,8 @@ class ResidualBlock(Module):
 
     def __call__(self, x_BxTxF: Float[Array, "B T F"], lengths_B: Int[Array, " B"]) -> Float[Array, "B T F"]:
         """Run whole sequences; nothing beyond their lengths is read."""
-        convolved = self.convolution(self._before(x_BxTxF), lengths_B)
-        return with_logical_constraint(x_BxTxF + self._behind(convolved), "batch", "length", None)
+        convolved = self.convolution(self._contract_channels(x_BxTxF), lengths_B)
+        return with_logical_constraint(x_BxTxF + self._expand_channels(convolved), "batch", "length", None)
 
     def step(
         self, x_RxF: Float[Array, "R F"], past_RxPxI: Float[Array, "R P I"]
@@ -90,13 +90,13 @@ class ResidualBlock(Module):
         Returns:
             The outputs, and the past inputs that later positions read.
         """
-        convolved, past_RxPxI = self.convolution.step(self._before(x_RxF), past_RxPxI)
-        return x_RxF + self._behind(convolved), past_RxPxI
+        convolved, past_RxPxI = self.convolution.step(self._contract_channels(x_RxF), past_RxPxI)
+        return x_RxF + self._expand_channels(convolved), past_RxPxI
 
-    def _before(self, x: Array) -> Array:
+    def _contract_channels(self, x: Array) -> Array:
         return jax.nn.relu(self.second_norm(self.contract(jax.nn.relu(self.first_norm(x)))))
 
-    def _behind(self, convolved: Array) -> Array:
+    def _expand_channels(self, convolved: Array) -> Array:
         return self.expand(jax.nn.relu(self.third_norm(convolved)))
 
 
@@ -156,7 +156,8 @@ def initial_past_inputs(sets: Module, weights: Sequence[Any], rows: int, dtype: 
         The past inputs, set by set and block by block.
     """
     return tuple(
-        tuple(block.convolution.initial(rows, dtype) for block in bind_layer(sets, of_set).blocks) for of_set in weights
+        tuple(block.convolution.initial(rows, dtype) for block in bind_layer(sets, set_weights).blocks)
+        for set_weights in weights
     )
 
 
@@ -175,11 +176,11 @@ def step_residual_sets(
         The outputs, and the next past inputs.
     """
     after = []
-    for params, of_set in zip(weights, past, strict=True):
+    for params, set_past in zip(weights, past, strict=True):
         grown = []
-        for block, of_block in zip(bind_layer(sets, params).blocks, of_set, strict=True):
-            x_RxF, of_block = block.step(x_RxF, of_block)
-            grown.append(of_block)
+        for block, block_past in zip(bind_layer(sets, params).blocks, set_past, strict=True):
+            x_RxF, block_past = block.step(x_RxF, block_past)
+            grown.append(block_past)
         after.append(tuple(grown))
     return x_RxF, tuple(after)
 
@@ -240,7 +241,7 @@ class DilatedConvolutionDecoder(StatelessModule):
     def hidden(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T F"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
         x_BxTxF = run_residual_sets(self.decoder, *self.block_inputs(inputs))
-        return self._read_out(x_BxTxF, forward_pass.training_key), Aux({}, {}, state)
+        return self._apply_readout(x_BxTxF, forward_pass.training_key), Aux({}, {}, state)
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
         """Compute the logits of the tokens, in float32 or wider."""
@@ -259,7 +260,7 @@ class DilatedConvolutionDecoder(StatelessModule):
             self.decoder, cache.weights, self.next_block_inputs(tokens_R, cache), cache.rows.past
         )
         cache = cache._replace(rows=DecoderCarry(cache.rows.position + 1, past))
-        return self.logits(self._read_out(x_RxF, None)), cache, Aux({}, {}, state)
+        return self.logits(self._apply_readout(x_RxF, None)), cache, Aux({}, {}, state)
 
-    def _read_out(self, x: Array, key: Key[Array, ""] | None) -> Array:
+    def _apply_readout(self, x: Array, key: Key[Array, ""] | None) -> Array:
         return dropout(jax.nn.relu(self.readout(x)), self.config.dropout, key)

@@ -86,11 +86,11 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         examples, width = tokens_BxP.shape
         weights = unstack_layers(self.decoder, self.config.sets)
 
-        def read(past: PastInputs, given: tuple[Array, Array]) -> tuple[PastInputs, None]:
-            tokens_B, place = given
+        def read(past: PastInputs, token_and_position: tuple[Array, Array]) -> tuple[PastInputs, None]:
+            tokens_B, position = token_and_position
             _, grown = step_residual_sets(self.decoder, weights, self.embedding(tokens_B, self.dtype), past)
-            known_Bx1x1 = (place < last_B)[:, None, None]
-            return jax.tree.map(lambda new, old: jnp.where(known_Bx1x1, new, old), grown, past), None
+            in_prompt_Bx1x1 = (position < last_B)[:, None, None]
+            return jax.tree.map(lambda new, old: jnp.where(in_prompt_Bx1x1, new, old), grown, past), None
 
         past, _ = jax.lax.scan(
             read, initial_past_inputs(self.decoder, weights, examples, self.dtype), (tokens_BxP.T, jnp.arange(width))

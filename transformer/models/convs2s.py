@@ -142,10 +142,10 @@ class DecoderBlock(Module):
         builder: Makes the other parameters.
     """
 
-    def __init__(self, config: ConvS2SConfig, of_dropped: ParameterBuilder, builder: ParameterBuilder):
-        self.convolution = GatedConvolution(config, Padding.CAUSAL, of_dropped)
-        self.query = _linear(config.width, ("embed", config.embedding_width), builder)
-        self.context = _linear(config.embedding_width, ("embed", config.width), builder)
+    def __init__(self, config: ConvS2SConfig, dropout_builder: ParameterBuilder, builder: ParameterBuilder):
+        self.convolution = GatedConvolution(config, Padding.CAUSAL, dropout_builder)
+        self.query = _weight_normalized_linear(config.width, ("embed", config.embedding_width), builder)
+        self.context = _weight_normalized_linear(config.embedding_width, ("embed", config.width), builder)
 
     def __call__(
         self,
@@ -193,7 +193,7 @@ class DecoderBlock(Module):
             The block's outputs, the next past inputs, and what was captured.
         """
         h_RxF, past_RxPxF = self.convolution.step(h_RxF, past_RxPxF)
-        h_BxMxF, g_BxMxE = (unflatten_beam_axis(each, len(source.lengths)) for each in (h_RxF, g_RxE))
+        h_BxMxF, g_BxMxE = (unflatten_beam_axis(features, len(source.lengths)) for features in (h_RxF, g_RxE))
         h_BxMxF, captured = self._attend(h_BxMxF, g_BxMxE, source, Mask(key_lengths=source.lengths), capture)
         if captured is not None:
             captured = captured.with_maps(lambda leaf: beam_queries_to_rows(leaf)[:, :, None])
@@ -225,24 +225,24 @@ class ConvS2S(StatelessModule):
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.config, self.pad, self.begin, self.dtype = config, interface.pad_id, interface.bos_id, builder.dtype
         builder = builder.with_rule(InitializationRule(config.initialization))
-        of_dropped = builder.with_rule(InitializationRule(config.initialization, retained=1 - config.dropout))
+        dropout_builder = builder.with_rule(InitializationRule(config.initialization, retained=1 - config.dropout))
         vocabulary = padded_vocab_size(interface.vocabularies["joint"], config.vocab_size)
         width, embedding = ("embed", config.width), ("embed", config.embedding_width)
         self.embedding = Embedding(vocabulary, config.embedding_width, builder=builder)
         self.source_positions = LearnedPositions(config.max_length, config.embedding_width, builder=builder)
         self.target_positions = LearnedPositions(config.max_length, config.embedding_width, builder=builder)
-        self.enter_encoder = _linear(config.embedding_width, width, of_dropped)
-        self.encoder = of_dropped.stack(
+        self.enter_encoder = _weight_normalized_linear(config.embedding_width, width, dropout_builder)
+        self.encoder = dropout_builder.stack(
             lambda builder: GatedConvolution(config, Padding.SAME, builder), config.encoder_layers
         )
-        self.leave_encoder = _linear(config.width, embedding, builder)
-        self.enter_decoder = _linear(config.embedding_width, width, of_dropped)
-        plain = builder.rule
-        self.decoder = of_dropped.stack(
-            lambda builder: DecoderBlock(config, builder, builder.with_rule(plain)), config.decoder_layers
+        self.leave_encoder = _weight_normalized_linear(config.width, embedding, builder)
+        self.enter_decoder = _weight_normalized_linear(config.embedding_width, width, dropout_builder)
+        plain_rule = builder.rule
+        self.decoder = dropout_builder.stack(
+            lambda builder: DecoderBlock(config, builder, builder.with_rule(plain_rule)), config.decoder_layers
         )
-        self.leave_decoder = _linear(config.width, embedding, builder)
-        self.output = _linear(config.embedding_width, ("vocabulary", vocabulary), of_dropped)
+        self.leave_decoder = _weight_normalized_linear(config.width, embedding, builder)
+        self.output = _weight_normalized_linear(config.embedding_width, ("vocabulary", vocabulary), dropout_builder)
 
     def encode(self, source_BxS: Int[Array, "B S"], key: Key[Array, ""] | None) -> EncodedSource:
         """Encode the source: the blocks' outputs are the keys z, and z + e the values.
@@ -259,7 +259,7 @@ class ConvS2S(StatelessModule):
         """
         lengths_B = real_lengths(source_BxS, self.pad)
         embedding_key, layers_key = split_key(key)
-        e_BxSxE = self._embedded(source_BxS, self.source_positions, lengths_B, embedding_key)
+        e_BxSxE = self._embed(source_BxS, self.source_positions, lengths_B, embedding_key)
         h_BxSxF, _ = scan_layers(
             lambda block, h, key: (block(h, lengths_B, key), None),
             self.encoder,
@@ -276,7 +276,7 @@ class ConvS2S(StatelessModule):
         target_BxT, capture = jnp.asarray(inputs["target"]), capture_for_site(SITE, forward_pass.capture)
         lengths_B = target_lengths(target_BxT, source.lengths, self.pad)
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
-        g_BxTxE = self._embedded(target_BxT, self.target_positions, lengths_B, embedding_key)
+        g_BxTxE = self._embed(target_BxT, self.target_positions, lengths_B, embedding_key)
         h_BxTxF, captured = scan_layers(
             lambda block, h, key: block(h, g_BxTxE, source, mask, key, capture),
             self.decoder,
@@ -314,18 +314,18 @@ class ConvS2S(StatelessModule):
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Run one more token of every row through the blocks."""
         capture, position_R = capture_for_site(SITE, forward_pass.capture), cache.rows["position"]
-        g_RxE = self._looked_up(tokens_R, self.target_positions, position_R)
+        g_RxE = self._embed_at_positions(tokens_R, self.target_positions, position_R)
         h_RxF, grown, captured = self.enter_decoder(g_RxE), [], []
         for params, past in zip(cache.weights, cache.rows["past"], strict=True):
             block = bind_layer(self.decoder, params)
-            h_RxF, past, of_layer = block.step(h_RxF, past, g_RxE, cache.examples, capture)
+            h_RxF, past, layer_map = block.step(h_RxF, past, g_RxE, cache.examples, capture)
             grown.append(past)
-            captured.append(of_layer)
+            captured.append(layer_map)
         maps = {} if capture is None else {SITE: jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured)}
         cache = cache._replace(rows={"position": position_R + 1, "past": tuple(grown)})
         return self.logits(self.leave_decoder(h_RxF)), cache, Aux(maps, {}, state)
 
-    def _embedded(
+    def _embed(
         self,
         tokens_BxT: Int[Array, "B T"],
         positions: LearnedPositions,
@@ -335,11 +335,11 @@ class ConvS2S(StatelessModule):
         """Return token plus position embeddings, zero beyond the lengths (section 3.1)."""
         count = tokens_BxT.shape[1]
         check_num_positions(count, self.config.max_length, "a sequence")
-        x_BxTxE = self._looked_up(tokens_BxT, positions, jnp.arange(count)[None])
+        x_BxTxE = self._embed_at_positions(tokens_BxT, positions, jnp.arange(count)[None])
         x_BxTxE = jnp.where(real_positions(lengths_B, count)[..., None], x_BxTxE, 0)
         return dropout(with_logical_constraint(x_BxTxE, "batch", "length", None), self.config.dropout, key)
 
-    def _looked_up(self, tokens: Array, positions: LearnedPositions, places: Array) -> Array:
+    def _embed_at_positions(self, tokens: Array, positions: LearnedPositions, places: Array) -> Array:
         return self.embedding(tokens, self.dtype) + positions(places).astype(self.dtype)
 
 
@@ -367,9 +367,9 @@ class WeightNorm[Layer: Linear | Convolution1D](Module):
         direction = self.layer.kernel[...]
         return direction * jax.lax.broadcast_to_rank(self.length[...] / _kernel_norms(direction), direction.ndim)
 
-    def __call__(self, x: Float[Array, "..."], **given: Any) -> Float[Array, "..."]:
-        """Apply the layer; `given` are its other arguments."""
-        return self.layer(x, kernel=self.kernel, **given)
+    def __call__(self, x: Float[Array, "..."], **arguments: Any) -> Float[Array, "..."]:
+        """Apply the layer; `arguments` are its other arguments."""
+        return self.layer(x, kernel=self.kernel, **arguments)
 
 
 def _kernel_norms(kernel: Float[Array, "*I F"]) -> Float[Array, " F"]:
@@ -377,12 +377,12 @@ def _kernel_norms(kernel: Float[Array, "*I F"]) -> Float[Array, " F"]:
     return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=tuple(range(kernel.ndim - 1))))
 
 
-def _linear(inputs: int, outputs: tuple[str, int], builder: ParameterBuilder) -> WeightNorm:
+def _weight_normalized_linear(inputs: int, outputs: tuple[str, int], builder: ParameterBuilder) -> WeightNorm:
     """Build a weight-normalized linear layer; one axis of its matrix is "embed"."""
     name, size = outputs
-    read, along = ("features", "features") if name == "embed" else ("embed", name)
-    linear = Linear(((read, inputs),), (outputs,), bias=True, builder=builder)
-    return WeightNorm(linear, (along, size), builder=builder)
+    input_axis, norm_axis = ("features", "features") if name == "embed" else ("embed", name)
+    linear = Linear(((input_axis, inputs),), (outputs,), bias=True, builder=builder)
+    return WeightNorm(linear, (norm_axis, size), builder=builder)
 
 
 def _add_at_half_variance(x: Array, y: Array) -> Array:

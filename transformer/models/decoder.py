@@ -141,8 +141,8 @@ class Decoder(TokenDecoder):
         extras: dict[str, Array] = {}
         if self.classes is not None:
             ratio = self.config.width_ratio
-            of_classes_BxTxE = x_BxTxE if ratio == 1 else x_BxTxE / ratio
-            extras["classes"] = self.classes(of_classes_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
+            class_features_BxTxE = x_BxTxE if ratio == 1 else x_BxTxE / ratio
+            extras["classes"] = self.classes(class_features_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:

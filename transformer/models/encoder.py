@@ -196,7 +196,7 @@ class Encoder(TokenModel):
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the hidden states after the last block."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
-        lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else self._lengths(tokens_BxT)
+        lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else self._real_lengths(tokens_BxT)
         mask = Mask() if lengths_B is None else Mask(query_lengths=lengths_B, key_lengths=lengths_B)
         embedding_key, layers_key = split_key(forward_pass.training_key)
         layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)
@@ -235,7 +235,7 @@ class Encoder(TokenModel):
             raise ValueError("this encoder has no head that scores tokens: build it with config.model.head=masked")
         return super().logits(self.head(x))
 
-    def _lengths(self, tokens_BxT: Array) -> Array | None:
+    def _real_lengths(self, tokens_BxT: Array) -> Array | None:
         return None if self.pad is None else real_lengths(tokens_BxT, self.pad)
 
 

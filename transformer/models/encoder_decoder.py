@@ -90,26 +90,26 @@ class EncoderDecoder(TokenDecoder):
     def __init__(self, config: EncoderDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm_encoder_decoder(config.encoder_layers, config.decoder_layers)
         residuals = (2 * config.encoder_layers, 3 * config.decoder_layers)
-        of_encoder, of_decoder = (
+        encoder_builder, decoder_builder = (
             builder.with_rule(InitializationRule(config.initialization, count, config.resolved_head_dim, side.beta))
             for count, side in zip(residuals, deep, strict=True)
         )
-        super().__init__(config, config.padded_vocab_size(interface.vocabularies["joint"]), builder=of_encoder)
+        super().__init__(config, config.padded_vocab_size(interface.vocabularies["joint"]), builder=encoder_builder)
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.pad, self.begin = interface.pad_id, interface.bos_id
         self.encoder_layers, self.decoder_layers = config.encoder_layers, config.decoder_layers
-        self.encoder = self.make_blocks(config.encoder_layers, cross=False, deep=deep[0], builder=of_encoder)
-        self.decoder = self.make_blocks(config.decoder_layers, cross=True, deep=deep[1], builder=of_decoder)
-        self.encoder_relative = self.make_relative_positions(bidirectional=True, builder=of_encoder)
-        self.decoder_relative = self.make_relative_positions(bidirectional=False, builder=of_decoder)
-        self.encoder_norm = self.make_final_norm(of_encoder)
-        self.decoder_norm = self.make_final_norm(of_decoder)
+        self.encoder = self.make_blocks(config.encoder_layers, cross=False, deep=deep[0], builder=encoder_builder)
+        self.decoder = self.make_blocks(config.decoder_layers, cross=True, deep=deep[1], builder=decoder_builder)
+        self.encoder_relative = self.make_relative_positions(bidirectional=True, builder=encoder_builder)
+        self.decoder_relative = self.make_relative_positions(bidirectional=False, builder=decoder_builder)
+        self.encoder_norm = self.make_final_norm(encoder_builder)
+        self.decoder_norm = self.make_final_norm(decoder_builder)
 
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
         encoder_key, decoder_key = split_key(forward_pass.training_key)
-        memory_BxSxE, source_lengths, of_encoder = self.encode(inputs, encoder_key, forward_pass.capture)
+        memory_BxSxE, source_lengths, encoder_aux = self.encode(inputs, encoder_key, forward_pass.capture)
         target_BxT = jnp.asarray(inputs["target"])
         lengths = target_lengths(target_BxT, source_lengths, self.pad)
         # Padded queries see nothing: their rows stay out of maps and statistics.
@@ -133,9 +133,9 @@ class EncoderDecoder(TokenDecoder):
         x_BxTxE = self.decoder_norm(x_BxTxE)
         maps: dict[str, CapturedAttention] = {}
         losses: dict[str, AuxiliaryLoss] = {}
-        for stack, of_stack in ((ENCODER, of_encoder), (DECODER, stack_by_layer(outputs))):
-            maps |= maps_of_stack(stack, of_stack)
-            losses |= expert_losses(stack, of_stack, self.config.experts)
+        for stack, stack_aux in ((ENCODER, encoder_aux), (DECODER, stack_by_layer(outputs))):
+            maps |= maps_of_stack(stack, stack_aux)
+            losses |= expert_losses(stack, stack_aux, self.config.experts)
         return x_BxTxE, Aux(maps, {}, state, losses)
 
     def encode(

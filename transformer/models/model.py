@@ -240,9 +240,9 @@ class Model:
         return logits, cache, _select_layers(aux, capture)
 
     def _check(self, capture: Capture | None) -> None:
-        known = [site.name for site in self.sites]
-        if capture is not None and (unknown := sorted(set(capture.sites) - set(known))):
-            raise ValueError(f"capture.sites names {unknown}; known: {known}")
+        site_names = [site.name for site in self.sites]
+        if capture is not None and (unknown := sorted(set(capture.sites) - set(site_names))):
+            raise ValueError(f"capture.sites names {unknown}; known: {site_names}")
 
 
 def _select_layers(aux: Aux, capture: Capture | None) -> Aux:
@@ -275,11 +275,11 @@ def replace_with_averaged(params: Any, average: Mapping[str, jax.Array | np.ndar
         The parameters, each average cast to its parameter's type.
     """
 
-    def chosen(path: Any, leaf: Any) -> Any:
-        own = average.get(jax.tree_util.keystr(path, simple=True, separator="/"))
-        return leaf if own is None else own if own.dtype == leaf.dtype else own.astype(leaf.dtype)
+    def averaged(path: Any, leaf: Any) -> Any:
+        value = average.get(jax.tree_util.keystr(path, simple=True, separator="/"))
+        return leaf if value is None else value if value.dtype == leaf.dtype else value.astype(leaf.dtype)
 
-    return jax.tree_util.tree_map_with_path(chosen, params)
+    return jax.tree_util.tree_map_with_path(averaged, params)
 
 
 def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:

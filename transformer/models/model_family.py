@@ -67,19 +67,19 @@ class PublishedSize:
     def task_interface(self) -> TaskInterface:
         """The interface of a task with this vocabulary, or with images of this size."""
         if self.image_size is not None:
-            image = InputSpec(self._image(1), jnp.float32, Modality.IMAGE)
+            image = InputSpec(self._image_shape(1), jnp.float32, Modality.IMAGE)
             return TaskInterface({"image": image}, {"classes": self.vocab_size})
         return TaskInterface({}, dict.fromkeys(("tokens", "joint"), self.vocab_size), pad_id=0, bos_id=1, eos_id=2)
 
     def batch_shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of a batch of `rows` examples of the whole context, or of images."""
         if self.image_size is not None:
-            return {"image": jax.ShapeDtypeStruct(self._image(rows), jnp.float32)}
+            return {"image": jax.ShapeDtypeStruct(self._image_shape(rows), jnp.float32)}
         return dict.fromkeys(
             ("tokens", "source", "target"), jax.ShapeDtypeStruct((rows, self.context_length), jnp.int32)
         )
 
-    def _image(self, rows: int) -> tuple[int, ...]:
+    def _image_shape(self, rows: int) -> tuple[int, ...]:
         assert self.image_size is not None
         return rows, self.image_size, self.image_size, 3
 

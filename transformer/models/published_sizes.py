@@ -6,7 +6,7 @@ from typing import Any
 from transformer.models.model_family import PublishedSize
 
 
-def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
+def _common_values(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
     """Return the values that all sizes have: as many key heads as query heads, of width / heads each."""
     return {
         "width": width,
@@ -21,8 +21,8 @@ def _shape(width: int, heads: int, feed_forward: int) -> dict[str, Any]:
     }
 
 
-def _transformer(width: int, heads: int, **printed: Any) -> PublishedSize:
-    values = _shape(width, heads, 4 * width) | {
+def _transformer(width: int, heads: int, **metadata: Any) -> PublishedSize:
+    values = _common_values(width, heads, 4 * width) | {
         "encoder_layers": 6,
         "decoder_layers": 6,
         "activation": "relu",
@@ -35,7 +35,7 @@ def _transformer(width: int, heads: int, **printed: Any) -> PublishedSize:
         "embedding_norm": False,
         "output_bias": False,
     }
-    return PublishedSize("encoder_decoder", values, 37_000, 32, "Vaswani et al. 2017, table 3", **printed)
+    return PublishedSize("encoder_decoder", values, 37_000, 32, "Vaswani et al. 2017, table 3", **metadata)
 
 
 _TRANSFORMER_NOTES = (
@@ -45,9 +45,9 @@ _TRANSFORMER_NOTES = (
 )
 
 
-def _decoder(layers: int, width: int, heads: int, max_length: int, **others: Any) -> dict[str, Any]:
+def _decoder(layers: int, width: int, heads: int, max_length: int, **changes: Any) -> dict[str, Any]:
     """Return the values of GPT-2's architecture (Radford et al. 2019, section 2.3), which others adopt."""
-    return _shape(width, heads, 4 * width) | {
+    return _common_values(width, heads, 4 * width) | {
         "layers": layers,
         "activation": "gelu_tanh",
         "norm_placement": "pre",
@@ -58,7 +58,7 @@ def _decoder(layers: int, width: int, heads: int, max_length: int, **others: Any
         "embedding_scale": "none",
         "embedding_norm": False,
         "output_bias": False,
-        **others,
+        **changes,
     }
 
 
@@ -84,9 +84,9 @@ def _gpt3(layers: int, width: int, heads: int, published: float, flops: float, *
     return PublishedSize("decoder", values, 50_257, 2048, citation, published, flops, 300e9, (_GPT3_BANDS, *notes))
 
 
-def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, Any]:
+def _encoder(layers: int, width: int, heads: int, **changes: Any) -> dict[str, Any]:
     """Return the values of BERT's architecture (Devlin et al. 2019, section 3), without its heads."""
-    return _shape(width, heads, 4 * width) | {
+    return _common_values(width, heads, 4 * width) | {
         "layers": layers,
         "activation": "gelu",
         "norm_epsilon": 1e-12,
@@ -101,7 +101,7 @@ def _encoder(layers: int, width: int, heads: int, **others: Any) -> dict[str, An
         "output_bias": True,
         "num_token_types": 2,
         "position_offset": 0,
-        **others,
+        **changes,
     }
 
 
@@ -128,7 +128,7 @@ def _roberta(layers: int, width: int, heads: int, published: float, flops: float
 
 
 def _xlnet(layers: int, width: int, heads: int, note: str) -> PublishedSize:
-    values = _shape(width, heads, 4 * width) | {
+    values = _common_values(width, heads, 4 * width) | {
         "layers": layers,
         "activation": "gelu",
         "norm_epsilon": 1e-12,

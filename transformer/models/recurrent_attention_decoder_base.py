@@ -143,14 +143,14 @@ class RecurrentAttentionDecoder(StatelessModule):
         return StepInput(self.embedding(tokens_R, self.dtype))
 
     def advance(
-        self, source: PyTree, carry: PyTree, given: PyTree, forward_pass: ForwardPass
+        self, source: PyTree, carry: PyTree, step_input: PyTree, forward_pass: ForwardPass
     ) -> tuple[PyTree, PyTree, Alignment | None]:
         """Run one step of every row (rows are examples x beams).
 
         Args:
             source: The encoded source, an entry per example.
             carry: The carry before.
-            given: The inputs of the step.
+            step_input: The inputs of the step.
             forward_pass: Whether to apply dropout and sampling, and their key of this step; None outside training.
 
         Returns:
@@ -158,11 +158,11 @@ class RecurrentAttentionDecoder(StatelessModule):
         """
         raise NotImplementedError
 
-    def output_features(self, given: PyTree, outputs: PyTree) -> Float[Array, "*B E"]:
+    def output_features(self, step_inputs: PyTree, outputs: PyTree) -> Float[Array, "*B E"]:
         """Return the features from which `logits` computes the logits; by default the outputs of the step.
 
         Args:
-            given: The inputs of the steps.
+            step_inputs: The inputs of the steps.
             outputs: The outputs of `advance`.
 
         Returns:
@@ -189,15 +189,15 @@ class RecurrentAttentionDecoder(StatelessModule):
         """
         key = forward_pass.training_key
         source, carry = self.encode(inputs, key)
-        given = self.step_inputs(state, inputs, source, key)
+        step_inputs = self.step_inputs(state, inputs, source, key)
         lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.lengths, self.pad)
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
-        outputs, captured = self.run_steps(source, carry, given, mask, forward_pass)
+        outputs, captured = self.run_steps(source, carry, step_inputs, mask, forward_pass)
         maps = {} if captured is None else {SITE: captured}
-        return DecoderSteps(source, given, outputs, lengths_B, key), Aux(maps, {}, state)
+        return DecoderSteps(source, step_inputs, outputs, lengths_B, key), Aux(maps, {}, state)
 
     def run_steps(
-        self, source: PyTree, carry: PyTree, given: PyTree, mask: Mask, forward_pass: ForwardPass
+        self, source: PyTree, carry: PyTree, step_inputs: PyTree, mask: Mask, forward_pass: ForwardPass
     ) -> tuple[PyTree, CapturedAttention | None]:
         """Run all steps in order.
 
@@ -206,7 +206,7 @@ class RecurrentAttentionDecoder(StatelessModule):
         Args:
             source: The encoded source.
             carry: The carry before the first step.
-            given: The inputs of all steps.
+            step_inputs: The inputs of all steps.
             mask: The lengths of targets and sources.
             forward_pass: Whether to apply dropout and sampling, their key, and what to capture.
 
@@ -214,12 +214,14 @@ class RecurrentAttentionDecoder(StatelessModule):
             The outputs of the steps, and what was captured.
         """
 
-        def step(carry: PyTree, given: PyTree, key: Key[Array, ""] | None) -> tuple[PyTree, PyTree, Alignment | None]:
-            return self.advance(source, carry, given, ForwardPass(forward_pass.train, key))
+        def step(
+            carry: PyTree, step_input: PyTree, key: Key[Array, ""] | None
+        ) -> tuple[PyTree, PyTree, Alignment | None]:
+            return self.advance(source, carry, step_input, ForwardPass(forward_pass.train, key))
 
         steps_key = self.random_stream_key(forward_pass.training_key, "steps") if "steps" in self.streams else None
         _, outputs, captured = scan_decoder_steps(
-            step, carry, given, mask=mask, key=steps_key, capture=capture_for_site(SITE, forward_pass.capture)
+            step, carry, step_inputs, mask=mask, key=steps_key, capture=capture_for_site(SITE, forward_pass.capture)
         )
         return outputs, captured
 
@@ -256,14 +258,14 @@ class RecurrentAttentionDecoder(StatelessModule):
             The step, the next cache, and the auxiliary results.
         """
         source, maps = cache.examples, {}
-        given = self.next_step_input(tokens_R, source, cache.rows)
-        rows, outputs, alignment = self.advance(source, cache.rows, given, ForwardPass(train=False))
+        step_input = self.next_step_input(tokens_R, source, cache.rows)
+        rows, outputs, alignment = self.advance(source, cache.rows, step_input, ForwardPass(train=False))
         if alignment is not None:
             weights, logits = alignment.weights[:, :, None], alignment.logits[:, :, None]
             captured = capture_weights(weights, capture_for_site(SITE, forward_pass.capture), logits=logits)
             maps = single_layer_maps(SITE, captured, forward_pass.capture)
         lengths_R = jnp.ones(len(tokens_R), jnp.int32)
-        return DecoderSteps(source, given, outputs, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
+        return DecoderSteps(source, step_input, outputs, lengths_R), cache._replace(rows=rows), Aux(maps, {}, state)
 
     def step(
         self, state: PyTree, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass

@@ -140,8 +140,8 @@ class RecurrentDecoder(StatelessModule):
                 "config.task.batching=packed puts several texts into a row, and a recurrent state would run from one "
                 "into the next: say config.task.batching=windows or padded"
             )
-        hidden_BxTxE, _, captured = self._over(
-            inputs, self._initial(*inputs["tokens"].shape), forward_pass.training_key, forward_pass.capture
+        hidden_BxTxE, _, captured = self._run_layers(
+            inputs, self._initial_carry(*inputs["tokens"].shape), forward_pass.training_key, forward_pass.capture
         )
         extras: dict[str, Array] = {}
         if self.classes is not None:
@@ -164,7 +164,7 @@ class RecurrentDecoder(StatelessModule):
         tokens_BxP, last_B = prompts
         examples, width = tokens_BxP.shape
         before = {"tokens": tokens_BxP, "lengths": last_B}
-        _, carried, _ = self._over(before, self._initial(examples, width + length), None, None)
+        _, carried, _ = self._run_layers(before, self._initial_carry(examples, width + length), None, None)
         rows = repeat_per_beam(carried, num_beams)
         return Cache(layers=(), rows=rows, examples=()), repeat_per_beam(prompts.last_tokens(), num_beams)
 
@@ -172,7 +172,7 @@ class RecurrentDecoder(StatelessModule):
         self, state: dict, cache: Cache, tokens_R: Int[Array, " R"], forward_pass: ForwardPass
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Return the logits after each row's new token, the next cache, and maps over the slots."""
-        x_RxE, after, weights = self._embedded(tokens_R), [], []
+        x_RxE, after, weights = self._embed(tokens_R), [], []
         for layer, carried in zip(self.layers, cache.rows, strict=True):
             if isinstance(layer, LstmnLayer):
                 assert isinstance(carried, StateHistory)
@@ -184,18 +184,18 @@ class RecurrentDecoder(StatelessModule):
                 x_RxE = carried.hidden
             after.append(carried)
         capture = capture_for_site(SITE, forward_pass.capture)
-        captured = _layers([capture_weights(each[:, :, None], capture) for each in weights])
+        captured = _stack_layers([capture_weights(layer_weights[:, :, None], capture) for layer_weights in weights])
         maps = {} if captured is None else {SITE: captured}
         return self.logits(x_RxE), cache._replace(rows=tuple(after)), Aux(maps, {}, state)
 
-    def _initial(self, rows: int, slots: int) -> tuple[CellState | StateHistory, ...]:
+    def _initial_carry(self, rows: int, slots: int) -> tuple[CellState | StateHistory, ...]:
         """Return the initial carry of every layer; state histories have `slots` slots."""
         return tuple(
             layer.initial(rows, slots, self.dtype) if isinstance(layer, LstmnLayer) else layer.initial(rows, self.dtype)
             for layer in self.layers
         )
 
-    def _over(
+    def _run_layers(
         self,
         inputs: Inputs,
         carried: tuple[CellState | StateHistory, ...],
@@ -208,36 +208,36 @@ class RecurrentDecoder(StatelessModule):
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else jnp.full(batch, count, jnp.int32)
         mask = Mask(causal=True, query_lengths=lengths_B, key_lengths=lengths_B)
         real_BxTx1 = real_positions(lengths_B, count)[..., None]
-        x_BxTxE = jnp.where(real_BxTx1, self._embedded(tokens_BxT), 0)
+        x_BxTxE = jnp.where(real_BxTx1, self._embed(tokens_BxT), 0)
         after, maps = [], []
         for number, (layer, before) in enumerate(zip(self.layers, carried, strict=True)):
-            x_BxTxE = self._dropped(x_BxTxE, number, key)
+            x_BxTxE = self._apply_dropout(x_BxTxE, number, key)
             if isinstance(layer, LstmnLayer):
                 step = functools.partial(_lstmn_step, layer)
-                behind, x_BxTxE, captured = scan_decoder_steps(
+                layer_carry, x_BxTxE, captured = scan_decoder_steps(
                     step, before, x_BxTxE, mask=mask, capture=capture_for_site(SITE, capture)
                 )
                 maps.append(None if captured is None else jax.tree.map(lambda leaf: leaf[0], captured))
             else:
                 assert isinstance(before, CellState)
-                x_BxTxE, behind = layer(x_BxTxE, lengths_B, before)
-            after.append(behind)
-        return self._dropped(x_BxTxE, self.config.layers, key), tuple(after), _layers(maps)
+                x_BxTxE, layer_carry = layer(x_BxTxE, lengths_B, before)
+            after.append(layer_carry)
+        return self._apply_dropout(x_BxTxE, self.config.layers, key), tuple(after), _stack_layers(maps)
 
-    def _embedded(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B E"]:
+    def _embed(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B E"]:
         return self.embedding(tokens, self.dtype)
 
-    def _dropped(self, x: Array, place: int, key: Key[Array, ""] | None) -> Array:
-        return dropout(x, self.config.dropout, None if key is None else jax.random.fold_in(key, place))
+    def _apply_dropout(self, x: Array, index: int, key: Key[Array, ""] | None) -> Array:
+        return dropout(x, self.config.dropout, None if key is None else jax.random.fold_in(key, index))
 
 
 def _lstmn_step(layer: LstmnLayer, history: StateHistory, x_BxE: Array, key: None) -> tuple[StateHistory, Array, Any]:
     return layer.step(history, x_BxE)
 
 
-def _layers(each: list[CapturedAttention | None]) -> CapturedAttention | None:
+def _stack_layers(layer_maps: list[CapturedAttention | None]) -> CapturedAttention | None:
     """Stack what the layers captured, with a leading layer axis."""
-    captured = [of_layer for of_layer in each if of_layer is not None]
+    captured = [layer_map for layer_map in layer_maps if layer_map is not None]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured) if captured else None
 
 

@@ -243,8 +243,8 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 "config.model.attention_query=input_feeding needs a context vector to feed back, and "
                 "config.model.context_vector=none has none: use attention_query=current, or another context vector"
             )
-        without = self.context_vector in (ContextVectorKind.NONE, ContextVectorKind.LAST)
-        if without and self.annotations is not Annotations.STATE:
+        ignores_annotations = self.context_vector in (ContextVectorKind.NONE, ContextVectorKind.LAST)
+        if ignores_annotations and self.annotations is not Annotations.STATE:
             raise UserError(
                 f"config.model.context_vector={self.context_vector.value} reads no annotations, which "
                 f"config.model.annotations={self.annotations.value} projects: say annotations=state, or "
@@ -258,8 +258,8 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
                 "attention_query=previous, or output_layer=maxout"
             )
         single = all(len(self.direction.cell_directions(layer)) == 1 for layer in range(self.encoder_layers))
-        alike = single and self.encoder_layers == self.decoder_layers
-        if self.initial_decoder_state is InitialDecoderState.COPY and not alike:
+        same_layers = single and self.encoder_layers == self.decoder_layers
+        if self.initial_decoder_state is InitialDecoderState.COPY and not same_layers:
             raise UserError(
                 "config.model.initial_decoder_state=copy needs as many decoder layers as encoder layers, each of one "
                 f"direction: encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}, "
@@ -429,24 +429,24 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
 
         attends = config.context_vector.attends
         self.attention = AttentionCell(config.attention(), width, annotations, builder=builder) if attends else None
-        everywhere = config.context_width if config.attention_query is AttentionQuery.BOTTOM_LAYER else 0
+        context_width = config.context_width if config.attention_query is AttentionQuery.BOTTOM_LAYER else 0
         self.decoder = RecurrentStack(
-            config.decoder(), embedding + config.fed_width, builder=builder, context_width=everywhere
+            config.decoder(), embedding + config.fed_width, builder=builder, context_width=context_width
         )
 
-        def first() -> Linear:
+        def make_initial_state() -> Linear:
             states = (("layers", config.decoder_layers), ("embed", width))
             return Linear((("features", final),), states, bias=True, builder=builder)
 
-        made = config.initial_decoder_state is InitialDecoderState.TANH
-        self.first_hidden = first() if made else None
-        self.first_memory = first() if made and config.cell.has_memory else None
-        read, given = config.readout_sizes
+        is_projected = config.initial_decoder_state is InitialDecoderState.TANH
+        self.first_hidden = make_initial_state() if is_projected else None
+        self.first_memory = make_initial_state() if is_projected and config.cell.has_memory else None
+        read, readout_width = config.readout_sizes
         maxout = config.output_layer is not OutputLayerKind.TANH
         self.readout = (
             None
             if config.output_layer is OutputLayerKind.STATE
-            else Linear((("features", read),), (("embed", given),), bias=maxout, builder=builder)
+            else Linear((("features", read),), (("embed", readout_width),), bias=maxout, builder=builder)
         )
         self.output = Linear((("embed", width),), (("vocabulary", vocabulary),), bias=False, builder=builder)
 
@@ -458,9 +458,9 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         """Encode the source; return it, and the decoder's initial carry."""
         source_BxS = jnp.asarray(inputs["source"])
         lengths_B = real_lengths(source_BxS, self.pad)
-        words_BxSxE = self._embedded(source_BxS, self.random_stream_key(key, "source"))
-        h_BxSxM, last = self._annotations(words_BxSxE, lengths_B, self.random_stream_key(key, "encoder"))
-        states = self._first(last)
+        words_BxSxE = self._embed(source_BxS, self.random_stream_key(key, "source"))
+        h_BxSxM, last = self._encode_annotations(words_BxSxE, lengths_B, self.random_stream_key(key, "encoder"))
+        states = self._initial_states(last)
         fed_BxE = (
             jnp.zeros_like(states[-1].hidden) if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
         )
@@ -488,56 +488,56 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         use_sampled_word_BxT, use_soft_attention_BxT = None, None
         if key is not None and config.scheduled_sampling:
             share = jnp.minimum(state["steps"] / config.scheduled_sampling_steps, 1) * config.scheduled_sampling
-            use_sampled_word_BxT = sample_scheduled_sampling_mask(self._which(key, "own"), share, target_BxT)
+            use_sampled_word_BxT = sample_scheduled_sampling_mask(self._draw_key(key, "own"), share, target_BxT)
         if key is not None and config.soft_attention_probability:
             use_soft_attention_BxT = sample_soft_attention_examples(
-                self._which(key, "soft"), config.soft_attention_probability, target_BxT
+                self._draw_key(key, "soft"), config.soft_attention_probability, target_BxT
             )
         return StepInput(
-            self._embedded(target_BxT, self.random_stream_key(key, "target")),
+            self._embed(target_BxT, self.random_stream_key(key, "target")),
             use_sampled_word_BxT,
             use_soft_attention_BxT,
         )
 
     def advance(
-        self, source: EncodedSource, carry: DecoderCarry, given: StepInput, forward_pass: ForwardPass
+        self, source: EncodedSource, carry: DecoderCarry, step_input: StepInput, forward_pass: ForwardPass
     ) -> tuple[DecoderCarry, StepOutput, Alignment | None]:
         """Run one step, in the order that `AttentionQuery` describes."""
-        word_RxE, key = given.word, forward_pass.key
-        if given.use_sampled_word is not None:
+        word_RxE, key = step_input.word, forward_pass.key
+        if step_input.use_sampled_word is not None:
             assert carry.sampled_word is not None
             word_RxE = jnp.where(
-                given.use_sampled_word[:, None],
-                self._embedded(carry.sampled_word, self.random_stream_key(key, "said")),
+                step_input.use_sampled_word[:, None],
+                self._embed(carry.sampled_word, self.random_stream_key(key, "said")),
                 word_RxE,
             )
         facts: dict[str, Any] = {
             "position_R": carry.position,
-            "soft_R": given.use_soft_attention,
+            "soft_R": step_input.use_soft_attention,
             "key": self.random_stream_key(key, "attention"),
             "train": forward_pass.train,
         }
         bottom = self.config.attention_query.is_bottom_layer
-        everywhere = self.config.attention_query is AttentionQuery.BOTTOM_LAYER
+        reaches_all_layers = self.config.attention_query is AttentionQuery.BOTTOM_LAYER
         if self.config.attention_query.precedes_step:
-            context, alignment = self._context(source, carry.states[0 if bottom else -1].hidden, **facts)
-            entering = _concatenate(word_RxE, context)
+            context, alignment = self._compute_context(source, carry.states[0 if bottom else -1].hidden, **facts)
+            decoder_input = _concatenate(word_RxE, context)
         else:
-            entering = _concatenate(word_RxE, carry.readout)
+            decoder_input = _concatenate(word_RxE, carry.readout)
         output_RxE, states = self.decoder.step(
-            entering,
+            decoder_input,
             carry.states,
-            context_RxC=context if everywhere else None,
+            context_RxC=context if reaches_all_layers else None,
             key=self.random_stream_key(key, "decoder"),
         )
         if not self.config.attention_query.precedes_step:
-            context, alignment = self._context(source, output_RxE, **facts)
+            context, alignment = self._compute_context(source, output_RxE, **facts)
         previous = self.config.output_layer is OutputLayerKind.MAXOUT_OF_PREVIOUS_STATE
         state_RxE = carry.states[-1].hidden if previous else output_RxE
-        readout_RxE = self._readout(state_RxE, word_RxE, context, self.random_stream_key(key, "readout"))
+        readout_RxE = self._compute_readout(state_RxE, word_RxE, context, self.random_stream_key(key, "readout"))
 
         sampled_word_R = carry.sampled_word
-        if given.use_sampled_word is not None:
+        if step_input.use_sampled_word is not None:
             draw = self.random_stream_key(key, "draw")
             assert draw is not None
             sampled_word_R = jax.random.categorical(draw, self.logits(jax.lax.stop_gradient(readout_RxE))).astype(
@@ -545,42 +545,42 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             )
         fed_RxE = readout_RxE if self.config.attention_query is AttentionQuery.INPUT_FEEDING else None
         after = DecoderCarry(states, carry.position + 1, fed_RxE, sampled_word_R)
-        return after, StepOutput(readout_RxE, self._draws(alignment)), alignment
+        return after, StepOutput(readout_RxE, self._reinforce_extras(alignment)), alignment
 
     def run_steps(
         self,
         source: EncodedSource,
         carry: DecoderCarry,
-        given: StepInput,
+        step_inputs: StepInput,
         mask: Mask,
         forward_pass: ForwardPass,
     ) -> tuple[StepOutput, CapturedAttention | None]:
         """Run the steps in order, or attend for all at once if no state depends on a context vector."""
-        if self.config.attention_query is not AttentionQuery.CURRENT or given.use_sampled_word is not None:
-            return super().run_steps(source, carry, given, mask, forward_pass)
+        if self.config.attention_query is not AttentionQuery.CURRENT or step_inputs.use_sampled_word is not None:
+            return super().run_steps(source, carry, step_inputs, mask, forward_pass)
         key = forward_pass.training_key
         decoder_key, read_key = self.random_stream_key(key, "decoder"), self.random_stream_key(key, "readout")
-        output_BxTxE, _ = self.decoder(given.word, mask.query_lengths, carry.states, key=decoder_key)
-        captured, drawn, context = None, {}, None
+        output_BxTxE, _ = self.decoder(step_inputs.word, mask.query_lengths, carry.states, key=decoder_key)
+        captured, extras, context = None, {}, None
         if self.attention is not None:
             assert source.memory is not None
             context, alignment = self.attention(
                 output_BxTxE,
                 source.memory,
                 mask=mask,
-                soft_BxQ=given.use_soft_attention,
+                soft_BxQ=step_inputs.use_soft_attention,
                 key=self.random_stream_key(key, "attention"),
                 train=forward_pass.train,
             )
-            context = self._scaled(context, source)
-            drawn = {name: jnp.moveaxis(each, 1, 2) for name, each in self._draws(alignment).items()}
+            context = self._scale_context(context, source)
+            extras = {name: jnp.moveaxis(value, 1, 2) for name, value in self._reinforce_extras(alignment).items()}
             captured = capture_all_steps(alignment, capture_for_site(SITE, forward_pass.capture), mask)
         elif source.vector is not None:
-            shape = (*given.word.shape[:2], source.vector.shape[-1])
+            shape = (*step_inputs.word.shape[:2], source.vector.shape[-1])
             context = jnp.broadcast_to(source.vector[:, None], shape)
-        return StepOutput(self._readout(output_BxTxE, given.word, context, read_key), drawn), captured
+        return StepOutput(self._compute_readout(output_BxTxE, step_inputs.word, context, read_key), extras), captured
 
-    def output_features(self, given: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
+    def output_features(self, step_inputs: StepInput, outputs: StepOutput) -> Float[Array, "*B E"]:
         """Return the output layer, which the step itself computes for input feeding."""
         return outputs.readout
 
@@ -601,7 +601,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
             state = {"steps": state["steps"] + 1}
         return steps, aux._replace(extras=steps.outputs.reinforce_extras, state=state)
 
-    def _annotations(
+    def _encode_annotations(
         self, words_BxSxE: Array, lengths_B: Array, key: Key[Array, ""] | None
     ) -> tuple[Array, tuple[CellState, ...]]:
         """Return the annotations of the source, zero at padding, and the encoder's last states."""
@@ -610,20 +610,22 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         h_BxSxF, f_BxSxP, last = self.encoder.with_projected_input(words_BxSxE, lengths_B, key=key)
         return self.annotation_projection(jnp.concatenate([h_BxSxF, f_BxSxP], axis=-1)), last
 
-    def _context(self, source: EncodedSource, query_RxE: Array, **facts: Any) -> tuple[Array | None, Alignment | None]:
+    def _compute_context(
+        self, source: EncodedSource, query_RxE: Array, **facts: Any
+    ) -> tuple[Array | None, Alignment | None]:
         """Return the context vector that a state reads, and its attention."""
         if self.config.context_vector is ContextVectorKind.NONE:
             return None, None
         context_RxC, alignment = compute_context(self.attention, source, query_RxE, **facts)
-        return self._scaled(context_RxC, source), alignment
+        return self._scale_context(context_RxC, source), alignment
 
-    def _scaled(self, context: Array, source: EncodedSource) -> Array:
+    def _scale_context(self, context: Array, source: EncodedSource) -> Array:
         """Divide the context vector by the length of the source if the config asks for it."""
         if self.config.context_vector is not ContextVectorKind.ATTENTION_OVER_LENGTH:
             return context
         return _divide_by_length(context, repeat_per_beam(source.lengths, len(context) // len(source.lengths)))
 
-    def _readout(self, state: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
+    def _compute_readout(self, state: Array, word: Array, context: Array | None, key: Key[Array, ""] | None) -> Array:
         """Return the output layer r_t of the decoder's state."""
         if self.readout is None:
             return dropout(state, self.config.dropout, key)
@@ -635,11 +637,11 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
                 read = jnp.tanh(self.readout(_concatenate(context, state)))
         return dropout(read, self.config.dropout, key)
 
-    def _draws(self, alignment: Alignment | None) -> dict[str, Array]:
+    def _reinforce_extras(self, alignment: Alignment | None) -> dict[str, Array]:
         """Return what REINFORCE needs; straight-through samples have a gradient without it."""
         return reinforce_extras(alignment) if self.config.normalizer is Normalizer.HARD else {}
 
-    def _first(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
+    def _initial_states(self, last: tuple[CellState, ...]) -> tuple[CellState, ...]:
         """Return the decoder's initial states."""
         top = last[-1]
         if self.config.initial_decoder_state is InitialDecoderState.ZERO:
@@ -653,13 +655,13 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         memory_LxBxF = jnp.moveaxis(self.first_memory(top.memory), 1, 0)
         return tuple(map(CellState, jnp.unstack(hidden_LxBxF), jnp.unstack(memory_LxBxF)))
 
-    def _embedded(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
+    def _embed(self, tokens: Int[Array, "..."], key: Key[Array, ""] | None) -> Float[Array, "..."]:
         return dropout(self.embedding(tokens, self.dtype), self.config.dropout, key)
 
-    def _which(self, key: Key[Array, ""], name: str) -> Key[Array, ""]:
-        which = self.random_stream_key(self.random_stream_key(key, name), "which")
-        assert which is not None
-        return which
+    def _draw_key(self, key: Key[Array, ""], name: str) -> Key[Array, ""]:
+        stream_key = self.random_stream_key(self.random_stream_key(key, name), "which")
+        assert stream_key is not None
+        return stream_key
 
 
 def _concatenate(*parts: Array | None) -> Array:

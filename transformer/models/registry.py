@@ -64,7 +64,7 @@ def build(config: Any, interface: TaskInterface, precision: Precision) -> Model:
     name = family_name(config)
     required, family = interface.signature, FAMILIES[name]
     if required is not None and required not in family.signatures:
-        suitable = [other for other in FAMILIES.all_names() if required in FAMILIES[other].signatures]
+        suitable = [candidate for candidate in FAMILIES.all_names() if required in FAMILIES[candidate].signatures]
         supported = "; ".join(sorted(map(str, family.signatures))) or "nothing"
         raise UserError(
             f"config.model.family={name} supports {supported}, but the task needs {required}: "
@@ -93,16 +93,16 @@ def fill_from_size(values: Mapping[str, Any]) -> dict[str, Any]:
     name = values.get("size")
     if name is None:
         return dict(values)
-    size = _size(values)
-    fixed = _fixed(size)
-    given = {key: value for key, value in values.items() if value is not None}
+    size = _lookup_size(values)
+    fixed = _fixed_values(size)
+    explicit = {key: value for key, value in values.items() if value is not None}
     for key, value in fixed.items():
-        if key in given and not _same(given[key], value):
+        if key in explicit and not _is_same_value(explicit[key], value):
             raise UserError(
-                f"config.model.{key}={to_config(given[key])!r} contradicts config.model.size={name!r}, which has "
+                f"config.model.{key}={to_config(explicit[key])!r} contradicts config.model.size={name!r}, which has "
                 f"{key}={to_config(value)!r}; leave one of them out"
             )
-    return {**values, **{key: value for key, value in fixed.items() if key not in given}}
+    return {**values, **{key: value for key, value in fixed.items() if key not in explicit}}
 
 
 def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
@@ -121,9 +121,11 @@ def change_size(values: Mapping[str, Any], size: str | None) -> dict[str, Any]:
     former = values.get("size")
     if former is None or size is None:
         return {**fill_from_size(values), "size": size}
-    said = _fixed(_size(values))
-    kept = {key: value for key, value in values.items() if key not in said or not _same(value, said[key])}
-    return {**kept, "size": size}
+    fixed = _fixed_values(_lookup_size(values))
+    remaining = {
+        key: value for key, value in values.items() if key not in fixed or not _is_same_value(value, fixed[key])
+    }
+    return {**remaining, "size": size}
 
 
 def remove_contradicted_size(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,21 +145,21 @@ def remove_contradicted_size(values: Mapping[str, Any], changes: Mapping[str, An
     """
     if values.get("size") is None:
         return dict(values)
-    said = _fixed(_size(values))
-    departs = any(key in said and not _same(value, said[key]) for key, value in changes.items())
+    fixed = _fixed_values(_lookup_size(values))
+    departs = any(key in fixed and not _is_same_value(value, fixed[key]) for key, value in changes.items())
     return change_size(values, None) if departs else dict(values)
 
 
-def _size(values: Mapping[str, Any]) -> PublishedSize:
+def _lookup_size(values: Mapping[str, Any]) -> PublishedSize:
     """Return the size that a section names, from the library or from the external family of the section."""
     family = str(values.get("family") or "")
     own = FAMILIES[family].sizes if "." in family else {}
     return lookup_by_name(str(values["size"]), {**published_sizes(), **own}, "config.model.size")
 
 
-def _fixed(size: PublishedSize) -> dict[str, Any]:
+def _fixed_values(size: PublishedSize) -> dict[str, Any]:
     return {"family": size.family, **size.config_values}
 
 
-def _same(one: Any, other: Any) -> bool:
-    return to_config(one) == to_config(other)
+def _is_same_value(first: Any, second: Any) -> bool:
+    return to_config(first) == to_config(second)

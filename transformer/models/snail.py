@@ -110,10 +110,10 @@ class SnailConfig(Config, path="config.model"):
         """The enabled blocks, each with its sizes."""
         sizes = {
             BlockKind.ATTENTION: zip(self.key_sizes, self.value_sizes, strict=True),
-            BlockKind.CONVOLUTIONS: ((each,) for each in self.filters),
+            BlockKind.CONVOLUTIONS: ((filter_count,) for filter_count in self.filters),
         }
-        every = [(block, tuple(next(iter(sizes[block])))) for block in self.blocks]
-        return tuple((block, size) for block, size in every if self.enabled_blocks.has(block))
+        all_blocks = [(block, tuple(next(iter(sizes[block])))) for block in self.blocks]
+        return tuple((block, size) for block, size in all_blocks if self.enabled_blocks.has(block))
 
     def count_attention_blocks(self) -> int:
         """Return the number of attention blocks."""
@@ -201,9 +201,9 @@ class AttentionBlock(Module):
 
     def __init__(self, inputs: int, key_size: int, value_size: int, *, builder: ParameterBuilder):
         features = (("features", inputs),)
-        of_key = (("groups", 1), ("head_dim", key_size))
-        self.query = Linear(features, of_key, bias=True, builder=builder)
-        self.key = Linear(features, of_key, bias=False, builder=builder)
+        key_axes = (("groups", 1), ("head_dim", key_size))
+        self.query = Linear(features, key_axes, bias=True, builder=builder)
+        self.key = Linear(features, key_axes, bias=False, builder=builder)
         self.value = Linear(features, (("groups", 1), ("head_dim", value_size)), bias=True, builder=builder)
 
     def __call__(
@@ -296,8 +296,8 @@ class Snail(Module):
 
     def __init__(self, config: SnailConfig, interface: TaskInterface, builder: ParameterBuilder):
         self.config, self.dtype = config, builder.dtype
-        self.of_images = "images" in interface.inputs
-        if self.of_images:
+        self.reads_images = "images" in interface.inputs
+        if self.reads_images:
             _, length, *image = interface.inputs["images"].shape
             self.outputs = interface.vocabularies["classes"]
             self.embedding: Any = ImageEmbedding(config, tuple(image), builder=builder)
@@ -311,21 +311,21 @@ class Snail(Module):
         for number, (block, sizes) in enumerate(config.enabled_block_sizes):
             match block:
                 case BlockKind.ATTENTION:
-                    made: Module = AttentionBlock(width, sizes[0], sizes[1], builder=builder)
+                    module: Module = AttentionBlock(width, sizes[0], sizes[1], builder=builder)
                 case BlockKind.CONVOLUTIONS:
-                    made = TemporalBlock(width, sizes[0], length, builder=builder)
-            setattr(self, f"block_{number}", made)
+                    module = TemporalBlock(width, sizes[0], length, builder=builder)
+            setattr(self, f"block_{number}", module)
             width = block_output_width(width, block, sizes, length)
         # A sum of the sizes of blocks, which no mesh need divide.
         self.head = Linear((("features", width),), (("features", self.outputs),), bias=True, builder=builder)
 
     def initial_state(self, key: Key[Array, ""]) -> dict[str, BatchStatistics]:
         """Return the initial statistics of the batch norms; the key is ignored."""
-        return self.embedding.initial_state() if self.of_images else {}
+        return self.embedding.initial_state() if self.reads_images else {}
 
     def embed_steps(self, state: Any, inputs: Inputs, *, train: bool) -> tuple[Float[Array, "B T F"], Any]:
         """Return the embedding of every step, and the next state."""
-        if not self.of_images:
+        if not self.reads_images:
             return self.embedding(jnp.asarray(inputs["vectors"], self.dtype)), state
         images = jnp.asarray(inputs["images"], self.dtype)
         rows, length = images.shape[:2]
@@ -341,12 +341,12 @@ class Snail(Module):
         x, after = self.embed_steps(state, inputs, train=forward_pass.train)
         maps: list[CapturedAttention | None] = []
         for number, (block, _) in enumerate(self.config.enabled_block_sizes):
-            made = getattr(self, f"block_{number}")
+            module = getattr(self, f"block_{number}")
             if block is BlockKind.ATTENTION:
-                x, captured = made(x, capture_for_site(SITE, forward_pass.capture))
+                x, captured = module(x, capture_for_site(SITE, forward_pass.capture))
                 maps.append(captured)
             else:
-                x = made(x)
+                x = module(x)
         return self.head.logits(x), Aux(stack_layer_maps(SITE, maps), {}, after)
 
 

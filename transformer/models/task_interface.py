@@ -179,10 +179,10 @@ def check_max_length(max_length: int, interface: TaskInterface) -> None:
     Raises:
         UserError: If they do not; gives the input, its length and the keys that could change it.
     """
-    for name, given in interface.inputs.items():
-        if given.positions is not None and given.positions > max_length:
+    for name, spec in interface.inputs.items():
+        if spec.positions is not None and spec.positions > max_length:
             raise UserError(
-                f"the task's longest {name} has {given.positions} positions, more than "
+                f"the task's longest {name} has {spec.positions} positions, more than "
                 f"config.model.max_length={max_length}; "
                 "shorten it (config.task.bucket_lengths or config.task.context_length) or raise config.model.max_length"
             )

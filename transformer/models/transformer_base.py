@@ -58,14 +58,14 @@ class BlockStacks(StatelessModule):
         config = self.config
         alpha = deep.alpha if config.norm_placement is NormPlacement.DEEPNORM else 1.0
 
-        def block(experts: bool, builder: ParameterBuilder) -> Block:
-            made = Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
-            return add_lora(made, config.lora, builder)
+        def make_block(experts: bool, builder: ParameterBuilder) -> Block:
+            block = Block(config, cross=cross, experts=experts, alpha=alpha, builder=builder)
+            return add_lora(block, config.lora, builder)
 
         group = config.experts.layer_period
         if group == 1:
-            return builder.stack(functools.partial(block, bool(config.experts.count)), count)
-        return builder.stack(lambda builder: BlockGroup(block, group, builder), count // group)
+            return builder.stack(functools.partial(make_block, bool(config.experts.count)), count)
+        return builder.stack(lambda builder: BlockGroup(make_block, group, builder), count // group)
 
     def make_relative_positions(
         self, *, bidirectional: bool, builder: ParameterBuilder
@@ -135,9 +135,9 @@ def sites_of_stack(
     sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal)]
     if memory is not None:
         sites.append(Site(f"{stack}/cross", query, memory, numbers, heads))
-    if of_experts := config.experts.expert_layer_indices(layers):
+    if expert_layers := config.experts.expert_layer_indices(layers):
         experts = Axis("experts", AxisKind.EXPERTS, num_positions=config.experts.count)
-        sites.append(Site(f"{stack}/experts", query, experts, tuple(map(str, of_experts)), heads=("0",)))
+        sites.append(Site(f"{stack}/experts", query, experts, tuple(map(str, expert_layers)), heads=("0",)))
     return tuple(sites)
 
 

@@ -225,8 +225,8 @@ def check_ring_attention_placement(config: VitConfig, placement: Placement) -> N
     check_ring_attention(config.blocks, placement)
 
 
-def _size(
-    patch: int, layers: int, width: int, heads: int, citation: str, published: float, **others: Any
+def _published_size(
+    patch: int, layers: int, width: int, heads: int, citation: str, published: float, **changes: Any
 ) -> PublishedSize:
     """Return a published size, for images of 224 x 224 pixels and the 1000 classes of ImageNet."""
     values = {
@@ -243,21 +243,21 @@ def _size(
         "biases": "all",
         "score": "scaled_dot",
     }
-    values |= others
+    values |= changes
     tokens = (224 // patch) ** 2 + ImagePooling(values["pooling"]).num_extra_tokens
     return PublishedSize("vit", values, 1000, tokens, citation, published, image_size=224)
 
 
 _VIT, _DEIT = "Dosovitskiy et al. 2021, table 1", "Touvron et al. 2021, table 1"
 SIZES = {
-    "vit-b16": _size(16, 12, 768, 12, _VIT, 86e6),
-    "vit-b32": _size(32, 12, 768, 12, _VIT, 86e6),
-    "vit-l16": _size(16, 24, 1024, 16, _VIT, 307e6),
-    "vit-l32": _size(32, 24, 1024, 16, _VIT, 307e6),
-    "vit-h14": _size(14, 32, 1280, 16, _VIT, 632e6),
-    "deit-ti16": _size(16, 12, 192, 3, _DEIT, 5e6),
-    "deit-s16": _size(16, 12, 384, 6, _DEIT, 22e6),
-    "deit-b16-distilled": _size(16, 12, 768, 12, "Touvron et al. 2021, table 5", 87e6, pooling="distilled"),
+    "vit-b16": _published_size(16, 12, 768, 12, _VIT, 86e6),
+    "vit-b32": _published_size(32, 12, 768, 12, _VIT, 86e6),
+    "vit-l16": _published_size(16, 24, 1024, 16, _VIT, 307e6),
+    "vit-l32": _published_size(32, 24, 1024, 16, _VIT, 307e6),
+    "vit-h14": _published_size(14, 32, 1280, 16, _VIT, 632e6),
+    "deit-ti16": _published_size(16, 12, 192, 3, _DEIT, 5e6),
+    "deit-s16": _published_size(16, 12, 384, 6, _DEIT, 22e6),
+    "deit-b16-distilled": _published_size(16, 12, 768, 12, "Touvron et al. 2021, table 5", 87e6, pooling="distilled"),
 }
 
 FAMILY = ModelFamily(

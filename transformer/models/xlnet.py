@@ -216,12 +216,14 @@ class XLNet(TokenModel):
         With a head of fine-tuning, return the content stream instead, and the head's logits in the extras.
         """
         if self.config.head is not XLNetHead.PERMUTED:
-            return self._fine_tuned(state, inputs, forward_pass)
-        streams, aux = self._streams(inputs, forward_pass, queries=True)
+            return self._run_fine_tuning(state, inputs, forward_pass)
+        streams, aux = self._run_streams(inputs, forward_pass, queries=True)
         assert streams.query is not None
         return streams.query, aux._replace(state=state)
 
-    def _fine_tuned(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
+    def _run_fine_tuning(
+        self, state: dict, inputs: Inputs, forward_pass: ForwardPass
+    ) -> tuple[Float[Array, "B T E"], Aux]:
         tokens_BxT = jnp.asarray(inputs["tokens"])
         stream_key, head_key = split_key(forward_pass.training_key)
         inputs = {"order": jnp.zeros_like(tokens_BxT), **inputs}
@@ -242,16 +244,16 @@ class XLNet(TokenModel):
 
     def content(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the content stream, which fine-tuning reads and memories are made of (sections 2.3 and 2.4)."""
-        streams, aux = self._streams(inputs, forward_pass, queries=False)
+        streams, aux = self._run_streams(inputs, forward_pass, queries=False)
         return streams.content, aux._replace(state=state)
 
-    def _streams(self, inputs: Inputs, forward_pass: ForwardPass, *, queries: bool) -> tuple[StreamStates, Aux]:
+    def _run_streams(self, inputs: Inputs, forward_pass: ForwardPass, *, queries: bool) -> tuple[StreamStates, Aux]:
         config, memory = self.config, inputs.get("memory")
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, length = tokens_BxT.shape
         all_BxT = jnp.broadcast_to(jnp.arange(length), (batch, length))
         predicted_BxP = jnp.asarray(inputs.get("predicted", all_BxT))
-        masks = self._masks(inputs, predicted_BxP if "predicted" in inputs else None)
+        masks = self._stream_masks(inputs, predicted_BxP if "predicted" in inputs else None)
         keys = dict(zip(("content", "query"), split_key(forward_pass.training_key), strict=True))
         ends, layers_key = split_key(keys["content"])
         query_BxPxE = None
@@ -269,7 +271,7 @@ class XLNet(TokenModel):
                 memory_length=config.resolved_memory_length,
                 masks=masks,
                 predicted_BxP=predicted_BxP,
-                relative_positions=self._kinds(inputs),
+                relative_positions=self._segment_differences(inputs),
                 capture=StreamCaptures(
                     capture_for_site(CONTENT, forward_pass.capture), capture_for_site(QUERY, forward_pass.capture)
                 ),
@@ -281,9 +283,9 @@ class XLNet(TokenModel):
         maps, memories = zip(*outputs, strict=True)
         extras = {"memory": stack_memory_of_layers(memories)} if config.resolved_memory_length else {}
         query = None if streams.query is None else self.norm(streams.query)
-        return StreamStates(self.norm(streams.content), query), Aux(_maps_of(maps), extras, None)
+        return StreamStates(self.norm(streams.content), query), Aux(_maps_by_site(maps), extras, None)
 
-    def _masks(self, inputs: Inputs, predicted_BxP: Array | None) -> StreamMasks:
+    def _stream_masks(self, inputs: Inputs, predicted_BxP: Array | None) -> StreamMasks:
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, length = tokens_BxT.shape
         order_BxT = jnp.broadcast_to(jnp.asarray(inputs.get("order", jnp.arange(length))), (batch, length))
@@ -291,28 +293,30 @@ class XLNet(TokenModel):
         asked_BxT = jnp.ones_like(real_BxT)
         if predicted_BxP is not None:
             asked_BxT = jnp.any(predicted_BxP[..., None] == jnp.arange(length)[None, None], axis=1)
-        slots = _slots(inputs)
+        slots = _num_memory_positions(inputs)
         past_B = jnp.asarray(inputs["past"]) if slots else jnp.zeros(batch, jnp.int32)
         return two_stream_masks(order_BxT, real_BxT, asked_BxT, valid_keys(slots, past_B, 0))
 
-    def _kinds(self, inputs: Inputs) -> SegmentDifferences | None:
+    def _segment_differences(self, inputs: Inputs) -> SegmentDifferences | None:
         """Return which queries and keys have different token types; those of a memory are 0."""
         if not self.config.relative_segments:
             return None
         types_BxT = jnp.asarray(inputs.get("types", jnp.zeros_like(jnp.asarray(inputs["tokens"]))))
-        of_keys = jnp.pad(types_BxT, ((0, 0), (_slots(inputs), 0)))
-        return SegmentDifferences(types_BxT[:, :, None] != of_keys[:, None])
+        key_types_BxK = jnp.pad(types_BxT, ((0, 0), (_num_memory_positions(inputs), 0)))
+        return SegmentDifferences(types_BxT[:, :, None] != key_types_BxK[:, None])
 
 
-def _slots(inputs: Inputs) -> int:
+def _num_memory_positions(inputs: Inputs) -> int:
     """Return the number of positions of the memory; 0 without one."""
     return inputs["memory"].shape[2] if "memory" in inputs else 0
 
 
-def _maps_of(maps: tuple[StreamMaps, ...]) -> dict[str, CapturedAttention]:
+def _maps_by_site(maps: tuple[StreamMaps, ...]) -> dict[str, CapturedAttention]:
     """Return the captured maps by site, in the order of the layers."""
-    of_sites = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
-    return {site: jax.tree.map(merge_periods_into_layers, *each) for site, each in of_sites if each[0] is not None}
+    stream_maps = zip((CONTENT, QUERY), zip(*maps, strict=True), strict=True)
+    return {
+        site: jax.tree.map(merge_periods_into_layers, *layers) for site, layers in stream_maps if layers[0] is not None
+    }
 
 
 def check_task(config: XLNetConfig, interface: TaskInterface) -> None:

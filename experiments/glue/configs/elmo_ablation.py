@@ -22,9 +22,9 @@ def get_config() -> ConfigDict:
 
 def get_ablation(ablation):
     """Build two rows of the table on both tasks with five seeds; of 1e-3, 2e-3 and 4e-3 both do best with 2e-3."""
-    without = {"model.elmo.layers": 0, "optimizer.frozen": (), "initialize_from.rules": ("* = fresh",)}
+    no_pretraining = {"model.elmo.layers": 0, "optimizer.frozen": (), "initialize_from.rules": ("* = fresh",)}
     return ablation(
         question="What do features of a bidirectional language model do for an LSTM with attention?",
-        arms={"without pre-training": without, "with pre-training": {}},
+        arms={"without pre-training": no_pretraining, "with pre-training": {}},
         **gpt1_ablation.VERDICT,
     )

@@ -31,7 +31,8 @@ def get_config() -> ConfigDict:
 def get_ablation(ablation):
     """Build arms with one vector, three windows and all states."""
     windows = {
-        f"probes_{2 * half + 1}": {"model.attention_span": "monotonic", "model.half_width": half} for half in (1, 2, 4)
+        f"probes_{2 * half_width + 1}": {"model.attention_span": "monotonic", "model.half_width": half_width}
+        for half_width in (1, 2, 4)
     }
     return ablation(
         question="How many of the encoder's states must a recurrent decoder probe, and does length matter?",

@@ -210,7 +210,7 @@ def test_bleu_is_that_of_its_definition() -> None:
         f"bleu_{order}": pytest.approx(counted_bleu(outputs, references, order)) for order in (1, 2, 3, 4)
     }
     assert 30 < scores["bleu_4"] < scores["bleu_1"] < 90
-    report = caption_report([references[0], outputs[1]], references, shown=1)
+    report = caption_report([references[0], outputs[1]], references, num_samples=1)
     assert report.scalars["exact_match"] == 0.5
     assert list(report.samples) == [{"target": references[0], "output": references[0]}]
 

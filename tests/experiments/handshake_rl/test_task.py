@@ -122,7 +122,9 @@ def test_success_reward_length_and_attention_are_those_of_episodes_made_by_hand(
     aux = SimpleNamespace(maps={site.name: SimpleNamespace(weights=weights)})
     model: Any = SimpleNamespace(sites=(site,), apply=lambda *given, **options: (None, aux))
     epsilons = []
-    monkeypatch.setattr(TASK_OF_IT, "_live", lambda view, seeds, epsilon, key: epsilons.append(epsilon) or episodes)
+    monkeypatch.setattr(
+        TASK_OF_IT, "_run_policy", lambda view, seeds, epsilon, key: epsilons.append(epsilon) or episodes
+    )
     monkeypatch.setattr(EpisodeBatch, "inputs", lambda self: {})
     evaluation = TASK_OF_IT.evaluations[0]
     sums, rows = evaluation.step(view_of()._replace(model=model, train=False), evaluation.batches[0], KEY)
@@ -146,7 +148,7 @@ def test_greedy_episodes_are_those_of_the_values_and_attention_is_the_mean_over_
 
     @jax.jit
     def run(seeds: Any) -> Any:
-        lived = TASK_OF_IT._live(view, seeds, 0.0, jax.random.key(0))
+        lived = TASK_OF_IT._run_policy(view, seeds, 0.0, jax.random.key(0))
         values, aux = view.model.apply(view.variables, lived.inputs(), train=False, capture=Capture((SITE,)))
         return (
             lived,
@@ -195,8 +197,8 @@ def test_the_regions_of_a_finer_grid_are_each_of_one_cell() -> None:
 def test_a_title_is_of_its_own_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = np.zeros((3, 8), np.float32)
     rewards[0, 1], rewards[1, 2] = -0.1, 1
-    shown = TASK_OF_IT._shown._replace(rewards=rewards, lengths=np.int32([2, 3, 8]))
-    monkeypatch.setitem(vars(TASK_OF_IT), "_shown", shown)
+    shown = TASK_OF_IT._probe_episodes._replace(rewards=rewards, lengths=np.int32([2, 3, 8]))
+    monkeypatch.setitem(vars(TASK_OF_IT), "_probe_episodes", shown)
     assert TASK_OF_IT.axis_labels(()).titles == (
         "no handshake after 2 steps",
         "a handshake after 3 steps",

@@ -122,7 +122,7 @@ def test_words_are_different_and_held_out_where_that_is_asked() -> None:
 )
 def test_what_has_too_few_words_is_refused(sizes: tuple[int, int, int, int], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        check_word_sizes(*sizes, least=2, words=100)
+        check_word_sizes(*sizes, min_length=2, words=100)
 
 
 @pytest.mark.parametrize("sizes", [*itertools.combinations_with_replacement((2, 3, 4), 2)])

@@ -129,7 +129,7 @@ def test_success_is_to_stop_at_the_right_place_looking_the_right_way(
     ]
     rows = np.array([[*row, *[PAD] * task.steps][: task.steps] for row in said], np.int32)
     monkeypatch.setattr(task, "decoding_step", lambda *given: ({}, {"tokens": jnp.asarray(rows)}))
-    found = jax.jit(lambda batch: task._walks(view_of(task), batch, jax.random.key(0)))(batch)
+    found = jax.jit(lambda batch: task._walk_sums(view_of(task), batch, jax.random.key(0)))(batch)
     told = evaluation.finish(*jax.device_get(found))
     ends = [follow_transitions(batch, row, rows[row]) for row in range(6)]
     stops = [END in row for row in rows]
@@ -222,7 +222,7 @@ def test_an_instruction_is_followed_where_it_can_be(
     task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = ["turn left . walk to the lamp .", "turn around"]
-    true = task._draw_walk(texts[0], np.random.default_rng(5))
+    true = task._sample_walk(texts[0], np.random.default_rng(5))
     actions = [action.name.lower() for action in true.walk.actions]
     assert actions[0] == "left"
     assert set(actions[1:]) == {"forward"}
@@ -242,7 +242,7 @@ def test_an_instruction_is_followed_where_it_can_be(
 
 def test_a_walk_that_is_cut_off_does_not_stop(task: InstructionFollowing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor where it stands at the right place by then."""
-    true = task._draw_walk("walk to the lamp .", np.random.default_rng(5))
+    true = task._sample_walk("walk to the lamp .", np.random.default_rng(5))
     rows = task.encode_sequences([[action.name.lower() for action in true.walk.actions]])
     cut = rows["labels"][:, : len(true.walk.actions)]
     monkeypatch.setattr(task, "decode", lambda *given: jnp.asarray(cut))

@@ -81,8 +81,8 @@ def test_records_are_counted() -> None:
 def test_a_belief_counts_beside_the_prior() -> None:
     belief = Belief(2, 2, 3)
     belief.update(np.array([0, 1]), np.array([2, 0]), np.array([1, 0]), np.array([1, 1]))
-    assert belief.given[0, 0, 2].tolist() == [2, 1]
-    assert belief.given[1, 1, 0].tolist() == [1, 2]
+    assert belief.reward_counts[0, 0, 2].tolist() == [2, 1]
+    assert belief.reward_counts[1, 1, 0].tolist() == [1, 2]
     assert belief.next[0, 0, 2].tolist() == [1, 2]
     assert belief.next.sum() == 2 * 2 * 3 * 2 + 2
     sampled = belief.sample(np.random.default_rng(0))

@@ -275,7 +275,7 @@ def test_more_points_than_the_vocabulary_has_are_refused() -> None:
         {"points": np.zeros((2, count, 2), np.float32), "lengths": np.int32([count] * 2)} for count in (6, 7)
     )
     cache, _ = jax.eval_shape(lambda: model.init_cache(random_variables(model), fitting, num_beams=1, length=8))
-    assert cache.examples.fed.shape == (2, 7, 6)
+    assert cache.examples.decoder_inputs.shape == (2, 7, 6)
     with pytest.raises(UserError, match=r"7 points are more than the 6 .*eval_sizes.*max_points.*output=pointer"):
         jax.eval_shape(lambda: model.init_cache(random_variables(model), larger, num_beams=1, length=8))
 

@@ -241,7 +241,7 @@ def test_separators_of_digits_are_no_characters_that_are_said() -> None:
 
 
 def test_errors_are_edits_over_the_references_characters() -> None:
-    report = transcript_report(["one two", "six", "nin"], ["one two", "six six", "nine"], shown=1)
+    report = transcript_report(["one two", "six", "nin"], ["one two", "six six", "nine"], num_samples=1)
     assert report.scalars == {"character_error_rate": pytest.approx(5 / 18), "exact_match": pytest.approx(1 / 3)}
 
 

@@ -61,7 +61,7 @@ def test_facts_are_right_wrong_or_told_again() -> None:
     wrong, nothing = Fact("race", "Bado", "Kesto"), ["Kesto", "Kesto", "."]
     right = write_summary([RACE, MILL])
     again = [*write_summary([MILL, MILL, wrong]), *nothing]
-    report = summary_report([right, again], [ARTICLE, ARTICLE], {"Kesto"}, shown=1, suffix="/2")
+    report = summary_report([right, again], [ARTICLE, ARTICLE], {"Kesto"}, num_samples=1, suffix="/2")
     found = {name.removesuffix("/2"): value for name, value in report.scalars.items()}
     # Bado and Timo of both articles are unseen; the one race has Bado in the place of Timo.
     assert (found["oov_recall"], found["in_vocabulary_recall"]) == (3 / 4, 1)
@@ -73,21 +73,21 @@ def test_facts_are_right_wrong_or_told_again() -> None:
         {"source": "irrelevant", "target": " ".join(write_summary([MILL, RACE])), "output": " ".join(right)}
     ]
     unknown = ["<unknown>" if word in ("Bado", "Timo") else word for word in right]
-    nobody = summary_report([unknown], [ARTICLE], {"Kesto"}, shown=0).scalars
+    nobody = summary_report([unknown], [ARTICLE], {"Kesto"}, num_samples=0).scalars
     assert (
         nobody["oov_recall"],
         nobody["in_vocabulary_recall"],
         nobody["fact_recall"],
         nobody["hallucinated_facts"],
     ) == (0, 1, 0, 1)
-    empty = summary_report([[]], [ARTICLE], {"Kesto"}, shown=0).scalars
+    empty = summary_report([[]], [ARTICLE], {"Kesto"}, num_samples=0).scalars
     assert (empty["repeated_facts"], empty["hallucinated_facts"], empty["rouge_1"]) == (0, 0, 0)
 
 
 def test_a_fact_told_again_of_somebody_else_is_told_again() -> None:
     """Or an attention that is driven away from the names that it has read would repeat itself and not be seen to."""
     twice = write_summary([MILL, Fact("mill", "Timo", "Bado"), RACE])
-    found = summary_report([twice], [ARTICLE], (), shown=0).scalars
+    found = summary_report([twice], [ARTICLE], (), num_samples=0).scalars
     assert (found["repeated_facts"], found["hallucinated_facts"], found["oov_recall"]) == (1 / 3, 1 / 3, 1)
 
 

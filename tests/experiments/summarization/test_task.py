@@ -90,7 +90,8 @@ def test_what_is_held_out_has_names_that_are_never_trained_on() -> None:
     # The references themselves: everything is right.
     report = evaluation.finish({}, {"tokens": rows})
     assert report.scalars["exact_match/3"] == report.scalars["oov_recall/3"] == report.scalars["rouge_l/3"] == 1
-    texts = [sample["source"].split() for sample in report.samples] + [article.words for article in task._shown]
+    texts = [sample["source"].split() for sample in report.samples]
+    texts += [article.words for article in task._probe_articles]
     assert [sample["target"].split().count(".") for sample in report.samples] == [3] * len(report.samples)
     fresh = [word for text in texts for word in text if word not in task.lexicon.word_ids]
     assert len(fresh) > 15
@@ -222,5 +223,5 @@ def test_a_model_with_fewer_positions_than_a_summary_may_have_is_refused() -> No
 
 def test_summaries_of_facts_are_what_the_labels_say() -> None:
     task = task_of()
-    for article, words in zip(task._shown, task.axis_labels(()).tokens["target"], strict=True):
+    for article, words in zip(task._probe_articles, task.axis_labels(()).tokens["target"], strict=True):
         assert list(words[:-1]) == write_summary(article.facts)
