@@ -30,8 +30,8 @@ from launch import (
     train,
 )
 from launch.cli import run, to_one_line
-from launch.clusters import gke, local, slurm, tpu_vm
-from launch.clusters.launcher_common import run_launcher
+from launch.clusters import local
+from launch.clusters.local import run_launcher
 from launch.platform import exit_process
 from transformer.config import suggest_nearest
 from transformer.system.command_invocation import headwise_version, register_console_script
@@ -40,7 +40,7 @@ from transformer.system.command_invocation import headwise_version, register_con
 _RUN = (tokenize, train, evaluate, generate, maps, alignment_error_rate)
 _STUDY = (sweep, ablate, scaling_laws, reproduce)
 _MODEL = (convert, model_sizes)
-_CLUSTER = (local, slurm, tpu_vm, gke)
+_CLUSTER = (local,)
 _MEASURE = (
     compile,
     benchmark,

@@ -2,19 +2,23 @@
 
 import contextlib
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
-from launch.clusters.launcher_common import DRY_RUN, TrainCommand, check_config_fits, format_shell_command, run_launcher
+from launch import train
+from launch.cli import run
 from launch.command import Arguments, Command, Flag
-from launch.platform import NVIDIA_GPUS, has_device
+from launch.flag_parsing import parse_arguments
+from launch.platform import NVIDIA_GPUS, has_device, without_chosen_platform
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 from transformer.system.command_invocation import subprocess_command
@@ -32,15 +36,31 @@ COMMAND = Command(
         Flag("devices_per_process", "CPU devices of each process (default: 1)", value_type=int),
         Flag("use_gpus", "give each process one GPU instead of CPU devices", value_type=bool, default=False),
         Flag("port", "the coordinator's port on 127.0.0.1 (default: any free one)", value_type=int),
-        DRY_RUN,
+        Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False),
     ),
 )
+# The launcher sets these for each process; the train command's flags after -- must not.
+LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id", "grace_seconds")
 COUNT_FLAG = "--xla_force_host_platform_device_count"
 # Seconds from SIGTERM to SIGKILL for processes whose peer is lost: they come to no end of their step.
 GRACE_SECONDS = 10.0
 # So many times Ctrl-C kills what hangs: by the second the processes have ended whatever is no save.
 SIGINTS_TO_KILL = 3
 POLL_SECONDS = 0.05
+
+
+class TrainCommand(NamedTuple):
+    """A checked call of the train command.
+
+    Attributes:
+        flags: Its flags.
+        config: Its config, with the flags that set keys of it.
+        environment: The environment in which the launcher was started, without a platform that it chose itself.
+    """
+
+    flags: tuple[str, ...]
+    config: Mapping[str, Any]
+    environment: Mapping[str, str]
 
 
 class ProcessSpec(NamedTuple):
@@ -120,6 +140,100 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
         )
         for index in range(count)
     ]
+
+
+def run_launcher(
+    command: Command, main: Callable[[Arguments, TrainCommand], None], argv: Sequence[str] | None = None
+) -> int:
+    """Parse the launcher's flags before `--` and the train command's after it, call `main`, and return the exit code.
+
+    Nothing is started before both are valid: the train command's own parser reads its config file and overrides.
+
+    Args:
+        command: The declaration of the launcher.
+        main: What the launcher does, given its arguments and the train command.
+        argv: The words after the launcher, by default the process's own.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    # The processes choose their own platform.
+    environment = without_chosen_platform()
+    launcher_words, train_words = _split_at_double_dash(words)
+    misplaced = [word for word in launcher_words if re.match(r"--?(config|workdir)\b", word)]
+    if misplaced and not {"--help", "-h"} & set(launcher_words):
+        line = f"error: {misplaced[0]} is a flag of the train command: write it after --, as in {command.example_call}"
+        print(line, file=sys.stderr)
+        return 2
+    return run(
+        command,
+        lambda arguments: main(arguments, parse_train_command(command, train_words, environment)),
+        launcher_words,
+    )
+
+
+def parse_train_command(command: Command, words: Sequence[str] | None, environment: Mapping[str, str]) -> TrainCommand:
+    """Parse and check the flags of the train command.
+
+    Args:
+        command: The declaration of the launcher, for messages.
+        words: The words after `--`, None without it.
+        environment: The environment in which the launcher was started.
+
+    Returns:
+        The train command.
+
+    Raises:
+        UserError: If the flags are missing, invalid, or contain unprintable characters, or set what the launcher sets.
+    """
+    if not words:
+        raise UserError(f"{command.name} needs the train command's flags after --, as in {command.example_call}")
+    for word in words:
+        if not word.isprintable():
+            raise UserError(f"{word!r} has an unprintable character: remove it")
+        if re.fullmatch(rf"--({'|'.join(LAUNCHER_FLAGS)})(=.*)?", word):
+            raise UserError(f"{word} after -- is set by the launcher for each process: omit it")
+    arguments = parse_arguments(train.COMMAND, words)
+    if arguments.show_config:
+        raise UserError("--show_config after -- trains nothing: omit it, or run the train command itself")
+    return TrainCommand(tuple(words), arguments.config, environment)
+
+
+def check_config_fits(training: TrainCommand, num_devices: int) -> None:
+    """Check the whole config, and that its mesh and its batch fit the devices, before they are requested.
+
+    No data are read, and no device of this machine is used.
+
+    Args:
+        training: The train command.
+        num_devices: The number of devices of the run.
+
+    Raises:
+        UserError: If a value of the config is invalid, or the devices do not fit the mesh, or the mesh the batch.
+    """
+    from transformer.logical_axes import RULES, count_shards
+    from transformer.tasks.registry import build_synthetic_task
+    from transformer.training.config import resolve_config
+    from transformer.training.partitioning import mesh_sizes
+
+    experiment = resolve_config(training.config)
+    sizes = mesh_sizes(experiment.sharding, num_devices)
+    parts = count_shards("batch", RULES[experiment.sharding.rules], sizes)
+    build_synthetic_task(experiment.task, parts * experiment.run.num_microbatches)
+
+
+def format_shell_command(words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return a call with its environment variables as a line for a shell."""
+    settings = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
+    return " ".join([*settings, shlex.join(words)])
+
+
+def _split_at_double_dash(words: list[str]) -> tuple[list[str], list[str] | None]:
+    if "--" not in words:
+        return words, None
+    cut = words.index("--")
+    return words[:cut], words[cut + 1 :]
 
 
 def free_port() -> int:

@@ -221,7 +221,7 @@ def call(command: str, words: Sequence[str]) -> int:
     """The exit code of `python -m launch.COMMAND WORDS`, in this process."""
     module = importlib.import_module(f"launch.{command}")
     if command.startswith("clusters."):
-        from launch.clusters.launcher_common import run_launcher
+        from launch.clusters.local import run_launcher
 
         return run_launcher(module.COMMAND, module.main, words)
     return run(module.COMMAND, module.main, words)
@@ -312,5 +312,5 @@ COMMANDS = (
         "scaling_laws",
         "reproduce",
     ),
-    *("clusters.local", "clusters.tpu_vm", "clusters.gke", "clusters.slurm"),
+    "clusters.local",
 )

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.clusters import local
-from launch.clusters.launcher_common import run_launcher
-from launch.clusters.local import ProcessSpec, run_processes
+from launch.clusters.local import ProcessSpec, run_launcher, run_processes
 from launch.platform import NVIDIA_GPUS, has_device
 from tests.launch.engines import HOSTILE_THREES, Engines
 

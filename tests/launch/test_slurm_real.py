@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from launch.clusters import slurm
-from launch.clusters.launcher_common import run_launcher
 from tests.launch import slurm_cluster
 from tests.launch.slurm_cluster import SlurmCluster, running_cluster
 from tests.training import small_run
@@ -24,6 +22,8 @@ WHY_NOT = slurm_cluster.missing()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 HEARTBEAT = 10  # seconds
+# Two nodes with a GPU each.
+OPTIONS = ("--nodes=2", "--gpus-per-node=1", "--ntasks-per-node=1", "--cpus-per-task=2")
 CONFIG: dict[str, Any] = {
     **small_run.CONFIG,
     "steps": 12,
@@ -86,11 +86,11 @@ class Job:
 
 @pytest.fixture
 def submit(cluster: SlurmCluster, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Submit a job by the launcher; what is still there at the end of the test is killed."""
+    """Submit a job by the batch script; what is still there at the end of the test is killed."""
     (tmp_path / "runs").mkdir()
     config = f"from ml_collections import ConfigDict\n\ndef get_config():\n    return ConfigDict({CONFIG!r})\n"
     (tmp_path / "config.py").write_text(config)
-    # The launcher calls `PYTHON -m launch.train`.
+    # The script calls `PYTHON -m launch.train`.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -m tests.launch.slowed_train "$@"\n')
     python.chmod(0o755)
@@ -100,13 +100,22 @@ def submit(cluster: SlurmCluster, tmp_path: Path, root: Path, monkeypatch: pytes
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1")
 
-    def start(name: str, *words: str, step_seconds: float = 0.3, save_seconds: float = 0.0, more: Any = ()) -> Job:
+    def start(
+        name: str,
+        *words: str,
+        step_seconds: float = 0.3,
+        save_seconds: float = 0.0,
+        more: Any = (),
+        variables: dict[str, str] | None = None,
+    ) -> Job:
         monkeypatch.setenv("STEP_SECONDS", str(step_seconds))
         monkeypatch.setenv("SAVE_SECONDS", str(save_seconds))
-        own = ("--topology=gpu:2", "--gpus_per_node=1", "--cpus_per_task=2", f"--python={python}", *words)
-        own += (f"--name={name}",)
+        monkeypatch.setenv("PYTHON", str(python))
+        for variable, value in (variables or {}).items():
+            monkeypatch.setenv(variable, value)
         train = ("--config=config.py", f"--workdir=runs/{name}", f"--heartbeat_timeout={HEARTBEAT}", *more)
-        assert run_launcher(slurm.COMMAND, slurm.main, (*own, "--", *train)) == 0
+        script = str(root / "launch" / "clusters" / "train.sbatch")
+        cluster.say("sbatch", *OPTIONS, f"--job-name={name}", *words, script, *train)
         listed = cluster.say("squeue", "--noheader", "--format=%i %j").split("\n")
         (number,) = [line.split()[0] for line in listed if line.split()[1:] == [name]]
         return Job(cluster, number, tmp_path, name)
@@ -137,6 +146,14 @@ def assert_undisturbed(job: Job, reference: dict[str, Any]) -> None:
         assert without_clock(job.run, "train") == reference["records"][: len(steps)]
 
 
+def test_slurm_accepts_the_script_as_it_is(cluster: SlurmCluster, root: Path) -> None:
+    script = str(root / "launch" / "clusters" / "train.sbatch")
+    words = ["sbatch", "--test-only", *OPTIONS, script, "--config=x", "--workdir=y"]
+    answer = subprocess.run(words, env=cluster.environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "to start at" in answer.stderr
+
+
 def test_a_run_starts_on_both_nodes_and_ends(submit: Any, reference: dict[str, Any]) -> None:
     job = submit("start", step_seconds=0.0)
     found = job.wait("COMPLETED")
@@ -162,7 +179,7 @@ def test_a_run_that_ends_within_its_grace_time_is_queued_again(
     submit: Any, cluster: SlurmCluster, reference: dict[str, Any]
 ) -> None:
     """Slurm itself counts it as failed."""
-    job = submit("graced", "--options=--partition=graced")
+    job = submit("graced", "--partition=graced")
     job.wait_for_step(3)
     began = time.monotonic()
     preempt(cluster)
@@ -226,15 +243,14 @@ def test_the_survivor_of_a_lost_node_ends_within_the_heartbeat_and_the_run_goes_
 
 
 def test_a_save_that_outlasts_the_warning_is_warned_earlier_the_next_time(
-    submit: Any, cluster: SlurmCluster, reference: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    submit: Any, cluster: SlurmCluster, reference: dict[str, Any]
 ) -> None:
     """A save of 30 s, and a warning of 20: the first start saves nothing, the second does."""
-    monkeypatch.setattr(slurm, "EARLY", 5)
-    monkeypatch.setattr(slurm, "RESERVE", 5)
-    job = submit("slow", "--time=2", "--grace_seconds=15", save_seconds=30, step_seconds=12.0)
+    variables = {"EARLY_SECONDS": "5", "RESERVE_SECONDS": "5", "GRACE_SECONDS": "15"}
+    job = submit("slow", "--time=2", "--signal=B:USR1@20", save_seconds=30, step_seconds=12.0, variables=variables)
     cluster.wait(lambda: int(cluster.state(job.number)["Restarts"]) >= 1, "first requeue", 240)
     assert job.checkpoints() == []
-    assert "the next start stops 35 seconds before its end; pass --grace_seconds=30 to a new job" in job.said()
+    assert "the next start stops 35 seconds before its end; set GRACE_SECONDS=30 for a new job" in job.said()
     cluster.wait(lambda: job.checkpoints() != [], "checkpoint", 600)
     job.wait("PENDING", 60)
     cluster.say("scancel", job.number)
@@ -242,15 +258,11 @@ def test_a_save_that_outlasts_the_warning_is_warned_earlier_the_next_time(
     assert job.steps()[-1] == job.checkpoints()[-1]
 
 
-def test_a_job_that_comes_to_no_checkpoint_is_not_queued_without_end(
-    submit: Any, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurm, "EARLY", 1)
-    monkeypatch.setattr(slurm, "RESERVE", 2)
-    monkeypatch.setattr(slurm, "MAX_REQUEUES", 1)
-    job = submit("endless", "--time=1", "--grace_seconds=27", save_seconds=200, step_seconds=2.0)
+def test_a_job_that_comes_to_no_checkpoint_is_not_queued_without_end(submit: Any, cluster: SlurmCluster) -> None:
+    variables = {"EARLY_SECONDS": "1", "RESERVE_SECONDS": "2", "GRACE_SECONDS": "27", "MAX_REQUEUES": "1"}
+    job = submit("endless", "--time=1", "--signal=B:USR1@28", save_seconds=200, step_seconds=2.0, variables=variables)
     job.wait("FAILED", 400)
-    assert "is not queued again: pass a longer --time, a longer --grace_seconds (now " in job.said()
+    assert "is not queued again: pass a longer --time, a longer GRACE_SECONDS (now " in job.said()
     assert job.checkpoints() == []
 
 

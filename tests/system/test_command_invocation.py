@@ -50,7 +50,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_commands_are_named_as_modules_unless_the_console_script_was_started(script: Path) -> None:
-    assert shell_command("clusters.slurm") == ["python", "-m", "launch.clusters.slurm"]
+    assert shell_command("clusters.local") == ["python", "-m", "launch.clusters.local"]
     assert subprocess_command("sweep") == [sys.executable, "-m", "launch.sweep"]
 
 

@@ -76,7 +76,7 @@ def check_data_dir(data_dir: str) -> None:
     if re.match(r"[a-z][a-z0-9+.-]+:/{1,2}", data_dir):
         raise UserError(
             f"--data_dir={data_dir} is in a bucket, and must be a folder: mount the bucket on every host "
-            "(--volumes=gs://BUCKET:/data:ro of clusters.gke, or gcsfuse) and say --data_dir=/data; or, for the text "
+            "(volumes of launch/clusters/jobset.yaml, or gcsfuse) and say --data_dir=/data; or, for the text "
             "of a language model, say config.task.dataset=gs://BUCKET/NAME and config.task.shards_dir"
         )
 

@@ -48,7 +48,7 @@ def shell_command(name: str) -> list[str]:
     They are `headwise NAME` in a process of the console script and its children, else `python -m launch.NAME`.
 
     Args:
-        name: The name of the command, such as "clusters.slurm".
+        name: The name of the command, such as "clusters.local".
     """
     started_as = os.environ.get(_STARTED_AS)
     return [started_as, name] if started_as else ["python", "-m", f"launch.{name}"]
