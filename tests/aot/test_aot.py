@@ -234,7 +234,7 @@ def test_a_mesh_divides_the_experts_part_of_the_state_by_their_axis() -> None:
     formulas = mesh_and_remat_search._StepFormulas(model, 1.0, 1.0, 8, 3000, 1000, 0.75, 1, 0, 0.0, 4)  # type: ignore[arg-type]
     sharding = ShardingConfig(data=1, fsdp=2, expert=3, rules="fsdp")
     full = mesh_and_remat_search.Remat.FULL
-    assert formulas.least_bytes(sharding, full) == pytest.approx(4000 / 2 * (0.25 + 0.75 / 3))
+    assert formulas.min_bytes(sharding, full) == pytest.approx(4000 / 2 * (0.25 + 0.75 / 3))
 
 
 def test_meshes_are_the_factorings_that_the_sizes_allow() -> None:

@@ -244,9 +244,9 @@ def test_one_compilation_serves_the_switch_on_and_off(backend: Backend) -> None:
     for name, counts in expected[0][1].counts.items():
         np.testing.assert_array_equal(captured.counts[name], counts)
     assert captured.weights.shape == (LAYERS, B, H, 2, Q)
-    assert captured.of_layers((2, 0)).weights.shape == (2, B, H, 2, Q)
-    np.testing.assert_array_equal(captured.of_layers((2, 0)).weights[0], captured.weights[2])
-    assert captured.of_layers((0,)).sums["entropy"].shape == captured.means()["entropy"].shape == (LAYERS, H)
+    assert captured.select_layers((2, 0)).weights.shape == (2, B, H, 2, Q)
+    np.testing.assert_array_equal(captured.select_layers((2, 0)).weights[0], captured.weights[2])
+    assert captured.select_layers((0,)).sums["entropy"].shape == captured.means()["entropy"].shape == (LAYERS, H)
 
 
 @blocks_and_map

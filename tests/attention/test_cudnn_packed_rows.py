@@ -43,11 +43,11 @@ def facts_of(segments: np.ndarray) -> dict[str, Any]:
 
 
 FULL, PADDED, EMPTY = (100, 60, 32), (50, 70), ()
-sequences = jax.jit(packed_sequences, static_argnums=1, static_argnames="most")
+sequences = jax.jit(packed_sequences, static_argnums=1, static_argnames="max_sequences")
 
 
 def test_sequences_have_starts_and_lengths_as_jax_documents_them() -> None:
-    found = sequences(mask_of(facts_of(rows_of(FULL, PADDED, EMPTY))), LENGTH, most=3)
+    found = sequences(mask_of(facts_of(rows_of(FULL, PADDED, EMPTY))), LENGTH, max_sequences=3)
     assert found.starts.tolist() == [[0, 100, 160, -1], [0, 50, -1, -1], [-1, -1, -1, -1]]
     assert found.lengths.tolist() == [[100, 60, 32], [50, 70, -1], [-1, -1, -1]]
     assert found.starts.dtype == found.lengths.dtype == jnp.int32
@@ -66,7 +66,7 @@ def test_segments_that_are_no_sequences_are_found(fault: str) -> None:
         facts["segments"] = (segments, np.roll(segments, 1, axis=1))
     else:
         facts["key_lengths"] = facts["key_lengths"] - np.int32([0, 1, 0])
-    assert not bool(sequences(mask_of(facts), LENGTH, most=3).describe_mask)
+    assert not bool(sequences(mask_of(facts), LENGTH, max_sequences=3).describe_mask)
 
 
 def in_place_of_the_kernel(q: Any, k: Any, v: Any, *, q_offsets: Any, kv_offsets: Any, **told: Any) -> jax.Array:

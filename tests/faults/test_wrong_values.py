@@ -42,7 +42,7 @@ from transformer.studies.ablations.registration import (
 from transformer.studies.ablations.study_metadata import read_metadata, write_metadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import check_recorded_trial, make_trial
-from transformer.studies.sweeps.worker import VmapSpeedup, _note_gain
+from transformer.studies.sweeps.worker import VmapSpeedup, _write_gain
 from transformer.training.checkpoint_metadata import check_metadata
 from transformer.training.init_from import _reading_checkpoints
 from transformer.training.rollback import read_rollback_record
@@ -83,7 +83,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     write_json(ablation / "registration.json", {**registration, "sha256": hash_registration(registration)})
     write_calibration(ablation, calibrate(DESIGN, effect=1.0, num_studies=2))
     (ablation / "vmapped" / "x").mkdir(parents=True)
-    _note_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
+    _write_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
     return {folder.name: folder for folder in (run, sweep, ablation)}
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.cases import CASES, Case
 from tests.models.random_models import fresh_variables
 from transformer.attention.sites import MapValues
-from transformer.interpret.load import LoadedModel, _model
+from transformer.interpret.load import LoadedModel, _build_model
 from transformer.tasks import registry as tasks
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
 from transformer.tasks.task import load_run_tokenizer
@@ -41,7 +41,7 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     # How long a run's own prompts are only their data say.
     read, own = (dataclasses.replace(interface, max_decoded_length=0) for interface in interfaces)
     assert read == own
-    model = _model(experiment, tokenizer)
+    model = _build_model(experiment, tokenizer)
     loaded = LoadedModel(experiment, model, fresh_variables(model), tokenizer, {})
     probed = next(iter(task.probe_batch.values()))  # type: ignore[attr-defined]
     texts = experiment.task.shape.num_texts if isinstance(experiment.task, FineTuningConfig) else 1

@@ -36,7 +36,7 @@ def looked(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Atte
 @pytest.fixture(scope="module")
 def captured(model: LoadedModel) -> CapturedAttention:
     """What lies beneath the page's maps."""
-    reading, _ = model._read(TEXT, None, None)
+    reading, _ = model._encode_texts(TEXT, None, None)
     capture = Capture(("decoder/self",), value_norms=True, query_key_vectors=True)
     return make_capture_function(model._view(), reading.inputs, method=reading.method)(capture)["decoder/self"]
 

@@ -21,7 +21,7 @@ from transformer.config import UserError
 from transformer.interpret.load import load
 from transformer.runs.checkpoint_files import _hash_manifest
 from transformer.runs.run_directory import RunDirectory
-from transformer.studies.scaling_laws import _directories
+from transformer.studies.scaling_laws import _run_directories
 from transformer.training.huggingface_conversion import export_to_huggingface
 from transformer.training.init_from import open_init_source
 
@@ -128,8 +128,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "convert": lambda run: export_to_huggingface(run, run.parent / "published").num_parameters,
     "maps --text": lambda run: jax.tree.map(lambda leaf: leaf.tolist(), load(run).variables.params),
     "maps --compare_to": lambda run: _parse_compared_run(str(run), run.parent) and "a run",
-    "scaled runs": lambda run: [path.name for path in _directories([run])],
-    "trials": lambda run: [path.name for path in _directories([run.parent.parent])],
+    "scaled runs": lambda run: [path.name for path in _run_directories([run])],
+    "trials": lambda run: [path.name for path in _run_directories([run.parent.parent])],
     "initialize_from": lambda run: sorted(open_init_source(str(run), None, "", None).leaves),
     "advice": lambda run: refusal_of(run.parent),
 }

@@ -58,7 +58,7 @@ def test_it_gives_out_the_page_and_its_version(server):
     assert ask(server.port, "/version")[2] == b"one"
     status, headers, body = ask(server.port, method="HEAD")
     assert (status, headers["Content-Length"], body) == (200, "11", b"")
-    server.shown = ServedPage(b"new", "two")
+    server.served_page = ServedPage(b"new", "two")
     assert (ask(server.port)[2], ask(server.port, "/version")[2]) == (b"new", b"two")
 
 

@@ -64,7 +64,7 @@ def test_the_summary_names_the_sites_and_escapes_them(opened):
     text = opened._repr_html_()
     html.parser.HTMLParser().feed(text)
     assert all(site in text for site in opened.sites)
-    assert run_maps._cell("<img onerror=x>") == "<td>&lt;img onerror=x&gt;</td>"
+    assert run_maps._table_cell("<img onerror=x>") == "<td>&lt;img onerror=x&gt;</td>"
     assert "decoder/cross" in repr(opened)
 
 

@@ -156,7 +156,7 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
         raise Killed
 
     calls = []
-    resized = MapStore._resized
+    resized = MapStore._extended_array
 
     def resize_twice(self, name, steps):
         if len(calls) == 2:
@@ -167,9 +167,9 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
     with monkeypatch.context() as patch:
         match moment:
             case "before the data":
-                patch.setattr(MapStore, "_parts_of", die)
+                patch.setattr(MapStore, "_site_arrays", die)
             case "amid the data":
-                patch.setattr(MapStore, "_resized", resize_twice)
+                patch.setattr(MapStore, "_extended_array", resize_twice)
             case "before the list":
                 patch.setattr(MapStore, "_commit", die)
             case "amid the list":

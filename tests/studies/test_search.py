@@ -324,7 +324,7 @@ def test_a_journal_that_knows_more_than_the_trial_store_is_made_anew(tmp_path, c
 def test_a_worker_whose_journal_is_taken_away_goes_on(tmp_path):
     """Another worker makes a damaged journal anew while this one has read it."""
     trial_store, first = run(tmp_path, "hyperband", 6)
-    first._tell(trial_store)
+    first._tell_outcomes(trial_store)
     expected = known_to(first)
     journal = tmp_path / "optuna.journal"
     journal.write_bytes(journal.read_bytes().replace(b'"operation"', b'"operatioN"', 1))

@@ -185,7 +185,7 @@ def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
         run(trial_store, Other(), vectorize=True)
     for each in trials[1:]:
         with trial_store.hold_trial(each) as lease:
-            assert [attempt.left for attempt in lease.attempts()] == [True]
+            assert [attempt.stopped_cleanly for attempt in lease.attempts()] == [True]
 
 
 def test_a_directory_in_use_is_no_outcome(tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ def test_a_directory_in_use_is_no_outcome(tmp_path, monkeypatch):
     assert [trial_store.state(each).value for each in trial_store.trials()] == ["done", "done"]
     assert trainer.trained.count(trial_store.trials()[0].name) == 4
     with trial_store.hold_trial(trial_store.trials()[0]) as lease:
-        assert [attempt.left for attempt in lease.attempts()] == [True, True, True, False]
+        assert [attempt.stopped_cleanly for attempt in lease.attempts()] == [True, True, True, False]
 
 
 def test_a_worker_that_is_stopped_leaves_its_trial_pending(tmp_path):
@@ -478,7 +478,7 @@ def test_a_directory_that_cannot_be_seen_is_not_one_that_stands_still(tmp_path, 
     changes = []
     monkeypatch.setattr(worker, "storage_of", lambda path: Unseen())
     monkeypatch.setattr(worker.faulthandler, "dump_traceback_later", lambda *about, **how: changes.append(about))
-    with worker._watched([tmp_path], 0.04):
+    with worker._exit_if_hung([tmp_path], 0.04):
         while Unseen.looks < 4:
             time.sleep(0.01)
     assert len(changes) >= 3

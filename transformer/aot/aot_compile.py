@@ -130,7 +130,7 @@ def compile_ahead_of_time(
         mesh_shape=dict(placement.mesh.shape),
         num_parameters=count_parameters(components.abstract_state.variables.params),
         batch_size=max(array.shape[0] for array in batch.values() if array.shape),
-        resident_bytes=_held(components.abstract_state, batch),
+        resident_bytes=_resident_bytes(components.abstract_state, batch),
         device_memory_bytes=None if chip is None else chip.memory_bytes,
         compile_seconds=math.nan,
         flops=flops_counter(components)(batch),
@@ -155,42 +155,44 @@ def compile_ahead_of_time(
     program = analyze_program(compiled, placement.mesh)
     expected = None
     if chip is not None and report.flops is not None:
-        again = recomputed_flops(components.model, abstract_model_inputs(components, batch))
-        expected = estimate_step(program, report.flops, chip, placement.mesh, again)
+        recomputed = recomputed_flops(components.model, abstract_model_inputs(components, batch))
+        expected = estimate_step(program, report.flops, chip, placement.mesh, recomputed)
     return report._replace(
         compile_seconds=seconds,
         program=program,
         peak_bytes=program.peak_bytes,
-        largest_arrays=tuple(LargestArray(each.num_bytes, each.shape, each.source) for each in program.largest_buffers),
+        largest_arrays=tuple(
+            LargestArray(buffer.num_bytes, buffer.shape, buffer.source) for buffer in program.largest_buffers
+        ),
         step_estimate=expected,
     )
 
 
-def _held(state: TrainState, batch: Any) -> dict[str, int]:
-    rest = state._replace(variables=state.variables._replace(params={}), optimizers={}, averages={})
+def _resident_bytes(state: TrainState, batch: Any) -> dict[str, int]:
+    other_state = state._replace(variables=state.variables._replace(params={}), optimizers={}, averages={})
     return argument_bytes(
         {
             "parameters": state.variables.params,
             "optimizer": state.optimizers,
             "averages": state.averages,
-            "other state": rest,
+            "other state": other_state,
             "batch": batch,
         }
     )
 
 
-def parse_needed_bytes(message: str, held: int) -> int | None:
+def parse_needed_bytes(message: str, resident_bytes: int) -> int | None:
     """Parse the number of needed bytes from the compiler's out-of-memory error.
 
     Args:
         message: The error.
-        held: Bytes of the arguments, which are added to temporaries.
+        resident_bytes: Bytes of the arguments, which are added to temporaries.
 
     Returns:
         The bytes; None if the error does not give them.
     """
     if match := re.search(r"HLO temporaries \(([\d.]+)([BKMGT])\)", message):
-        return held + round(float(match[1]) * _UNITS[match[2]])
+        return resident_bytes + round(float(match[1]) * _UNITS[match[2]])
     if match := re.search(r"Used ([\d.]+)([BKMGT]) of", message):
         return round(float(match[1]) * _UNITS[match[2]])
     return None
@@ -213,12 +215,12 @@ def largest_traced_arrays(jaxpr: Any, devices: int, count: int = 10) -> tuple[La
     for equation in _equations(jaxpr):
         if equation.primitive.name not in ("scan", "while", "dot_general"):
             continue
-        for made in equation.outvars:
-            size = math.ceil(made.aval.size * made.aval.dtype.itemsize / devices)
-            shape = f"{made.aval.dtype.name}[{','.join(map(str, made.aval.shape))}]"
+        for output in equation.outvars:
+            size = math.ceil(output.aval.size * output.aval.dtype.itemsize / devices)
+            shape = f"{output.aval.dtype.name}[{','.join(map(str, output.aval.shape))}]"
             where = "/".join(filter(None, (str(equation.source_info.name_stack), equation.primitive.name)))
             largest.setdefault(shape, LargestArray(size, shape, where))
-    return tuple(sorted(largest.values(), key=lambda each: -each.num_bytes)[:count])
+    return tuple(sorted(largest.values(), key=lambda array: -array.num_bytes)[:count])
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

@@ -21,12 +21,12 @@ from transformer.training.config import ExperimentConfig
 from transformer.training.partitioning import ShardingConfig, is_axis_names, make_placement
 
 # The share of the memory for what the formulas leave out: temporaries of the update, the program itself.
-_FREE = 0.1
+_RESERVED_SHARE = 0.1
 # The policies in the order of the activations that they keep, the most first.
 _POLICIES = (Remat.NONE, Remat.DOTS, Remat.ATTENTION, Remat.FULL)
 # A step's operations by policy, relative to no rematerialization: full computes the forward pass twice.
-_AGAIN = {Remat.NONE: 1.0, Remat.DOTS: 1.0, Remat.ATTENTION: 4 / 3, Remat.FULL: 4 / 3}
-_WIDEST = 16
+_RECOMPUTE_FACTORS = {Remat.NONE: 1.0, Remat.DOTS: 1.0, Remat.ATTENTION: 4 / 3, Remat.FULL: 4 / 3}
+_MAX_TENSOR = 16
 
 
 class Suggestion(NamedTuple):
@@ -45,60 +45,62 @@ def suggest_smaller_step(report: AotReport) -> list[Suggestion]:
     """Suggest flags that make a step fit into memory, from what its bytes are used for; the cheapest first."""
     if report.device_memory_bytes is None or report.fits:
         return []
-    room = (1 - _FREE) * report.device_memory_bytes
+    room = (1 - _RESERVED_SHARE) * report.device_memory_bytes
     state = sum(size for kind, size in report.resident_bytes.items() if kind != "batch")
     # Gradients are as large as the parameters, and live beside them while the update is computed.
     fixed = state + report.resident_bytes["parameters"]
     if fixed > room:
-        return list(_smaller_state(report, fixed, room))
+        return list(_suggest_smaller_state(report, fixed, room))
     needed = report.peak_bytes if report.peak_bytes is not None else 2 * report.device_memory_bytes
-    return list(_smaller_activations(report, max((needed - fixed) / (room - fixed), 1.0)))
+    return list(_suggest_smaller_activations(report, max((needed - fixed) / (room - fixed), 1.0)))
 
 
-def _smaller_state(report: AotReport, fixed: int, room: float) -> Iterator[Suggestion]:
+def _suggest_smaller_state(report: AotReport, fixed: int, room: float) -> Iterator[Suggestion]:
     # Devices along the axes of positions or experts hold the same other parameters.
-    kept_apart = report.mesh_shape["sequence"] * report.mesh_shape["expert"]
+    num_replicas = report.mesh_shape["sequence"] * report.mesh_shape["expert"]
     devices, divided = (
-        math.prod(report.mesh_shape.values()) // kept_apart,
+        math.prod(report.mesh_shape.values()) // num_replicas,
         report.mesh_shape["fsdp"] * report.mesh_shape["tensor"],
     )
-    whole, sharding = fixed * divided, report.experiment.sharding
+    total_bytes, sharding = fixed * divided, report.experiment.sharding
     gigabytes = f"parameters, gradients and optimizer are {fixed / 1e9:,.1f} GB per device"
     if divided < devices:
-        kept = f"--config.sharding.tensor={sharding.tensor}"
-        rules = _rules_of(devices, report.mesh_shape["tensor"], report.mesh_shape["sequence"])
-        after = f"sharded over {devices} devices they would be {whole / devices / 1e9:,.1f} GB"
+        tensor_flag = f"--config.sharding.tensor={sharding.tensor}"
+        rules = _sharding_rules(devices, report.mesh_shape["tensor"], report.mesh_shape["sequence"])
+        after = f"sharded over {devices} devices they would be {total_bytes / devices / 1e9:,.1f} GB"
         yield Suggestion(
-            ("--config.sharding.data=1", "--config.sharding.fsdp=-1", kept, f"--config.sharding.rules={rules}"),
+            ("--config.sharding.data=1", "--config.sharding.fsdp=-1", tensor_flag, f"--config.sharding.rules={rules}"),
             f"{gigabytes}; {after}",
         )
-    if whole / devices > room:
-        least = math.ceil(whole / room) * kept_apart
-        yield Suggestion((), f"{gigabytes}, however they are sharded: take a topology of at least {least} devices")
+    if total_bytes / devices > room:
+        min_devices = math.ceil(total_bytes / room) * num_replicas
+        yield Suggestion(
+            (), f"{gigabytes}, however they are sharded: take a topology of at least {min_devices} devices"
+        )
 
 
-def _smaller_activations(report: AotReport, factor: float) -> Iterator[Suggestion]:
+def _suggest_smaller_activations(report: AotReport, factor: float) -> Iterator[Suggestion]:
     run, model = report.experiment.run, report.experiment.model
     parts = report.mesh_shape["data"] * report.mesh_shape["fsdp"] * report.mesh_shape["expert"]
     rows = report.batch_size // (parts * run.num_microbatches)
     large = f"activations and temporaries must be {factor:.1f} times smaller"
-    kept = getattr(model, "remat", None)
-    if kept in _POLICIES[:-1]:
-        lighter = _POLICIES[_POLICIES.index(kept) + 1] if factor < 2 else Remat.FULL
-        yield Suggestion((f"--config.model.remat={lighter.value}",), f"{large}; remat={kept.value} keeps more of them")
+    remat = getattr(model, "remat", None)
+    if remat in _POLICIES[:-1]:
+        lighter = _POLICIES[_POLICIES.index(remat) + 1] if factor < 2 else Remat.FULL
+        yield Suggestion((f"--config.model.remat={lighter.value}",), f"{large}; remat={remat.value} keeps more of them")
     times = next((n for n in range(math.ceil(factor), rows + 1) if rows % n == 0), rows)
     if times > 1:
         more = f"a microbatch would have {rows // times} rows per device instead of {rows}"
         yield Suggestion((f"--config.num_microbatches={run.num_microbatches * times}",), f"{large}; {more}")
-    if rows == 1 and kept in (None, Remat.FULL):
+    if rows == 1 and remat in (None, Remat.FULL):
         yield Suggestion(
-            _divided_rows(report),
+            _row_sharding_flags(report),
             f"{large}, and one row per device cannot be split: shard it over more devices, or take a topology "
             "with more memory per device",
         )
 
 
-def _divided_rows(report: AotReport) -> tuple[str, ...]:
+def _row_sharding_flags(report: AotReport) -> tuple[str, ...]:
     """Return flags that shard each row over twice as many devices; none if the mesh has no devices to spare.
 
     Without twice the microbatches every device would have two half rows instead of one row.
@@ -110,7 +112,7 @@ def _divided_rows(report: AotReport) -> tuple[str, ...]:
         return ()
     sizes = {**report.mesh_shape, giver: report.mesh_shape[giver] // 2, axis: report.mesh_shape[axis] * 2}
     return (
-        f"--config.sharding.rules={_rules_of(sizes['fsdp'], sizes['tensor'], sizes['sequence'])}",
+        f"--config.sharding.rules={_sharding_rules(sizes['fsdp'], sizes['tensor'], sizes['sequence'])}",
         *(f"--config.sharding.{name}={sizes[name]}" for name in ("data", "fsdp", axis)),
         f"--config.num_microbatches={report.experiment.run.num_microbatches * 2}",
     )
@@ -211,15 +213,15 @@ def fitting_candidates(experiment: ExperimentConfig, topology: str) -> list[Cand
         raise UserError("--search_mesh supports Transformer models only: set config.sharding by hand")
     devices = topology_devices(topology)
     chip = find_chip(devices[0])
-    memory = math.inf if chip is None else (1 - _FREE) * chip.memory_bytes
+    memory = math.inf if chip is None else (1 - _RESERVED_SHARE) * chip.memory_bytes
     formulas = _StepFormulas.of(experiment, devices)
     fitting = []
     for sharding in possible_meshes(experiment, len(devices)):
         for remat in _POLICIES:
-            if formulas.least_bytes(sharding, remat) <= memory:
+            if formulas.min_bytes(sharding, remat) <= memory:
                 fitting.append(Candidate(sharding, remat, formulas.seconds(sharding, remat)))
     # At equal times the policy that keeps most comes first.
-    return sorted(fitting, key=lambda each: (each.step_seconds, _POLICIES.index(each.remat)))
+    return sorted(fitting, key=lambda candidate: (candidate.step_seconds, _POLICIES.index(candidate.remat)))
 
 
 def possible_meshes(experiment: ExperimentConfig, devices: int) -> list[ShardingConfig]:
@@ -236,19 +238,19 @@ def possible_meshes(experiment: ExperimentConfig, devices: int) -> list[Sharding
     """
     config = experiment.sharding
     fixed_factor = max(config.sequence, 1) * max(config.expert, 1)
-    rest = devices // fixed_factor if devices % fixed_factor == 0 else devices
+    free_devices = devices // fixed_factor if devices % fixed_factor == 0 else devices
     shardings = []
-    for tensor in _divisors(math.gcd(rest, experiment.model.heads, experiment.model.feed_forward)):
-        for fsdp in _divisors(math.gcd(rest // tensor, experiment.model.width)):
-            if tensor > _WIDEST:
+    for tensor in _divisors(math.gcd(free_devices, experiment.model.heads, experiment.model.feed_forward)):
+        for fsdp in _divisors(math.gcd(free_devices // tensor, experiment.model.width)):
+            if tensor > _MAX_TENSOR:
                 continue
-            rules = _rules_of(fsdp, tensor, config.sequence)
-            data = rest // (tensor * fsdp)
+            rules = _sharding_rules(fsdp, tensor, config.sequence)
+            data = free_devices // (tensor * fsdp)
             shardings.append(dataclasses.replace(config, rules=rules, data=data, fsdp=fsdp, tensor=tensor))
     return shardings
 
 
-def _rules_of(fsdp: int, tensor: int, sequence: int) -> str:
+def _sharding_rules(fsdp: int, tensor: int, sequence: int) -> str:
     """Return the sharding rules for these axes of a mesh."""
     if sequence > 1:
         return "sp+tp" if tensor > 1 else "sp"
@@ -256,7 +258,7 @@ def _rules_of(fsdp: int, tensor: int, sequence: int) -> str:
 
 
 def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,7 +271,7 @@ class _StepFormulas:
     devices: int
     state: int
     parameters: int
-    of_experts: float
+    expert_share: float
     num_microbatches: int
     tokens: int
     flops: float
@@ -283,7 +285,7 @@ class _StepFormulas:
         sizes = argument_bytes({"state": abstract, "parameters": abstract.variables.params})
         names = leaves_by_path(components.model.axes().params, is_axis_names)
         leaves = leaves_by_path(abstract.variables.params).items()
-        of_experts = argument_bytes({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
+        expert_bytes = argument_bytes({"": [leaf for path, leaf in leaves if "experts" in names[path]]})[""]
         chip = find_chip(devices[0]) or TPU_CHIPS["v5e"]
         return cls(
             model=experiment.model,
@@ -292,7 +294,7 @@ class _StepFormulas:
             devices=len(devices),
             state=sizes["state"],
             parameters=sizes["parameters"],
-            of_experts=of_experts / sizes["parameters"],
+            expert_share=expert_bytes / sizes["parameters"],
             num_microbatches=experiment.run.num_microbatches,
             tokens=max(math.prod(array.shape) for array in batch.values()),
             flops=flops_counter(components)(batch) or 0.0,
@@ -305,7 +307,7 @@ class _StepFormulas:
         names = ("layers", "encoder_layers", "decoder_layers")
         return sum(getattr(self.model, name, 0) for name in names)
 
-    def least_bytes(self, sharding: ShardingConfig, remat: Remat) -> float:
+    def min_bytes(self, sharding: ShardingConfig, remat: Remat) -> float:
         """Return a lower bound of the bytes per device: state, gradients, and the activations that the policy saves.
 
         Saved per token and layer are at least the layer's input and, by the policy, attention's output; queries, keys,
@@ -314,18 +316,21 @@ class _StepFormulas:
         model = self.model
         expert = max(sharding.expert, 1)
         parts = sharding.data * sharding.fsdp * expert * sharding.sequence
-        of_heads, of_groups = model.heads * model.resolved_head_dim, model.resolved_kv_heads * model.resolved_head_dim
-        inner = of_heads + 2 * of_groups + model.feed_forward
-        kept = {
+        query_width, key_width = (
+            model.heads * model.resolved_head_dim,
+            model.resolved_kv_heads * model.resolved_head_dim,
+        )
+        inner = query_width + 2 * key_width + model.feed_forward
+        saved_width = {
             Remat.FULL: model.width,
-            Remat.ATTENTION: model.width + of_heads / sharding.tensor,
+            Remat.ATTENTION: model.width + query_width / sharding.tensor,
             Remat.DOTS: model.width + inner / sharding.tensor,
-            Remat.NONE: 3 * model.width + (inner + of_heads) / sharding.tensor,
+            Remat.NONE: 3 * model.width + (inner + query_width) / sharding.tensor,
         }[remat]
         tokens = self.tokens / (parts * self.num_microbatches)
         # The experts' share of the state is that of the parameters: moments and averages are in proportion.
-        own = (1 - self.of_experts + self.of_experts / expert) / (sharding.fsdp * sharding.tensor)
-        return (self.state + self.parameters) * own + tokens * self.layers * kept * self.item
+        state_share = (1 - self.expert_share + self.expert_share / expert) / (sharding.fsdp * sharding.tensor)
+        return (self.state + self.parameters) * state_share + tokens * self.layers * saved_width * self.item
 
     def seconds(self, sharding: ShardingConfig, remat: Remat) -> float:
         """Return the seconds of compute, plus those of the collectives of each axis over all links.
@@ -335,7 +340,7 @@ class _StepFormulas:
         communication of experts hardly differs between meshes with the same `expert` size, and is left out.
         """
         data, fsdp, tensor = sharding.data * max(sharding.expert, 1), sharding.fsdp, sharding.tensor
-        compute = _AGAIN[remat] * self.flops / (self.devices * self.chip_flops)
+        compute = _RECOMPUTE_FACTORS[remat] * self.flops / (self.devices * self.chip_flops)
         gathered = 3 * self.num_microbatches * self.parameters / tensor * (fsdp - 1) / fsdp
         summed = 2 * self.parameters / (fsdp * tensor) * (data - 1) / data
         tokens = self.tokens / (data * fsdp * sharding.sequence)

@@ -117,7 +117,7 @@ def prepare_keys(
     """
     params = AttentionParameters() if params is None else params
     check_prepare_keys_call(k_BxKxGxC, kind, position, params)
-    keys = _prepared(
+    keys = _transform_keys(
         k_BxKxGxC, resolve_score_function(kind, params.score), resolve_position_scheme(position, params.position)
     )
     return PreparedKeys(keys, kind, position, k_BxKxGxC.shape[-1])
@@ -160,13 +160,15 @@ def score(
             no such scale or position scheme.
     """
     params = AttentionParameters() if params is None else params
-    keys, depth = _keys_of(prepared, kind, position)
+    keys, depth = _unwrap_prepared_keys(prepared, kind, position)
     check_score_call(q_BxQxHxD, keys, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
     consecutive = positions is None
     if positions is None:
         positions = jnp.arange(q_BxQxHxD.shape[1], dtype=jnp.int32)[None]
     function, scheme = resolve_score_function(kind, params.score), resolve_position_scheme(position, params.position)
-    return _logits(q_BxQxHxD, keys, function, scheme, positions, consecutive=consecutive, scale=scale, bias=bias)
+    return _compute_logits(
+        q_BxQxHxD, keys, function, scheme, positions, consecutive=consecutive, scale=scale, bias=bias
+    )
 
 
 def weighted_sum(
@@ -287,7 +289,7 @@ def attend(
         return output if shards is None else shards.constrain(output, "batch", "length", "heads", None), attended
 
     q = function.query(scheme.encode_queries(q, query_positions(mask, q.shape[1])))
-    k = _prepared(k, function, scheme)
+    k = _transform_keys(k, function, scheme)
     terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None)
     scaling = LogitScaling(function.scale(q.shape[-1], spec.scale), spec.temperature)
     interpret = uses_interpret_mode(backend, shape)
@@ -327,8 +329,8 @@ def _attend_dense(
 ) -> tuple[Array, AttentionAux]:
     """The reference implementation, with the whole map of logits and weights in memory."""
     positions = query_positions(mask, q.shape[1])
-    prepared = _prepared(k, function, scheme)
-    logits = _logits(q, prepared, function, scheme, positions, consecutive=True, scale=spec.scale, bias=bias)
+    prepared = _transform_keys(k, function, scheme)
+    logits = _compute_logits(q, prepared, function, scheme, positions, consecutive=True, scale=spec.scale, bias=bias)
     if spec.temperature != 1:
         logits = logits / spec.temperature
     dropout_key = None
@@ -352,11 +354,11 @@ def _attend_dense(
     return output, AttentionAux(captured, weights.log_prob, log_sum)
 
 
-def _prepared(k: Array, function: ScoreFunction, scheme: PositionScheme) -> Array:
+def _transform_keys(k: Array, function: ScoreFunction, scheme: PositionScheme) -> Array:
     return function.prepare(scheme.encode_keys(k, jnp.arange(k.shape[1], dtype=jnp.int32)[None]))
 
 
-def _logits(
+def _compute_logits(
     q: Array,
     prepared: Array,
     function: ScoreFunction,
@@ -382,7 +384,9 @@ def _logits(
     return logits_BxHxQxK
 
 
-def _keys_of(prepared: PreparedKeys | Array, kind: Score, position: AttentionPosition) -> tuple[Array, int]:
+def _unwrap_prepared_keys(
+    prepared: PreparedKeys | Array, kind: Score, position: AttentionPosition
+) -> tuple[Array, int]:
     """The array of keys prepared for this score and position, and the depth of the keys before preparation."""
     check_score_and_position(kind, position)
     call = f"prepare_keys(k, {kind}, {position}, params)"

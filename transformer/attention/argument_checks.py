@@ -73,22 +73,26 @@ def check_floats(name: str, array: Any) -> None:
         raise TypeError(f"{name} has numbers of type {array.dtype}; attention takes floating-point numbers")
 
 
-def check_heads(name: str, heads: int, shape: tuple[int, ...], of: str, groups: int, other: tuple[int, ...]) -> None:
+def check_heads(
+    name: str, heads: int, shape: tuple[int, ...], kv_name: str, kv_heads: int, kv_shape: tuple[int, ...]
+) -> None:
     """Check that the heads of keys or values divide the heads of an array.
 
     Args:
         name: Name of the array with `heads` heads.
         heads: Its number of heads.
         shape: Its shape.
-        of: Name of the keys or values.
-        groups: Their number of heads.
-        other: Their shape.
+        kv_name: Name of the keys or values.
+        kv_heads: Their number of heads.
+        kv_shape: Their shape.
 
     Raises:
-        ValueError: If `groups` does not divide `heads`; gives both arrays' names, shapes and heads.
+        ValueError: If `kv_heads` does not divide `heads`; gives both arrays' names, shapes and heads.
     """
-    if heads % groups:
-        raise ValueError(f"{name} {shape} has {heads} heads, which the {groups} heads of {of} {other} do not divide")
+    if heads % kv_heads:
+        raise ValueError(
+            f"{name} {shape} has {heads} heads, which the {kv_heads} heads of {kv_name} {kv_shape} do not divide"
+        )
 
 
 def check_positive(name: str, value: Any) -> None:

@@ -131,15 +131,17 @@ def check_score_call(
     function = resolve_score_function(kind, params.score)
     function.check(q.shape, (*prepared.shape[:3], depth), "prepared")
     unprepared = jax.ShapeDtypeStruct((*prepared.shape[:3], depth), prepared.dtype)
-    own = jax.eval_shape(function.prepare, unprepared).shape[2:]
-    if prepared.shape[2:] != own:
-        raise ValueError(f"prepared {prepared.shape} needs to end in {own}; give keys prepared with these very params")
+    expected_shape = jax.eval_shape(function.prepare, unprepared).shape[2:]
+    if prepared.shape[2:] != expected_shape:
+        raise ValueError(
+            f"prepared {prepared.shape} needs to end in {expected_shape}; give keys prepared with these very params"
+        )
     if params.position is not None:
         params.position.check(q, None)
     if positions is not None:
         fitting = ((q.shape[0], q.shape[1]), (1, q.shape[1]))
-        whole = is_array(positions) and jnp.issubdtype(positions.dtype, jnp.integer)
-        if not whole or positions.shape not in fitting:
+        are_integers = is_array(positions) and jnp.issubdtype(positions.dtype, jnp.integer)
+        if not are_integers or positions.shape not in fitting:
             needed = " or ".join(map(str, fitting))
             raise ValueError(
                 f"positions is {describe_value(positions)}; q {q.shape} needs whole numbers of shape {needed}"
@@ -173,28 +175,28 @@ def _check_parameters(kind: Score, position: AttentionPosition, params: Attentio
         role = "position" if isinstance(params, PositionScheme) else "score"
         inside = f"{role}={type(params).__name__}(...)" if isinstance(params, PositionScheme | ScoreFunction) else ""
         raise TypeError(f"params is {describe_value(params)}; it must be AttentionParameters({inside})")
-    for role, owner, needed, given in (
+    for role, owner, needed, component in (
         ("score", kind.value, SCORES[kind], params.score),
         ("position", position.value, SCHEMES[position], params.position),
     ):
-        if given is None and needed.parameters != "required":
+        if component is None and needed.parameters != "required":
             continue
-        if needed.parameters == "none" or not isinstance(given, needed):
-            given_name = "nothing" if given is None else type(given).__name__
-            wanted = "no parameters" if needed.parameters == "none" else f"params.{role}={needed.__name__}(...)"
-            raise TypeError(f"{role}={owner} takes {wanted}; params.{role} is {given_name}")
+        if needed.parameters == "none" or not isinstance(component, needed):
+            actual_name = "nothing" if component is None else type(component).__name__
+            expected = "no parameters" if needed.parameters == "none" else f"params.{role}={needed.__name__}(...)"
+            raise TypeError(f"{role}={owner} takes {expected}; params.{role} is {actual_name}")
 
 
-def check_log_sum(asked: bool, spec: AttentionSpec) -> None:
+def check_log_sum(log_sum_exp: bool, spec: AttentionSpec) -> None:
     """Check that the normalizer has a log-sum-exp if it is requested.
 
     Raises:
-        TypeError: If `asked` is not a bool.
+        TypeError: If `log_sum_exp` is not a bool.
         ValueError: If the normalizer is sparsemax or entmax15.
     """
-    if not isinstance(asked, bool):
-        raise TypeError(f"log_sum_exp is {describe_value(asked)}; it must be True or False")
-    if asked and spec.normalizer in (Normalizer.SPARSEMAX, Normalizer.ENTMAX15):
+    if not isinstance(log_sum_exp, bool):
+        raise TypeError(f"log_sum_exp is {describe_value(log_sum_exp)}; it must be True or False")
+    if log_sum_exp and spec.normalizer in (Normalizer.SPARSEMAX, Normalizer.ENTMAX15):
         raise ValueError(
             f"log_sum_exp=True and normalizer={spec.normalizer.value}, whose weights have no log-sum-exp; "
             "normalizer=softmax has one"

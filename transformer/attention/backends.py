@@ -50,16 +50,16 @@ class AttentionVariant:
     @classmethod
     def from_call(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "AttentionVariant":
         """The variant of a call to `attend`; dropout counts in training only."""
-        beside = {"bias": bias, "dropout": train and spec.dropout > 0}
-        facts = mask.present_fields() | {name for name, present in beside.items() if present}
-        return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, facts)
+        non_mask_features = {"bias": bias, "dropout": train and spec.dropout > 0}
+        features = mask.present_fields() | {name for name, present in non_mask_features.items() if present}
+        return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, features)
 
     def __str__(self) -> str:
-        named = [f"score={self.score.value}", f"normalizer={self.normalizer.value}"]
+        parts = [f"score={self.score.value}", f"normalizer={self.normalizer.value}"]
         if self.reweighting is not Reweighting.NONE:
-            named.append(f"reweighting={self.reweighting.value}")
-        named.append(f"position={self.position.value}")
-        return " x ".join([*named, "mask=" + ("+".join(sorted(self.features)) or "none")])
+            parts.append(f"reweighting={self.reweighting.value}")
+        parts.append(f"position={self.position.value}")
+        return " x ".join([*parts, "mask=" + ("+".join(sorted(self.features)) or "none")])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,57 +136,65 @@ class BackendSupport:
     features: frozenset[str]
 
 
-# Facts of a call that are none of its mask's.
+# Features of a call that are none of its mask's.
 NON_MASK_FEATURES = ("bias", "dropout")
-_EVERY_FACT = frozenset({*MASK_FIELDS, *NON_MASK_FEATURES})
+_ALL_FEATURES = frozenset({*MASK_FIELDS, *NON_MASK_FEATURES})
 # No program but einsum has the weights themselves, which are what is dropped.
-_WHOLE_WEIGHTS = _EVERY_FACT - {"dropout"}
-_NATIVE = frozenset({"causal", "window", "query_lengths", "key_lengths"})
+_FEATURES_WITHOUT_DROPOUT = _ALL_FEATURES - {"dropout"}
+_KERNEL_FEATURES = frozenset({"causal", "window", "query_lengths", "key_lengths"})
 _SOFTMAX = frozenset({Normalizer.SOFTMAX})
-_PLAIN = frozenset({Reweighting.NONE})
-_PRODUCTS = frozenset(score for score, function in SCORES.items() if function.is_product)
+_NO_REWEIGHTING = frozenset({Reweighting.NONE})
+_PRODUCT_SCORES = frozenset(score for score, function in SCORES.items() if function.is_product)
 # What turns queries and keys before a kernel sees them, and what a program in blocks can add to a block besides.
-_IN_BLOCKS = frozenset(position for position, scheme in SCHEMES.items() if not scheme.uses_key_index)
-_TURNED = frozenset(position for position in _IN_BLOCKS if not SCHEMES[position].adds_position_bias)
+_BLOCKWISE_POSITIONS = frozenset(position for position, scheme in SCHEMES.items() if not scheme.uses_key_index)
+_KERNEL_POSITIONS = frozenset(position for position in _BLOCKWISE_POSITIONS if not SCHEMES[position].adds_position_bias)
 
 # In order of preference where several would do and none is named.
 BACKENDS: dict[Backend, BackendSupport] = {
-    Backend.CUDNN: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
-    Backend.SPLASH: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _TURNED, _NATIVE | {"segments"}),
-    Backend.EINSUM: BackendSupport(
-        frozenset(Score), frozenset(Normalizer), frozenset(Reweighting), frozenset(AttentionPosition), _EVERY_FACT
+    Backend.CUDNN: BackendSupport(
+        _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _KERNEL_POSITIONS, _KERNEL_FEATURES | {"segments"}
     ),
-    Backend.BLOCKWISE: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
-    Backend.XLA: BackendSupport(_PRODUCTS, _SOFTMAX, _PLAIN, _IN_BLOCKS, _WHOLE_WEIGHTS),
+    Backend.SPLASH: BackendSupport(
+        _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _KERNEL_POSITIONS, _KERNEL_FEATURES | {"segments"}
+    ),
+    Backend.EINSUM: BackendSupport(
+        frozenset(Score), frozenset(Normalizer), frozenset(Reweighting), frozenset(AttentionPosition), _ALL_FEATURES
+    ),
+    Backend.BLOCKWISE: BackendSupport(
+        _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _BLOCKWISE_POSITIONS, _FEATURES_WITHOUT_DROPOUT
+    ),
+    Backend.XLA: BackendSupport(
+        _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _BLOCKWISE_POSITIONS, _FEATURES_WITHOUT_DROPOUT
+    ),
 }
 
 
 def invalid_reason(variant: AttentionVariant) -> str | None:
     """Say why no backend could compute this variant; None if it is valid."""
-    score, position, facts = variant.score, variant.position, variant.features
+    score, position, features = variant.score, variant.position, variant.features
     why = incompatible_reason(score, position)
     if why is not None:
         return why
     if variant.reweighting is Reweighting.GAUSSIAN:
         if variant.normalizer in SAMPLING_NORMALIZERS:
             return f"reweighting=gaussian weighs keys, of which normalizer={variant.normalizer.value} leaves one"
-        if not {"window", "center"} <= facts:
+        if not {"window", "center"} <= features:
             return "reweighting=gaussian needs mask.window and mask.center (masks.local_predictive)"
-    return missing_field(facts)
+    return missing_field(features)
 
 
 def nearest_valid_variant(variant: AttentionVariant) -> AttentionVariant:
     """Find the valid variant with the fewest changes."""
-    needed = {REQUIRED_FIELD[fact] for fact in variant.features & REQUIRED_FIELD.keys()}
+    needed = {REQUIRED_FIELD[feature] for feature in variant.features & REQUIRED_FIELD.keys()}
     repairs: tuple[dict[str, Any], ...] = (
         {"position": AttentionPosition.NONE},
         {"reweighting": Reweighting.NONE},
         {"features": variant.features | needed},
     )
     for count in range(len(repairs) + 1):
-        for chosen in itertools.combinations(repairs, count):
+        for subset in itertools.combinations(repairs, count):
             changed = variant
-            for repair in chosen:
+            for repair in subset:
                 changed = dataclasses.replace(changed, **repair)
             if invalid_reason(changed) is None:
                 return changed
@@ -201,23 +209,24 @@ def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | Non
     supported = BACKENDS[backend]
     missing = [
         f"{name}={value.value}"
-        for name, value, known in (
+        for name, value, supported_values in (
             ("score", variant.score, supported.scores),
             ("normalizer", variant.normalizer, supported.normalizers),
             ("reweighting", variant.reweighting, supported.reweightings),
             ("position", variant.position, supported.positions),
         )
-        if value not in known
+        if value not in supported_values
     ]
     missing += [
-        fact if fact in NON_MASK_FEATURES else f"mask.{fact}" for fact in sorted(variant.features - supported.features)
+        feature if feature in NON_MASK_FEATURES else f"mask.{feature}"
+        for feature in sorted(variant.features - supported.features)
     ]
-    if not missing and (excluded := _excluded_window(backend, variant)):
+    if not missing and (excluded := _unsupported_window(backend, variant)):
         missing.append(excluded)
     return f"backend={backend.value} does not take {', '.join(missing)}" if missing else None
 
 
-def _excluded_window(backend: Backend, variant: AttentionVariant) -> str | None:
+def _unsupported_window(backend: Backend, variant: AttentionVariant) -> str | None:
     """Say which window cuDNN does not take: one without causal."""
     if backend is not Backend.CUDNN or "window" not in variant.features or "causal" in variant.features:
         return None
@@ -256,7 +265,7 @@ def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] 
                 return f"backend=cudnn takes bfloat16 and float16, not {shape.dtype}"
             if shape.depth % 8 or shape.depth > 128:
                 return f"backend=cudnn takes head depths to 128 that are multiples of 8, not {shape.depth}"
-            if "segments" in features and (why := _limit_of_packed_rows(shape)):
+            if "segments" in features and (why := _segments_limit_exceeded(shape)):
                 return why
         case Backend.SPLASH:
             if shape.dtype not in ("bfloat16", "float32"):
@@ -268,7 +277,7 @@ def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] 
     return None
 
 
-def _limit_of_packed_rows(shape: CallShape) -> str | None:
+def _segments_limit_exceeded(shape: CallShape) -> str | None:
     """Say which limit of cuDNN's kernel for segments the arrays or the machine exceed."""
     if shape.queries != shape.keys:
         return f"backend=cudnn takes mask.segments of as many keys as queries, not {shape.queries} and {shape.keys}"
@@ -315,12 +324,14 @@ def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallSh
     if spec.backend is not Backend.AUTO:
         why = unsupported_reason(spec.backend, variant) or limit_exceeded(spec.backend, shape, variant.features)
         if why is not None:
-            able = [
-                other.value
-                for other in BACKENDS
-                if not (unsupported_reason(other, variant) or limit_exceeded(other, shape, variant.features))
+            able_backends = [
+                alternative.value
+                for alternative in BACKENDS
+                if not (
+                    unsupported_reason(alternative, variant) or limit_exceeded(alternative, shape, variant.features)
+                )
             ]
-            raise ValueError(f"{variant}: {why}; {_nearest(spec.backend, variant, able)}")
+            raise ValueError(f"{variant}: {why}; {_suggest_alternative(spec.backend, variant, able_backends)}")
         return spec.backend
     small = shape.batch * shape.heads * shape.queries * shape.keys <= MAX_DENSE_LOGITS
     for backend in BACKENDS:
@@ -334,11 +345,11 @@ def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallSh
     raise AssertionError(f"{variant}: einsum takes every variant that has a meaning")
 
 
-def _nearest(backend: Backend, variant: AttentionVariant, able: list[str]) -> str:
+def _suggest_alternative(backend: Backend, variant: AttentionVariant, able_backends: list[str]) -> str:
     """Suggest the nearest variant that this backend supports, or another backend."""
     changed = nearest_supported_variant(backend, variant)
-    others = f"backend={' or '.join(able)} computes it as it stands"
-    return f"{others}; nearest here: {changed}" if changed is not None and changed != variant else others
+    alternatives = f"backend={' or '.join(able_backends)} computes it as it stands"
+    return f"{alternatives}; nearest here: {changed}" if changed is not None and changed != variant else alternatives
 
 
 def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> AttentionVariant | None:
@@ -353,7 +364,7 @@ def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> At
         position=variant.position if variant.position in supported.positions else plain.position,
         features=variant.features & supported.features,
     )
-    if _excluded_window(backend, changed):
+    if _unsupported_window(backend, changed):
         changed = dataclasses.replace(changed, features=changed.features - {"window"})
     return changed if unsupported_reason(backend, changed) is None else None
 
@@ -365,28 +376,30 @@ class BackendChoice(NamedTuple):
     variant: AttentionVariant
     shape: CallShape
 
-    def reason_against(self, other: Backend) -> str | None:
+    def reason_against(self, alternative: Backend) -> str | None:
         """Say why another backend does not compute the call; None if it could."""
-        return unsupported_reason(other, self.variant) or limit_exceeded(other, self.shape, self.variant.features)
+        return unsupported_reason(alternative, self.variant) or limit_exceeded(
+            alternative, self.shape, self.variant.features
+        )
 
 
-_recorded: contextvars.ContextVar[list[BackendChoice] | None] = contextvars.ContextVar("backends", default=None)
+_recorded_choices: contextvars.ContextVar[list[BackendChoice] | None] = contextvars.ContextVar("backends", default=None)
 
 
 @contextlib.contextmanager
 def record_backend_choices() -> Iterator[list[BackendChoice]]:
     """Collect the choice of each call to `attend` that is traced inside the context."""
     choices: list[BackendChoice] = []
-    token = _recorded.set(choices)
+    token = _recorded_choices.set(choices)
     try:
         yield choices
     finally:
-        _recorded.reset(token)
+        _recorded_choices.reset(token)
 
 
 def log_backend_choice(backend: Backend, variant: AttentionVariant, shape: CallShape) -> None:
     """Log and record which backend was chosen: once per trace, never at run time."""
-    recorded = _recorded.get()
+    recorded = _recorded_choices.get()
     if recorded is not None:
         recorded.append(BackendChoice(backend, variant, shape))
     _logger.info(

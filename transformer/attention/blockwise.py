@@ -33,7 +33,7 @@ class LogitTerms:
     bias: Float[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
     position: PositionScheme | None = None
 
-    def added_to(
+    def add_to(
         self,
         logits: Float[Array, "B H Q K"],
         query_Q: Int[Array, " Q"],
@@ -121,7 +121,7 @@ def logits_of_block(
     key_1x1xK = jnp.minimum(key_K, keys - 1)[None, None]
     query_inside = jnp.minimum(query_Q, queries - 1)
     positions = jnp.take(query_positions(terms.mask, queries), query_inside, axis=1)
-    logits = terms.added_to(logits, query_inside, positions, key_1x1xK)
+    logits = terms.add_to(logits, query_inside, positions, key_1x1xK)
     if scaling.temperature != 1:
         logits = logits / scaling.temperature
     allowed = (key_K < keys)[None, None, None]
@@ -129,8 +129,8 @@ def logits_of_block(
         # Rows that fill the last block have no log-sum-exp: the backward pass would multiply exp(logit) by their
         # gradient of 0, which is NaN where a bias makes that exponential infinite.
         allowed = allowed & (query_Q < queries)[:, None]
-    seen = visible_keys(terms.mask, query_inside, key_1x1xK)
-    return LogitBlock(key_K, positions, logits, allowed if seen is None else allowed & seen)
+    visible = visible_keys(terms.mask, query_inside, key_1x1xK)
+    return LogitBlock(key_K, positions, logits, allowed if visible is None else allowed & visible)
 
 
 def recompute_weights(
@@ -191,11 +191,13 @@ def output_blockwise(
 ) -> Float[Array, "B Q H Dv"]:
     """Compute only the output of `attend_blockwise`."""
     leaves, tree = jax.tree.flatten(terms)
-    return _output(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, scaling, block)
+    return _attend_output(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, scaling, block)
 
 
 @functools.partial(jax.jit, inline=True, static_argnums=(4, 5, 6))
-def _output(q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, scaling: LogitScaling, block: int) -> Array:
+def _attend_output(
+    q: Array, k: Array, v: Array, leaves: list[Array], tree: Any, scaling: LogitScaling, block: int
+) -> Array:
     """Compiled as one program even where nothing else is, so that its infinities stay inside (see `jax_debug_infs`)."""
     return _attend(q, k, v, leaves, tree, scaling, block)[0]
 
@@ -227,36 +229,38 @@ def blockwise_forward(
 
     def fold(carry: Any, part: LogitBlock, v_block: Array) -> Any:
         largest, total, output = carry
-        hidden = jnp.where(part.allowed, part.logits_BxHxQxK, -jnp.inf)
+        masked_logits = jnp.where(part.allowed, part.logits_BxHxQxK, -jnp.inf)
         # The maximum only scales; its gradient cancels.
-        new = jax.lax.stop_gradient(jnp.maximum(largest, jnp.max(hidden, axis=-1)))
-        finite = jnp.where(jnp.isfinite(new), new, 0)
+        new_largest = jax.lax.stop_gradient(jnp.maximum(largest, jnp.max(masked_logits, axis=-1)))
+        finite = jnp.where(jnp.isfinite(new_largest), new_largest, 0)
         weights = jnp.where(
             part.allowed, jnp.exp(jnp.where(part.allowed, part.logits_BxHxQxK - finite[..., None], 0)), 0
         )
-        kept = jnp.exp(jnp.where(jnp.isfinite(largest), largest - finite, -jnp.inf))
-        output = output * kept[..., None] + _read(weights, v_block)
-        return new, total * kept + jnp.sum(weights, axis=-1), output
+        correction = jnp.exp(jnp.where(jnp.isfinite(largest), largest - finite, -jnp.inf))
+        output = output * correction[..., None] + _sum_weighted_values(weights, v_block)
+        return new_largest, total * correction + jnp.sum(weights, axis=-1), output
 
-    def rows(q_block: Array, query: Array) -> Any:
+    def attend_query_block(q_block: Array, query: Array) -> Any:
         shape = (q_block.shape[0], q_block.shape[2], q_block.shape[1])
         empty = (jnp.full(shape, -jnp.inf, wide), jnp.zeros(shape, wide), jnp.zeros((*shape, depth), wide))
         largest, total, output = fold_key_blocks(fold, empty, q_block, query, k, v, terms, scaling, block, q.shape[1])
-        some = total > 0
-        output = output / jnp.where(some, total, 1)[..., None]
-        log_sum = jnp.where(some, jnp.log(jnp.where(some, total, 1)) + jnp.where(some, largest, 0), -jnp.inf)
+        sees_any_key = total > 0
+        output = output / jnp.where(sees_any_key, total, 1)[..., None]
+        log_sum = jnp.where(
+            sees_any_key, jnp.log(jnp.where(sees_any_key, total, 1)) + jnp.where(sees_any_key, largest, 0), -jnp.inf
+        )
         return jnp.moveaxis(output, 1, 2).astype(dtype), log_sum
 
-    output, log_sum = map_query_blocks(rows, q, block)
+    output, log_sum = map_query_blocks(attend_query_block, q, block)
     return join_blocks(output, 1, q.shape[1]), join_blocks(log_sum, 2, q.shape[1])
 
 
-def map_query_blocks(rows: Callable[[Array, Array], Any], q: Array, block: int) -> Any:
-    """Apply `rows(q_block, indices)` to each block of queries and stack the results in front."""
-    blocks, index = _indexed_blocks(q, block)
+def map_query_blocks(function: Callable[[Array, Array], Any], q: Array, block: int) -> Any:
+    """Apply `function(q_block, indices)` to each block of queries and stack the results in front."""
+    blocks, index = _split_into_indexed_blocks(q, block)
     if len(index) == 1:
-        return jax.tree.map(lambda x: x[None], rows(blocks[0], index[0]))
-    return jax.lax.map(lambda part: rows(*part), (blocks, index))
+        return jax.tree.map(lambda x: x[None], function(blocks[0], index[0]))
+    return jax.lax.map(lambda part: function(*part), (blocks, index))
 
 
 def fold_key_blocks(
@@ -288,9 +292,9 @@ def fold_key_blocks(
     Returns:
         The carry after the last block.
     """
-    k_blocks, index = _indexed_blocks(k, block)
+    k_blocks, index = _split_into_indexed_blocks(k, block)
 
-    def one(carry: Any, part: Any) -> tuple[Any, None]:
+    def fold_key_block(carry: Any, part: Any) -> tuple[Any, None]:
         k_block, v_block, key = part
 
         def compute(carry: Any) -> Any:
@@ -299,17 +303,19 @@ def fold_key_blocks(
             )
             return fold(carry, part, v_block)
 
-        reach = any_key_visible(terms.mask, query, key)
-        return (compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)), None
+        any_visible = any_key_visible(terms.mask, query, key)
+        return (
+            compute(carry) if any_visible is None else jax.lax.cond(any_visible, compute, lambda same: same, carry)
+        ), None
 
-    blocks = (k_blocks, None if v is None else _blocks(v, block), index)
+    blocks = (k_blocks, None if v is None else _split_into_blocks(v, block), index)
     if len(index) == 1:
-        return one(carry, jax.tree.map(lambda x: x[0], blocks))[0]
-    return jax.lax.scan(one, carry, blocks)[0]
+        return fold_key_block(carry, jax.tree.map(lambda x: x[0], blocks))[0]
+    return jax.lax.scan(fold_key_block, carry, blocks)[0]
 
 
-def _backward_rule(tree: Any, scaling: LogitScaling, block: int, kept: Any, cotangents: Any) -> Any:
-    q, k, v, leaves, output, log_sum = kept
+def _backward_rule(tree: Any, scaling: LogitScaling, block: int, residuals: Any, cotangents: Any) -> Any:
+    q, k, v, leaves, output, log_sum = residuals
     terms = tree.unflatten(leaves)
     d_output, d_log_sum = cotangents
     delta = gradient_delta(output, log_sum, d_output, d_log_sum)
@@ -387,21 +393,21 @@ def blockwise_backward(
     """
     wide = log_sum.dtype
     queries, keys = q.shape[1], k.shape[1]
-    (k_blocks, key_index), v_blocks = _indexed_blocks(k, block), _blocks(v, block)
-    given = (terms.bias, terms.position)
-    traced = jax.tree.map(lambda x: x.astype(wide), given)
+    (k_blocks, key_index), v_blocks = _split_into_indexed_blocks(k, block), _split_into_blocks(v, block)
+    differentiable_terms = (terms.bias, terms.position)
+    wide_terms = jax.tree.map(lambda x: x.astype(wide), differentiable_terms)
 
-    def rows(carry: Any, part: Any) -> tuple[Any, Any]:
-        d_k, d_v, d_traced = carry
+    def accumulate_query_block(carry: Any, part: Any) -> tuple[Any, Any]:
+        d_k, d_v, d_terms = carry
         q_block, d_out_block, delta_block, log_sum_block, query = part
         log_sum_block, delta_block = jnp.moveaxis(log_sum_block, 1, 2), jnp.moveaxis(delta_block, 1, 2)
         delta_block = jnp.where(jnp.isfinite(log_sum_block), delta_block, 0)
 
-        def columns(carry: Any, part: Any) -> tuple[Any, Any]:
+        def accumulate_key_block(carry: Any, part: Any) -> tuple[Any, Any]:
             k_block, v_block, key = part
 
-            def logits(q_block: Array, k_block: Array, traced: Any) -> tuple[Array, Array]:
-                bias, position = traced
+            def logits(q_block: Array, k_block: Array, wide_terms: Any) -> tuple[Array, Array]:
+                bias, position = wide_terms
                 part = logits_of_block(
                     q_block,
                     k_block,
@@ -415,37 +421,37 @@ def blockwise_backward(
                 return part.logits_BxHxQxK, part.allowed
 
             def compute(carry: Any) -> tuple[Any, Any]:
-                d_q, d_traced = carry
-                of_block, pull_back, allowed = jax.vjp(logits, q_block, k_block, traced, has_aux=True)
-                weights = recompute_weights(of_block, allowed, log_sum_block)
+                d_q, d_terms = carry
+                block_logits, pull_back, allowed = jax.vjp(logits, q_block, k_block, wide_terms, has_aux=True)
+                weights = recompute_weights(block_logits, allowed, log_sum_block)
                 d_weights = grouped_products(d_out_block, v_block)
                 d_logits = jnp.where(allowed, weights * (d_weights - delta_block[..., None]), 0)
-                d_q_new, d_k_block, d_traced_new = pull_back(d_logits)
-                d_v_block = _read_back(weights, d_out_block, v_block)
+                d_q_new, d_k_block, d_terms_new = pull_back(d_logits)
+                d_v_block = _compute_value_gradient(weights, d_out_block, v_block)
                 d_q = d_q + d_q_new.astype(wide)
-                return (d_q, jax.tree.map(jnp.add, d_traced, d_traced_new)), (d_k_block.astype(wide), d_v_block)
+                return (d_q, jax.tree.map(jnp.add, d_terms, d_terms_new)), (d_k_block.astype(wide), d_v_block)
 
             def skip(carry: Any) -> tuple[Any, Any]:
                 return carry, (jnp.zeros(k_block.shape, wide), jnp.zeros(v_block.shape, wide))
 
-            reach = any_key_visible(terms.mask, query, key)
-            return compute(carry) if reach is None else jax.lax.cond(reach, compute, skip, carry)
+            any_visible = any_key_visible(terms.mask, query, key)
+            return compute(carry) if any_visible is None else jax.lax.cond(any_visible, compute, skip, carry)
 
-        start = (jnp.zeros(q_block.shape, wide), d_traced)
-        (d_q, d_traced), (d_k_new, d_v_new) = jax.lax.scan(columns, start, (k_blocks, v_blocks, key_index))
-        return (d_k + d_k_new, d_v + d_v_new, d_traced), d_q.astype(dtype)
+        start = (jnp.zeros(q_block.shape, wide), d_terms)
+        (d_q, d_terms), (d_k_new, d_v_new) = jax.lax.scan(accumulate_key_block, start, (k_blocks, v_blocks, key_index))
+        return (d_k + d_k_new, d_v + d_v_new, d_terms), d_q.astype(dtype)
 
-    q_blocks, query_index = _indexed_blocks(q, block)
+    q_blocks, query_index = _split_into_indexed_blocks(q, block)
     parts = (
         q_blocks,
-        _blocks(d_output, block),
-        _blocks(jnp.moveaxis(delta, 1, 2), block),
-        _blocks(jnp.moveaxis(log_sum, 1, 2), block),
+        _split_into_blocks(d_output, block),
+        _split_into_blocks(jnp.moveaxis(delta, 1, 2), block),
+        _split_into_blocks(jnp.moveaxis(log_sum, 1, 2), block),
         query_index,
     )
-    empty = (jnp.zeros(k_blocks.shape, wide), jnp.zeros(v_blocks.shape, wide), jax.tree.map(jnp.zeros_like, traced))
-    (d_k, d_v, d_traced), d_q = jax.lax.scan(rows, empty, parts)
-    return Gradients(join_blocks(d_q, 1, queries), join_blocks(d_k, 1, keys), join_blocks(d_v, 1, keys), d_traced)
+    empty = (jnp.zeros(k_blocks.shape, wide), jnp.zeros(v_blocks.shape, wide), jax.tree.map(jnp.zeros_like, wide_terms))
+    (d_k, d_v, d_terms), d_q = jax.lax.scan(accumulate_query_block, empty, parts)
+    return Gradients(join_blocks(d_q, 1, queries), join_blocks(d_k, 1, keys), join_blocks(d_v, 1, keys), d_terms)
 
 
 def _forward_rule(
@@ -459,17 +465,17 @@ def _forward_rule(
 _attend.defvjp(_forward_rule, _backward_rule)
 
 
-def _read(weights_BxHxQxK: Array, v_BxKxGxD: Array) -> Array:
+def _sum_weighted_values(weights_BxHxQxK: Array, v_BxKxGxD: Array) -> Array:
     """The output W v in float32 or wider, [B, H, Q, D]; each value head serves H / G query heads."""
     batch, heads, queries, keys = weights_BxHxQxK.shape
     groups = v_BxKxGxD.shape[2]
     grouped = weights_BxHxQxK.reshape(batch, groups, heads // groups, queries, keys).astype(v_BxKxGxD.dtype)
     wide = weights_BxHxQxK.dtype
-    read = jnp.einsum("bgrqk,bkgd->bgrqd", grouped, v_BxKxGxD, preferred_element_type=wide)
-    return read.reshape(batch, heads, queries, -1)
+    output = jnp.einsum("bgrqk,bkgd->bgrqd", grouped, v_BxKxGxD, preferred_element_type=wide)
+    return output.reshape(batch, heads, queries, -1)
 
 
-def _read_back(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKxGxD: Array) -> Array:
+def _compute_value_gradient(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKxGxD: Array) -> Array:
     """The gradient of a block of values, summed over the query heads that each value head serves."""
     batch, heads, queries, keys = weights_BxHxQxK.shape
     groups = v_BxKxGxD.shape[2]
@@ -493,18 +499,18 @@ def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
     return functools.reduce(jnp.logical_and, rules) if rules else None
 
 
-def _indexed_blocks(x_BxNx: Array, block: int) -> tuple[Array, Array]:
+def _split_into_indexed_blocks(x_BxNx: Array, block: int) -> tuple[Array, Array]:
     """Blocks of the second axis in front, the last one padded with zeros, and the indices of their entries.
 
     The indices are tied to the blocks. Under a differentiated scan over layers, JAX hoists what does not depend on the
     layer out of the loop and stores it: untied, that would be the masks of all blocks, as large as the whole map.
     """
-    blocks = _blocks(x_BxNx, block)
+    blocks = _split_into_blocks(x_BxNx, block)
     index = jnp.arange(blocks.shape[0] * blocks.shape[2], dtype=jnp.int32).reshape(blocks.shape[0], -1)
     return jax.lax.optimization_barrier((blocks, index))
 
 
-def _blocks(x_BxNx: Array, block: int) -> Array:
+def _split_into_blocks(x_BxNx: Array, block: int) -> Array:
     """Blocks of the second axis in front, the last one padded with zeros."""
     size = min(block, x_BxNx.shape[1])
     count = -(-x_BxNx.shape[1] // size)

@@ -150,7 +150,7 @@ class CapturedAttention(NamedTuple):
         """The mean of each statistic over the rows that count; 0 where none does."""
         return {name: total / jnp.maximum(self.counts[name], 1) for name, total in self.sums.items()}
 
-    def of_layers(self, layers: tuple[int, ...] | None) -> "CapturedAttention":
+    def select_layers(self, layers: tuple[int, ...] | None) -> "CapturedAttention":
         """Keep only the maps of these layers; statistics keep every layer.
 
         Raises:
@@ -158,10 +158,12 @@ class CapturedAttention(NamedTuple):
         """
         if layers is None or self.weights is None:
             return self
-        beyond = [layer for layer in layers if not 0 <= layer < len(self.weights)]
-        if beyond:
-            raise ValueError(f"capture.layers={layers} names {beyond}; there are layers 0 ... {len(self.weights) - 1}")
-        return self.with_maps(lambda of_layers: of_layers[jnp.asarray(layers)])
+        out_of_range = [layer for layer in layers if not 0 <= layer < len(self.weights)]
+        if out_of_range:
+            raise ValueError(
+                f"capture.layers={layers} names {out_of_range}; there are layers 0 ... {len(self.weights) - 1}"
+            )
+        return self.with_maps(lambda maps: maps[jnp.asarray(layers)])
 
     def with_maps(self, change: Callable[[Array], Array]) -> "CapturedAttention":
         """Apply `change` to each array of the maps (weights, pooled, top); statistics stay as they are."""
@@ -307,48 +309,50 @@ def capture_weights(
     mask = Mask() if mask is None else mask
     wide = jnp.promote_types(weights_BxHxQxK.dtype, jnp.float32)
     weights = jax.lax.stop_gradient(weights_BxHxQxK.astype(wide))
-    given = None if logits is None else jax.lax.stop_gradient(logits.astype(wide))
+    detached_logits = None if logits is None else jax.lax.stop_gradient(logits.astype(wide))
     queries, keys = weights.shape[2:]
 
-    def find() -> CapturedAttention:
+    def compute_capture() -> CapturedAttention:
         query_Q = jnp.arange(queries, dtype=jnp.int32)
         key_K = jnp.arange(keys, dtype=jnp.int32)
-        seen = visible_keys(mask, query_Q, key_K[None, None])
-        allowed = jnp.ones((1, 1, 1, keys), bool) if seen is None else seen
-        scores = jnp.log(weights) if given is None else given
+        visible_by_mask = visible_keys(mask, query_Q, key_K[None, None])
+        allowed = jnp.ones((1, 1, 1, keys), bool) if visible_by_mask is None else visible_by_mask
+        scores = jnp.log(weights) if detached_logits is None else detached_logits
         rows = MapRows(query_Q, query_positions(mask, queries), mask, keys, jnp.arange(len(weights), dtype=jnp.int32))
-        if given is not None:
-            allowed = allowed & _visible_by_bias(given)
+        if detached_logits is not None:
+            allowed = allowed & _visible_by_bias(detached_logits)
         map_block = MapBlock(weights, scores, allowed, rows.position_BxQ, key_K)
-        folded = _fold_block(
-            _initial_folds(capture.statistics, weights.shape[:3], wide), map_block, rows, capture.statistics
+        folded = _fold_map_block(
+            _initial_statistic_states(capture.statistics, weights.shape[:3], wide), map_block, rows, capture.statistics
         )
         masses = {}
         for statistic in capture.statistics:
             if isinstance(statistic, KeyWeightStatistic):
-                key_BxQ, exists = _chosen_key(statistic, rows)
+                key_BxQ, exists = _resolve_key_index(statistic, rows)
                 index = jnp.broadcast_to(key_BxQ[:, None, :, None], (weights.shape[0], 1, queries, 1))
                 weight, visible = (
                     jnp.take_along_axis(jnp.broadcast_to(x, weights.shape), index, axis=3)[..., 0]
                     for x in (weights, allowed)
                 )
                 masses[statistic.name] = (weight, exists & visible)
-        some = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
-        sums, counts = _sum_over_rows(_finish_folds(folded, capture.statistics) | masses, some, capture)
+        sees_any_key = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
+        sums, counts = _sum_over_rows(_finish_statistics(folded, capture.statistics) | masses, sees_any_key, capture)
         if not capture.maps:
             return CapturedAttention(None, sums, counts)
-        of_heads = select_heads(weights, capture)
+        selected_weights = select_heads(weights, capture)
         blocks = capture.blocks(queries, keys)
         if blocks == (1, 1):
             return CapturedAttention(
-                of_heads if capture.max_map_size else _select_rows(of_heads, 2, capture.rows), sums, counts
+                selected_weights if capture.max_map_size else _select_rows(selected_weights, 2, capture.rows),
+                sums,
+                counts,
             )
-        top = _largest(of_heads, capture.top_k) if capture.top_k else None
+        top = _select_top_weights(selected_weights, capture.top_k) if capture.top_k else None
         return CapturedAttention(
-            _select_rows(of_heads, 2, capture.rows), sums, counts, max_pool_map(of_heads, *blocks), top
+            _select_rows(selected_weights, 2, capture.rows), sums, counts, max_pool_map(selected_weights, *blocks), top
         )
 
-    return capture_if_enabled(capture, find)
+    return capture_if_enabled(capture, compute_capture)
 
 
 def capture_from_queries_and_keys(
@@ -382,18 +386,18 @@ def capture_from_queries_and_keys(
     if capture is None:
         return None
     q, k, terms = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, terms))
-    given = log_sum if log_sum is None or callable(log_sum) else jax.lax.stop_gradient(log_sum)
+    detached_log_sum = log_sum if log_sum is None or callable(log_sum) else jax.lax.stop_gradient(log_sum)
 
-    def find() -> CapturedAttention:
-        lse = given() if callable(given) else given
+    def compute_capture() -> CapturedAttention:
+        lse = detached_log_sum() if callable(detached_log_sum) else detached_log_sum
         if lse is None:
             lse = log_sum_exp_blockwise(q, k, terms, scaling, block)
-        products = WeightRecomputeInputs(q, k, terms, scaling, lse, block)
-        sums, counts = compute_statistics_blockwise(products, capture)
-        weights, pooled, top = compute_maps_blockwise(products, capture)
+        inputs = WeightRecomputeInputs(q, k, terms, scaling, lse, block)
+        sums, counts = compute_statistics_blockwise(inputs, capture)
+        weights, pooled, top = compute_maps_blockwise(inputs, capture)
         return CapturedAttention(weights, sums, counts, pooled, top)
 
-    return capture_if_enabled(capture, find)
+    return capture_if_enabled(capture, compute_capture)
 
 
 class WeightRecomputeInputs(NamedTuple):
@@ -425,65 +429,69 @@ class WeightRecomputeInputs(NamedTuple):
 
 
 def compute_maps_blockwise(
-    products: WeightRecomputeInputs, capture: Capture
+    inputs: WeightRecomputeInputs, capture: Capture
 ) -> tuple[Array | None, Array | None, TopWeights | None]:
     """Compute the chosen rows, the pooled map and the largest weights of each row; None for what was not requested."""
     if not capture.maps:
         return None, None, None
-    blocks = capture.blocks(products.q.shape[1], products.k.shape[1])
+    blocks = capture.blocks(inputs.q.shape[1], inputs.k.shape[1])
     if blocks == (1, 1):
-        return _weights_of_rows(products, None if capture.max_map_size else capture.rows, capture), None, None
-    return _weights_of_rows(products, capture.rows, capture), *_pooled_rows(products, blocks, capture)
+        return _compute_selected_rows(inputs, None if capture.max_map_size else capture.rows, capture), None, None
+    return _compute_selected_rows(inputs, capture.rows, capture), *_compute_pooled_map(inputs, blocks, capture)
 
 
-def _weights_of_rows(products: WeightRecomputeInputs, rows: tuple[int, ...] | int | None, capture: Capture) -> Array:
-    query_Q = jnp.arange(products.q.shape[1], dtype=jnp.int32)
-    chosen = (_select_rows(x, axis, rows) for x, axis in ((products.q, 1), (query_Q, 0), (products.log_sum, 2)))
-    return select_heads(_whole_rows(products, *chosen), capture)
+def _compute_selected_rows(
+    inputs: WeightRecomputeInputs, rows: tuple[int, ...] | int | None, capture: Capture
+) -> Array:
+    query_Q = jnp.arange(inputs.q.shape[1], dtype=jnp.int32)
+    selected = (_select_rows(x, axis, rows) for x, axis in ((inputs.q, 1), (query_Q, 0), (inputs.log_sum, 2)))
+    return select_heads(_compute_row_weights(inputs, *selected), capture)
 
 
-def _whole_rows(products: WeightRecomputeInputs, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array) -> Array:
+def _compute_row_weights(
+    inputs: WeightRecomputeInputs, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array
+) -> Array:
     """The weights of some rows on every key."""
-    queries, keys = products.q.shape[1], products.k.shape[1]
+    queries, keys = inputs.q.shape[1], inputs.k.shape[1]
     part = logits_of_block(
         q_BxRxHxD,
-        products.k,
+        inputs.k,
         query_R,
         jnp.arange(keys, dtype=jnp.int32),
-        products.terms,
-        scaling=products.scaling,
+        inputs.terms,
+        scaling=inputs.scaling,
         queries=queries,
         keys=keys,
     )
     return recompute_weights(part.logits_BxHxQxK, part.allowed, log_sum_BxHxR)
 
 
-def _pooled_rows(
-    products: WeightRecomputeInputs, blocks: tuple[int, int], capture: Capture
+def _compute_pooled_map(
+    inputs: WeightRecomputeInputs, blocks: tuple[int, int], capture: Capture
 ) -> tuple[Array, TopWeights | None]:
     """The pooled map and the largest weights of each row, from whole rows of a few query blocks at a time."""
-    queries = products.q.shape[1]
-    together = blocks[0] * -(-ROW_CHUNK_SIZE // blocks[0])
+    queries = inputs.q.shape[1]
+    rows_per_chunk = blocks[0] * -(-ROW_CHUNK_SIZE // blocks[0])
 
-    def of_rows(q_block: Array, query: Array) -> tuple[Array, TopWeights | None]:
-        inside, log_sum = products.at(query)
-        weights = select_heads(_whole_rows(products, q_block, inside, log_sum), capture)
-        return max_pool_map(weights, *blocks), _largest(weights, capture.top_k) if capture.top_k else None
+    def pool_query_block(q_block: Array, query: Array) -> tuple[Array, TopWeights | None]:
+        inside, log_sum = inputs.at(query)
+        weights = select_heads(_compute_row_weights(inputs, q_block, inside, log_sum), capture)
+        return max_pool_map(weights, *blocks), _select_top_weights(weights, capture.top_k) if capture.top_k else None
 
-    pooled, top = map_query_blocks(of_rows, products.q, together)
+    pooled, top = map_query_blocks(pool_query_block, inputs.q, rows_per_chunk)
     count = -(-queries // blocks[0])
-    whole = jax.tree.map(lambda parts: join_blocks(parts, 2, queries), top)
-    return join_blocks(pooled, 2, count), whole
+    top_weights = jax.tree.map(lambda parts: join_blocks(parts, 2, queries), top)
+    return join_blocks(pooled, 2, count), top_weights
 
 
-def _largest(weights_BxHxQxK: Array, count: int) -> TopWeights:
+def _select_top_weights(weights_BxHxQxK: Array, count: int) -> TopWeights:
     weights, keys = jax.lax.top_k(weights_BxHxQxK, min(count, weights_BxHxQxK.shape[-1]))
     return TopWeights(keys, weights)
 
 
-def compute_statistics_blockwise(products: WeightRecomputeInputs, capture: Capture) -> tuple[dict, dict]:
+def compute_statistics_blockwise(inputs: WeightRecomputeInputs, capture: Capture) -> tuple[dict, dict]:
     """Compute the sums of each statistic and how many rows counted, without storing all the weights."""
-    q, k, terms, scaling, log_sum, block, first_example = products
+    q, k, terms, scaling, log_sum, block, first_example = inputs
     statistics = capture.statistics
     queries, keys = q.shape[1], k.shape[1]
     wide = log_sum.dtype
@@ -492,8 +500,8 @@ def compute_statistics_blockwise(products: WeightRecomputeInputs, capture: Captu
     gathered = tuple(statistic for statistic in statistics if isinstance(statistic, KeyWeightStatistic))
     folded = tuple(statistic for statistic in statistics if not isinstance(statistic, KeyWeightStatistic))
 
-    def of_rows(q_block: Array, query: Array) -> tuple[dict, dict]:
-        inside, lse = products.at(query)
+    def sum_query_block(q_block: Array, query: Array) -> tuple[dict, dict]:
+        inside, lse = inputs.at(query)
         position_BxQ = jnp.take(query_positions(terms.mask, queries), inside, axis=1)
         example_B = first_example + jnp.arange(len(q), dtype=jnp.int32)
         rows = MapRows(inside, position_BxQ, terms.mask, keys, example_B)
@@ -502,33 +510,33 @@ def compute_statistics_blockwise(products: WeightRecomputeInputs, capture: Captu
             weights = recompute_weights(part.logits_BxHxQxK, part.allowed, lse)
             allowed = part.allowed & _visible_by_bias(part.logits_BxHxQxK)
             map_block = MapBlock(weights, part.logits_BxHxQxK, allowed, part.position_BxQ, part.key_K)
-            return _fold_block(state, map_block, rows, folded)
+            return _fold_map_block(state, map_block, rows, folded)
 
-        state = _initial_folds(folded, lse.shape, wide)
+        state = _initial_statistic_states(folded, lse.shape, wide)
         if folded:
             state = fold_key_blocks(fold, state, q_block, query, k, None, terms, scaling, block, queries)
         masses = {}
         for statistic in gathered:
-            key_BxQ, exists = _chosen_key(statistic, rows)
-            logits = _logits_of_pairs(q_block, products, rows, key_BxQ)
+            key_BxQ, exists = _resolve_key_index(statistic, rows)
+            logits = _compute_pair_logits(q_block, inputs, rows, key_BxQ)
             exists = exists & _visible_by_bias(logits)
             masses[statistic.name] = (recompute_weights(logits[..., None], exists[..., None], lse)[..., 0], exists)
-        return _sum_over_rows(_finish_folds(state, folded) | masses, jnp.isfinite(lse), capture)
+        return _sum_over_rows(_finish_statistics(state, folded) | masses, jnp.isfinite(lse), capture)
 
-    sums, counts = map_query_blocks(of_rows, q, block)
+    sums, counts = map_query_blocks(sum_query_block, q, block)
     return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
 
 
-def _logits_of_pairs(q_BxQxHxD: Array, products: WeightRecomputeInputs, rows: MapRows, key_BxQ: Array) -> Array:
+def _compute_pair_logits(q_BxQxHxD: Array, inputs: WeightRecomputeInputs, rows: MapRows, key_BxQ: Array) -> Array:
     """The logit of each query with one chosen key, [B, H, Q]."""
     batch, queries, heads, _ = q_BxQxHxD.shape
     key_BxQx1 = jnp.broadcast_to(key_BxQ, (batch, queries))[..., None]
-    k_BxQxGxD = take_at_keys(products.k, key_BxQx1)[:, :, 0]
-    wide = products.log_sum.dtype
+    k_BxQxGxD = take_at_keys(inputs.k, key_BxQx1)[:, :, 0]
+    wide = inputs.log_sum.dtype
     logits = jnp.einsum("bqhd,bqhd->bhq", q_BxQxHxD, repeat_heads(k_BxQxGxD, heads), preferred_element_type=wide)
-    logits = logits * products.scaling.scale
-    added = products.terms.added_to(logits[..., None], rows.query_Q, rows.position_BxQ, key_BxQx1)
-    return added[..., 0] / products.scaling.temperature
+    logits = logits * inputs.scaling.scale
+    added = inputs.terms.add_to(logits[..., None], rows.query_Q, rows.position_BxQ, key_BxQx1)
+    return added[..., 0] / inputs.scaling.temperature
 
 
 def _visible_by_bias(logits: Array) -> Array:
@@ -536,18 +544,18 @@ def _visible_by_bias(logits: Array) -> Array:
     return logits != -jnp.inf
 
 
-def _chosen_key(statistic: KeyWeightStatistic, rows: MapRows) -> tuple[Array, Array]:
+def _resolve_key_index(statistic: KeyWeightStatistic, rows: MapRows) -> tuple[Array, Array]:
     """The key of each query ([B or 1, Q], clipped), and whether it exists and is visible ([B or 1, H or 1, Q])."""
     key_BxQ = statistic.key_index_fn(rows)
     exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
     key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
     batches = [leaf.shape[0] for leaf in jax.tree.leaves(rows.mask)]
-    pairs = jnp.broadcast_to(key_BxQ, (max([key_BxQ.shape[0], *batches]), key_BxQ.shape[1]))[..., None]
-    seen = visible_keys(rows.mask, rows.query_Q, pairs)
-    return key_BxQ, exists if seen is None else exists & seen[..., 0]
+    chosen_keys = jnp.broadcast_to(key_BxQ, (max([key_BxQ.shape[0], *batches]), key_BxQ.shape[1]))[..., None]
+    visible = visible_keys(rows.mask, rows.query_Q, chosen_keys)
+    return key_BxQ, exists if visible is None else exists & visible[..., 0]
 
 
-def _initial_folds(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
+def _initial_statistic_states(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dtype: Any) -> dict[str, Any]:
     """The state of each statistic before any key; an expectation's state is its sum."""
     start = {}
     for statistic in statistics:
@@ -559,15 +567,15 @@ def _initial_folds(statistics: tuple[Statistic, ...], shape: tuple[int, ...], dt
     return start
 
 
-def _fold_block(state: dict, map_block: MapBlock, rows: MapRows, statistics: tuple[Statistic, ...]) -> dict:
+def _fold_map_block(state: dict, map_block: MapBlock, rows: MapRows, statistics: tuple[Statistic, ...]) -> dict:
     state = dict(state)
     weights = map_block.weights_BxHxQxK
     # All columns ride on one product with the weights, as further columns of v would.
     columns = [statistic for statistic in statistics if isinstance(statistic, ExpectationStatistic)]
     if columns:
         values = [
-            jnp.broadcast_to(one.key_function(rows, map_block.key_K), (weights.shape[0], weights.shape[3]))
-            for one in columns
+            jnp.broadcast_to(column.key_function(rows, map_block.key_K), (weights.shape[0], weights.shape[3]))
+            for column in columns
         ]
         stacked_BxKxC = jnp.stack(values, axis=-1).astype(weights.dtype)
         expected = jnp.einsum("bhqk,bkc->bhqc", weights, stacked_BxKxC, precision="highest")
@@ -579,7 +587,7 @@ def _fold_block(state: dict, map_block: MapBlock, rows: MapRows, statistics: tup
     return state
 
 
-def _finish_folds(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple[Array, Array]]:
+def _finish_statistics(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, tuple[Array, Array]]:
     """The value of each row, and whether it is defined."""
     values: dict[str, tuple[Array, Array]] = {}
     for statistic in statistics:
@@ -591,12 +599,12 @@ def _finish_folds(state: dict, statistics: tuple[Statistic, ...]) -> dict[str, t
     return values
 
 
-def _sum_over_rows(values: dict[str, tuple[Array, Array]], some: Array, capture: Capture) -> tuple[dict, dict]:
+def _sum_over_rows(values: dict[str, tuple[Array, Array]], sees_any_key: Array, capture: Capture) -> tuple[dict, dict]:
     """Sums over rows (and batch) of each statistic, and the number of rows that counted: those that see any key."""
     summed = 2 if capture.by_example else (0, 2)
     sums, counts = {}, {}
     for name, (value, exists) in values.items():
-        counted = jnp.broadcast_to(some & exists, value.shape)
+        counted = jnp.broadcast_to(sees_any_key & exists, value.shape)
         sums[name] = jnp.sum(value, axis=summed, where=counted)
         counts[name] = jnp.sum(counted, axis=summed).astype(value.dtype)
     return sums, counts
@@ -611,9 +619,9 @@ def select_heads(weights_BxHxQxK: Array, capture: Capture) -> Array:
     if capture.heads is None:
         return weights_BxHxQxK
     heads = weights_BxHxQxK.shape[1]
-    beyond = [head for head in capture.heads if not 0 <= head < heads]
-    if beyond:
-        raise ValueError(f"capture.heads={capture.heads} names {beyond}; there are heads 0 ... {heads - 1}")
+    out_of_range = [head for head in capture.heads if not 0 <= head < heads]
+    if out_of_range:
+        raise ValueError(f"capture.heads={capture.heads} names {out_of_range}; there are heads 0 ... {heads - 1}")
     return weights_BxHxQxK[:, jnp.asarray(capture.heads)]
 
 
@@ -621,20 +629,20 @@ def _select_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Arr
     if rows is None:
         return x
     queries = x.shape[axis]
-    chosen = evenly_spaced_positions(queries, rows) if isinstance(rows, int) else rows
-    beyond = [row for row in chosen if not 0 <= row < queries]
-    if beyond:
-        raise ValueError(f"capture.rows={rows} names {beyond}; there are queries 0 ... {queries - 1}")
-    return jnp.take(x, jnp.asarray(chosen, jnp.int32), axis=axis)
+    row_indices = evenly_spaced_positions(queries, rows) if isinstance(rows, int) else rows
+    out_of_range = [row for row in row_indices if not 0 <= row < queries]
+    if out_of_range:
+        raise ValueError(f"capture.rows={rows} names {out_of_range}; there are queries 0 ... {queries - 1}")
+    return jnp.take(x, jnp.asarray(row_indices, jnp.int32), axis=axis)
 
 
-def capture_if_enabled(capture: Capture, find: Callable[[], CapturedAttention]) -> CapturedAttention:
-    """Return `find()`, or zeros of the same shapes without running it where `capture.observe` is False."""
+def capture_if_enabled(capture: Capture, compute_capture: Callable[[], CapturedAttention]) -> CapturedAttention:
+    """Return `compute_capture()`, or zeros of the same shapes without running it where `capture.observe` is False."""
     if capture.observe is None:
-        return find()
-    shapes = jax.eval_shape(find)
+        return compute_capture()
+    shapes = jax.eval_shape(compute_capture)
     return jax.lax.cond(
         capture.observe,
-        rare_branch(find),
+        rare_branch(compute_capture),
         lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
     )

@@ -28,43 +28,45 @@ class PackedSequences(NamedTuple):
     describe_mask: Bool[Array, ""]
 
 
-def packed_sequences(mask: Mask, length: int, most: int) -> PackedSequences:
+def packed_sequences(mask: Mask, length: int, max_sequences: int) -> PackedSequences:
     """Find the sequences that are packed into each row.
 
     Args:
         mask: A mask with segments, and with lengths or without.
         length: Positions in a row.
-        most: The most sequences of a row, N.
+        max_sequences: The most sequences of a row, N.
 
     Returns:
         The sequences.
     """
     assert mask.segments is not None
-    of_query, of_key = mask.segments
+    query_segments, key_segments = mask.segments
     position_T = jnp.arange(length)
-    real, real_key = (_are_real(lengths, of_query.shape) for lengths in (mask.query_lengths, mask.key_lengths))
-    before = jnp.pad(of_query, ((0, 0), (1, 0)))[:, :length]
-    is_start = real & ((position_T == 0) | (of_query != before))
+    is_real_query, is_real_key = (
+        _is_real_position(lengths, query_segments.shape) for lengths in (mask.query_lengths, mask.key_lengths)
+    )
+    previous_segments = jnp.pad(query_segments, ((0, 0), (1, 0)))[:, :length]
+    is_start = is_real_query & ((position_T == 0) | (query_segments != previous_segments))
     number = jnp.cumsum(is_start, axis=1) - 1
-    member_BxTxN = real[..., None] & (number[..., None] == jnp.arange(most))
+    member_BxTxN = is_real_query[..., None] & (number[..., None] == jnp.arange(max_sequences))
     first_BxTxN = member_BxTxN & is_start[..., None]
     exists = jnp.any(first_BxTxN, axis=1)
     starts = jnp.where(exists, jnp.sum(jnp.where(first_BxTxN, position_T[:, None], 0), axis=1), -1)
     lengths = jnp.where(exists, jnp.sum(member_BxTxN, axis=1), -1)
     # The segment of each, numbered apart from those of sequences that do not exist.
-    segment = jnp.sum(jnp.where(first_BxTxN, of_query[..., None], 0), axis=1)
-    pair = exists[:, :, None] & exists[:, None] & ~jnp.eye(most, dtype=bool)
+    segment = jnp.sum(jnp.where(first_BxTxN, query_segments[..., None], 0), axis=1)
+    pair = exists[:, :, None] & exists[:, None] & ~jnp.eye(max_sequences, dtype=bool)
     describe_mask = (
-        jnp.all(number < most)
+        jnp.all(number < max_sequences)
         & ~jnp.any(pair & (segment[:, :, None] == segment[:, None]))
-        & jnp.all(real == real_key)
-        & jnp.all(~real | (of_query == of_key))
+        & jnp.all(is_real_query == is_real_key)
+        & jnp.all(~is_real_query | (query_segments == key_segments))
     )
     starts = jnp.pad(starts, ((0, 0), (0, 1)), constant_values=-1)
     return PackedSequences(starts.astype(jnp.int32), lengths.astype(jnp.int32), describe_mask)
 
 
-def _are_real(lengths: Int[Array, " B"] | None, shape: tuple[int, ...]) -> Bool[Array, "B T"]:
+def _is_real_position(lengths: Int[Array, " B"] | None, shape: tuple[int, ...]) -> Bool[Array, "B T"]:
     """Which positions of each row are no padding."""
     return jnp.broadcast_to(True if lengths is None else jnp.arange(shape[1])[None] < lengths[:, None], shape)
 
@@ -98,13 +100,13 @@ def attend_packed(
         raise ValueError(
             f"backend=cudnn takes mask.segments of as many keys as queries, not {length} and {k_BxTxGxD.shape[1]}"
         )
-    sequences = packed_sequences(mask, length, most=max(length // 64, 2))
+    sequences = packed_sequences(mask, length, max_sequences=max(length // 64, 2))
     # What the kernel leaves at padding, in values and gradients, is undefined.
     q, k, v = zero_padded_queries(mask, q_BxTxHxD), zero_hidden_keys(mask, k_BxTxGxD), zero_hidden_keys(mask, v_BxTxGxD)
     scale = scaling.scale / scaling.temperature
     output = jax.lax.cond(
-        _not_vmapped(sequences.describe_mask, jax.lax.stop_gradient(q_BxTxHxD)),
-        lambda q, k, v: _attend_by_offsets(q, k, v, sequences, mask, scale),
+        _refuse_vmap(sequences.describe_mask, jax.lax.stop_gradient(q_BxTxHxD)),
+        lambda q, k, v: _attend_with_offsets(q, k, v, sequences, mask, scale),
         rare_branch(lambda q, k, v: output_blockwise(q, k, v, LogitTerms(mask), scaling)),
         q,
         k,
@@ -114,17 +116,17 @@ def attend_packed(
 
 
 @jax.custom_batching.custom_vmap
-def _not_vmapped(describe_mask: Array, q: Array) -> Array:
+def _refuse_vmap(describe_mask: Array, q: Array) -> Array:
     """Return `describe_mask`; under `jax.vmap` raise an error, because JAX's own rule for cuDNN ignores offsets."""
     return describe_mask
 
 
-@_not_vmapped.def_vmap
-def _(size: int, are_batched: list[bool], describe_mask: Array, q: Array) -> tuple[Array, bool]:
+@_refuse_vmap.def_vmap
+def _raise_under_vmap(size: int, are_batched: list[bool], describe_mask: Array, q: Array) -> tuple[Array, bool]:
     raise ValueError("backend=cudnn does not take mask.segments under jax.vmap; backend=blockwise does")
 
 
-def _attend_by_offsets(q: Array, k: Array, v: Array, sequences: PackedSequences, mask: Mask, scale: float) -> Array:
+def _attend_with_offsets(q: Array, k: Array, v: Array, sequences: PackedSequences, mask: Mask, scale: float) -> Array:
     """Call the function below `jax.nn.dot_product_attention`, which itself has no offsets in jax 0.12.
 
     The position that makes an odd length even is in no sequence.

@@ -23,7 +23,7 @@ from transformer.attention.masks import Mask, dense_mask, query_positions, visib
 
 TPU_LANES = 128
 # Beside it no logit counts, and bfloat16 holds it.
-_HIDING = -1e9
+_HIDDEN_LOGIT = -1e9
 
 
 def attend_with_kernel(
@@ -106,12 +106,12 @@ def dot_product_attention(
         from_positions = terms.position.position_bias(*positions, q_BxQxHxD.shape[2], jnp.dtype(jnp.float32))
         assert from_positions is not None
         bias = from_positions if bias is None else bias + from_positions
-    seen = mask
+    effective_mask = mask
     if bias is not None:
         # A row of minus infinities has no softmax: a finite number hides as well, and a row of nothing else is zeroed.
         hidden = bias == -jnp.inf
-        bias = jnp.where(hidden, _HIDING, bias / scaling.temperature)
-        seen = dataclasses.replace(mask, allowed=~hidden if mask.allowed is None else mask.allowed & ~hidden)
+        bias = jnp.where(hidden, _HIDDEN_LOGIT, bias / scaling.temperature)
+        effective_mask = dataclasses.replace(mask, allowed=~hidden if mask.allowed is None else mask.allowed & ~hidden)
     # Causal hides what lies behind a query anyway, and beside lengths cuDNN refuses to hear of it.
     window = (mask.window[0], 0) if mask.window is not None and mask.causal else mask.window
     native = mask.present_fields() <= {"causal", "window", "query_lengths", "key_lengths"}
@@ -134,12 +134,12 @@ def dot_product_attention(
         None if native else dense_mask(mask, queries, keys),
         scale=scaling.scale / scaling.temperature,
         is_causal=native and mask.causal,
-        query_seq_lengths=_lengths(query_lengths, backend) if native else None,
-        key_value_seq_lengths=_lengths(key_lengths, backend) if native else None,
+        query_seq_lengths=_kernel_lengths(query_lengths, backend) if native else None,
+        key_value_seq_lengths=_kernel_lengths(key_lengths, backend) if native else None,
         local_window_size=window if native else None,
         implementation="cudnn" if backend is Backend.CUDNN else "xla",
     )
-    return _where_seen(output[:, :queries], seen, keys)
+    return _zero_rows_without_keys(output[:, :queries], effective_mask, keys)
 
 
 def splash_attention(
@@ -172,9 +172,9 @@ def splash_attention(
     if kernel is None:
         lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
         kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret)
-    output_BxHxQxD = _splash(kernel, q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, mask, scale)
+    output_BxHxQxD = _run_splash_kernel(kernel, q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, mask, scale)
     output = jnp.moveaxis(output_BxHxQxD, 1, 2)[..., : v_BxKxGxDv.shape[-1]].astype(v_BxKxGxDv.dtype)
-    return _where_seen(output, mask, k_BxKxGxD.shape[1])
+    return _zero_rows_without_keys(output, mask, k_BxKxGxD.shape[1])
 
 
 def splash_log_sum(
@@ -201,15 +201,15 @@ def splash_log_sum(
         return log_sum_exp_blockwise(q, k, LogitTerms(mask), LogitScaling(scale=scale))
     lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret, residuals=True)
-    _, (log_sum_BxHxQ,) = _splash(kernel, q, k, v, mask, scale)
-    seen = rows_with_visible_keys(mask, *lengths)
-    return log_sum_BxHxQ if seen is None else jnp.where(seen, log_sum_BxHxQ, -jnp.inf)
+    _, (log_sum_BxHxQ,) = _run_splash_kernel(kernel, q, k, v, mask, scale)
+    sees_any_key = rows_with_visible_keys(mask, *lengths)
+    return log_sum_BxHxQ if sees_any_key is None else jnp.where(sees_any_key, log_sum_BxHxQ, -jnp.inf)
 
 
-def _splash(kernel: Any, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Any:
+def _run_splash_kernel(kernel: Any, q: Array, k: Array, v: Array, mask: Mask, scale: float) -> Any:
     """The kernel's output, heads in front and depths padded, and the log-sum-exp if the kernel keeps residuals."""
-    segments = _segments(mask, q.shape, k.shape)
-    return jax.vmap(kernel)(*_laid_out(q, k, v, scale), segments)
+    segments = _splash_segment_ids(mask, q.shape, k.shape)
+    return jax.vmap(kernel)(*_prepare_splash_inputs(q, k, v, scale), segments)
 
 
 def rows_with_visible_keys(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H Q"] | None:
@@ -221,23 +221,27 @@ def rows_with_visible_keys(mask: Mask, queries: int, keys: int) -> Bool[Array, "
         return None
     blocks = jnp.arange(-(-keys // size) * size, dtype=jnp.int32).reshape(-1, size)
 
-    def some(key_K: Array) -> Array:
+    def any_visible(key_K: Array) -> Array:
         inside = jnp.minimum(key_K, keys - 1)
-        seen = visible_keys(mask, query_Q, inside[None, None])
-        assert seen is not None
-        return jnp.any(seen, axis=-1)
+        visible = visible_keys(mask, query_Q, inside[None, None])
+        assert visible is not None
+        return jnp.any(visible, axis=-1)
 
-    seeing = jnp.any(jax.lax.map(some, blocks), axis=0)
-    return jnp.broadcast_to(seeing, (*seeing.shape[:2], queries))
+    sees_any_key = jnp.any(jax.lax.map(any_visible, blocks), axis=0)
+    return jnp.broadcast_to(sees_any_key, (*sees_any_key.shape[:2], queries))
 
 
-def _where_seen(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
+def _zero_rows_without_keys(output_BxQxHxD: Array, mask: Mask, keys: int) -> Array:
     """Set the output to exactly zero, value and gradient, where a query sees no key; kernels average values there."""
-    seen = rows_with_visible_keys(mask, output_BxQxHxD.shape[1], keys)
-    return output_BxQxHxD if seen is None else jnp.where(jnp.moveaxis(seen, 1, 2)[..., None], output_BxQxHxD, 0)
+    sees_any_key = rows_with_visible_keys(mask, output_BxQxHxD.shape[1], keys)
+    return (
+        output_BxQxHxD
+        if sees_any_key is None
+        else jnp.where(jnp.moveaxis(sees_any_key, 1, 2)[..., None], output_BxQxHxD, 0)
+    )
 
 
-def _lengths(lengths: Array | None, backend: Backend) -> Array | None:
+def _kernel_lengths(lengths: Array | None, backend: Backend) -> Array | None:
     """Lengths as the kernel takes them: at least 1 for cuDNN, which divides by what it sees.
 
     The rows that then see a padded key are zeroed after the kernel.
@@ -247,7 +251,7 @@ def _lengths(lengths: Array | None, backend: Backend) -> Array | None:
     return (jnp.maximum(lengths, 1) if backend is Backend.CUDNN else lengths).astype(jnp.int32)
 
 
-def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array, Array]:
+def _prepare_splash_inputs(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array, Array]:
     """Heads in front, depths padded to the lanes, and q multiplied by the scale, which the kernel does not apply."""
 
     def heads_first(x: Array) -> Array:
@@ -258,20 +262,22 @@ def _laid_out(q: Array, k: Array, v: Array, scale: float) -> tuple[Array, Array,
     return heads_first(scaled), heads_first(k), heads_first(v)
 
 
-def _segments(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...]) -> Any:
+def _splash_segment_ids(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int, ...]) -> Any:
     """Segment numbers for the kernel; padding gets a number that the other side does not have."""
     from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
 
     batch, queries, keys = q_shape[0], q_shape[1], k_shape[1]
-    of_query, of_key = jnp.zeros((batch, queries), jnp.int32), jnp.zeros((batch, keys), jnp.int32)
+    query_segments, key_segments = jnp.zeros((batch, queries), jnp.int32), jnp.zeros((batch, keys), jnp.int32)
     if mask.segments is not None:
-        of_query, of_key = (part.astype(jnp.int32) for part in mask.segments)
-    smallest = jnp.minimum(jnp.min(of_query), jnp.min(of_key))
+        query_segments, key_segments = (part.astype(jnp.int32) for part in mask.segments)
+    smallest = jnp.minimum(jnp.min(query_segments), jnp.min(key_segments))
     if mask.query_lengths is not None:
-        of_query = jnp.where(jnp.arange(queries)[None] < mask.query_lengths[:, None], of_query, smallest - 1)
+        query_segments = jnp.where(
+            jnp.arange(queries)[None] < mask.query_lengths[:, None], query_segments, smallest - 1
+        )
     if mask.key_lengths is not None:
-        of_key = jnp.where(jnp.arange(keys)[None] < mask.key_lengths[:, None], of_key, smallest - 2)
-    return SegmentIds(of_query, of_key)
+        key_segments = jnp.where(jnp.arange(keys)[None] < mask.key_lengths[:, None], key_segments, smallest - 2)
+    return SegmentIds(query_segments, key_segments)
 
 
 def splash_kernel(

@@ -67,16 +67,16 @@ class Mask:
 
 
 MASK_FIELDS = tuple(field.name for field in dataclasses.fields(Mask))
-# The fact without which another says nothing, and what that has to do with it.
+# The field without which another says nothing, and what that has to do with it.
 REQUIRED_FIELD = {"center": "window", "prefix": "causal"}
 _ROLES = {"window": "which says how far around it a query sees", "causal": "the fact that it lifts"}
 
 
 def missing_field(fields: frozenset[str]) -> str | None:
     """Say which of these fields is set without the field that it needs; None if none is."""
-    for fact, needed in REQUIRED_FIELD.items():
-        if fact in fields and needed not in fields:
-            return f"mask.{fact} is given without mask.{needed}, {_ROLES[needed]}"
+    for field, needed in REQUIRED_FIELD.items():
+        if field in fields and needed not in fields:
+            return f"mask.{field} is given without mask.{needed}, {_ROLES[needed]}"
     return None
 
 
@@ -152,8 +152,10 @@ def visible_keys(
         position_Bx1xQx1 = position_Bx1xQx1 + mask.query_offset[:, None, None, None]
     rules: list[jax.Array] = []
     if mask.causal:
-        before = key_Bx1xQxK <= position_Bx1xQx1
-        rules.append(before if mask.prefix is None else before | (key_Bx1xQxK < mask.prefix[:, None, None, None]))
+        is_earlier = key_Bx1xQxK <= position_Bx1xQx1
+        rules.append(
+            is_earlier if mask.prefix is None else is_earlier | (key_Bx1xQxK < mask.prefix[:, None, None, None])
+        )
     if mask.window is not None:
         center = position_Bx1xQx1 if mask.center is None else jnp.take(mask.center, query_Q, axis=2)[..., None]
         rules.append((key_Bx1xQxK >= center - mask.window[0]) & (key_Bx1xQxK <= center + mask.window[1]))
@@ -162,19 +164,21 @@ def visible_keys(
     if mask.key_lengths is not None:
         rules.append(key_Bx1xQxK < mask.key_lengths[:, None, None, None])
     if mask.segments is not None:
-        of_query, of_key = mask.segments
-        rules.append(jnp.take(of_query, query_Q, axis=1)[:, None, :, None] == take_at_keys(of_key, key)[:, None])
+        query_segments, key_segments = mask.segments
+        rules.append(
+            jnp.take(query_segments, query_Q, axis=1)[:, None, :, None] == take_at_keys(key_segments, key)[:, None]
+        )
     if mask.order is not None:
-        of_query, of_key = mask.order
-        rules.append(take_at_keys(of_key, key)[:, None] < jnp.take(of_query, query_Q, axis=1)[:, None, :, None])
+        query_order, key_order = mask.order
+        rules.append(take_at_keys(key_order, key)[:, None] < jnp.take(query_order, query_Q, axis=1)[:, None, :, None])
     if mask.allowed is not None:
         rules.append(take_at_queries_and_keys(mask.allowed, query_Q, key))
     if not rules:
         return None
-    seen = rules[0]
+    visible = rules[0]
     for rule in rules[1:]:
-        seen = seen & rule
-    return seen
+        visible = visible & rule
+    return visible
 
 
 def mask_for_block(mask: Mask, batch: int, query_start: Array | int, key_start: Array | int) -> Mask:
@@ -284,15 +288,15 @@ def zero_hidden_keys(
     Returns:
         The keys or values, with zeros where hidden.
     """
-    rules = _hidden_from_none(mask, queries, x_BxKxGxD.shape[1])
+    rules = _visible_to_some_query(mask, queries, x_BxKxGxD.shape[1])
     if bias is not None:
         rules.append(jnp.any(bias != -jnp.inf, axis=(1, 2)))
-    for seen in rules:
-        x_BxKxGxD = jnp.where(seen[:, :, None, None], x_BxKxGxD, 0)
+    for visible in rules:
+        x_BxKxGxD = jnp.where(visible[:, :, None, None], x_BxKxGxD, 0)
     return x_BxKxGxD
 
 
-def _hidden_from_none(mask: Mask, queries: int | None, keys: int) -> list[Bool[Array, "#B #K"]]:
+def _visible_to_some_query(mask: Mask, queries: int | None, keys: int) -> list[Bool[Array, "#B #K"]]:
     """For each field that can hide a key from every query: the keys that it shows to some query."""
     key_1xK = jnp.arange(keys, dtype=jnp.int32)[None]
     rules = []
@@ -305,24 +309,26 @@ def _hidden_from_none(mask: Mask, queries: int | None, keys: int) -> list[Bool[A
     count_Bx1 = jnp.full((1, 1), queries) if mask.query_lengths is None else mask.query_lengths[:, None]
     # A query of every position sees its own key; behind a cache's queries stand the zeros that it was made of, and to
     # copy it at every step would take as long as the step.
-    every = mask.query_lengths is None and keys <= queries
-    placed = mask.query_offset is None and not every
-    if mask.causal and placed:
-        shown = key_1xK < count_Bx1
-        rules.append(shown if mask.prefix is None else shown | (key_1xK < mask.prefix[:, None]) & (count_Bx1 > 0))
-    if mask.window is not None and mask.center is None and placed:
+    every_key_has_query = mask.query_lengths is None and keys <= queries
+    limited_by_queries = mask.query_offset is None and not every_key_has_query
+    if mask.causal and limited_by_queries:
+        is_visible = key_1xK < count_Bx1
+        rules.append(
+            is_visible if mask.prefix is None else is_visible | (key_1xK < mask.prefix[:, None]) & (count_Bx1 > 0)
+        )
+    if mask.window is not None and mask.center is None and limited_by_queries:
         rules.append(key_1xK < count_Bx1 + mask.window[1])
     if mask.window is not None and mask.center is not None:
-        away = key_1xK[:, None, None] - mask.center[..., None]
-        rules.append(jnp.any((away >= -mask.window[0]) & (away <= mask.window[1]), axis=(1, 2)))
+        distance = key_1xK[:, None, None] - mask.center[..., None]
+        rules.append(jnp.any((distance >= -mask.window[0]) & (distance <= mask.window[1]), axis=(1, 2)))
     inside = jnp.arange(queries)[None] < count_Bx1
     if mask.segments is not None and mask.segments[0] is not mask.segments[1]:
-        of_query, of_key = mask.segments
-        rules.append(jnp.any((of_query[:, :, None] == of_key[:, None]) & inside[:, :, None], axis=1))
+        query_segments, key_segments = mask.segments
+        rules.append(jnp.any((query_segments[:, :, None] == key_segments[:, None]) & inside[:, :, None], axis=1))
     if mask.order is not None:
-        of_query, of_key = mask.order
-        least = jnp.iinfo(of_query.dtype).min
-        rules.append(of_key < jnp.max(jnp.where(inside, of_query, least), axis=1, keepdims=True))
+        query_order, key_order = mask.order
+        smallest = jnp.iinfo(query_order.dtype).min
+        rules.append(key_order < jnp.max(jnp.where(inside, query_order, smallest), axis=1, keepdims=True))
     return rules
 
 
@@ -341,18 +347,18 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
         TypeError: If it is not a `Mask`, if a field is not an array, or if `allowed` is not boolean.
     """
     if not isinstance(mask, Mask):
-        wanted = f"Mask(allowed=...), booleans {MAP_AXES}" if is_array(mask) else "such as Mask(causal=True)"
-        raise TypeError(f"mask is {describe_value(mask)}; it must be a Mask, {wanted}")
+        suggestion = f"Mask(allowed=...), booleans {MAP_AXES}" if is_array(mask) else "such as Mask(causal=True)"
+        raise TypeError(f"mask is {describe_value(mask)}; it must be a Mask, {suggestion}")
     if mask.window is not None:
         before, after = mask.window
-        whole = isinstance(before, int) and isinstance(after, int)
-        if not whole or before < 0 or after < 0 or before + after == 0:
+        are_integers = isinstance(before, int) and isinstance(after, int)
+        if not are_integers or before < 0 or after < 0 or before + after == 0:
             raise ValueError(
                 f"mask.window={mask.window} must be (before, after), whole numbers at least 0 and one of them above 0"
             )
-    alone = missing_field(mask.present_fields())
-    if alone is not None:
-        raise ValueError(alone)
+    missing = missing_field(mask.present_fields())
+    if missing is not None:
+        raise ValueError(missing)
     sizes = {"batch": batch, "heads": heads, "queries": queries, "keys": keys}
     for field in dataclasses.fields(mask):
         name, value, axes = field.name, getattr(mask, field.name), field.metadata.get("axes")
@@ -362,16 +368,16 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
             check_allowed_array(f"mask.{name}", value, (batch, heads, queries, keys))
             continue
         pair = isinstance(axes[0], tuple)
-        shapes = tuple(tuple(sizes[axis] for axis in of_part) for of_part in (axes if pair else (axes,)))
+        shapes = tuple(tuple(sizes[axis] for axis in part_axes) for part_axes in (axes if pair else (axes,)))
         parts = value if isinstance(value, tuple) else (value,)
         for part in parts:
             if not is_array(part):
-                raise TypeError(f"mask.{name} is {describe_value(part)}; it must be an array {_shapes(shapes)}")
-        given = tuple(tuple(part.shape) for part in parts)
-        if given != shapes and (name, given) != ("query_offset", ((1,),)):
+                raise TypeError(f"mask.{name} is {describe_value(part)}; it must be an array {_format_shapes(shapes)}")
+        actual_shapes = tuple(tuple(part.shape) for part in parts)
+        if actual_shapes != shapes and (name, actual_shapes) != ("query_offset", ((1,),)):
             raise ValueError(
-                f"mask.{name} has shape {_shapes(given)}; queries of batch {batch}, {heads} heads, {queries} queries "
-                f"and {keys} keys need {_shapes(shapes)}"
+                f"mask.{name} has shape {_format_shapes(actual_shapes)}; queries of batch {batch}, "
+                f"{heads} heads, {queries} queries and {keys} keys need {_format_shapes(shapes)}"
             )
 
 
@@ -405,9 +411,9 @@ def check_broadcast(name: str, array: Array, shape: tuple[int, int, int, int]) -
             f"{name} has shape {tuple(array.shape)}, {array.ndim} axes; it must have the four of the logits, batch, "
             f"heads, queries and keys {shape}, each whole or 1: x[None, None] adds a batch and heads in front"
         )
-    if any(size not in (1, whole) for size, whole in zip(array.shape, shape, strict=True)):
+    if any(size not in (1, full_size) for size, full_size in zip(array.shape, shape, strict=True)):
         raise ValueError(f"{name} has shape {tuple(array.shape)}, which does not broadcast against logits {shape}")
 
 
-def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
+def _format_shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
     return str(shapes[0]) if len(shapes) == 1 else str(shapes)

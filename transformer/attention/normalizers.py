@@ -100,7 +100,7 @@ def normalize(
         case Normalizer.HARD | Normalizer.STRAIGHT_THROUGH:
             if train and key is None:
                 raise TypeError(f"normalizer={kind.value} draws a sample in training; give attend() a key")
-            return _drawn(logits_BxHxQxK, allowed, key if train else None, kind)
+            return _sample_weights(logits_BxHxQxK, allowed, key if train else None, kind)
     return NormalizedWeights(weights, weights)
 
 
@@ -121,25 +121,25 @@ def softmax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = N
         TypeError: If the logits are not floating-point numbers or `allowed` is not boolean.
         ValueError: If `allowed` does not broadcast against the logits.
     """
-    return _softmax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+    return _softmax(logits_BxHxQxK, _resolve_allowed(logits_BxHxQxK, allowed))
 
 
 # Compiled as one where nothing else is: the infinities in it, which `jax_debug_infs` would refuse, never leave it.
-_as_one = functools.partial(jax.jit, inline=True)
+_jit_inline = functools.partial(jax.jit, inline=True)
 
 
 @jax.custom_jvp
-@_as_one
+@_jit_inline
 def _softmax(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
     # Hidden logits never reach a difference: infinity minus infinity would be NaN.
-    hidden = jnp.where(allowed, logits, -jnp.inf)
-    unnormalized = jnp.exp(hidden - _largest(logits, allowed))
+    masked_logits = jnp.where(allowed, logits, -jnp.inf)
+    unnormalized = jnp.exp(masked_logits - _largest_allowed_logit(logits, allowed))
     total = jnp.sum(unnormalized, axis=-1, keepdims=True)
     return unnormalized / jnp.where(total > 0, total, 1)
 
 
 @_softmax.defjvp
-def _softmax_rule(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+def _softmax_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     """dw_k = w_k (ds_k - sum_j w_j ds_j): two passes over the map, where automatic differentiation takes many."""
     logits, allowed = primals
     weights = _softmax(logits, allowed)
@@ -171,13 +171,13 @@ def sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None =
         sparsemax(jnp.array([[[[2.0, 1.5, 0.0]]]]))  # [[[[0.75, 0.25, 0.0]]]]
         ```
     """
-    return _sparsemax(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+    return _sparsemax(logits_BxHxQxK, _resolve_allowed(logits_BxHxQxK, allowed))
 
 
-@_as_one
+@_jit_inline
 def _sparsemax(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
-    shifted = jnp.where(allowed, logits_BxHxQxK - _largest(logits_BxHxQxK, allowed), 0)
-    ordered = _descending(shifted, allowed)
+    shifted = jnp.where(allowed, logits_BxHxQxK - _largest_allowed_logit(logits_BxHxQxK, allowed), 0)
+    ordered = _sort_descending(shifted, allowed)
     # Sorted logits s_(1) >= ... : the support is the longest head with 1 + k s_(k) > sum of the first k.
     rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)[None, None, None]
     total = jnp.cumsum(jnp.where(jnp.isfinite(ordered), ordered, 0), axis=-1)
@@ -209,13 +209,13 @@ def entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None = 
         TypeError: If the logits are not floating-point numbers or `allowed` is not boolean.
         ValueError: If `allowed` does not broadcast against the logits.
     """
-    return _entmax15(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+    return _entmax15(logits_BxHxQxK, _resolve_allowed(logits_BxHxQxK, allowed))
 
 
-@_as_one
+@_jit_inline
 def _entmax15(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
-    shifted = jnp.where(allowed, (logits_BxHxQxK - _largest(logits_BxHxQxK, allowed)) / 2, 0)
-    ordered = _descending(shifted, allowed)
+    shifted = jnp.where(allowed, (logits_BxHxQxK - _largest_allowed_logit(logits_BxHxQxK, allowed)) / 2, 0)
+    ordered = _sort_descending(shifted, allowed)
     # tau of the k largest alone; the support is where that tau still lies below the k-th.
     rank = jnp.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype)[None, None, None]
     finite = jnp.where(jnp.isfinite(ordered), ordered, 0)
@@ -249,12 +249,12 @@ def log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed | None
         TypeError: If the logits are not floating-point numbers or `allowed` is not boolean.
         ValueError: If `allowed` does not broadcast against the logits.
     """
-    return _log_sum_exp(logits_BxHxQxK, _everywhere(logits_BxHxQxK, allowed))
+    return _log_sum_exp(logits_BxHxQxK, _resolve_allowed(logits_BxHxQxK, allowed))
 
 
-@_as_one
+@_jit_inline
 def _log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q"]:
-    largest = _largest(logits_BxHxQxK, allowed)
+    largest = _largest_allowed_logit(logits_BxHxQxK, allowed)
     safe = jnp.where(allowed, logits_BxHxQxK - largest, 0)
     total = jnp.sum(jnp.where(allowed, jnp.exp(safe), 0), axis=-1)
     return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[..., 0], -jnp.inf)
@@ -279,32 +279,34 @@ def gaussian_reweight(
     return weights._replace(values=weights.values * factor)
 
 
-def _drawn(
+def _sample_weights(
     logits: Float[Array, "B H Q K"], allowed: Allowed | None, key: Key[Array, ""] | None, kind: Normalizer
 ) -> NormalizedWeights:
     # The largest of logits with Gumbel noise is a draw from their softmax.
     noisy = logits if key is None else logits + draw_array(jax.random.gumbel, key, logits.shape, logits.dtype)
-    return _largest_of(noisy, logits, _everywhere(logits, allowed), kind)
+    return _select_largest(noisy, logits, _resolve_allowed(logits, allowed), kind)
 
 
 @functools.partial(jax.jit, inline=True, static_argnames="kind")
-def _largest_of(
-    noisy: Float[Array, "B H Q K"], logits: Float[Array, "B H Q K"], everywhere: Allowed, kind: Normalizer
+def _select_largest(
+    noisy: Float[Array, "B H Q K"], logits: Float[Array, "B H Q K"], allowed: Allowed, kind: Normalizer
 ) -> NormalizedWeights:
-    probabilities = softmax(logits, everywhere)
-    chosen = jnp.argmax(jnp.where(everywhere, noisy, -jnp.inf), axis=-1)
-    sample = jnp.where(everywhere, jax.nn.one_hot(chosen, logits.shape[-1], dtype=logits.dtype), 0)
-    log_sum = log_sum_exp(logits, everywhere)
-    seen = jnp.isfinite(log_sum)
-    of_chosen = jnp.take_along_axis(logits, chosen[..., None], axis=-1)[..., 0]
-    log_prob = jnp.where(seen, jnp.where(seen, of_chosen, 0) - jnp.where(seen, log_sum, 0), 0)
+    probabilities = softmax(logits, allowed)
+    sampled_key = jnp.argmax(jnp.where(allowed, noisy, -jnp.inf), axis=-1)
+    sample = jnp.where(allowed, jax.nn.one_hot(sampled_key, logits.shape[-1], dtype=logits.dtype), 0)
+    log_sum = log_sum_exp(logits, allowed)
+    sees_any_key = jnp.isfinite(log_sum)
+    sampled_logit = jnp.take_along_axis(logits, sampled_key[..., None], axis=-1)[..., 0]
+    log_prob = jnp.where(
+        sees_any_key, jnp.where(sees_any_key, sampled_logit, 0) - jnp.where(sees_any_key, log_sum, 0), 0
+    )
     if kind is Normalizer.STRAIGHT_THROUGH:
         # The value of the sample, the gradient of the probabilities (their difference to themselves is exactly 0).
         sample = sample + (probabilities - jax.lax.stop_gradient(probabilities))
     return NormalizedWeights(sample, probabilities, log_prob)
 
 
-def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> Allowed:
+def _resolve_allowed(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> Allowed:
     """The allowed keys as booleans (all True for None), after checking shapes and types."""
     check_array("logits", logits, MAP_AXES)
     if allowed is None:
@@ -314,13 +316,13 @@ def _everywhere(logits: Float[Array, "B H Q K"], allowed: Allowed | None) -> All
     return allowed
 
 
-def _largest(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q 1"]:
+def _largest_allowed_logit(logits: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q 1"]:
     """The largest allowed logit of each row, 0 if there is none; without gradient, since it cancels."""
     largest = jnp.max(logits, axis=-1, keepdims=True, where=allowed, initial=-jnp.inf)
     return jax.lax.stop_gradient(jnp.where(jnp.isfinite(largest), largest, 0))
 
 
-def _descending(shifted: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
+def _sort_descending(shifted: Float[Array, "B H Q K"], allowed: Allowed) -> Float[Array, "B H Q K"]:
     """The allowed logits in descending order, without gradient, followed by minus infinity."""
-    hidden = jnp.where(allowed, jax.lax.stop_gradient(shifted), -jnp.inf)
-    return -jnp.sort(-hidden, axis=-1)
+    masked_logits = jnp.where(allowed, jax.lax.stop_gradient(shifted), -jnp.inf)
+    return -jnp.sort(-masked_logits, axis=-1)

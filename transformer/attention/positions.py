@@ -132,8 +132,8 @@ def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: j
     """
     # Frequencies in float64 on the host: float32 powers would shift the slowest waves.
     frequencies = np.power(base, -np.arange(0, width, 2) / width)
-    of_last = jax.lax.broadcast_to_rank(jnp.asarray(frequencies, dtype), positions.ndim + 1)
-    angles = positions[..., None].astype(dtype) * of_last
+    broadcast_frequencies = jax.lax.broadcast_to_rank(jnp.asarray(frequencies, dtype), positions.ndim + 1)
+    angles = positions[..., None].astype(dtype) * broadcast_frequencies
     return jnp.sin(angles), jnp.cos(angles)
 
 
@@ -360,12 +360,13 @@ class T5(PositionScheme):
         return cls(arrays[0], sizes.bidirectional_buckets, sizes.relative_attention_max_distance)
 
     def check(self, q: Array, value_depth: int | None) -> None:
-        heads, shape, least = q.shape[2], self.table_PxH.shape, 4 if self.bidirectional else 2
-        if len(shape) != 2 or shape[0] < least or shape[1] != heads:
+        heads, shape, min_buckets = q.shape[2], self.table_PxH.shape, 4 if self.bidirectional else 2
+        if len(shape) != 2 or shape[0] < min_buckets or shape[1] != heads:
             raise ValueError(
-                f"params.position.table_PxH has shape {shape}; it needs at least {least} buckets for {heads} heads"
+                f"params.position.table_PxH has shape {shape}; it needs at least {min_buckets} buckets "
+                f"for {heads} heads"
             )
-        exact = shape[0] // least
+        exact = shape[0] // min_buckets
         if self.max_distance <= exact:
             raise ValueError(
                 f"params.position.max_distance={self.max_distance} must be above {exact}, the "
@@ -467,9 +468,9 @@ class Shaw(_DotProductScheme):
             return None
         table = self.values_PxD
         if self.edge_types_BxQxK is not None:
-            of_type_BxQxKxP = jax.nn.one_hot(self.edge_types_BxQxK, len(table), dtype=weights_BxHxQxK.dtype)
-            of_type_BxQxKxP = jnp.broadcast_to(of_type_BxQxKxP, (len(weights_BxHxQxK), *of_type_BxQxKxP.shape[1:]))
-            by_type_BxHxQxP = jnp.einsum("bhqk,bqkp->bhqp", weights_BxHxQxK, of_type_BxQxKxP)
+            one_hot_BxQxKxP = jax.nn.one_hot(self.edge_types_BxQxK, len(table), dtype=weights_BxHxQxK.dtype)
+            one_hot_BxQxKxP = jnp.broadcast_to(one_hot_BxQxKxP, (len(weights_BxHxQxK), *one_hot_BxQxKxP.shape[1:]))
+            by_type_BxHxQxP = jnp.einsum("bhqk,bqkp->bhqp", weights_BxHxQxK, one_hot_BxQxKxP)
             return jnp.einsum("bhqp,pd->bqhd", by_type_BxHxQxP.astype(table.dtype), table)
         clip, keys = self.values_PxD.shape[0] // 2, weights_BxHxQxK.shape[-1]
         if clip == 0:
@@ -478,10 +479,10 @@ class Shaw(_DotProductScheme):
             distance_Bx1xQxK = (jnp.arange(keys)[None, None] - query_positions[:, :, None])[:, None]
             inner = query_positions[:, None, :, None] + jnp.arange(-clip + 1, clip)
             index = jnp.broadcast_to(jnp.clip(inner, 0, keys - 1), (len(weights_BxHxQxK), 1, *inner.shape[2:]))
-            picked = jnp.take_along_axis(weights_BxHxQxK, index, axis=-1)
+            inner_weights = jnp.take_along_axis(weights_BxHxQxK, index, axis=-1)
             before = jnp.sum(weights_BxHxQxK, axis=-1, where=distance_Bx1xQxK <= -clip, keepdims=True)
-            behind = jnp.sum(weights_BxHxQxK, axis=-1, where=distance_Bx1xQxK >= clip, keepdims=True)
-            parts = [before, jnp.where((inner >= 0) & (inner < keys), picked, 0), behind]
+            after = jnp.sum(weights_BxHxQxK, axis=-1, where=distance_Bx1xQxK >= clip, keepdims=True)
+            parts = [before, jnp.where((inner >= 0) & (inner < keys), inner_weights, 0), after]
             by_distance_BxHxQxP = jnp.concatenate(parts, axis=-1)
         return jnp.einsum("bhqp,pd->bqhd", by_distance_BxHxQxP.astype(table.dtype), table)
 
@@ -526,9 +527,11 @@ class TransformerXL(_DotProductScheme):
         needed: dict[str, tuple[int, ...]] = {"weight_ExHxD": (width + width % 2, heads, depth)}
         needed |= {"content_HxD": (heads, depth), "position_HxD": (heads, depth)}
         for name, shape in needed.items():
-            given = getattr(self, name).shape
-            if given != shape:
-                raise ValueError(f"params.position.{name} has shape {given}; q {q.shape} needs {shape}, the width even")
+            actual_shape = getattr(self, name).shape
+            if actual_shape != shape:
+                raise ValueError(
+                    f"params.position.{name} has shape {actual_shape}; q {q.shape} needs {shape}, the width even"
+                )
 
     def encode_queries(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
         return q_BxQxHxD + self.content_HxD.astype(q_BxQxHxD.dtype)
@@ -540,7 +543,7 @@ class TransformerXL(_DotProductScheme):
         dtype, wide = q_BxQxHxD.dtype, jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         if consecutive:
             # One wave for each distance i - j that occurs, the greatest first; with an offset they differ by example.
-            waves_BxPxE = self._waves(query_positions[:, -1:] - jnp.arange(queries + keys - 1)[None], dtype)
+            waves_BxPxE = self._encode_distances(query_positions[:, -1:] - jnp.arange(queries + keys - 1)[None], dtype)
             projected_BxPxHxD = jnp.einsum("bpe,ehd->bphd", waves_BxPxE, self.weight_ExHxD.astype(dtype))
             projected_BxPxHxD = jnp.broadcast_to(projected_BxPxHxD, (batch, *projected_BxPxHxD.shape[1:]))
             shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
@@ -549,24 +552,26 @@ class TransformerXL(_DotProductScheme):
             )
             logits_BxHxQxK = _relative_shift(products_BxHxQxP, keys)
         else:
-            waves_BxQxKxE = self._waves(query_positions[..., None] - jnp.arange(keys), wide)
+            waves_BxQxKxE = self._encode_distances(query_positions[..., None] - jnp.arange(keys), wide)
             waves_BxQxKxE = jnp.broadcast_to(waves_BxQxKxE, (batch, *waves_BxQxKxE.shape[1:]))
             shifted_BxQxHxD = q_BxQxHxD + self.position_HxD.astype(dtype)
-            turned_BxQxHxE = jnp.einsum(
+            projected_BxQxHxE = jnp.einsum(
                 "bqhd,ehd->bqhe", shifted_BxQxHxD, self.weight_ExHxD.astype(dtype), preferred_element_type=wide
             )
-            logits_BxHxQxK = jnp.einsum("bqhe,bqke->bhqk", turned_BxQxHxE, waves_BxQxKxE)
+            logits_BxHxQxK = jnp.einsum("bqhe,bqke->bhqk", projected_BxQxHxE, waves_BxQxKxE)
         if self.segment_2xHxD is None or self.segment_bias_HxD is None or self.differ_BxQxK is None:
             return logits_BxHxQxK
         biased_BxQxHxD, segment_2xHxD = (
             q_BxQxHxD + self.segment_bias_HxD.astype(dtype),
             self.segment_2xHxD.astype(dtype),
         )
-        of_kind_BxHxQx2 = jnp.einsum("bqhd,shd->bhqs", biased_BxQxHxD, segment_2xHxD, preferred_element_type=wide)
-        same_BxHxQx1, other_BxHxQx1 = jnp.split(of_kind_BxHxQx2, 2, axis=-1)
+        segment_logits_BxHxQx2 = jnp.einsum(
+            "bqhd,shd->bhqs", biased_BxQxHxD, segment_2xHxD, preferred_element_type=wide
+        )
+        same_BxHxQx1, other_BxHxQx1 = jnp.split(segment_logits_BxHxQx2, 2, axis=-1)
         return logits_BxHxQxK + jnp.where(self.differ_BxQxK[:, None], other_BxHxQx1, same_BxHxQx1)
 
-    def _waves(self, distances: Int[Array, "*shape"], dtype: jnp.dtype) -> Float[Array, "*shape E"]:
+    def _encode_distances(self, distances: Int[Array, "*shape"], dtype: jnp.dtype) -> Float[Array, "*shape E"]:
         """All sines, then all cosines, as in the authors' code."""
         wide = jnp.promote_types(dtype, jnp.float32)
         return jnp.concatenate(sinusoids(distances, self.weight_ExHxD.shape[0], 10000.0, wide), axis=-1).astype(dtype)
@@ -623,14 +628,14 @@ def t5_bucket(
     if bidirectional:
         buckets //= 2
         offset = jnp.where(distance > 0, buckets, 0).astype(distance.dtype)
-        away = jnp.abs(distance)
+        magnitude = jnp.abs(distance)
     else:
-        away = jnp.maximum(-distance, 0)
+        magnitude = jnp.maximum(-distance, 0)
     exact = buckets // 2
     # float32, as in the published code: the edges of the buckets are part of the published weights.
-    ratio = jnp.maximum(away, 1).astype(jnp.float32) / exact
-    grown = exact + (jnp.log(ratio) / math.log(max_distance / exact) * (buckets - exact)).astype(distance.dtype)
-    return offset + jnp.where(away < exact, away, jnp.minimum(grown, buckets - 1))
+    ratio = jnp.maximum(magnitude, 1).astype(jnp.float32) / exact
+    large_bucket = exact + (jnp.log(ratio) / math.log(max_distance / exact) * (buckets - exact)).astype(distance.dtype)
+    return offset + jnp.where(magnitude < exact, magnitude, jnp.minimum(large_bucket, buckets - 1))
 
 
 def _relative_shift(products_BxHxQxP: Array, keys: int) -> Array:

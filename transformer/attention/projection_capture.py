@@ -37,10 +37,10 @@ def query_key_vectors(
         return None
     q = scheme.encode_queries(q_BxQxHxD, query_positions(mask, q_BxQxHxD.shape[1]))
     k = scheme.encode_keys(k_BxKxGxD, jnp.arange(k_BxKxGxD.shape[1], dtype=jnp.int32)[None])
-    adds = scheme.adds_position_bias or type(scheme).position_logits is not PositionScheme.position_logits
-    scale, whole = score().scale(q.shape[-1], spec.scale), not adds and spec.temperature == 1
+    adds_to_logits = scheme.adds_position_bias or type(scheme).position_logits is not PositionScheme.position_logits
+    scale, is_whole_logit = score().scale(q.shape[-1], spec.scale), not adds_to_logits and spec.temperature == 1
     q, k = jax.lax.stop_gradient((q, k))
-    return QueryKeyVectors(q, k, jnp.float32(scale), jnp.bool_(whole))
+    return QueryKeyVectors(q, k, jnp.float32(scale), jnp.bool_(is_whole_logit))
 
 
 def transformed_value_norms(
@@ -87,11 +87,11 @@ class AttentionProjections(NamedTuple):
 
 
 def capture_projections(
-    captured: CapturedAttention, asked: Capture, projected: AttentionProjections
+    captured: CapturedAttention, capture: Capture, projected: AttentionProjections
 ) -> CapturedAttention:
     """Add the requested norms and vectors to what was captured."""
     q, k, v, output, spec, scheme, mask = projected
     return captured._replace(
-        value_norms=transformed_value_norms(v, output, scheme) if asked.value_norms else None,
-        query_key_vectors=query_key_vectors(q, k, spec, scheme, mask) if asked.query_key_vectors else None,
+        value_norms=transformed_value_norms(v, output, scheme) if capture.value_norms else None,
+        query_key_vectors=query_key_vectors(q, k, spec, scheme, mask) if capture.query_key_vectors else None,
     )

@@ -41,10 +41,10 @@ class Ring(NamedTuple):
     size: int
     num_chunks: int = 1
 
-    def next(self, held: Any) -> Any:
+    def next(self, arrays: Any) -> Any:
         """Send these arrays to the next device and return those of the previous one."""
         pairs = [(place, (place + 1) % self.size) for place in range(self.size)]
-        return jax.tree.map(lambda x: jax.lax.ppermute(x, self.axes, pairs), held)
+        return jax.tree.map(lambda x: jax.lax.ppermute(x, self.axes, pairs), arrays)
 
     def place(self) -> Array:
         """This device's index in the ring."""
@@ -65,27 +65,27 @@ class Ring(NamedTuple):
         halves = jnp.split(x, 2, axis=axis)
         # Half j goes to the device j from the nearer end: one of the even and one of the odd halves to each.
         even, odd = (
-            jax.lax.ppermute(half, self.axes, [(place, self._owner(2 * place + which)) for place in range(self.size)])
-            for which, half in enumerate(halves)
+            jax.lax.ppermute(chunk, self.axes, [(place, self._owner(2 * place + parity)) for place in range(self.size)])
+            for parity, chunk in enumerate(halves)
         )
-        return _exchanged(self.place() % 2 == 0, even, odd)
+        return _swap_unless(self.place() % 2 == 0, even, odd)
 
     def join_chunks(self, chunks: tuple[Array, ...], axis: int) -> Array:
         """The inverse of `split_into_chunks`: this device's part of the array sharded in order."""
         if self.num_chunks == 1:
             return chunks[0]
-        halves = _exchanged(self.place() % 2 == 0, *chunks)
+        halves = _swap_unless(self.place() % 2 == 0, *chunks)
         even, odd = (
-            jax.lax.ppermute(half, self.axes, [(self._owner(2 * place + which), place) for place in range(self.size)])
-            for which, half in enumerate(halves)
+            jax.lax.ppermute(chunk, self.axes, [(self._owner(2 * place + parity), place) for place in range(self.size)])
+            for parity, chunk in enumerate(halves)
         )
         return jnp.concatenate([even, odd], axis=axis)
 
-    def _owner(self, half: int) -> int:
-        return min(half, 2 * self.size - 1 - half)
+    def _owner(self, half_index: int) -> int:
+        return min(half_index, 2 * self.size - 1 - half_index)
 
 
-def _exchanged(keep: Array, first: Array, second: Array) -> tuple[Array, Array]:
+def _swap_unless(keep: Array, first: Array, second: Array) -> tuple[Array, Array]:
     return jnp.where(keep, first, second), jnp.where(keep, second, first)
 
 
@@ -114,13 +114,13 @@ def attend_in_ring(
     """
     leaves, tree = jax.tree.flatten(terms)
     axes = [names.index("queries") if "queries" in names else None for names in field_axes(terms)]
-    of_each = [
+    leaf_chunks = [
         (leaf,) * ring.num_chunks if axis is None or leaf.shape[axis] == 1 else ring.split_into_chunks(leaf, axis)
         for leaf, axis in zip(leaves, axes, strict=True)
     ]
-    leaves_of_each = tuple([leaf[part] for leaf in of_each] for part in range(ring.num_chunks))
+    leaves_by_chunk = tuple([leaf[part] for leaf in leaf_chunks] for part in range(ring.num_chunks))
     qs, ks, vs = (ring.split_into_chunks(x, 1) for x in (q, k, v))
-    outputs, log_sums = _attend(qs, ks, vs, leaves_of_each, tree, scaling, ring, block)
+    outputs, log_sums = _attend(qs, ks, vs, leaves_by_chunk, tree, scaling, ring, block)
     return ring.join_chunks(outputs, 1), ring.join_chunks(log_sums, 2)
 
 
@@ -132,25 +132,27 @@ def _attend(
     qs: Chunks, ks: Chunks, vs: Chunks, leaves: Any, tree: Any, scaling: LogitScaling, ring: Ring, block: int
 ) -> tuple[Chunks, Chunks]:
     """The outputs and log-sum-exps of each chunk of queries."""
-    terms = [tree.unflatten(each) for each in leaves]
+    terms = [tree.unflatten(chunk_leaves) for chunk_leaves in leaves]
     wide = jnp.promote_types(qs[0].dtype, jnp.float32)
 
-    def step(index: Array, carry: list, held: Any) -> tuple[list, Any]:
-        held_k, held_v = held
-        for pair in _pairs(terms, qs, ks, ring, index):
+    def step(index: Array, carry: list, key_values: Any) -> tuple[list, Any]:
+        ring_k, ring_v = key_values
+        for pair in _chunk_pairs(terms, qs, ks, ring, index):
 
             def compute(partial: Any, pair: ChunkPair = pair) -> Any:
-                k, v = held_k[pair.keys], held_v[pair.keys]
-                return _combined(partial, blockwise_forward(qs[pair.queries], k, v, pair.terms, scaling, block, wide))
+                k, v = ring_k[pair.keys], ring_v[pair.keys]
+                return _combine_outputs(
+                    partial, blockwise_forward(qs[pair.queries], k, v, pair.terms, scaling, block, wide)
+                )
 
-            carry = _with(carry, pair.queries, _where_reached(pair.reach, compute, carry[pair.queries]))
-        return carry, held
+            carry = _replace_at(carry, pair.queries, _compute_if_visible(pair.reach, compute, carry[pair.queries]))
+        return carry, key_values
 
     empty = [
         (jnp.zeros((*q.shape[:3], vs[0].shape[3]), wide), jnp.full((len(q), q.shape[2], q.shape[1]), -jnp.inf, wide))
         for q in qs
     ]
-    carry, _ = _around(ring, step, empty, (ks, vs))
+    carry, _ = _scan_ring(ring, step, empty, (ks, vs))
     outputs, log_sums = zip(*carry, strict=True)
     return tuple(output.astype(vs[0].dtype) for output in outputs), log_sums
 
@@ -162,68 +164,70 @@ def _forward_rule(
     return (outputs, log_sums), (qs, ks, vs, leaves, outputs, log_sums)
 
 
-def _backward_rule(tree: Any, scaling: LogitScaling, ring: Ring, block: int, kept: Any, cotangents: Any) -> tuple:
-    qs, ks, vs, leaves, outputs, log_sums = kept
-    terms = [tree.unflatten(each) for each in leaves]
+def _backward_rule(tree: Any, scaling: LogitScaling, ring: Ring, block: int, residuals: Any, cotangents: Any) -> tuple:
+    qs, ks, vs, leaves, outputs, log_sums = residuals
+    terms = [tree.unflatten(chunk_leaves) for chunk_leaves in leaves]
     d_outputs, d_log_sums = cotangents
     wide = log_sums[0].dtype
-    deltas = [gradient_delta(*each) for each in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
+    deltas = [gradient_delta(*chunk) for chunk in zip(outputs, log_sums, d_outputs, d_log_sums, strict=True)]
 
-    def step(index: Array, carry: list, held: Any) -> tuple[list, Any]:
-        held_k, held_v, d_ks, d_vs = held
-        for pair in _pairs(terms, qs, ks, ring, index):
+    def step(index: Array, carry: list, traveling: Any) -> tuple[list, Any]:
+        ring_k, ring_v, d_ks, d_vs = traveling
+        for pair in _chunk_pairs(terms, qs, ks, ring, index):
 
             def compute(sums: Gradients, pair: ChunkPair = pair) -> Gradients:
                 queries, keys = pair.queries, pair.keys
                 from_output = d_outputs[queries], deltas[queries], log_sums[queries]
                 new = blockwise_backward(
-                    qs[queries], held_k[keys], held_v[keys], pair.terms, *from_output, scaling, block, wide
+                    qs[queries], ring_k[keys], ring_v[keys], pair.terms, *from_output, scaling, block, wide
                 )
-                whole = _of_all_keys(new.terms[0], sums.terms[0], pair.start), new.terms[1]
-                return jax.tree.map(jnp.add, sums, new._replace(terms=whole))
+                full_terms = _pad_to_all_keys(new.terms[0], sums.terms[0], pair.start), new.terms[1]
+                return jax.tree.map(jnp.add, sums, new._replace(terms=full_terms))
 
             d_q, d_terms = carry[pair.queries]
             sums = Gradients(d_q, d_ks[pair.keys], d_vs[pair.keys], d_terms)
-            sums = _where_reached(pair.reach, compute, sums)
-            carry = _with(carry, pair.queries, (sums.q, sums.terms))
-            d_ks, d_vs = _with(d_ks, pair.keys, sums.k), _with(d_vs, pair.keys, sums.v)
-        return carry, (held_k, held_v, d_ks, d_vs)
+            sums = _compute_if_visible(pair.reach, compute, sums)
+            carry = _replace_at(carry, pair.queries, (sums.q, sums.terms))
+            d_ks, d_vs = _replace_at(d_ks, pair.keys, sums.k), _replace_at(d_vs, pair.keys, sums.v)
+        return carry, (ring_k, ring_v, d_ks, d_vs)
 
     def zeros(tree: Any) -> Any:
         return jax.tree.map(lambda x: jnp.zeros(x.shape, wide), tree)
 
-    carry = [(zeros(q), zeros((of_q.bias, of_q.position))) for q, of_q in zip(qs, terms, strict=True)]
-    carry, (*_, d_ks, d_vs) = _around(ring, step, carry, (ks, vs, zeros(list(ks)), zeros(list(vs))))
+    carry = [
+        (zeros(q), zeros((chunk_terms.bias, chunk_terms.position))) for q, chunk_terms in zip(qs, terms, strict=True)
+    ]
+    carry, (*_, d_ks, d_vs) = _scan_ring(ring, step, carry, (ks, vs, zeros(list(ks)), zeros(list(vs))))
     # One step further they are home.
     d_ks, d_vs = ring.next((d_ks, d_vs))
-    each = [
-        cast_gradients(q, k, v, of_q, Gradients(d_q, d_k, d_v, d_terms))
-        for q, k, v, of_q, (d_q, d_terms), d_k, d_v in zip(qs, ks, vs, terms, carry, d_ks, d_vs, strict=True)
+    gradients = [
+        cast_gradients(q, k, v, chunk_terms, Gradients(d_q, d_k, d_v, d_terms))
+        for q, k, v, chunk_terms, (d_q, d_terms), d_k, d_v in zip(qs, ks, vs, terms, carry, d_ks, d_vs, strict=True)
     ]
-    return tuple(tuple(of_all) for of_all in zip(*each, strict=True))
+    return tuple(tuple(chunks) for chunks in zip(*gradients, strict=True))
 
 
 _attend.defvjp(_forward_rule, _backward_rule)
 
 
-def _around(ring: Ring, step: Callable[[Array, Any, Any], Any], carry: Any, held: Any) -> tuple[Any, Any]:
-    """Run `step(index, carry, held)` at each place of the ring; `held` travels between two steps."""
+def _scan_ring(ring: Ring, step: Callable[[Array, Any, Any], Any], carry: Any, arrays: Any) -> tuple[Any, Any]:
+    """Run `step(index, carry, arrays)` at each place of the ring; the arrays travel between two steps."""
 
-    def one(both: Any, index: Array) -> tuple[Any, None]:
-        carry, held = step(index, *both)
-        return (carry, ring.next(held)), None
+    def scan_step(state: Any, index: Array) -> tuple[Any, None]:
+        carry, traveling = step(index, *state)
+        return (carry, ring.next(traveling)), None
 
     last = ring.size - 1
-    both, _ = jax.lax.scan(one, (carry, held), jnp.arange(last))
-    return step(jnp.int32(last), *both)
+    state, _ = jax.lax.scan(scan_step, (carry, arrays), jnp.arange(last))
+    return step(jnp.int32(last), *state)
 
 
-def _where_reached[T](reach: Array | None, compute: Callable[[T], T], carry: T) -> T:
+def _compute_if_visible[T](reach: Array | None, compute: Callable[[T], T], carry: T) -> T:
     return compute(carry) if reach is None else jax.lax.cond(reach, compute, lambda same: same, carry)
 
 
 class ChunkPair(NamedTuple):
-    """A chunk of queries and one of held keys.
+    """A chunk of queries and one of keys.
 
     Attributes:
         queries: Which chunk of queries.
@@ -240,24 +244,24 @@ class ChunkPair(NamedTuple):
     reach: Array | None
 
 
-def _pairs(terms: Sequence[LogitTerms], qs: Chunks, ks: Chunks, ring: Ring, index: Array) -> Iterator[ChunkPair]:
+def _chunk_pairs(terms: Sequence[LogitTerms], qs: Chunks, ks: Chunks, ring: Ring, index: Array) -> Iterator[ChunkPair]:
     """The pairs that are computed in step `index`."""
-    length, held_length = qs[0].shape[1], ks[0].shape[1]
+    length, key_length = qs[0].shape[1], ks[0].shape[1]
     starts = ring.starts(ring.place(), length)
-    held_starts = ring.starts((ring.place() - index) % ring.size, held_length)
+    key_starts = ring.starts((ring.place() - index) % ring.size, key_length)
     for queries, keys in ring.pairs():
-        held = _held(terms[queries], held_starts[keys], held_length)
-        part = mask_for_block(held.mask, len(qs[0]), starts[queries], held_starts[keys])
-        reach = any_key_visible(part, jnp.arange(length, dtype=jnp.int32), jnp.arange(held_length, dtype=jnp.int32))
-        yield ChunkPair(queries, keys, held_starts[keys], dataclasses.replace(held, mask=part), reach)
+        key_terms = _restrict_to_keys(terms[queries], key_starts[keys], key_length)
+        part = mask_for_block(key_terms.mask, len(qs[0]), starts[queries], key_starts[keys])
+        reach = any_key_visible(part, jnp.arange(length, dtype=jnp.int32), jnp.arange(key_length, dtype=jnp.int32))
+        yield ChunkPair(queries, keys, key_starts[keys], dataclasses.replace(key_terms, mask=part), reach)
 
 
-def _with(parts: list, place: int, new: Any) -> list:
-    return [new if other == place else part for other, part in enumerate(parts)]
+def _replace_at(parts: list, place: int, new: Any) -> list:
+    return [new if index == place else part for index, part in enumerate(parts)]
 
 
-def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
-    """The terms restricted to the held keys."""
+def _restrict_to_keys(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
+    """The terms restricted to some keys."""
 
     def cut(axes: tuple[str, ...], leaf: Array) -> Array:
         axis = axes.index("keys") if "keys" in axes else None
@@ -269,19 +273,19 @@ def _held(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
     return jax.tree.unflatten(tree, map(cut, field_axes(terms), leaves))
 
 
-def _of_all_keys(columns: Array | None, like: Array | None, start: Array) -> Array | None:
-    """The inverse for gradients: zeros except in the columns of the held keys."""
+def _pad_to_all_keys(columns: Array | None, like: Array | None, start: Array) -> Array | None:
+    """The inverse for gradients: zeros except in the columns of these keys."""
     if columns is None or like is None or like.shape[3] == 1:
         return columns
     return jax.lax.dynamic_update_slice_in_dim(jnp.zeros_like(like), columns, start, axis=3)
 
 
-def _combined(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+def _combine_outputs(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
     """Combine two partial outputs, [B, Q, H, D], and log-sum-exps, [B, H, Q]."""
-    log_sum = jnp.logaddexp(left[1], right[1])
+    log_sum = jnp.logaddexp(first[1], second[1])
     finite = jnp.where(jnp.isfinite(log_sum), log_sum, 0)
 
     def share(part: tuple[Array, Array]) -> Array:
         return part[0] * jnp.moveaxis(jnp.exp(part[1] - finite), 1, 2)[..., None]
 
-    return share(left) + share(right), log_sum
+    return share(first) + share(second), log_sum

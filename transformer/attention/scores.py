@@ -112,15 +112,15 @@ class ScoreFunction(AttentionComponent):
         """
         return grouped_products(q_BxQxHxD, prepared)
 
-    def scale(self, depth: int, given: float | None) -> float:
+    def scale(self, depth: int, override: float | None) -> float:
         """The factor on the logits.
 
         Args:
             depth: Features of a query head.
-            given: The scale of the call, or None.
+            override: The scale of the call, or None.
 
         Returns:
-            For scaled_dot `given`, or 1 / sqrt(depth) if None; else 1.
+            For scaled_dot `override`, or 1 / sqrt(depth) if None; else 1.
         """
         return 1.0
 
@@ -145,8 +145,8 @@ class ScaledDot(Dot):
 
     takes_scale = True
 
-    def scale(self, depth: int, given: float | None) -> float:
-        return 1 / math.sqrt(depth) if given is None else given
+    def scale(self, depth: int, override: float | None) -> float:
+        return 1 / math.sqrt(depth) if override is None else override
 
 
 @pytree_dataclass
@@ -182,10 +182,10 @@ class Cosine(Dot):
         beta = self.sharpening
         if not isinstance(beta, (int, float)):
             beta = jnp.moveaxis(jnp.asarray(beta), 1, 2)[..., None]
-        return (_unit(q_BxQxHxD) * beta).astype(q_BxQxHxD.dtype)
+        return (_normalize_length(q_BxQxHxD) * beta).astype(q_BxQxHxD.dtype)
 
     def prepare(self, k_BxKxGxC: Keys) -> Prepared:
-        return _unit(k_BxKxGxC).astype(k_BxKxGxC.dtype)
+        return _normalize_length(k_BxKxGxC).astype(k_BxKxGxC.dtype)
 
 
 @pytree_dataclass
@@ -200,7 +200,7 @@ class General(ScoreFunction):
 
     @classmethod
     def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        return {"weight": _matrix(sizes, sizes.head_dim, sizes.key_head_dim)}
+        return {"weight": _matrix_spec(sizes, sizes.head_dim, sizes.key_head_dim)}
 
     def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         return {"weight_HxDxC": (q[2], q[3], k[3])}
@@ -223,8 +223,8 @@ class _HiddenLayer(ScoreFunction):
     @classmethod
     def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
         return {
-            "weight": _matrix(sizes, sizes.key_head_dim + sizes.head_dim, sizes.score_hidden_width),
-            "vector": _vector(sizes),
+            "weight": _matrix_spec(sizes, sizes.key_head_dim + sizes.head_dim, sizes.score_hidden_width),
+            "vector": _vector_spec(sizes),
         }
 
     def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
@@ -252,8 +252,8 @@ class _HiddenLayer(ScoreFunction):
 
     def logits(self, q_BxQxHxD: Queries, prepared: Prepared) -> Logits:
         wide = jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
-        of_query_BxHxQxA = jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, self.query_matrix(q_BxQxHxD.shape[-1]))
-        sums = of_query_BxHxQxA[:, :, :, None] + jnp.moveaxis(prepared, 1, 2)[:, :, None]
+        query_BxHxQxA = jnp.einsum("bqhd,hda->bhqa", q_BxQxHxD, self.query_matrix(q_BxQxHxD.shape[-1]))
+        sums = query_BxHxQxA[:, :, :, None] + jnp.moveaxis(prepared, 1, 2)[:, :, None]
         return jnp.einsum("bhqka,ha->bhqk", self.activation(sums), self.score_HxA, preferred_element_type=wide)
 
 
@@ -273,10 +273,10 @@ class Additive(_HiddenLayer):
 
     @classmethod
     def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        of_keys, of_queries = (
-            _matrix(sizes, rows, sizes.score_hidden_width) for rows in (sizes.key_head_dim, sizes.head_dim)
+        key_spec, query_spec = (
+            _matrix_spec(sizes, rows, sizes.score_hidden_width) for rows in (sizes.key_head_dim, sizes.head_dim)
         )
-        return {"keys": of_keys, "queries": of_queries, "vector": _vector(sizes)}
+        return {"keys": key_spec, "queries": query_spec, "vector": _vector_spec(sizes)}
 
     def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         heads, inner = q[2], self.score_HxA.shape[-1]
@@ -390,7 +390,7 @@ class Location(ScoreFunction):
 
     @classmethod
     def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
-        matrix = _matrix(sizes, sizes.head_dim, sizes.max_length)
+        matrix = _matrix_spec(sizes, sizes.head_dim, sizes.max_length)
         return {"weight": matrix._replace(axes=("heads", "head_dim", "positions"))}
 
     def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
@@ -437,12 +437,12 @@ def repeat_heads(x_BxKxGxD: Float[Array, "B K G D"], heads: int) -> Float[Array,
     return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)
 
 
-def _matrix(sizes: AttentionSizes, rows: int, columns: int) -> ParameterSpec:
+def _matrix_spec(sizes: AttentionSizes, rows: int, columns: int) -> ParameterSpec:
     axes = ("heads", "head_dim", "head_dim")
     return ParameterSpec((sizes.heads, rows, columns), axes, xavier_uniform(rows, columns))
 
 
-def _vector(sizes: AttentionSizes) -> ParameterSpec:
+def _vector_spec(sizes: AttentionSizes) -> ParameterSpec:
     return ParameterSpec(
         (sizes.heads, sizes.score_hidden_width), ("heads", "head_dim"), xavier_uniform(sizes.score_hidden_width, 1)
     )
@@ -453,12 +453,12 @@ def _check_positive_per_query(name: str, value: AnyArray | float, q: tuple[int, 
     check_positive(name, value)
     if isinstance(value, (int, float)):
         return
-    shape, whole = value.shape, (q[0], q[2], q[1])
-    if len(shape) != 3 or any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
-        raise ValueError(f"params.score.{name} has shape {shape}, which does not broadcast against {whole}")
+    shape, full_shape = value.shape, (q[0], q[2], q[1])
+    if len(shape) != 3 or any(size not in (1, full) for size, full in zip(shape, full_shape, strict=True)):
+        raise ValueError(f"params.score.{name} has shape {shape}, which does not broadcast against {full_shape}")
 
 
-def _unit(x: Array) -> Array:
+def _normalize_length(x: Array) -> Array:
     """Normalize to length 1, x / |x|, in float32 or wider; a vector of zeros stays zero, value and gradient."""
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     # Any positive factor leaves x / |x| as it is; this one keeps the square of far and tiny vectors within float32.

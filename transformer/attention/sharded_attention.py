@@ -73,8 +73,10 @@ class AttentionSharding(NamedTuple):
         added up.
         """
         axes = [() if name is None else getattr(self, name) for name in names]
-        alone = tuple(axis for axis, size in self.mesh.shape.items() if size == 1)
-        return PartitionSpec((*axes[0], *alone) or None, *[of_dimension or None for of_dimension in axes[1:]])
+        size_one_axes = tuple(axis for axis, size in self.mesh.shape.items() if size == 1)
+        return PartitionSpec(
+            (*axes[0], *size_one_axes) or None, *[dimension_axes or None for dimension_axes in axes[1:]]
+        )
 
     def constrain(self, x: Array, *names: str | None) -> Array:
         """Constrain an array to this sharding."""
@@ -94,7 +96,7 @@ class AttentionSharding(NamedTuple):
         # Which values differ between devices is not tracked: kernels do not say it of theirs.
         return jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
-    def specs_of(self, terms: LogitTerms) -> list[PartitionSpec]:
+    def term_specs(self, terms: LogitTerms) -> list[PartitionSpec]:
         """The partition spec of each leaf of the terms, by its field's axes: sharded over queries, never over keys."""
         names = {"batch": "batch", "heads": "heads", "queries": "length"}
         return [
@@ -129,15 +131,20 @@ def attention_sharding(q: Array, k: Array) -> AttentionSharding | None:
     What cannot be divided evenly stays whole on every device: too few examples, heads or key heads, and positions
     unless both queries and keys divide evenly, such as those of a prompt or of a decoding step.
     """
-    placed = current_placement()
-    if placed is None or placed.mesh.size == 1:
+    placement = current_placement()
+    if placement is None or placement.mesh.size == 1:
         return None
     (batch, queries, heads), (keys, groups) = q.shape[:3], k.shape[1:3]
-    of_heads = placed.even_mesh_axes("heads", heads)
-    of_groups = placed.even_mesh_axes("groups", groups) if placed.mesh_axes("groups") == of_heads else ()
-    length = placed.even_mesh_axes("length", queries, keys)
+    head_axes = placement.even_mesh_axes("heads", heads)
+    group_axes = placement.even_mesh_axes("groups", groups) if placement.mesh_axes("groups") == head_axes else ()
+    length = placement.even_mesh_axes("length", queries, keys)
     return AttentionSharding(
-        placed.mesh, placed.even_mesh_axes("batch", batch), of_heads, of_groups, length, placed.sequence_attention
+        placement.mesh,
+        placement.even_mesh_axes("batch", batch),
+        head_axes,
+        group_axes,
+        length,
+        placement.sequence_attention,
     )
 
 
@@ -187,51 +194,53 @@ def attend_sharded(
     if terms.position is not None:
         terms = dataclasses.replace(terms, position=terms.position.for_sharded_heads(program.heads))
     leaves, tree = jax.tree.flatten(terms)
-    q_spec, k_spec, row_spec = _specs(shards)
-    inputs = (q_spec, k_spec, k_spec, shards.specs_of(terms))
-    kernels, kernel_specs = _kernel_in_parts(q, k, terms, program)
+    q_spec, k_spec, row_spec = _input_specs(shards)
+    inputs = (q_spec, k_spec, k_spec, shards.term_specs(terms))
+    kernels, kernel_specs = _partition_kernel(q, k, terms, program)
 
     def attend(q: Array, k: Array, v: Array, leaves: list[Array], *kernels: Any) -> tuple[Array, ...]:
         k, v = (shards.local_key_heads(x, program.heads) for x in (k, v))
         terms = jax.tree.unflatten(tree, leaves)
         if shards.sequence_parallel is SequenceParallel.RING:
-            return attend_in_ring(q, k, v, terms, program.scaling, _ring(q, k, terms, shards))
-        k, v = (_gathered(x, shards) for x in (k, v))
+            return attend_in_ring(q, k, v, terms, program.scaling, _make_ring(q, k, terms, shards))
+        k, v = (_gather_keys(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.
-        known = kernel is not None and terms.mask.present_fields() <= {"causal"}
-        own = terms if known else _own_terms(terms, q, shards)
-        results = attend_with_kernel(q, k, v, own, program.scaling, backend, interpret=program.interpret, kernel=kernel)
+        knows_positions = kernel is not None and terms.mask.present_fields() <= {"causal"}
+        local_terms = terms if knows_positions else _local_terms(terms, q, shards)
+        results = attend_with_kernel(
+            q, k, v, local_terms, program.scaling, backend, interpret=program.interpret, kernel=kernel
+        )
         return tuple(x for x in results if x is not None)
 
-    def log_sum_again(q: Array, k: Array, v: Array, leaves: list[Array], *, backend: Backend) -> Array:
-        k, v = (_gathered(shards.local_key_heads(x, program.heads), shards) for x in (k, v))
-        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, shards)
+    def recompute_log_sum(q: Array, k: Array, v: Array, leaves: list[Array], *, backend: Backend) -> Array:
+        k, v = (_gather_keys(shards.local_key_heads(x, program.heads), shards) for x in (k, v))
+        terms = _local_terms(jax.tree.unflatten(tree, leaves), q, shards)
         return log_sum_exp_with_kernel(q, k, v, terms, program.scaling, backend, interpret=program.interpret)
 
-    keeps = backend is Backend.BLOCKWISE
-    outputs = (q_spec, row_spec) if keeps else (q_spec,)
+    returns_log_sum = backend is Backend.BLOCKWISE
+    outputs = (q_spec, row_spec) if returns_log_sum else (q_spec,)
     output, *log_sum = shards.shard_map(attend, (*inputs, *kernel_specs), outputs)(q, k, v, leaves, *kernels)
-    if wants_log_sum and not keeps:
+    if wants_log_sum and not returns_log_sum:
         # In blocks: a kernel's own has no gradient.
-        in_blocks = functools.partial(log_sum_again, backend=Backend.BLOCKWISE)
+        in_blocks = functools.partial(recompute_log_sum, backend=Backend.BLOCKWISE)
         log_sum = [shards.shard_map(in_blocks, inputs, row_spec)(q, k, v, leaves)]
-    wanted = log_sum[0] if wants_log_sum else None
+    returned_log_sum = log_sum[0] if wants_log_sum else None
     if capture is None:
-        return output, None, wanted
+        return output, None, returned_log_sum
     q, k, v, leaves, log_sum = jax.lax.stop_gradient((q, k, v, leaves, log_sum))
 
-    def find() -> CapturedAttention:
-        again = functools.partial(log_sum_again, backend=Backend.BLOCKWISE if shards.length else backend)
+    def compute_capture() -> CapturedAttention:
+        again = functools.partial(recompute_log_sum, backend=Backend.BLOCKWISE if shards.length else backend)
         lse = log_sum[0] if log_sum else shards.shard_map(again, inputs, row_spec)(q, k, v, leaves)
-        return _captured(
+        return _capture_sharded(
             q, k, jax.tree.unflatten(tree, leaves), lse, program, dataclasses.replace(capture, observe=None)
         )
 
-    return output, capture_if_enabled(capture, find), wanted
+    return output, capture_if_enabled(capture, compute_capture), returned_log_sum
 
 
-def _captured(
+def _capture_sharded(
     q: Array, k: Array, terms: LogitTerms, log_sum: Array, program: ShardedProgram, capture: Capture
 ) -> CapturedAttention:
     """Statistics of each device's own rows, added up; maps by the devices that have their examples and heads."""
@@ -239,12 +248,12 @@ def _captured(
     leaves, tree = jax.tree.flatten(terms)
 
     def products(
-        used: AttentionSharding, q: Array, k: Array, leaves: list[Array], log_sum: Array
+        sharding: AttentionSharding, q: Array, k: Array, leaves: list[Array], log_sum: Array
     ) -> WeightRecomputeInputs:
-        k = _gathered(used.local_key_heads(k, program.heads), used)
-        terms = _own_terms(jax.tree.unflatten(tree, leaves), q, used)
+        k = _gather_keys(sharding.local_key_heads(k, program.heads), sharding)
+        terms = _local_terms(jax.tree.unflatten(tree, leaves), q, sharding)
         return WeightRecomputeInputs(
-            q, k, terms, program.scaling, log_sum, first_example=used.shard_index("batch") * len(q)
+            q, k, terms, program.scaling, log_sum, first_example=sharding.shard_index("batch") * len(q)
         )
 
     def statistics(*parts: Any) -> tuple[dict, dict]:
@@ -254,34 +263,38 @@ def _captured(
 
     def maps(*parts: Any) -> tuple:
         # Which heads are wanted is asked of all of them, which no device has.
-        return compute_maps_blockwise(products(whole, *parts), dataclasses.replace(capture, heads=None))
+        return compute_maps_blockwise(products(unsharded_length, *parts), dataclasses.replace(capture, heads=None))
 
-    def run(used: AttentionSharding, body: Any, output: PartitionSpec) -> Any:
-        q_spec, k_spec, row_spec = _specs(used)
-        inputs = (q_spec, k_spec, used.specs_of(terms), row_spec)
-        return used.shard_map(body, inputs, output)(q, k, leaves, log_sum)
+    def run(sharding: AttentionSharding, body: Any, output: PartitionSpec) -> Any:
+        q_spec, k_spec, row_spec = _input_specs(sharding)
+        inputs = (q_spec, k_spec, sharding.term_specs(terms), row_spec)
+        return sharding.shard_map(body, inputs, output)(q, k, leaves, log_sum)
 
     # The few examples that are mapped are not worth a program for rows on one device and their pools on another.
-    whole = shards._replace(length=())
-    of_heads = shards.partition_spec("batch", "heads") if capture.by_example else shards.partition_spec("heads")
-    sums, counts = run(shards, statistics, of_heads)
-    every_head = run(whole, maps, whole.partition_spec("batch", "heads")) if capture.maps else (None, None, None)
+    unsharded_length = shards._replace(length=())
+    statistics_spec = shards.partition_spec("batch", "heads") if capture.by_example else shards.partition_spec("heads")
+    sums, counts = run(shards, statistics, statistics_spec)
+    every_head = (
+        run(unsharded_length, maps, unsharded_length.partition_spec("batch", "heads"))
+        if capture.maps
+        else (None, None, None)
+    )
     weights, pooled, top = jax.tree.map(lambda x: select_heads(x, capture), every_head)
     return CapturedAttention(weights, sums, counts, pooled, top)
 
 
-def _specs(shards: AttentionSharding) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
+def _input_specs(shards: AttentionSharding) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec]:
     """The partition specs of queries, of keys and values, and of one number per row."""
     q_spec, k_spec = (shards.partition_spec("batch", "length", heads, None) for heads in ("heads", "groups"))
     return q_spec, k_spec, shards.partition_spec("batch", "heads", "length")
 
 
-def _gathered(x_BxKxGxD: Array, shards: AttentionSharding) -> Array:
+def _gather_keys(x_BxKxGxD: Array, shards: AttentionSharding) -> Array:
     """The keys of all devices over which positions are sharded; the gradient is a reduce-scatter."""
     return jax.lax.all_gather(x_BxKxGxD, shards.length, axis=1, tiled=True) if shards.length else x_BxKxGxD
 
 
-def _ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> Ring:
+def _make_ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> Ring:
     """The ring for a device's own queries and keys, balanced where attention is causal from the first position on.
 
     Behind a prefix early queries see late keys, which two chunks leave out.
@@ -292,7 +305,7 @@ def _ring(q: Array, k: Array, terms: LogitTerms, shards: AttentionSharding) -> R
     return Ring(shards.length, shards.num_shards("length"), num_chunks=2 if even else 1)
 
 
-def _own_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitTerms:
+def _local_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitTerms:
     """The terms of a device's own queries and all keys."""
     if not shards.length:
         return terms
@@ -300,7 +313,7 @@ def _own_terms(terms: LogitTerms, q: Array, shards: AttentionSharding) -> LogitT
     return dataclasses.replace(terms, mask=mask_for_block(terms.mask, len(q), start, 0))
 
 
-def _kernel_in_parts(q: Array, k: Array, terms: LogitTerms, program: ShardedProgram) -> tuple[tuple, tuple]:
+def _partition_kernel(q: Array, k: Array, terms: LogitTerms, program: ShardedProgram) -> tuple[tuple, tuple]:
     """Splash's kernel and its partition specs where positions are sharded; else nothing.
 
     Nothing either where positions hide no key: then every device builds the same kernel itself.

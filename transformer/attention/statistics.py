@@ -114,14 +114,14 @@ class ReductionStatistic:
 Statistic = ExpectationStatistic | KeyWeightStatistic | ReductionStatistic
 
 
-def add_states(left: State, right: State) -> State:
+def add_states(first: State, second: State) -> State:
     """Merge two states of sums."""
-    return tuple(one + other for one, other in zip(left, right, strict=True))
+    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
-def max_states(left: State, right: State) -> State:
+def max_states(first: State, second: State) -> State:
     """Merge two states of maxima."""
-    return tuple(jnp.maximum(one, other) for one, other in zip(left, right, strict=True))
+    return tuple(jnp.maximum(a, b) for a, b in zip(first, second, strict=True))
 
 
 def finish_first_array(state: State) -> Array:
@@ -129,51 +129,51 @@ def finish_first_array(state: State) -> Array:
     return state[0]
 
 
-def _of_sums(state: State) -> Array:
+def _ratio_of_sums(state: State) -> Array:
     """The first of two sums divided by the second; 0 where that is 0."""
     return state[0] / jnp.where(state[1] > 0, state[1], 1)
 
 
-def _surprise(block: MapBlock) -> State:
+def _block_entropy(block: MapBlock) -> State:
     weights = block.weights_BxHxQxK
     return (-jnp.sum(weights * jnp.log(jnp.where(weights > 0, weights, 1)), axis=-1),)
 
 
 def _moments(block: MapBlock) -> State:
     weights = block.weights_BxHxQxK
-    of_key = block.key_K[None, None, None].astype(weights.dtype)
+    key_position = block.key_K[None, None, None].astype(weights.dtype)
     total = jnp.sum(weights, axis=-1)
-    mean = jnp.sum(weights * of_key, axis=-1) / jnp.where(total > 0, total, 1)
-    return total, mean, jnp.sum(weights * jnp.square(of_key - mean[..., None]), axis=-1)
+    mean = jnp.sum(weights * key_position, axis=-1) / jnp.where(total > 0, total, 1)
+    return total, mean, jnp.sum(weights * jnp.square(key_position - mean[..., None]), axis=-1)
 
 
-def _merged_moments(left: State, right: State) -> State:
+def _merge_moments(first: State, second: State) -> State:
     # Chan et al. 1979: sums of squares about each part's own mean, so that far positions do not cancel.
-    total = left[0] + right[0]
+    total = first[0] + second[0]
     safe = jnp.where(total > 0, total, 1)
-    step = right[1] - left[1]
-    mean = left[1] + step * right[0] / safe
-    return total, mean, left[2] + right[2] + jnp.square(step) * left[0] * right[0] / safe
+    step = second[1] - first[1]
+    mean = first[1] + step * second[0] / safe
+    return total, mean, first[2] + second[2] + jnp.square(step) * first[0] * second[0] / safe
 
 
-def _away(block: MapBlock) -> State:
+def _distance_and_farthest(block: MapBlock) -> State:
     """The expected distance to the key, and the distance to the farthest visible key."""
-    away = jnp.abs(block.distance())
+    distance = jnp.abs(block.distance())
     shape = block.weights_BxHxQxK.shape
-    seen = jnp.broadcast_to(block.allowed, shape)
-    farthest = jnp.max(jnp.broadcast_to(away, shape), axis=-1, where=seen, initial=0)
-    return jnp.sum(block.weights_BxHxQxK * away, axis=-1), farthest
+    visible = jnp.broadcast_to(block.allowed, shape)
+    farthest = jnp.max(jnp.broadcast_to(distance, shape), axis=-1, where=visible, initial=0)
+    return jnp.sum(block.weights_BxHxQxK * distance, axis=-1), farthest
 
 
-def _first_of_segment(rows: MapRows) -> Array:
+def _segment_start(rows: MapRows) -> Array:
     if rows.mask.segments is None:
         return jnp.zeros_like(rows.position_BxQ)
-    of_query, of_key = rows.mask.segments
-    same = jnp.take(of_query, rows.query_Q, axis=1)[:, :, None] == of_key[:, None, :]
+    query_segments, key_segments = rows.mask.segments
+    same = jnp.take(query_segments, rows.query_Q, axis=1)[:, :, None] == key_segments[:, None, :]
     return jnp.argmax(same, axis=-1).astype(jnp.int32)
 
 
-ENTROPY = ReductionStatistic("entropy", (0.0,), _surprise, add_states, finish_first_array)
+ENTROPY = ReductionStatistic("entropy", (0.0,), _block_entropy, add_states, finish_first_array)
 LARGEST_WEIGHT = ReductionStatistic(
     "largest_weight", (0.0,), lambda block: (jnp.max(block.weights_BxHxQxK, axis=-1),), max_states, finish_first_array
 )
@@ -196,15 +196,15 @@ DISTANCE = ReductionStatistic(
 DIAGONALITY = ReductionStatistic(
     "diagonality",
     (0.0, 0.0),
-    _away,
-    lambda left, right: (left[0] + right[0], jnp.maximum(left[1], right[1])),
-    lambda state: 1 - _of_sums(state),
+    _distance_and_farthest,
+    lambda first, second: (first[0] + second[0], jnp.maximum(first[1], second[1])),
+    lambda state: 1 - _ratio_of_sums(state),
 )
 SPREAD = ReductionStatistic(
-    "spread", (0.0, 0.0, 0.0), _moments, _merged_moments, lambda state: jnp.sqrt(_of_sums((state[2], state[0])))
+    "spread", (0.0, 0.0, 0.0), _moments, _merge_moments, lambda state: jnp.sqrt(_ratio_of_sums((state[2], state[0])))
 )
 KEY_POSITION = ExpectationStatistic("key_position", lambda rows, key_K: key_K[None].astype(jnp.float32))
-FIRST_TOKEN = KeyWeightStatistic("first_token", _first_of_segment)
+FIRST_TOKEN = KeyWeightStatistic("first_token", _segment_start)
 PREVIOUS_TOKEN = KeyWeightStatistic("previous_token", lambda rows: rows.position_BxQ - 1)
 DIAGONAL = KeyWeightStatistic("diagonal", lambda rows: rows.position_BxQ)
 
@@ -293,7 +293,7 @@ def grid_distance(columns: int, num_leading_positions: int = 0) -> ReductionStat
             f"grid_distance({columns}, {num_leading_positions}) needs at least 1 column and leading positions from 0"
         )
 
-    def away(block: MapBlock) -> State:
+    def sum_patch_distances(block: MapBlock) -> State:
         query_BxQx1, key_K = (
             (block.position_BxQ - num_leading_positions)[..., None],
             block.key_K - num_leading_positions,
@@ -305,7 +305,9 @@ def grid_distance(columns: int, num_leading_positions: int = 0) -> ReductionStat
         patches = jnp.sqrt((rows**2 + across**2).astype(weights.dtype))[:, None]
         return jnp.sum(weights * patches, axis=-1), jnp.sum(weights, axis=-1)
 
-    return ReductionStatistic(DISTANCE.name, (0.0, 0.0), away, add_states, _of_sums, lambda state: state[1] > 0)
+    return ReductionStatistic(
+        DISTANCE.name, (0.0, 0.0), sum_patch_distances, add_states, _ratio_of_sums, lambda state: state[1] > 0
+    )
 
 
 @functools.cache

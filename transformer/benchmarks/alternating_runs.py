@@ -66,40 +66,45 @@ def run_alternating(
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             log(f"round {number + 1} of {rounds}: {name}")
-            found = _run(name, programs[name], peer_python)
-            seconds = found.pop("seconds")
+            output = _run_program(name, programs[name], peer_python)
+            seconds = output.pop("seconds")
             for row, measured in (seconds if isinstance(seconds, dict) else {name: seconds}).items():
                 times[name].setdefault(row, []).append(statistics.median(measured))
-            facts[name] = found
-    rounds_of = {row: seconds for of_program in times.values() for row, seconds in of_program.items()}
-    first = next(iter(rounds_of.values()))
-    rows = tuple(_row(name, seconds, first) for name, seconds in rounds_of.items())
+            facts[name] = output
+    seconds_by_row = {row: seconds for program_times in times.values() for row, seconds in program_times.items()}
+    first = next(iter(seconds_by_row.values()))
+    rows = tuple(_result_row(name, seconds, first) for name, seconds in seconds_by_row.items())
     return BenchmarkResult(rows, facts, tuple(name for name in benchmark.programs if name not in programs))
 
 
-def _row(name: str, seconds: list[float], of_first: list[float]) -> ResultRow:
-    ratios = [one / other for one, other in zip(seconds, of_first, strict=True)]
+def _result_row(name: str, seconds: list[float], first_seconds: list[float]) -> ResultRow:
+    ratios = [
+        row_seconds / reference_seconds for row_seconds, reference_seconds in zip(seconds, first_seconds, strict=True)
+    ]
     return ResultRow(
         name, tuple(seconds), statistics.median(seconds), statistics.median(ratios), min(ratios), max(ratios)
     )
 
 
-def _run(name: str, program: BenchmarkProgram, peer_python: str | None) -> dict[str, Any]:
+def _run_program(name: str, program: BenchmarkProgram, peer_python: str | None) -> dict[str, Any]:
     python = sys.executable if program.interpreter is PythonInterpreter.OWN else str(peer_python)
     # No program finds what another one compiled: the first step is a first step.
-    kept = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    inherited = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     root = find_checkout()
     if root is None:
         # The library is found where it is installed, before any file of its name in the working directory.
-        environment = {**kept, "PYTHONSAFEPATH": "1"}
+        environment = {**inherited, "PYTHONSAFEPATH": "1"}
     else:
-        environment = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, (str(root), kept.get("PYTHONPATH"))))}
+        environment = {
+            **inherited,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(root), inherited.get("PYTHONPATH")))),
+        }
     words = [python, *program.command, json.dumps(dict(program.settings))]
     try:
-        ended = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        process = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
     except OSError as error:
         raise UserError(f"--peer_python={peer_python} does not run: {error}") from None
-    if ended.returncode:
-        last = (ended.stderr.strip().splitlines() or ["no output"])[-1]
-        raise UserError(f"the program of {name} failed with exit code {ended.returncode}: {last}")
-    return json.loads(ended.stdout.strip().splitlines()[-1])
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["no output"])[-1]
+        raise UserError(f"the program of {name} failed with exit code {process.returncode}: {last}")
+    return json.loads(process.stdout.strip().splitlines()[-1])

@@ -44,7 +44,7 @@ def time_backends(
     q, k, v = (jax.random.normal(key, (batch_size, length, num_heads, head_dim), dtype) for key in keys)
     mask, shape = Mask(causal=causal), CallShape.from_arrays(q, k, v)
     variant = AttentionVariant.from_call(AttentionSpec(), mask, bias=False)
-    able = [
+    supported = [
         backend
         for backend in BACKENDS
         if not (
@@ -55,25 +55,27 @@ def time_backends(
     ]
     statistics_alone = Capture(("here",), maps=False, statistics=tuple(STATISTICS.values()))
     programs = {
-        (backend, capture): _program(backend, mask, capture) for backend in able for capture in (None, statistics_alone)
+        (backend, capture): _jit_gradient(backend, mask, capture)
+        for backend in supported
+        for capture in (None, statistics_alone)
     }
     times: dict = {name: [] for name in programs}
     for repeat in range(repeats + 1):
         for name, program in programs.items():
-            began = time.perf_counter()
+            start_seconds = time.perf_counter()
             jax.block_until_ready(program(q, k, v))
             if repeat:  # the first compiles
-                times[name].append(time.perf_counter() - began)
+                times[name].append(time.perf_counter() - start_seconds)
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     return BackendTimings(
         length,
         choose_backend(AttentionSpec(), variant, shape),
-        {backend: medians[backend, None] for backend in able},
-        {backend: medians[backend, statistics_alone] for backend in able},
+        {backend: medians[backend, None] for backend in supported},
+        {backend: medians[backend, statistics_alone] for backend in supported},
     )
 
 
-def _program(backend: Backend, mask: Mask, capture: Capture | None) -> Callable[..., object]:
+def _jit_gradient(backend: Backend, mask: Mask, capture: Capture | None) -> Callable[..., object]:
     def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, object]:
         output, attended = attend(q, k, v, spec=AttentionSpec(backend=backend), mask=mask, capture=capture)
         return jnp.sum(output.astype(jnp.float32)), attended.captured

@@ -22,14 +22,14 @@ DECODER_10M: Mapping[str, Any] = {
 def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: Any) -> Benchmark:
     """A training step of one decoder, in float32 and on a CPU unless `sizes` say otherwise."""
     settings = {"dtype": "float32", "device": "cpu", "warmup_steps": 3, "steps": steps, "seed": 0, **sizes}
-    of_torch = {**settings, "threads": threads, "compile": False}
+    torch_settings = {**settings, "threads": threads, "compile": False}
     return Benchmark(
         description,
         {
             "headwise": BenchmarkProgram(DECODER_TRAINING_STEP, settings),
             "plain Linen": BenchmarkProgram(LINEN, settings),
-            "PyTorch eager": BenchmarkProgram(TORCH, of_torch, PythonInterpreter.PEERS),
-            "PyTorch compiled": BenchmarkProgram(TORCH, {**of_torch, "compile": True}, PythonInterpreter.PEERS),
+            "PyTorch eager": BenchmarkProgram(TORCH, torch_settings, PythonInterpreter.PEERS),
+            "PyTorch compiled": BenchmarkProgram(TORCH, {**torch_settings, "compile": True}, PythonInterpreter.PEERS),
         },
         units_per_repetition=settings["rows"] * settings["context"],
         unit_name="tokens",
@@ -40,13 +40,13 @@ def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
     """A training step of one encoder-decoder, in float32 on a CPU."""
     settings = {"dtype": "float32", "warmup_steps": 2, "steps": 6, "seed": 0, **sizes}
     peer = ("experiments/benchmarks/torch_encoder_decoder.py",)
-    of_torch = {**settings, "threads": 2, "compile": False}
+    torch_settings = {**settings, "threads": 2, "compile": False}
     return Benchmark(
         description,
         {
             "headwise": BenchmarkProgram(ENCODER_DECODER_TRAINING_STEP, settings),
-            "PyTorch eager": BenchmarkProgram(peer, of_torch, PythonInterpreter.PEERS),
-            "PyTorch compiled": BenchmarkProgram(peer, {**of_torch, "compile": True}, PythonInterpreter.PEERS),
+            "PyTorch eager": BenchmarkProgram(peer, torch_settings, PythonInterpreter.PEERS),
+            "PyTorch compiled": BenchmarkProgram(peer, {**torch_settings, "compile": True}, PythonInterpreter.PEERS),
         },
         units_per_repetition=2 * settings["rows"] * settings["context"],
         unit_name="tokens",
@@ -137,13 +137,13 @@ class _CompiledStep(NamedTuple):
 def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Callable[[Mapping[str, Any]], Benchmark]:
     """What a part of a run adds to its bare step, for the values of an experiment."""
 
-    def of_config(config: Mapping[str, Any]) -> Benchmark:
+    def make_benchmark(config: Mapping[str, Any]) -> Benchmark:
         settings = {"part": part, "config": config, "steps": steps, "repeats": 3}
         return Benchmark(
             f"{description}, {config['name']}", {part: BenchmarkProgram(OVERHEAD, settings)}, units, "steps"
         )
 
-    return of_config
+    return make_benchmark
 
 
 COMPILED_GPT2 = _CompiledStep(

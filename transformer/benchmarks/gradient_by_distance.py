@@ -30,26 +30,26 @@ def gradient_norms_by_distance(
     }
     layers |= {name: (LAYER_TYPES[name], 1.0) for name in ("gru", "lstm", "attention")}
     return {
-        name: [_norm(kind, radius, distance + 1, d, seeds, scale) for distance in distances]
+        name: [_mean_gradient_norm(kind, radius, distance + 1, d, seeds, scale) for distance in distances]
         for name, (kind, radius) in layers.items()
     }
 
 
-def _norm(kind: LayerType, radius: float, n: int, d: int, seeds: int, scale: float) -> float:
-    made, run = kind.make_layer(d)
+def _mean_gradient_norm(kind: LayerType, radius: float, n: int, d: int, seeds: int, scale: float) -> float:
+    module, run = kind.make_layer(d)
 
-    def of_seed(key: Array) -> Float[Array, ""]:
-        init, inputs, toward = jax.random.split(key, 3)
-        params = made.init(init)
+    def norm_for_key(key: Array) -> Float[Array, ""]:
+        init, inputs, direction_key = jax.random.split(key, 3)
+        params = module.init(init)
         if radius != 1:
             params = {
                 **params,
                 "forward": {**params["forward"], "recurrent_kernel": radius * params["forward"]["recurrent_kernel"]},
             }
         x_BxTxF = scale * jax.random.normal(inputs, (1, n, d))
-        direction_F = jax.random.normal(toward, (d,))
+        direction_F = jax.random.normal(direction_key, (d,))
         gradient_BxTxF = jax.grad(lambda x: run(params, x)[0, -1] @ direction_F / jnp.linalg.norm(direction_F))(x_BxTxF)
         return jnp.linalg.norm(gradient_BxTxF[0, 0])
 
-    norms = np.asarray(jax.jit(jax.vmap(of_seed))(jax.random.split(jax.random.key(0), seeds)), np.float64)
+    norms = np.asarray(jax.jit(jax.vmap(norm_for_key))(jax.random.split(jax.random.key(0), seeds)), np.float64)
     return float(np.exp(np.log(np.maximum(norms, np.finfo(np.float32).tiny)).mean()))

@@ -26,14 +26,14 @@ class LayerCost(NamedTuple):
 def measure_layer_costs(n: int, d: int, *, rows: int = 1, repeats: int = 5) -> list[LayerCost]:
     """Measure the cost of a gradient with respect to parameters and inputs, of every layer type in alternation."""
     x_BxTxF = jax.random.normal(jax.random.key(0), (rows, n, d))
-    programs = {name: _gradient(name, d, x_BxTxF) for name in LAYER_TYPES}
+    programs = {name: _compile_gradient(name, d, x_BxTxF) for name in LAYER_TYPES}
     seconds: dict[str, list[float]] = {name: [] for name in LAYER_TYPES}
     for repeat in range(repeats + 1):
-        for name, (compiled, given) in programs.items():
-            began = time.perf_counter()
-            jax.block_until_ready(compiled(*given))
+        for name, (compiled, arguments) in programs.items():
+            start_seconds = time.perf_counter()
+            jax.block_until_ready(compiled(*arguments))
             if repeat:  # in the first round memory is taken from the system
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(time.perf_counter() - start_seconds)
     return [
         LayerCost(name, n, d, statistics.median(seconds[name]), _temp_bytes(compiled))
         for name, (compiled, _) in programs.items()
@@ -47,22 +47,26 @@ def _temp_bytes(compiled: jax.stages.Compiled) -> int:
     return memory.temp_size_in_bytes
 
 
-def _gradient(name: str, d: int, x_BxTxF: jax.Array) -> tuple[jax.stages.Compiled, tuple]:
-    made, run = LAYER_TYPES[name].make_layer(d)
-    params = made.init(jax.random.key(1))
+def _compile_gradient(name: str, d: int, x_BxTxF: jax.Array) -> tuple[jax.stages.Compiled, tuple]:
+    module, run = LAYER_TYPES[name].make_layer(d)
+    params = module.init(jax.random.key(1))
     gradient = jax.jit(jax.grad(lambda params, x: jnp.sum(run(params, x) ** 2), (0, 1)))
     return gradient.lower(params, x_BxTxF).compile(), (params, x_BxTxF)
 
 
-def crossover_length(costs: Sequence[LayerCost], one: str, other: str) -> float | None:
-    """Return the length from which `one` takes longer than `other`, by log-log interpolation.
+def crossover_length(costs: Sequence[LayerCost], one: str, reference: str) -> float | None:
+    """Return the length from which `one` takes longer than `reference`, by log-log interpolation.
 
     None if the order is the same at all measured lengths.
     """
     ratio = {
         cost.length: np.log(
             cost.seconds
-            / next(each.seconds for each in costs if each.layer_type == other and each.length == cost.length)
+            / next(
+                reference_cost.seconds
+                for reference_cost in costs
+                if reference_cost.layer_type == reference and reference_cost.length == cost.length
+            )
         )
         for cost in costs
         if cost.layer_type == one

@@ -47,23 +47,23 @@ class LayerType(NamedTuple):
 
 def _recurrent(cell: CellKind) -> LayerType:
     def layer(d: int) -> tuple[FunctionalModule, LayerFunction]:
-        made = FunctionalModule(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
-        return made, lambda params, x: made.bind(params)(x)[0]
+        module = FunctionalModule(lambda builder: RecurrentLayer(RecurrentConfig(cell, d), d, builder=builder))
+        return module, lambda params, x: module.bind(params)(x)[0]
 
     return LayerType(layer, count_sequential_steps=lambda n: n, max_path_length=lambda n: n)
 
 
 def _convolution(d: int) -> tuple[FunctionalModule, LayerFunction]:
     window = ConvolutionWindow(KERNEL_WIDTH, padding=Padding.CAUSAL)
-    made = FunctionalModule(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
-    return made, lambda params, x: made.bind(params)(x)
+    module = FunctionalModule(lambda builder: Convolution1D(d, ("embed", d), window, builder=builder))
+    return module, lambda params, x: module.bind(params)(x)
 
 
 def _attention(d: int) -> tuple[FunctionalModule, LayerFunction]:
     # The dense map, whose memory the table is about; blockwise needs less (docs/guides/attention.md).
     config = TransformerConfig(width=d, heads=1, feed_forward=1, backend=Backend.EINSUM)
-    made = FunctionalModule(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
-    return made, lambda params, x: made.bind(params)(x, x, mask=Mask(causal=True))[0]
+    module = FunctionalModule(lambda builder: MultiHeadAttention(config, cross=False, builder=builder))
+    return module, lambda params, x: module.bind(params)(x, x, mask=Mask(causal=True))[0]
 
 
 LAYER_TYPES = {

@@ -24,7 +24,9 @@ def results_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
         return _compiled_table(benchmark, result)
     first = result.rows[0].name
     width = max(len(row.name) for row in result.rows)
-    work = {name: each for facts in result.facts.values() for name, each in facts.get("work", {}).items()}
+    work = {
+        name: program_work for facts in result.facts.values() for name, program_work in facts.get("work", {}).items()
+    }
     lines = [
         f"{benchmark.description} ({describe_processor()})",
         f"{'':<{width}}  {'ms':>9}  {benchmark.unit_name + '/s':>18}  time over {first} (min to max over rounds)",
@@ -32,12 +34,12 @@ def results_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
     for row in result.rows:
         lines.append(
             f"{row.name:<{width}}  {1e3 * row.seconds:>9.2f}  {benchmark.units_per_repetition / row.seconds:>18,.0f}  "
-            f"{row.ratio:.3f} ({row.lowest:.3f} to {row.highest:.3f}){_rates(row, work)}"
+            f"{row.ratio:.3f} ({row.lowest:.3f} to {row.highest:.3f}){_format_rates(row, work)}"
         )
-    return "\n".join([*lines, *_left_out(result)])
+    return "\n".join([*lines, *_left_out_lines(result)])
 
 
-def _left_out(result: BenchmarkResult) -> list[str]:
+def _left_out_lines(result: BenchmarkResult) -> list[str]:
     return [f"{name}: not measured, it needs --peer_python=PYTHON" for name in result.left_out]
 
 
@@ -57,12 +59,14 @@ def _compiled_table(benchmark: Benchmark, result: BenchmarkResult) -> str:
         )
     for row in result.rows:
         lines.append(f"{row.name}, most of it from:")
-        for each in result.facts[row.name]["compiled"]["source_lines"][:NUM_SOURCE_LINES]:
-            lines.append(f"  {each['bytes'] / 1e9:>9,.1f} GB  {each['line'] or '(inserted by the compiler)'}")
-    return "\n".join([*lines, *_left_out(result)])
+        for source_line in result.facts[row.name]["compiled"]["source_lines"][:NUM_SOURCE_LINES]:
+            lines.append(
+                f"  {source_line['bytes'] / 1e9:>9,.1f} GB  {source_line['line'] or '(inserted by the compiler)'}"
+            )
+    return "\n".join([*lines, *_left_out_lines(result)])
 
 
-def _rates(row: ResultRow, work: Mapping[str, Mapping[str, float]]) -> str:
+def _format_rates(row: ResultRow, work: Mapping[str, Mapping[str, float]]) -> str:
     if row.name not in work:
         return ""
     flops, moved = (work[row.name][kind] / row.seconds / 1e9 for kind in ("flops", "bytes"))
@@ -73,7 +77,7 @@ def write_result(name: str, benchmark: Benchmark, result: BenchmarkResult, folde
     """Write the result with machine, settings and versions to `folder`/NAME.json."""
     file = folder / f"{name}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "benchmark": name,
         "description": benchmark.description,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -83,16 +87,16 @@ def write_result(name: str, benchmark: Benchmark, result: BenchmarkResult, folde
         "rows": [row._asdict() for row in result.rows],
         "left_out": result.left_out,
         "programs": {
-            each: {
+            program_name: {
                 "command": program.command,
                 "settings": _without_folder(program.settings),
-                **result.facts[each],
+                **result.facts[program_name],
             }
-            for each, program in benchmark.programs.items()
-            if each in result.facts
+            for program_name, program in benchmark.programs.items()
+            if program_name in result.facts
         },
     }
-    file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return file
 
 

@@ -46,28 +46,28 @@ def time_training_loop(experiment: ExperimentConfig, directory: Path, *, steps: 
     batches = [source[number] for number in range(steps)]
     key = jax.random.key(experiment.run.seed)
 
-    def bare() -> float:
+    def time_bare_steps() -> float:
         state = jax.block_until_ready(components.init_state(key))
-        began = time.perf_counter()
+        start_seconds = time.perf_counter()
         for batch in batches:
             state, _ = step(state, batch)
         jax.block_until_ready(state)
-        return time.perf_counter() - began
+        return time.perf_counter() - start_seconds
 
-    def data() -> float:
+    def time_data() -> float:
         source = components.task.training_batches(experiment.run.seed)
-        began = time.perf_counter()
+        start_seconds = time.perf_counter()
         for number in range(steps):
             source[number]
-        return time.perf_counter() - began
+        return time.perf_counter() - start_seconds
 
-    bare()  # compiles every shape
+    time_bare_steps()  # compiles every shape
     seconds: dict[str, list[float]] = {"bare step": [], "loop": [], "data alone": []}
     for number in range(repeats):
-        seconds["bare step"].append(bare())
+        seconds["bare step"].append(time_bare_steps())
         folder = directory / f"loop-{number}"
-        seconds["loop"].append(_seconds_of_loop(experiment, components, step, folder, steps))
-        seconds["data alone"].append(data())
+        seconds["loop"].append(_time_loop(experiment, components, step, folder, steps))
+        seconds["data alone"].append(time_data())
     return seconds
 
 
@@ -89,7 +89,7 @@ def time_head_capture(experiment: ExperimentConfig, directory: Path, *, steps: i
     for repeat in range(repeats + 1):
         for name, (step, observe) in kinds.items():
             state = jax.block_until_ready(components.init_state(key))
-            measured = _seconds_a_step(step, state, batch, observe, steps)
+            measured = _time_step(step, state, batch, observe, steps)
             if repeat:  # the first compiles
                 seconds[name].append(measured)
     pairs = zip(seconds["switched off"], seconds["switched on"], strict=True)
@@ -117,20 +117,20 @@ def time_attention_maps(experiment: ExperimentConfig, directory: Path, *, steps:
 
     def loop(number: int, probe: Probe | None) -> float:
         kind = "plain" if probe is None else "mapped"
-        return _seconds_of_loop(experiment, components, step, directory / f"{kind}-{number}", steps, probe)
+        return _time_loop(experiment, components, step, directory / f"{kind}-{number}", steps, probe)
 
     loop(-1, probe)  # compiles every shape
     seconds: dict[str, list[float]] = {"step of a run without maps": [], "step of a run with maps": []}
     for number in range(repeats):
-        without, mapped = loop(number, None), loop(number, probe)
-        seconds["step of a run without maps"].append(without / steps)
+        seconds_without, seconds_with = loop(number, None), loop(number, probe)
+        seconds["step of a run without maps"].append(seconds_without / steps)
         # The loop looked twice; the run looks `probe_count` times.
-        looking = (mapped - without) / 2 * config.num_probe_steps / config.steps
-        seconds["step of a run with maps"].append(without / steps + looking)
+        probe_seconds = (seconds_with - seconds_without) / 2 * config.num_probe_steps / config.steps
+        seconds["step of a run with maps"].append(seconds_without / steps + probe_seconds)
     return seconds
 
 
-def _seconds_of_loop(
+def _time_loop(
     experiment: ExperimentConfig,
     components: TrainingComponents,
     step: TrainStep,
@@ -141,15 +141,15 @@ def _seconds_of_loop(
     """The time of a training loop with its writers in `folder`; with a probe, maps are stored at its start and end."""
     folder.mkdir()
     files = RunDirectory(folder)
-    shown: Writer = TensorBoardWriter(files.tensorboard_dir)
+    display_writer: Writer = TensorBoardWriter(files.tensorboard_dir)
     if probe is not None:
         plan = probe.capture_plan
         store = MapStore.open(files.maps_dir, plan.sites, plan.labels, "", plan.resolutions, plan.sizes)
-        shown = BackgroundMapWriter(MultiWriter(MapWriter(store), shown))
+        display_writer = BackgroundMapWriter(MultiWriter(MapWriter(store), display_writer))
     numbers = (MetricsWriter(files.metrics_file), SamplesWriter(files.samples_file), LogWriter(steps))
-    writer = MultiWriter(*numbers, ConsoleWriter(steps, io.StringIO()), shown)
+    writer = MultiWriter(*numbers, ConsoleWriter(steps, io.StringIO()), display_writer)
     state = jax.block_until_ready(components.init_state(jax.random.key(experiment.run.seed)))
-    began = time.perf_counter()
+    start_seconds = time.perf_counter()
     state = train_loop(
         state,
         step,
@@ -166,14 +166,14 @@ def _seconds_of_loop(
         accumulator=MetricAccumulator(flops=flops_counter(components)),
     )
     jax.block_until_ready(state)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_seconds
     writer.close()
     return seconds
 
 
-def _seconds_a_step(step: TrainStep, state: TrainState, batch: Batch, observe: bool, steps: int) -> float:
-    began = time.perf_counter()
+def _time_step(step: TrainStep, state: TrainState, batch: Batch, observe: bool, steps: int) -> float:
+    start_seconds = time.perf_counter()
     for _ in range(steps):
         state, _ = step(state, batch, observe)
     jax.block_until_ready(state)
-    return (time.perf_counter() - began) / steps
+    return (time.perf_counter() - start_seconds) / steps

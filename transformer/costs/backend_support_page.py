@@ -93,13 +93,13 @@ CAPTURE_SOURCES = {
 
 def support_page() -> str:
     """Return the page as Markdown."""
-    limits = _limits()
-    sections = [_section(backend, limits) for backend in BACKENDS]
-    parts = (HEAD, *sections, CHOICE.format(dense=MAX_DENSE_LOGITS), _choices())
+    limits = _probe_limits()
+    sections = [_backend_section(backend, limits) for backend in BACKENDS]
+    parts = (HEAD, *sections, CHOICE.format(dense=MAX_DENSE_LOGITS), _auto_choices())
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _section(backend: Backend, limits: Mapping[str, Sequence[str]]) -> str:
+def _backend_section(backend: Backend, limits: Mapping[str, Sequence[str]]) -> str:
     """Write what one backend supports: its combinations, then its other properties."""
     decoding = AttentionVariant(features=frozenset({"causal", "query_offset"}))
     column = list(BACKENDS).index(backend)
@@ -110,12 +110,12 @@ def _section(backend: Backend, limits: Mapping[str, Sequence[str]]) -> str:
         **{name: values[column] for name, values in limits.items()},
     }
     rows = {name: [value] for name, value in properties.items()}
-    return "\n\n".join([f"## {backend.value}", _table(backend), _markdown(["property", "value"], rows)])
+    return "\n\n".join([f"## {backend.value}", _variants_table(backend), _markdown_table(["property", "value"], rows)])
 
 
-def _limits() -> dict[str, list[str]]:
+def _probe_limits() -> dict[str, list[str]]:
     """Find which arrays and platforms each backend supports, by changing one property at a time."""
-    suits = CallShape("gpu", "bfloat16", batch=1, heads=1, queries=1024, keys=1024, depth=64, value_depth=64)
+    base_shape = CallShape("gpu", "bfloat16", batch=1, heads=1, queries=1024, keys=1024, depth=64, value_depth=64)
     probes: dict[str, dict[Any, dict[str, Any]]] = {
         "platform": {name: {"platform": name} for name in ("cpu", "gpu", "tpu")},
         "dtype": {name: {"dtype": name} for name in ("bfloat16", "float16", "float32", "float64")},
@@ -125,15 +125,15 @@ def _limits() -> dict[str, list[str]]:
         "sequence parallelism": {how.value: {"sequence_parallel": how} for how in SequenceParallel},
     }
 
-    def taken(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
-        good = [
+    def describe_accepted(backend: Backend, probe: dict[Any, dict[str, Any]]) -> str:
+        accepted = [
             value
             for value, change in probe.items()
-            if not limit_exceeded(backend, dataclasses.replace(suits, **change))
+            if not limit_exceeded(backend, dataclasses.replace(base_shape, **change))
         ]
-        return "any" if len(good) == len(probe) else describe_values(good, max(probe))
+        return "any" if len(accepted) == len(probe) else describe_values(accepted, max(probe))
 
-    return {name: [taken(backend, probe) for backend in BACKENDS] for name, probe in probes.items()}
+    return {name: [describe_accepted(backend, probe) for backend in BACKENDS] for name, probe in probes.items()}
 
 
 def describe_values(values: Sequence[Any], largest: Any) -> str:
@@ -152,7 +152,7 @@ def describe_values(values: Sequence[Any], largest: Any) -> str:
     return multiples if values[-1] + values[0] > largest else f"{multiples} to {values[-1]}"
 
 
-def _choices() -> str:
+def _auto_choices() -> str:
     """List what auto chooses for usual calls on usual machines."""
     causal = AttentionVariant(features=frozenset({"causal"}))
     biased = next(position for position, scheme in SCHEMES.items() if scheme.adds_position_bias)
@@ -163,19 +163,19 @@ def _choices() -> str:
         "causal, sparsemax": dataclasses.replace(causal, normalizer=Normalizer.SPARSEMAX),
     }
     machines = (("cpu", "float32", 1), ("gpu", "bfloat16", 1), ("gpu", "float32", 1))
-    devices_of = (*machines, ("tpu", "bfloat16", 1), ("tpu", "bfloat16", 4))
+    device_settings = (*machines, ("tpu", "bfloat16", 1), ("tpu", "bfloat16", 4))
     sections = []
     for length in (512, 4096):
         rows = {}
-        for platform, dtype, devices in devices_of:
-            at = CallShape(platform, dtype, 8, 8, length, length, 64, 64, devices)
-            chosen = [choose_backend(AttentionSpec(), request, at).value for request in requests.values()]
-            rows[f"{devices} {platform} in {dtype}"] = chosen
-        sections.append(f"Length {length:,}:\n\n" + _markdown(["devices", *requests], rows))
+        for platform, dtype, devices in device_settings:
+            shape = CallShape(platform, dtype, 8, 8, length, length, 64, 64, devices)
+            backends = [choose_backend(AttentionSpec(), request, shape).value for request in requests.values()]
+            rows[f"{devices} {platform} in {dtype}"] = backends
+        sections.append(f"Length {length:,}:\n\n" + _markdown_table(["devices", *requests], rows))
     return "\n\n".join(sections)
 
 
-def _markdown(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+def _markdown_table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *([name, *cells] for name, cells in rows.items())]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -198,7 +198,7 @@ def all_variants() -> Iterable[AttentionVariant]:
         yield AttentionVariant(score, normalizer, reweighting, position, facts)
 
 
-def _table(backend: Backend) -> str:
+def _variants_table(backend: Backend) -> str:
     """Write the combinations of a backend as Markdown; lists of masks are below the table."""
     families = (Score, Normalizer, Reweighting, AttentionPosition)
     masks = table_masks()
@@ -211,41 +211,43 @@ def _table(backend: Backend) -> str:
     titles = {cell: f"Masks {number}" if len(lists) > 1 else "Masks" for number, cell in enumerate(lists, 1)}
     lines = ["| score | normalizer | re-weighting | position | masks |", "| --- " * 5 + "|"]
     for cell, alike in rows.items():
-        for group in _products(alike):
+        for group in _merge_rows(alike):
             texts = [_choice_text(values, family) for values, family in zip(group, families, strict=True)]
-            shown = f"{titles[cell].lower()} below" if cell in titles else cell
-            lines.append("| " + " | ".join([*texts, shown]) + " |")
+            mask_cell = f"{titles[cell].lower()} below" if cell in titles else cell
+            lines.append("| " + " | ".join([*texts, mask_cell]) + " |")
     return "\n\n".join(["\n".join(lines), *(f"{title}: {cell}." for cell, title in titles.items())])
 
 
-def _products(named: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
+def _merge_rows(variants: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
     """Merge rows into few products of sets: scores and normalizers that share all else."""
-    boxes: list[tuple[tuple[str, ...], ...]] = [tuple((value,) for value in row) for row in named]
+    boxes: list[tuple[tuple[str, ...], ...]] = [tuple((value,) for value in row) for row in variants]
     for axis in range(4):
         joined: dict[tuple, list[str]] = {}
         for box in boxes:
-            rest = (*box[:axis], *box[axis + 1 :])
-            joined.setdefault(rest, []).extend(box[axis])
-        boxes = [(*rest[:axis], tuple(values), *rest[axis:]) for rest, values in joined.items()]
+            remaining = (*box[:axis], *box[axis + 1 :])
+            joined.setdefault(remaining, []).extend(box[axis])
+        boxes = [(*remaining[:axis], tuple(values), *remaining[axis:]) for remaining, values in joined.items()]
     return boxes
 
 
 def _choice_text(values: tuple[str, ...], family: type[enum.Enum]) -> str:
     """Name some members of a family in the fewest words."""
-    left = [member.value for member in family if member.value not in values]
-    if not left:
+    excluded = [member.value for member in family if member.value not in values]
+    if not excluded:
         return "every"
-    return "all but " + ", ".join(left) if len(left) < len(values) else ", ".join(values)
+    return "all but " + ", ".join(excluded) if len(excluded) < len(values) else ", ".join(values)
 
 
 def _mask_text(
     backend: Backend, parts: tuple[Score, Normalizer, Reweighting, AttentionPosition], masks: tuple[frozenset[str], ...]
 ) -> str:
     """Name the masks that a backend supports with these choices."""
-    taken = [facts for facts in masks if unsupported_reason(backend, AttentionVariant(*parts, facts)) is None]
-    if len(taken) == len(masks):
+    supported = [
+        features for features in masks if unsupported_reason(backend, AttentionVariant(*parts, features)) is None
+    ]
+    if len(supported) == len(masks):
         return "every mask"
-    left = [facts for facts in masks if facts not in taken]
-    few_left = 2 * len(left) < len(taken)
-    named = ["+".join(sorted(facts)) or "none" for facts in (left if few_left else taken)]
-    return ("all but " if few_left else "") + ", ".join(named) or "-"
+    unsupported = [features for features in masks if features not in supported]
+    lists_exceptions = 2 * len(unsupported) < len(supported)
+    names = ["+".join(sorted(features)) or "none" for features in (unsupported if lists_exceptions else supported)]
+    return ("all but " if lists_exceptions else "") + ", ".join(names) or "-"

@@ -119,7 +119,7 @@ def measure_matmul_flops(device: jax.Device, size: int = 1024, repeats: int = 5)
     multiply(matrix, matrix).block_until_ready()
     best = float("inf")
     for _ in range(repeats):
-        began = time.perf_counter()
+        start_seconds = time.perf_counter()
         multiply(matrix, matrix).block_until_ready()
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.perf_counter() - start_seconds)
     return 2 * size**3 / best

@@ -165,7 +165,7 @@ def analyze_program(compiled: jax.stages.Compiled, mesh: Mesh) -> CompiledProgra
         temp_bytes=memory.temp_size_in_bytes,
         code_bytes=memory.generated_code_size_in_bytes,
         bytes_moved=work.bytes_moved,
-        collectives=tuple(_collective(each, mesh) for each in executed_collectives(module)),
+        collectives=tuple(_describe_collective(collective, mesh) for collective in executed_collectives(module)),
         largest_buffers=largest_buffers(module),
         loops_without_trip_count=loops_without_trip_count(module),
         fingerprint=fingerprint(text),
@@ -178,15 +178,15 @@ def analyze_program(compiled: jax.stages.Compiled, mesh: Mesh) -> CompiledProgra
 def attention_kernels(executed: Iterable[ExecutedInstruction]) -> dict[str, int]:
     """Count the executions of the attention kernels of libraries: cuDNN's by name, splash's by name and number."""
     counts: dict[str, int] = {}
-    for each in executed:
-        target = each.instruction.custom_call_target
+    for execution in executed:
+        target = execution.instruction.custom_call_target
         if target.startswith("__cudnn$fmha"):
             name = target.removeprefix("__")
-        elif target and "splash" in each.instruction.source:
-            name = each.instruction.source.rsplit("/", 1)[-1]
+        elif target and "splash" in execution.instruction.source:
+            name = execution.instruction.source.rsplit("/", 1)[-1]
         else:
             continue
-        counts[name] = counts.get(name, 0) + each.num_executions
+        counts[name] = counts.get(name, 0) + execution.num_executions
     return counts
 
 
@@ -202,17 +202,19 @@ def bytes_by_source_line(module: HloModule, executed: Iterable[ExecutedInstructi
     """
     sums: dict[str, SourceLine] = {}
     largest: dict[str, int] = {}
-    for each in executed:
-        moved = each.num_executions * bytes_moved(module, each)
+    for execution in executed:
+        moved = execution.num_executions * bytes_moved(module, execution)
         if not moved:
             continue
-        line, source = _origin(module, each.instruction)
-        before = sums.get(line, SourceLine(line, 0, 0, ""))
-        source = source if moved > largest.get(line, 0) else before.source
+        line, source = _instruction_source(module, execution.instruction)
+        previous = sums.get(line, SourceLine(line, 0, 0, ""))
+        source = source if moved > largest.get(line, 0) else previous.source
         largest[line] = max(moved, largest.get(line, 0))
-        sums[line] = SourceLine(line, before.num_bytes + moved, before.num_executions + each.num_executions, source)
-    ordered = sorted(sums.values(), key=lambda each: -each.num_bytes)
-    return tuple(each._replace(line=_short_path(each.line)) for each in ordered)
+        sums[line] = SourceLine(
+            line, previous.num_bytes + moved, previous.num_executions + execution.num_executions, source
+        )
+    ordered = sorted(sums.values(), key=lambda total: -total.num_bytes)
+    return tuple(total._replace(line=_short_path(total.line)) for total in ordered)
 
 
 def _short_path(line: str) -> str:
@@ -223,28 +225,28 @@ def _short_path(line: str) -> str:
     return line
 
 
-def _origin(module: HloModule, instruction: HloInstruction) -> tuple[str, str]:
+def _instruction_source(module: HloModule, instruction: HloInstruction) -> tuple[str, str]:
     """Return the source line and the traced operation of an instruction, or else of what is fused in it."""
     candidates = [instruction]
     if instruction.opcode in ("fusion", "fusion-start"):
         inner = module.computations[instruction.called_computations[0]]
         candidates += [inner.root, *reversed(list(inner.instructions.values()))]
-    for each in candidates:
-        frame = each.integer_attribute("stack_frame_id")
+    for candidate in candidates:
+        frame = candidate.integer_attribute("stack_frame_id")
         if frame is not None and frame in module.source_lines:
-            return module.source_lines[frame], each.source
+            return module.source_lines[frame], candidate.source
     return "", instruction.source
 
 
-def _collective(exchange: ExecutedCollective, mesh: Mesh) -> Collective:
-    among = exchange.groups
+def _describe_collective(exchange: ExecutedCollective, mesh: Mesh) -> Collective:
+    groups = exchange.groups
     if exchange.kind == "collective-permute":
-        participants, group = len(_chain(among)), _chain(among)
+        participants, group = len(_device_chain(groups)), _device_chain(groups)
     else:
-        participants, group = len(among[0]), among[0]
+        participants, group = len(groups[0]), groups[0]
     sizes = tuple(mesh.shape.values())
-    places = [np.array(np.unravel_index(each, sizes)) for each in among]
-    varying = np.any([np.any(place != place[:, :1], axis=1) for place in places], axis=0)
+    coordinates = [np.array(np.unravel_index(devices, sizes)) for devices in groups]
+    varying = np.any([np.any(place != place[:, :1], axis=1) for place in coordinates], axis=0)
     axes = tuple(name for name, varies in zip(mesh.shape, varying, strict=True) if varies)
     return Collective(
         exchange.kind,
@@ -259,11 +261,11 @@ def _collective(exchange: ExecutedCollective, mesh: Mesh) -> Collective:
     )
 
 
-def _chain(pairs: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+def _device_chain(pairs: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """Return the devices on the path of the first sender, including itself."""
-    to = {source: target for source, target in pairs}
+    target_by_source = {source: target for source, target in pairs}
     chain = [pairs[0][0]]
-    while (after := to.get(chain[-1])) is not None and after not in chain:
+    while (after := target_by_source.get(chain[-1])) is not None and after not in chain:
         chain.append(after)
     return tuple(chain)
 
@@ -271,10 +273,11 @@ def _chain(pairs: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 def collective_totals(collectives: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], CollectiveTotal]:
     """Sum executions and bytes by kind and mesh axes, the most bytes first."""
     sums: dict[tuple[str, tuple[str, ...]], CollectiveTotal] = {}
-    for each in collectives:
-        before = sums.get((each.kind, each.mesh_axes), CollectiveTotal(0, 0))
-        sums[each.kind, each.mesh_axes] = CollectiveTotal(
-            before.num_executions + each.num_executions, before.num_bytes + each.num_executions * each.num_bytes
+    for collective in collectives:
+        previous = sums.get((collective.kind, collective.mesh_axes), CollectiveTotal(0, 0))
+        sums[collective.kind, collective.mesh_axes] = CollectiveTotal(
+            previous.num_executions + collective.num_executions,
+            previous.num_bytes + collective.num_executions * collective.num_bytes,
         )
     return dict(sorted(sums.items(), key=lambda item: -item[1].num_bytes))
 
@@ -314,15 +317,17 @@ def largest_buffers(module: HloModule, count: int = NUM_LARGEST_BUFFERS) -> tupl
     """
     names = ("parameter", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "opt-barrier")
     largest: dict[str, BufferGroup] = {}
-    for run in executed_instructions(module):
-        made = run.instruction
-        if made.opcode in names or made.opcode.endswith("-start"):
+    for execution in executed_instructions(module):
+        instruction = execution.instruction
+        if instruction.opcode in names or instruction.opcode.endswith("-start"):
             continue
-        for array in made.arrays:
-            before = largest.get(str(array))
+        for array in instruction.arrays:
+            previous = largest.get(str(array))
             # The compiler's own broadcasts and copies say no source; whoever writes into them does.
-            if array.memory_space == 0 and (before is None or "/" not in before.source):
-                largest[str(array)] = BufferGroup(array.padded_bytes, str(array), made.opcode, made.source)
+            if array.memory_space == 0 and (previous is None or "/" not in previous.source):
+                largest[str(array)] = BufferGroup(
+                    array.padded_bytes, str(array), instruction.opcode, instruction.source
+                )
     return tuple(sorted(largest.values(), key=lambda buffer: -buffer.num_bytes)[:count])
 
 
@@ -338,7 +343,7 @@ def fingerprint(text: str) -> str:
     braced = rf'\{{(?:[^{{}}"]|{quoted})*\}}'
     body = re.sub(rf'(?:, )?(?:metadata|frontend_attributes)=\{{(?:[^{{}}"]|{quoted}|{braced})*\}}', "", body)
     body = re.sub(r"^(ENTRY )?(%?[\w.$-]+) \(.*\{$", r"\1\2 {", body, flags=re.MULTILINE)
-    body = re.sub(r"\bmesh\[([^\]]*)\]", _dividing, body)
+    body = re.sub(r"\bmesh\[([^\]]*)\]", _drop_unit_axes, body)
     numbers: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -348,6 +353,6 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 
 
-def _dividing(mesh: re.Match[str]) -> str:
+def _drop_unit_axes(mesh: re.Match[str]) -> str:
     """Describe a mesh as a program's text does, without axes of size 1."""
     return f"mesh[{','.join(axis for axis in mesh[1].split(',') if not axis.endswith('=1'))}]"

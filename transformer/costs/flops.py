@@ -79,7 +79,9 @@ def forward_flops(model: Model, inputs: Shapes) -> int:
         UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
     """
     variables = jax.eval_shape(model.init, jax.random.key(0))
-    return sum(count_matmul_flops(_traced(model, method, variables, inputs).jaxpr) for method in model.forward_methods)
+    return sum(
+        count_matmul_flops(_trace_method(model, method, variables, inputs).jaxpr) for method in model.forward_methods
+    )
 
 
 def recomputed_flops(model: Model, inputs: Shapes) -> int:
@@ -101,10 +103,10 @@ def recomputed_flops(model: Model, inputs: Shapes) -> int:
     variables = jax.eval_shape(model.init, jax.random.key(0))
     total = 0
     for method in model.forward_methods:
-        traced = _traced(model, method, variables, inputs)
+        traced = _trace_method(model, method, variables, inputs)
         if _rematerializes(traced.jaxpr):
-            kept = _without_rematerialization(traced)
-            total += _of_gradient(traced, variables, inputs) - _of_gradient(kept, variables, inputs)
+            without_remat = _without_rematerialization(traced)
+            total += _gradient_flops(traced, variables, inputs) - _gradient_flops(without_remat, variables, inputs)
     return total
 
 
@@ -142,27 +144,27 @@ def count_matmul_flops(jaxpr: Any) -> int:
     Raises:
         UncountableError: If a loop with an unknown trip count computes products, or if a foreign function is called.
     """
-    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+    return sum(_equation_flops(equation) for equation in jaxpr.eqns)
 
 
-def _of_equation(equation: Any) -> int:
+def _equation_flops(equation: Any) -> int:
     name, params = equation.primitive.name, equation.params
-    if name in _PRODUCTS:
-        return _PRODUCTS[name](equation)
-    if name in _FOREIGN:
+    if name in _FLOPS_BY_PRIMITIVE:
+        return _FLOPS_BY_PRIMITIVE[name](equation)
+    if name in _UNTRACED_PRIMITIVES:
         raise UncountableError(f"{name} calls a program that has no trace: its products cannot be counted")
     if name == "cond":
         return max(count_matmul_flops(branch.jaxpr) for branch in params["branches"])
-    inner = sum(map(count_matmul_flops, _programs(params)))
+    inner = sum(map(count_matmul_flops, _inner_jaxprs(params)))
     if inner and name == "while":
         raise UncountableError(
             "a while loop computes products, and how often it turns is not known before it runs: use jax.lax.scan, or "
             "jax.lax.fori_loop with bounds that are known"
         )
-    return inner * _times(name, params)
+    return inner * _num_executions(name, params)
 
 
-def _times(name: str, params: Mapping[str, Any]) -> int:
+def _num_executions(name: str, params: Mapping[str, Any]) -> int:
     """Return how often an equation runs its inner jaxprs."""
     match name:
         case "scan":
@@ -178,44 +180,44 @@ def _times(name: str, params: Mapping[str, Any]) -> int:
     return 1
 
 
-def _of_dot(equation: Any) -> int:
+def _dot_flops(equation: Any) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
     shape = equation.invars[0].aval.shape
     return 2 * equation.outvars[0].aval.size * math.prod(shape[axis] for axis in contracted)
 
 
-def _of_ragged_dot(equation: Any) -> int:
+def _ragged_dot_flops(equation: Any) -> int:
     """Each row is multiplied by the matrix of its own group only."""
-    left, right = (variable.aval for variable in equation.invars[:2])
+    lhs, rhs = (variable.aval for variable in equation.invars[:2])
     numbers = equation.params["ragged_dot_dimension_numbers"]
     (_, contracted), (_, batch) = numbers.dot_dimension_numbers
     shared = {*contracted, *batch, *numbers.rhs_group_dimensions}
-    return 2 * left.size * math.prod(size for axis, size in enumerate(right.shape) if axis not in shared)
+    return 2 * lhs.size * math.prod(size for axis, size in enumerate(rhs.shape) if axis not in shared)
 
 
-def _of_convolution(equation: Any) -> int:
+def _convolution_flops(equation: Any) -> int:
     kernel, numbers = equation.invars[1].aval, equation.params["dimension_numbers"]
     return 2 * equation.outvars[0].aval.size * (kernel.size // kernel.shape[numbers.rhs_spec[0]])
 
 
-def _of_cudnn(equation: Any) -> int:
+def _cudnn_attention_flops(equation: Any) -> int:
     """Scores and weighted sums of queries [B, Q, H, D] over keys and values, or of [B, H, Q, D] with `layout` 1."""
     q, k, v = (variable.aval.shape for variable in equation.invars[:3])
     length = 2 if equation.params["layout"] else 1
     return 2 * math.prod(q[:3]) * k[length] * (q[3] + v[3])
 
 
-_PRODUCTS: dict[str, Callable[[Any], int]] = {
-    "dot_general": _of_dot,
-    "ragged_dot_general": _of_ragged_dot,
-    "conv_general_dilated": _of_convolution,
-    "dot_product_attention_fwd_wrapper": _of_cudnn,
-    "dot_product_attention_bwd_wrapper": lambda equation: 2 * _of_cudnn(equation),
+_FLOPS_BY_PRIMITIVE: dict[str, Callable[[Any], int]] = {
+    "dot_general": _dot_flops,
+    "ragged_dot_general": _ragged_dot_flops,
+    "conv_general_dilated": _convolution_flops,
+    "dot_product_attention_fwd_wrapper": _cudnn_attention_flops,
+    "dot_product_attention_bwd_wrapper": lambda equation: 2 * _cudnn_attention_flops(equation),
 }
-_FOREIGN = frozenset({"ffi_call", "pure_callback"})
+_UNTRACED_PRIMITIVES = frozenset({"ffi_call", "pure_callback"})
 
 
-def _programs(value: Any) -> Iterator[Any]:
+def _inner_jaxprs(value: Any) -> Iterator[Any]:
     """Iterate over the jaxprs within an equation's parameters."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
@@ -228,10 +230,10 @@ def _programs(value: Any) -> Iterator[Any]:
     elif not isinstance(value, (tuple, list)):
         return
     for item in value:
-        yield from _programs(item)
+        yield from _inner_jaxprs(item)
 
 
-def _traced(model: Model, method: str, variables: Variables, inputs: Shapes) -> Any:
+def _trace_method(model: Model, method: str, variables: Variables, inputs: Shapes) -> Any:
     """Trace a method by its equations, without dead code; hidden states are mapped to logits."""
 
     def run(variables: Variables, inputs: Shapes) -> PyTree:
@@ -244,19 +246,19 @@ def _traced(model: Model, method: str, variables: Variables, inputs: Shapes) -> 
     return traced.replace(jaxpr=needed)
 
 
-def _of_gradient(traced: Any, variables: Variables, inputs: Shapes) -> int:
+def _gradient_flops(traced: Any, variables: Variables, inputs: Shapes) -> int:
     """Count the FLOPs of the forward and backward pass of a trace with respect to the parameters."""
 
     def loss(params: PyTree, state: PyTree, inputs: Shapes) -> jax.Array:
         outputs = jaxpr_as_fun(traced)(*jax.tree.leaves((Variables(params, state), inputs)))
-        return sum((jnp.sum(each) for each in outputs if jnp.issubdtype(each.dtype, jnp.floating)), jnp.zeros(()))
+        return sum((jnp.sum(output) for output in outputs if jnp.issubdtype(output.dtype, jnp.floating)), jnp.zeros(()))
 
     return count_matmul_flops(jax.make_jaxpr(jax.grad(loss))(*variables, dict(inputs)).jaxpr)
 
 
 def _rematerializes(jaxpr: Any) -> bool:
     return any(
-        _is_checkpoint(equation) or any(map(_rematerializes, _programs(equation.params))) for equation in jaxpr.eqns
+        _is_checkpoint(equation) or any(map(_rematerializes, _inner_jaxprs(equation.params))) for equation in jaxpr.eqns
     )
 
 

@@ -56,7 +56,7 @@ _MOVES_NOTHING = frozenset(
     }
 )
 _NO_KERNELS = ("AllocateBuffer", "AsyncCollectiveDone", "AsyncCollectiveStart", "ConcatBitcast", "Sharding")
-_SLICES = ("dynamic-slice", "gather", "slice")
+_SLICE_OPCODES = ("dynamic-slice", "gather", "slice")
 
 
 class ExecutedInstruction(NamedTuple):
@@ -118,20 +118,20 @@ def executed_instructions(module: HloModule) -> Iterator[ExecutedInstruction]:
     (transformer.attention.rare_branch). A loop without a known trip count counts once and is listed by
     `loops_without_trip_count`.
     """
-    return _execute(module, module.entry, 1, overlapped=False)
+    return _iterate_executions(module, module.entry, 1, overlapped=False)
 
 
 def loops_without_trip_count(module: HloModule) -> tuple[str, ...]:
     """List the loops whose trip count neither the compiler nor their condition gives."""
-    loops = [each for each in executed_instructions(module) if each.instruction.opcode == "while"]
+    loops = [execution for execution in executed_instructions(module) if execution.instruction.opcode == "while"]
     return tuple(
-        each.instruction.source or each.instruction.name
-        for each in loops
-        if trip_count(module, each.computation, each.instruction) is None
+        execution.instruction.source or execution.instruction.name
+        for execution in loops
+        if trip_count(module, execution.computation, execution.instruction) is None
     )
 
 
-def _execute(
+def _iterate_executions(
     module: HloModule,
     computation: HloComputation,
     executions: int,
@@ -141,24 +141,26 @@ def _execute(
 ) -> Iterator[ExecutedInstruction]:
     for instruction in map(computation.instructions.__getitem__, names or computation.instructions):
         yield ExecutedInstruction(computation, instruction, executions, overlapped)
-        called = [module.computations[name] for name in instruction.called_computations]
+        callees = [module.computations[name] for name in instruction.called_computations]
         match instruction.opcode:
             case "while":
                 iterations = trip_count(module, computation, instruction)
-                for part in called:
-                    yield from _execute(
+                for part in callees:
+                    yield from _iterate_executions(
                         module, part, executions * (1 if iterations is None else iterations), overlapped=overlapped
                     )
             case "conditional":
-                runs = [list(_execute(module, branch, executions, overlapped=overlapped)) for branch in called]
-                yield from max(_frequent(runs), key=lambda run: total_work(module, run).bytes_moved)
+                runs = [
+                    list(_iterate_executions(module, branch, executions, overlapped=overlapped)) for branch in callees
+                ]
+                yield from max(_drop_rare_branches(runs), key=lambda run: total_work(module, run).bytes_moved)
             case "call":
-                yield from _execute(module, called[0], executions, overlapped=overlapped)
+                yield from _iterate_executions(module, callees[0], executions, overlapped=overlapped)
             case "async-start" | "call-start":
-                yield from _execute(module, called[0], executions, overlapped=True)
+                yield from _iterate_executions(module, callees[0], executions, overlapped=True)
 
 
-def _frequent(branches: Sequence[list[ExecutedInstruction]]) -> list[list[ExecutedInstruction]]:
+def _drop_rare_branches(branches: Sequence[list[ExecutedInstruction]]) -> list[list[ExecutedInstruction]]:
     """Return the branches of a conditional without those that are marked as rare.
 
     Not all operations of a rare branch keep its mark, under `shard_map` two in five do, and the compiler may move some
@@ -167,43 +169,43 @@ def _frequent(branches: Sequence[list[ExecutedInstruction]]) -> list[list[Execut
     """
     shares = []
     for branch in branches:
-        sources = [each.instruction.source for each in branch if each.instruction.source]
+        sources = [execution.instruction.source for execution in branch if execution.instruction.source]
         shares.append(sum(RARE_BRANCH in source for source in sources) / max(len(sources), 1))
-    least = min(shares)
-    return [branch for branch, share in zip(branches, shares, strict=True) if share <= max(2 * least, 1 / 4)]
+    min_share = min(shares)
+    return [branch for branch, share in zip(branches, shares, strict=True) if share <= max(2 * min_share, 1 / 4)]
 
 
 def total_work(module: HloModule, run: Iterable[ExecutedInstruction]) -> Work:
     """Return the work of all executions of these instructions."""
     moved = flops = float32_flops = 0
-    for each in run:
-        products = list(_products(module, each.computation, each.instruction))
-        moved += each.num_executions * bytes_moved(module, each)
-        flops += each.num_executions * sum(count for count, _ in products)
-        float32_flops += each.num_executions * sum(count for count, is_float32 in products if is_float32)
+    for execution in run:
+        products = list(_matmul_flops(module, execution.computation, execution.instruction))
+        moved += execution.num_executions * bytes_moved(module, execution)
+        flops += execution.num_executions * sum(count for count, _ in products)
+        float32_flops += execution.num_executions * sum(count for count, is_float32 in products if is_float32)
     return Work(moved, flops, float32_flops)
 
 
-def _products(
+def _matmul_flops(
     module: HloModule, computation: HloComputation, instruction: HloInstruction
 ) -> Iterator[tuple[int, bool]]:
     """Iterate over the FLOPs of an instruction's matrix products, each with whether its operands are float32."""
     if instruction.opcode in ("fusion", "fusion-start"):
         inner = module.computations[instruction.called_computations[0]]
-        for each in inner.instructions.values():
-            yield from _products(module, inner, each)
+        for inner_instruction in inner.instructions.values():
+            yield from _matmul_flops(module, inner, inner_instruction)
         return
     is_cublas = instruction.custom_call_target.startswith("__cublas$")
     if not is_cublas and instruction.opcode not in ("dot", "convolution"):
         return
-    left, right = (computation.instructions[name].arrays[0] for name in instruction.operand_names[:2])
+    lhs, rhs = (computation.instructions[name].arrays[0] for name in instruction.operand_names[:2])
     if instruction.opcode == "convolution":
-        contracted = _contracted_by_convolution(instruction, right)
+        contracted = _contracted_by_convolution(instruction, rhs)
     else:
         pattern = r'"lhs_contracting_dimensions":\[([\d,"]*)\]' if is_cublas else r"\blhs_contracting_dims=\{([\d,]*)\}"
         axes = re.search(pattern, instruction.attributes)
-        contracted = math.prod(left.shape[int(axis)] for axis in re.findall(r"\d+", axes[1] if axes else ""))
-    yield 2 * math.prod(instruction.arrays[0].shape) * contracted, left.dtype == right.dtype == "f32"
+        contracted = math.prod(lhs.shape[int(axis)] for axis in re.findall(r"\d+", axes[1] if axes else ""))
+    yield 2 * math.prod(instruction.arrays[0].shape) * contracted, lhs.dtype == rhs.dtype == "f32"
 
 
 def _contracted_by_convolution(instruction: HloInstruction, kernel: HloArray) -> int:
@@ -239,36 +241,36 @@ def trip_count(module: HloModule, caller: HloComputation, loop: HloInstruction) 
     if match := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
         return int(match[1])
     condition, body = (module.computations[_attribute(loop, name)] for name in ("condition", "body"))
-    compare, within, given = condition.root, condition, dict[str, _Linear | None]()
+    compare, compare_computation, parameter_values = condition.root, condition, dict[str, _Linear | None]()
     if compare.opcode == "fusion":
-        within, given = _inside(module, condition, compare, {})
-        compare = within.root
-    caller, carried = _carried(module, caller, loop.operand_names[0])
+        compare_computation, parameter_values = _enter_fusion(module, condition, compare, {})
+        compare = compare_computation.root
+    caller, carried = _initial_loop_value(module, caller, loop.operand_names[0])
     if (compare.opcode, body.root.opcode, carried.opcode) != ("compare", "tuple", "tuple"):
         return None
     direction = _attribute(compare, "direction")
-    counter, bound = (_linear(module, within, name, given) for name in compare.operand_names)
+    counter, bound = (_to_linear(module, compare_computation, name, parameter_values) for name in compare.operand_names)
     if counter is not None and counter.element is None:
         counter, bound, direction = bound, counter, _MIRRORED[direction]
     if counter is None or counter.element is None or bound is None or bound.element is not None:
         return None
-    start = _linear(module, caller, carried.operand_names[counter.element], {})
-    after = _linear(module, body, body.root.operand_names[counter.element], {})
+    start = _to_linear(module, caller, carried.operand_names[counter.element], {})
+    after = _to_linear(module, body, body.root.operand_names[counter.element], {})
     if start is None or start.element is not None or after is None or after[:2] != (counter.element, 1):
         return None
     first, step = counter.factor * start.constant + counter.constant, counter.factor * after.constant
     return _iterations(first, step, bound.constant, direction)
 
 
-def _carried(module: HloModule, caller: HloComputation, name: str) -> tuple[HloComputation, HloInstruction]:
+def _initial_loop_value(module: HloModule, caller: HloComputation, name: str) -> tuple[HloComputation, HloInstruction]:
     """Return the initial value of a loop and its computation: the CPU compiler calls small loops from elsewhere."""
-    carried = caller.instructions[name]
-    if carried.opcode == "parameter":
+    initial = caller.instructions[name]
+    if initial.opcode == "parameter":
         for computation in module.computations.values():
             for call in computation.instructions.values():
                 if call.opcode == "call" and call.called_computations == (caller.name,):
-                    return _carried(module, computation, call.operand_names[int(carried.literal)])
-    return caller, carried
+                    return _initial_loop_value(module, computation, call.operand_names[int(initial.literal)])
+    return caller, initial
 
 
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
@@ -298,44 +300,51 @@ class _Linear(NamedTuple):
     constant: int
 
 
-def _linear(
-    module: HloModule, computation: HloComputation, name: str, given: Mapping[str, _Linear | None]
+def _to_linear(
+    module: HloModule, computation: HloComputation, name: str, parameter_values: Mapping[str, _Linear | None]
 ) -> _Linear | None:
-    """Express an instruction as a `_Linear`, with a fusion's parameters `given`; None if it is not linear."""
-    made = computation.instructions[name]
-    match made.opcode:
+    """Express an instruction as a `_Linear`, given a fusion's `parameter_values`; None if it is not linear."""
+    instruction = computation.instructions[name]
+    match instruction.opcode:
         case "constant":
-            return _Linear(None, 0, int(made.literal)) if re.fullmatch(r"-?\d+", made.literal) else None
+            return _Linear(None, 0, int(instruction.literal)) if re.fullmatch(r"-?\d+", instruction.literal) else None
         case "parameter":
-            return given.get(name)
-        case "get-tuple-element" if computation.instructions[made.operand_names[0]].opcode == "parameter":
-            return _Linear(made.integer_attribute("index"), 1, 0)
+            return parameter_values.get(name)
+        case "get-tuple-element" if computation.instructions[instruction.operand_names[0]].opcode == "parameter":
+            return _Linear(instruction.integer_attribute("index"), 1, 0)
         case "copy" | "bitcast":
-            return _linear(module, computation, made.operand_names[0], given)
+            return _to_linear(module, computation, instruction.operand_names[0], parameter_values)
         case "fusion":
-            inner, inside = _inside(module, computation, made, given)
-            return _linear(module, inner, inner.root.name, inside)
+            inner, inner_values = _enter_fusion(module, computation, instruction, parameter_values)
+            return _to_linear(module, inner, inner.root.name, inner_values)
         case "add" | "multiply":
-            one, other = (_linear(module, computation, operand, given) for operand in made.operand_names)
-            if one is None or other is None:
+            first, second = (
+                _to_linear(module, computation, operand, parameter_values) for operand in instruction.operand_names
+            )
+            if first is None or second is None:
                 return None
-            if one.element is None:
-                one, other = other, one
-            if other.element is not None:
+            if first.element is None:
+                first, second = second, first
+            if second.element is not None:
                 return None
-            if made.opcode == "add":
-                return one._replace(constant=one.constant + other.constant)
-            return _Linear(one.element, one.factor * other.constant, one.constant * other.constant)
+            if instruction.opcode == "add":
+                return first._replace(constant=first.constant + second.constant)
+            return _Linear(first.element, first.factor * second.constant, first.constant * second.constant)
     return None
 
 
-def _inside(
-    module: HloModule, computation: HloComputation, fusion: HloInstruction, given: Mapping[str, _Linear | None]
+def _enter_fusion(
+    module: HloModule,
+    computation: HloComputation,
+    fusion: HloInstruction,
+    parameter_values: Mapping[str, _Linear | None],
 ) -> tuple[HloComputation, dict[str, _Linear | None]]:
     """Return the computation of a fusion, and its parameters as `_Linear` integers."""
     inner = module.computations[fusion.called_computations[0]]
     outside = zip(inner.parameters(), fusion.operand_names, strict=True)
-    return inner, {parameter.name: _linear(module, computation, name, given) for parameter, name in outside}
+    return inner, {
+        parameter.name: _to_linear(module, computation, name, parameter_values) for parameter, name in outside
+    }
 
 
 def _attribute(instruction: HloInstruction, name: str) -> str:
@@ -352,51 +361,59 @@ def executed_collectives(module: HloModule) -> Iterator[ExecutedCollective]:
     repeat it under the same channel, so only the first counts. An all-reduce of which every device keeps its own
     part is a single fusion too, and counts as the reduce-scatter that it runs as.
     """
-    started = _started(module)
+    started_channels = _fused_start_channels(module)
     for computation, instruction, executions, overlapped in executed_instructions(module):
         if instruction.opcode not in ("fusion", "fusion-start"):
-            yield from _exchange(module, computation, instruction, executions, overlapped=overlapped)
+            yield from _describe_collective(module, computation, instruction, executions, overlapped=overlapped)
             continue
-        for inner in _within(module, module.computations[instruction.called_computations[0]]):
-            starts = instruction.opcode == "fusion-start" or any(
-                each.custom_call_target == "AsyncCollectiveStart" for each in inner.instructions.values()
+        for inner in _nested_fusions(module, module.computations[instruction.called_computations[0]]):
+            is_start = instruction.opcode == "fusion-start" or any(
+                fused_instruction.custom_call_target == "AsyncCollectiveStart"
+                for fused_instruction in inner.instructions.values()
             )
-            for each in inner.instructions.values():
-                if not starts and each.integer_attribute("channel_id") in started:
+            for fused_instruction in inner.instructions.values():
+                if not is_start and fused_instruction.integer_attribute("channel_id") in started_channels:
                     continue
-                for exchange in _exchange(module, inner, each, executions, overlapped=overlapped or starts):
-                    scattered = exchange.kind == "all-reduce" and inner.name.startswith("all-reduce-scatter")
-                    yield exchange._replace(kind="reduce-scatter") if scattered else exchange
+                for exchange in _describe_collective(
+                    module, inner, fused_instruction, executions, overlapped=overlapped or is_start
+                ):
+                    is_reduce_scatter = exchange.kind == "all-reduce" and inner.name.startswith("all-reduce-scatter")
+                    yield exchange._replace(kind="reduce-scatter") if is_reduce_scatter else exchange
 
 
-def _within(module: HloModule, fused: HloComputation) -> Iterator[HloComputation]:
+def _nested_fusions(module: HloModule, fused: HloComputation) -> Iterator[HloComputation]:
     """Iterate over the computation of a fusion and those of the fusions in it."""
     yield fused
     for instruction in fused.instructions.values():
         if instruction.opcode == "fusion":
-            yield from _within(module, module.computations[instruction.called_computations[0]])
+            yield from _nested_fusions(module, module.computations[instruction.called_computations[0]])
 
 
-def _started(module: HloModule) -> frozenset[int]:
+def _fused_start_channels(module: HloModule) -> frozenset[int]:
     """Return the channels of the collectives that one fusion starts and another ends."""
     channels = set()
     for computation in module.computations.values():
-        if any(each.custom_call_target == "AsyncCollectiveStart" for each in computation.instructions.values()):
+        if any(
+            instruction.custom_call_target == "AsyncCollectiveStart"
+            for instruction in computation.instructions.values()
+        ):
             channels |= {
-                each.integer_attribute("channel_id") for each in computation.instructions.values() if _kind(each)
+                instruction.integer_attribute("channel_id")
+                for instruction in computation.instructions.values()
+                if _collective_kind(instruction)
             }
     return frozenset(channel for channel in channels if channel is not None)
 
 
-def _kind(instruction: HloInstruction) -> str | None:
+def _collective_kind(instruction: HloInstruction) -> str | None:
     kind = instruction.opcode.removesuffix("-start")
     return kind if kind in COLLECTIVE_OPCODES else None
 
 
-def _exchange(
+def _describe_collective(
     module: HloModule, computation: HloComputation, instruction: HloInstruction, executions: int, *, overlapped: bool
 ) -> Iterator[ExecutedCollective]:
-    kind = _kind(instruction)
+    kind = _collective_kind(instruction)
     if kind is None:
         return
     size = sum(array.num_bytes for name in instruction.operand_names for array in computation.instructions[name].arrays)
@@ -405,12 +422,12 @@ def _exchange(
         work = _work_until_done(module, computation, instruction)
         overlapped = '"is_sync":true' not in instruction.attributes and (work is None or any(work))
     permutes = kind == "collective-permute"
-    among = source_target_pairs(instruction) if permutes else replica_groups(instruction, module.num_devices)
-    among = tuple(group for group in among if len(set(group)) > 1)
-    if among:
-        whole = size * len(among[0]) if kind == "all-gather" else size
+    groups = source_target_pairs(instruction) if permutes else replica_groups(instruction, module.num_devices)
+    groups = tuple(group for group in groups if len(set(group)) > 1)
+    if groups:
+        total_bytes = size * len(groups[0]) if kind == "all-gather" else size
         yield ExecutedCollective(
-            kind, whole, among, executions, overlapped, instruction.source, work if overlapped else None
+            kind, total_bytes, groups, executions, overlapped, instruction.source, work if overlapped else None
         )
 
 
@@ -425,13 +442,15 @@ def _work_until_done(module: HloModule, computation: HloComputation, start: HloI
     Returns:
         The work; None if the end is in another turn of a loop.
     """
-    ends = {each.name for each in computation.users[start.name] if each.opcode.endswith("-done")}
+    ends = {user.name for user in computation.users[start.name] if user.opcode.endswith("-done")}
     names = list(computation.instructions)
     last = next((place for place, name in enumerate(names) if name in ends), None)
     if last is None:
         return None
     between = [name for name in names[names.index(start.name) + 1 : last] if not _communicates(computation, name)]
-    return total_work(module, _execute(module, computation, 1, overlapped=False, names=between) if between else ())
+    return total_work(
+        module, _iterate_executions(module, computation, 1, overlapped=False, names=between) if between else ()
+    )
 
 
 def _communicates(computation: HloComputation, name: str) -> bool:
@@ -457,16 +476,18 @@ def bytes_moved(module: HloModule, run: ExecutedInstruction) -> int:
         return _bytes_moved_asynchronously(computation, instruction, operands[0])
     if opcode == "fusion":
         return _bytes_moved_by_fusion(module, computation, instruction, instruction.arrays)
-    if opcode in _SLICES:
-        return 2 * _stored(instruction.arrays) + sum(_stored(each.arrays) for each in operands[1:])
+    if opcode in _SLICE_OPCODES:
+        return 2 * _main_memory_bytes(instruction.arrays) + sum(
+            _main_memory_bytes(operand.arrays) for operand in operands[1:]
+        )
     if opcode in ("dynamic-update-slice", "scatter"):
         # In place: the new part is read and written, with scatter beside what it is added to.
         new = operands[1:2] if opcode == "dynamic-update-slice" else operands[-1:] + operands[-1:] + operands[1:2]
-        return _stored(new[0].arrays) + sum(_stored(each.arrays) for each in new)
-    return _stored(instruction.arrays) + sum(_stored(each.arrays) for each in operands)
+        return _main_memory_bytes(new[0].arrays) + sum(_main_memory_bytes(operand.arrays) for operand in new)
+    return _main_memory_bytes(instruction.arrays) + sum(_main_memory_bytes(operand.arrays) for operand in operands)
 
 
-def _stored(arrays: tuple[HloArray, ...]) -> int:
+def _main_memory_bytes(arrays: tuple[HloArray, ...]) -> int:
     """Return the bytes of arrays in main memory."""
     return sum(array.padded_bytes for array in arrays if array.memory_space == 0)
 
@@ -477,71 +498,77 @@ def _bytes_moved_asynchronously(computation: HloComputation, end: HloInstruction
         return 0  # What it calls is counted.
     source = computation.instructions[start.operand_names[0]].arrays
     if start.opcode.removesuffix("-start") not in ("copy", "slice", "dynamic-slice"):
-        return _stored(source) + _stored(end.arrays)
-    read = sum(array.padded_bytes for array in end.arrays) if _stored(source) else 0
-    return read + _stored(end.arrays)
+        return _main_memory_bytes(source) + _main_memory_bytes(end.arrays)
+    read = sum(array.padded_bytes for array in end.arrays) if _main_memory_bytes(source) else 0
+    return read + _main_memory_bytes(end.arrays)
 
 
 def _bytes_moved_by_fusion(
     module: HloModule, computation: HloComputation, fusion: HloInstruction, results: tuple[HloArray, ...]
 ) -> int:
     inner = module.computations[fusion.called_computations[0]]
-    targets = {each.custom_call_target for each in inner.instructions.values()}
+    targets = {instruction.custom_call_target for instruction in inner.instructions.values()}
     if "AsyncCollectiveDone" in targets:
         return 0  # Its start counts.
-    read = 0
+    bytes_read = 0
     for parameter, name in zip(inner.parameters(), fusion.operand_names, strict=True):
         arrays = computation.instructions[name].arrays
-        if _stored(arrays):
-            read += min(_stored(arrays), _read(module, inner, parameter.name))
+        if _main_memory_bytes(arrays):
+            bytes_read += min(_main_memory_bytes(arrays), _bytes_read(module, inner, parameter.name))
     if "AsyncCollectiveStart" in targets:
-        return read + _stored(results[1:2])  # Behind the operand that is handed on stands the result.
+        return bytes_read + _main_memory_bytes(results[1:2])  # Behind the operand that is handed on stands the result.
     roots = (
         [inner.instructions[name] for name in inner.root.operand_names]
         if inner.root.opcode == "tuple"
         else [inner.root]
     )
     if len(roots) != len(results):
-        return read + _stored(results)
-    return read + sum(_written(inner, root, array) for root, array in zip(roots, results, strict=True))
+        return bytes_read + _main_memory_bytes(results)
+    return bytes_read + sum(_bytes_written(inner, root, array) for root, array in zip(roots, results, strict=True))
 
 
-def _written(inner: HloComputation, root: HloInstruction, array: HloArray) -> int:
+def _bytes_written(inner: HloComputation, root: HloInstruction, array: HloArray) -> int:
     while root.opcode == "bitcast":
         root = inner.instructions[root.operand_names[0]]
     if array.memory_space != 0 or root.opcode == "parameter":
         return 0
     if root.opcode in ("dynamic-update-slice", "scatter"):
         new = inner.instructions[root.operand_names[1 if root.opcode == "dynamic-update-slice" else -1]]
-        return min(array.padded_bytes, sum(each.padded_bytes for each in new.arrays))
+        return min(array.padded_bytes, sum(operand_array.padded_bytes for operand_array in new.arrays))
     return array.padded_bytes
 
 
 def _is_only_sliced(inner: HloComputation, name: str) -> bool:
     users = inner.users[name]
-    return bool(users) and all(user.opcode in _SLICES and name not in user.operand_names[1:] for user in users)
+    return bool(users) and all(user.opcode in _SLICE_OPCODES and name not in user.operand_names[1:] for user in users)
 
 
-def _read(module: HloModule, inner: HloComputation, name: str) -> int:
+def _bytes_read(module: HloModule, inner: HloComputation, name: str) -> int:
     """Return the bytes of a value that its users in a fusion read, summed over the users."""
-    whole = sum(array.padded_bytes for array in inner.instructions[name].arrays)
-    handed_on = any(user.opcode == "tuple" for user in inner.users[name])
+    value_bytes = sum(array.padded_bytes for array in inner.instructions[name].arrays)
+    is_passed_on = any(user.opcode == "tuple" for user in inner.users[name])
     total = 0
     for user in inner.users[name]:
-        others = user.operand_names[1:]
+        other_operands = user.operand_names[1:]
         if user.opcode in ("bitcast", "get-tuple-element"):
-            total += _read(module, inner, user.name)
+            total += _bytes_read(module, inner, user.name)
         elif user.opcode == "convert" and _is_only_sliced(inner, user.name):
             converted = sum(array.padded_bytes for array in user.arrays)
-            total += _read(module, inner, user.name) * whole // max(1, converted)
-        elif user.opcode in _SLICES and name not in others:
+            total += _bytes_read(module, inner, user.name) * value_bytes // max(1, converted)
+        elif user.opcode in _SLICE_OPCODES and name not in other_operands:
             total += sum(array.padded_bytes for array in user.arrays)
         elif user.opcode == "fusion":
-            called = module.computations[user.called_computations[0]]
-            taken = zip(called.parameters(), user.operand_names, strict=True)
-            total += sum(_read(module, called, parameter.name) for parameter, outer in taken if outer == name)
-        elif user.opcode == "tuple" or (user.opcode in ("dynamic-update-slice", "scatter") and name not in others):
+            callee = module.computations[user.called_computations[0]]
+            operand_pairs = zip(callee.parameters(), user.operand_names, strict=True)
+            total += sum(
+                _bytes_read(module, callee, parameter.name) for parameter, outer in operand_pairs if outer == name
+            )
+        elif user.opcode == "tuple" or (
+            user.opcode in ("dynamic-update-slice", "scatter") and name not in other_operands
+        ):
             continue
-        elif not (_kind(user) and handed_on):  # A collective that another fusion starts hands its operand on.
-            total += whole
+        elif not (
+            _collective_kind(user) and is_passed_on
+        ):  # A collective that another fusion starts hands its operand on.
+            total += value_bytes
     return total

@@ -124,8 +124,8 @@ class HloComputation(NamedTuple):
 
     def parameters(self) -> list[HloInstruction]:
         """Return the parameters in order."""
-        parameters = [each for each in self.instructions.values() if each.opcode == "parameter"]
-        return sorted(parameters, key=lambda each: int(each.literal))
+        parameters = [instruction for instruction in self.instructions.values() if instruction.opcode == "parameter"]
+        return sorted(parameters, key=lambda instruction: int(instruction.literal))
 
 
 class HloModule(NamedTuple):
@@ -159,7 +159,7 @@ def parse_hlo(text: str) -> HloModule:
                 name, lines = head[2], []
                 entry = name if head[1] else entry
         elif line == "}" or line.startswith("}, execution_thread="):
-            computations[name], name = _computation(name, lines), ""
+            computations[name], name = _parse_computation(name, lines), ""
         elif _INSTRUCTION.match(line):
             lines.append(line)
         elif lines:
@@ -168,10 +168,10 @@ def parse_hlo(text: str) -> HloModule:
         raise ValueError("the text is no compiled program: it has no computation that begins with ENTRY")
     header = text.split("\n", 1)[0]
     counts = [int(n) for n in re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", header)]
-    return HloModule(computations, computations[entry], math.prod(counts), _source_lines(text))
+    return HloModule(computations, computations[entry], math.prod(counts), _parse_source_lines(text))
 
 
-def _source_lines(text: str) -> dict[int, str]:
+def _parse_source_lines(text: str) -> dict[int, str]:
     """Read the tables of files, locations and stack frames in front of a program; empty if it has none."""
     tables: dict[str, list[str]] = {name: [] for name in _TABLES}
     table = None
@@ -193,38 +193,44 @@ def _source_lines(text: str) -> dict[int, str]:
     return {int(number): locations[location] for number, location in frames if location in locations}
 
 
-def _computation(name: str, lines: list[str]) -> HloComputation:
-    read = {each.name: each for each in map(_instruction, lines)}
-    roots = [each for each, line in zip(read.values(), lines, strict=True) if line.lstrip().startswith("ROOT ")]
+def _parse_computation(name: str, lines: list[str]) -> HloComputation:
+    instructions = {instruction.name: instruction for instruction in map(_parse_instruction, lines)}
+    roots = [
+        instruction
+        for instruction, line in zip(instructions.values(), lines, strict=True)
+        if line.lstrip().startswith("ROOT ")
+    ]
     if not roots:
         raise ValueError(f"computation {name} of the program has no result")
-    users: dict[str, list[HloInstruction]] = {each: [] for each in read}
-    for each in read.values():
-        for operand in dict.fromkeys(each.operand_names):
-            users[operand].append(each)
-    return HloComputation(name, read, {taken: tuple(by) for taken, by in users.items()}, roots[0])
+    users: dict[str, list[HloInstruction]] = {instruction_name: [] for instruction_name in instructions}
+    for instruction in instructions.values():
+        for operand in dict.fromkeys(instruction.operand_names):
+            users[operand].append(instruction)
+    return HloComputation(
+        name, instructions, {operand_name: tuple(its_users) for operand_name, its_users in users.items()}, roots[0]
+    )
 
 
-def _instruction(line: str) -> HloInstruction:
+def _parse_instruction(line: str) -> HloInstruction:
     match = _INSTRUCTION.match(line)
     assert match is not None
     name, arrays, opcode, operands, attributes = match.groups()
-    called = _CALLED.findall(attributes)
+    called_names = _CALLED.findall(attributes)
     for branches in _BRANCHES.findall(attributes):
-        called += [branch.strip().lstrip("%") for branch in branches.split(",")]
+        called_names += [branch.strip().lstrip("%") for branch in branches.split(",")]
     names = tuple(_NAME.findall(operands))
-    return HloInstruction(name, opcode, parse_arrays(arrays), names, operands, attributes, tuple(called))
+    return HloInstruction(name, opcode, parse_arrays(arrays), names, operands, attributes, tuple(called_names))
 
 
 def parse_arrays(text: str) -> tuple[HloArray, ...]:
     """Parse all arrays of a type, tuples flattened."""
-    return tuple(_array(*parts) for parts in _ARRAY.findall(text))
+    return tuple(_parse_array(*parts) for parts in _ARRAY.findall(text))
 
 
-def _array(name: str, sizes: str, layout: str) -> HloArray:
-    order, _, rest = layout.partition(":")
-    tile = re.search(r"T\(([\d,*]+)\)", rest)
-    space = re.search(r"S\((\d+)\)", rest)
+def _parse_array(name: str, sizes: str, layout: str) -> HloArray:
+    order, _, tiling = layout.partition(":")
+    tile = re.search(r"T\(([\d,*]+)\)", tiling)
+    space = re.search(r"S\((\d+)\)", tiling)
     return HloArray(
         name,
         tuple(int(size.lstrip("<=")) for size in sizes.split(",") if size),
@@ -264,21 +270,21 @@ def replica_groups(instruction: HloInstruction, devices: int) -> tuple[tuple[int
     if mesh := _MESH.match(text):
         return _mesh_groups(mesh[1], mesh[2], mesh[3])
     if iota := _IOTA.match(text):
-        return tuple(map(tuple, _iota(iota).tolist()))
+        return tuple(map(tuple, _parse_iota(iota).tolist()))
     raise ValueError(f"the groups {text!r} of {instruction.name} are in no notation that is known")
 
 
-def _iota(match: re.Match[str]) -> np.ndarray:
+def _parse_iota(match: re.Match[str]) -> np.ndarray:
     shape, sizes, order = ([int(n) for n in (part or "").split(",") if n] for part in match.groups())
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     return (numbers.transpose(order) if order else numbers).reshape(shape)
 
 
-def _mesh_groups(axes: str, order: str | None, along: str) -> tuple[tuple[int, ...], ...]:
+def _mesh_groups(axes: str, order: str | None, group_axes: str) -> tuple[tuple[int, ...], ...]:
     """Return groups along some mesh axes, `'b'`, or a part of one: `'b':(2)4`, 4 within each of 2."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", axes)}
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in sizes}
-    for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", along):
+    for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", group_axes):
         parts[name].append((int(before or 1), int(size or sizes[name])))
     numbers = np.arange(math.prod(sizes.values()))
     if order is not None and (swapped := _SWAPPED.fullmatch(order)):
@@ -294,7 +300,7 @@ def _mesh_groups(axes: str, order: str | None, along: str) -> tuple[tuple[int, .
             cut_sizes.append(high // low)
             inside.append(any(before <= low and high <= before * part for before, part in parts[name]))
     last = sorted(range(len(cut_sizes)), key=lambda place: inside[place])
-    width = math.prod(size for size, within in zip(cut_sizes, inside, strict=True) if within)
+    width = math.prod(size for size, is_in_group in zip(cut_sizes, inside, strict=True) if is_in_group)
     return tuple(map(tuple, numbers.reshape(cut_sizes).transpose(last).reshape(-1, width).tolist()))
 
 

@@ -114,10 +114,10 @@ def estimate_step(
     for collective in program.collectives:
         seconds = collective.num_executions * collective_seconds(collective, chip, devices)
         if collective.overlapped and collective.kind == "collective-permute" and chip.wraparound_multiple:
-            seconds = _with_the_other_way(seconds, collective.device_group, idle)
+            seconds = _added_link_seconds(seconds, collective.device_group, idle)
         key = collective.kind, collective.mesh_axes
         by_kind[key] = by_kind.get(key, 0.0) + seconds
-        hidden = min(seconds, collective.num_executions * _seconds_beside(collective, chip))
+        hidden = min(seconds, collective.num_executions * _overlapped_kernel_seconds(collective, chip))
         overlapped += hidden
         blocking += seconds - hidden
     slowed = (chip.float32_slowdown - 1) * program.float32_flops
@@ -135,7 +135,7 @@ def estimate_step(
     )
 
 
-def _seconds_beside(collective: Collective, chip: Chip) -> float:
+def _overlapped_kernel_seconds(collective: Collective, chip: Chip) -> float:
     """Return the seconds of the kernels that one execution of a collective overlaps with; unlimited if unknown."""
     if not collective.overlapped:
         return 0.0
@@ -146,19 +146,19 @@ def _seconds_beside(collective: Collective, chip: Chip) -> float:
     return max(moved / chip.memory_bandwidth, slowed / chip.flops_per_second)
 
 
-def _with_the_other_way(seconds: float, chain: tuple[int, ...], idle: dict[frozenset[tuple[int, int]], float]) -> float:
+def _added_link_seconds(seconds: float, chain: tuple[int, ...], idle: dict[frozenset[tuple[int, int]], float]) -> float:
     """Return the link time that a permutation adds: none while the opposite direction is in use.
 
     XLA sends half of a product's shards each way around a ring at once, and every link has its full rate each way.
     `idle` has, by the hops of a direction, the seconds in which only the opposite direction was used.
     """
     hops = frozenset(zip(chain, (*chain[1:], chain[0]), strict=True))
-    back = frozenset((target, source) for source, target in hops)
-    if back == hops:  # two chips: both permutations send both ways
+    reverse_hops = frozenset((target, source) for source, target in hops)
+    if reverse_hops == hops:  # two chips: both permutations send both ways
         return seconds
     shared = min(seconds, idle.get(hops, 0.0))
     idle[hops] = idle.get(hops, 0.0) - shared
-    idle[back] = idle.get(back, 0.0) + seconds - shared
+    idle[reverse_hops] = idle.get(reverse_hops, 0.0) + seconds - shared
     return seconds - shared
 
 
@@ -184,24 +184,24 @@ def collective_seconds(collective: Collective, chip: Chip, devices: Sequence[Any
     group = [devices[number] for number in collective.device_group]
     if chip.wraparound_multiple == 0:
         return _switched_seconds(collective, chip, group)
-    lines = _lines(chip, group, devices)
+    lines = _torus_lines(chip, group, devices)
     match collective.kind:
         case "collective-permute":
             return size / chip.link_bandwidth
         case "all-to-all" | "ragged-all-to-all":
             return max(size * count_along / 4 / rate for count_along, rate in lines)
         case "all-gather" | "reduce-scatter" | "all-reduce" | "collective-broadcast":
-            return _sent(collective) / sum(rate for _, rate in lines)
+            return _bytes_sent(collective) / sum(rate for _, rate in lines)
         case _:
             raise ValueError(f"{collective.kind} among {count} devices is no collective that is known")
 
 
-def _sent(collective: Collective) -> float:
+def _bytes_sent(collective: Collective) -> float:
     """Return the bytes that each device sends over a ring or through a switch."""
     if collective.kind in ("collective-permute", "collective-broadcast"):
         return float(collective.num_bytes)
-    once = collective.num_bytes * (collective.num_participants - 1) / collective.num_participants
-    return 2 * once if collective.kind == "all-reduce" else once
+    one_pass = collective.num_bytes * (collective.num_participants - 1) / collective.num_participants
+    return 2 * one_pass if collective.kind == "all-reduce" else one_pass
 
 
 def _switched_seconds(collective: Collective, chip: Chip, group: Sequence[Any]) -> float:
@@ -210,25 +210,25 @@ def _switched_seconds(collective: Collective, chip: Chip, group: Sequence[Any]) 
     Rings through several GPUs of each host leave it over the network share of another GPU each, so that these add up.
     An all-to-all sends over a GPU's own share what is meant for other hosts.
     """
-    sent = _sent(collective)
-    within = sent / (chip.link_bandwidth * chip.num_links)
+    sent = _bytes_sent(collective)
+    link_seconds = sent / (chip.link_bandwidth * chip.num_links)
     per_host = Counter(device.process_index for device in group)
     if len(per_host) == 1:
-        return within
+        return link_seconds
     if chip.network_bandwidth is None:
         raise ValueError(f"a collective crosses hosts, and the network bandwidth of {chip.name} is not published")
-    between = sent / chip.network_bandwidth
+    network_seconds = sent / chip.network_bandwidth
     fewest = min(per_host.values())
     match collective.kind:
         case "collective-permute":
-            return between
+            return network_seconds
         case "all-to-all" | "ragged-all-to-all":
-            return max(within, between * (len(group) - fewest) / (len(group) - 1))
+            return max(link_seconds, network_seconds * (len(group) - fewest) / (len(group) - 1))
         case _:
-            return max(within, between / fewest)
+            return max(link_seconds, network_seconds / fewest)
 
 
-def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:
+def _torus_lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tuple[int, float]]:
     """Return, for each side of the torus along which a group lies, its chips and the bytes per second that each sends.
 
     A whole side that closes to a ring, or every k-th chip of it, sends both ways. A part of a side, or one that does
@@ -238,15 +238,15 @@ def _lines(chip: Chip, group: Sequence[Any], devices: Sequence[Any]) -> list[tup
     sides = range(len(group[0].coords))
     extents = [1 + max(device.coords[side] for device in devices) for side in sides]
     # Slices of three dimensions, six links a chip, are tori as a whole or not at all.
-    whole = chip.num_links < 6 or all(extent % chip.wraparound_multiple == 0 for extent in extents)
-    taken = [sorted({device.coords[side] for device in group}) for side in sides]
-    part = len(group) / math.prod(map(len, taken))
+    can_be_torus = chip.num_links < 6 or all(extent % chip.wraparound_multiple == 0 for extent in extents)
+    coordinates = [sorted({device.coords[side] for device in group}) for side in sides]
+    share = len(group) / math.prod(map(len, coordinates))
     lines = []
-    for places, extent in zip(taken, extents, strict=True):
+    for places, extent in zip(coordinates, extents, strict=True):
         if len(places) == 1:
             continue
-        apart = min(b - a for a, b in itertools.pairwise(places))
+        spacing = min(b - a for a, b in itertools.pairwise(places))
         # Every k-th chip of a ring is a ring, over links that k groups share.
-        ring = len(places) * apart == extent and extent % chip.wraparound_multiple == 0 and whole
-        lines.append((len(places), part * chip.link_bandwidth * (2 if ring else 1) / apart))
+        ring = len(places) * spacing == extent and extent % chip.wraparound_multiple == 0 and can_be_torus
+        lines.append((len(places), share * chip.link_bandwidth * (2 if ring else 1) / spacing))
     return lines or [(len(group), math.inf)]  # Both cores of one chip share its memory.

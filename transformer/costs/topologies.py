@@ -68,9 +68,9 @@ def compile_environment_variables(topology: str) -> dict[str, str]:
 
 def _suggest_topology(topology: str) -> str:
     """Suggest the topology for a slice that is named by its number of chips."""
-    named = re.fullmatch(r"(v5e|v5litepod|v6e)-(\d+)", topology)
-    sides = [sides for sides in _FLAT if named and math.prod(map(int, sides.split("x"))) == int(named[2])]
-    return f"use {named[1].replace('litepod', 'e')}:{sides[0]}" if named and sides else ""
+    match = re.fullmatch(r"(v5e|v5litepod|v6e)-(\d+)", topology)
+    sides = [sides for sides in _FLAT if match and math.prod(map(int, sides.split("x"))) == int(match[2])]
+    return f"use {match[1].replace('litepod', 'e')}:{sides[0]}" if match and sides else ""
 
 
 def parse_topology(topology: str) -> tuple[str, str]:
@@ -132,7 +132,7 @@ def topology_devices(topology: str) -> Sequence["jax.Device"]:
     if platform in ("cpu", "gpu"):
         return _local_devices(platform, int(size))
     if platform in GPU_TARGETS:
-        return _named_gpus(topology)
+        return _gpu_topology_devices(topology)
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"topology={topology!r} needs libtpu, the TPU compiler, which exists for Linux on x86-64 only: install it, "
@@ -151,7 +151,7 @@ def topology_devices(topology: str) -> Sequence["jax.Device"]:
         raise UserError(f"topology={topology!r} is unknown to libtpu: {str(error).splitlines()[0]}") from error
 
 
-def _named_gpus(topology: str) -> Sequence["jax.Device"]:
+def _gpu_topology_devices(topology: str) -> Sequence["jax.Device"]:
     if not any(importlib.util.find_spec(plugin) for plugin in _CUDA_PLUGINS):
         import jax
 
@@ -208,8 +208,8 @@ def use_compute_capability(device: "jax.Device") -> Iterator[None]:
         return tuple(map(int, text.split(".")))
 
     answers = {
-        "check_compute_capability": lambda wanted: numbers(capability) >= numbers(wanted),
-        "is_cuda_compute_capability_equal": lambda wanted: numbers(capability) == numbers(wanted),
+        "check_compute_capability": lambda required: numbers(capability) >= numbers(required),
+        "is_cuda_compute_capability_equal": lambda required: numbers(capability) == numbers(required),
     }
     before = {name: getattr(fused, name) for name in answers if hasattr(fused, name)}
     try:
@@ -232,11 +232,11 @@ def compile_lowered(lowered: "jax.stages.Lowered") -> tuple["jax.stages.Compiled
     """
     import jax
 
-    began = time.perf_counter()
+    start_seconds = time.perf_counter()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" in str(error):
             raise OutOfMemoryError(str(error)) from error
         raise
-    return compiled, time.perf_counter() - began
+    return compiled, time.perf_counter() - start_seconds

@@ -34,7 +34,7 @@ class ConstraintState(NamedTuple):
         rule: The state of the rule, a tree of arrays [row, ...].
     """
 
-    seen: Bool[Array, "R V"] | None  # the tokens that have occurred in prompt or output
+    occurred: Bool[Array, "R V"] | None  # the tokens that have occurred in prompt or output
     stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
     rule: Any = None  # the state of the rule, [row, ...]
 
@@ -124,21 +124,23 @@ class Constraints:
         Returns:
             The state.
         """
-        seen_RxV = None
+        occurred_RxV = None
         if self.repetition_penalty != 1:
-            seen_RxV = jnp.zeros((rows, vocabulary), bool)
+            occurred_RxV = jnp.zeros((rows, vocabulary), bool)
             if prompt is not None:
-                seen_BxV = _occurring(prompt, vocabulary)
-                seen_RxV = jnp.repeat(seen_BxV, rows // seen_BxV.shape[0], axis=0)
-        of_rule = None if self.rule is None else self.rule.start(rows, vocabulary)
-        return ConstraintState(seen_RxV, None if self.stop_table is None else jnp.zeros(rows, jnp.int32), of_rule)
+                occurred_BxV = _prompt_tokens(prompt, vocabulary)
+                occurred_RxV = jnp.repeat(occurred_BxV, rows // occurred_BxV.shape[0], axis=0)
+        rule_state = None if self.rule is None else self.rule.start(rows, vocabulary)
+        return ConstraintState(
+            occurred_RxV, None if self.stop_table is None else jnp.zeros(rows, jnp.int32), rule_state
+        )
 
     def apply(self, logits_RxV: Float[Array, "R V"], state: ConstraintState) -> Float[Array, "R V"]:
         """Return the penalized logits, -inf for tokens that are forbidden or not allowed by the rule."""
-        if state.seen is not None:
+        if state.occurred is not None:
             theta = self.repetition_penalty
             penalized_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
-            logits_RxV = jnp.where(state.seen, penalized_RxV, logits_RxV)
+            logits_RxV = jnp.where(state.occurred, penalized_RxV, logits_RxV)
         if self.forbidden_ids:
             logits_RxV = logits_RxV.at[:, jnp.array(self.forbidden_ids)].set(-jnp.inf)
         if self.rule is not None:
@@ -154,16 +156,16 @@ class Constraints:
 
     def advance(self, state: ConstraintState, tokens_R: Int[Array, " R"]) -> ConstraintState:
         """Return the state after one more token of every row."""
-        seen_RxV = state.seen
-        if seen_RxV is not None:
-            seen_RxV = seen_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
-        of_rule = None if self.rule is None else self.rule.advance(state.rule, tokens_R)
+        occurred_RxV = state.occurred
+        if occurred_RxV is not None:
+            occurred_RxV = occurred_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
+        rule_state = None if self.rule is None else self.rule.advance(state.rule, tokens_R)
         return ConstraintState(
-            seen_RxV, None if state.stop is None else jnp.asarray(self.stop_table)[state.stop, tokens_R], of_rule
+            occurred_RxV, None if state.stop is None else jnp.asarray(self.stop_table)[state.stop, tokens_R], rule_state
         )
 
 
-def _occurring(prompt: Prompt, vocabulary: int) -> Any:
+def _prompt_tokens(prompt: Prompt, vocabulary: int) -> Any:
     """Return which tokens occur in each prompt."""
     tokens_BxP = jnp.asarray(prompt.tokens)
     examples, width = tokens_BxP.shape
@@ -177,7 +179,7 @@ class _UsedTokens(NamedTuple):
     """The state of `NoRepeatedTokens`: used tokens, how many were chosen, and how many must be."""
 
     used: Bool[Array, "R V"]
-    chosen: Int[Array, " R"]
+    num_chosen: Int[Array, " R"]
     min_tokens: Int[Array, " R"]
 
 
@@ -205,10 +207,10 @@ class NoRepeatedTokens:
     def allowed_tokens(self, state: _UsedTokens) -> Bool[Array, "R V"]:
         """Return the unused tokens, and the end once enough were chosen."""
         ended_R = state.used[:, self.eos_id]
-        may_end_R = ended_R | (state.chosen >= state.min_tokens)
+        may_end_R = ended_R | (state.num_chosen >= state.min_tokens)
         return (~state.used & ~ended_R[:, None]).at[:, self.eos_id].set(may_end_R)
 
     def advance(self, state: _UsedTokens, tokens_R: Int[Array, " R"]) -> _UsedTokens:
         """Mark one more token of every row as used."""
         used_RxV = state.used.at[jnp.arange(len(tokens_R)), tokens_R].set(True)
-        return _UsedTokens(used_RxV, state.chosen + (tokens_R != self.eos_id), state.min_tokens)
+        return _UsedTokens(used_RxV, state.num_chosen + (tokens_R != self.eos_id), state.min_tokens)

@@ -59,10 +59,10 @@ class Ensemble(Model):
         if train or method not in ("forward", "hidden"):
             raise ValueError(f"an ensemble scores tokens outside of training: it has no {method} with train={train}")
         outputs = [
-            member.apply(of_member, inputs, train=False)[0]
-            for member, of_member in zip(self.members, split_variables(variables), strict=True)
+            member.apply(member_variables, inputs, train=False)[0]
+            for member, member_variables in zip(self.members, split_variables(variables), strict=True)
         ]
-        return _mean(outputs), Aux({}, {}, variables.state)
+        return _log_mean_probabilities(outputs), Aux({}, {}, variables.state)
 
     def logits(self, variables: Variables, hidden: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
         """Return the outputs of `apply` unchanged: they are log-probabilities."""
@@ -74,8 +74,8 @@ class Ensemble(Model):
         """Return the caches of all members, and their common first tokens."""
         caches, tokens = zip(
             *(
-                member.init_cache(of_member, inputs, num_beams=num_beams, length=length)
-                for member, of_member in zip(self.members, split_variables(variables), strict=True)
+                member.init_cache(member_variables, inputs, num_beams=num_beams, length=length)
+                for member, member_variables in zip(self.members, split_variables(variables), strict=True)
             ),
             strict=True,
         )
@@ -93,28 +93,28 @@ class Ensemble(Model):
         """Step every member on the same tokens; return the log-probabilities, the next caches, and no maps."""
         logits, caches, _ = zip(
             *(
-                member.step(of_member, Cache(*of_cache), tokens_R, key=key)
-                for member, of_member, of_cache in zip(
+                member.step(member_variables, Cache(*member_cache), tokens_R, key=key)
+                for member, member_variables, member_cache in zip(
                     self.members, split_variables(variables), zip(*cache, strict=True), strict=True
                 )
             ),
             strict=True,
         )
-        return _mean(logits), Cache(*zip(*caches, strict=True)), Aux({}, {}, variables.state)
+        return _log_mean_probabilities(logits), Cache(*zip(*caches, strict=True)), Aux({}, {}, variables.state)
 
 
 def join_variables(variables: Sequence[Variables]) -> Variables:
     """Join the variables of the members to those of their ensemble."""
-    return Variables(tuple(each.params for each in variables), tuple(each.state for each in variables))
+    return Variables(tuple(member.params for member in variables), tuple(member.state for member in variables))
 
 
 def split_variables(variables: Variables) -> list[Variables]:
     """Split the variables of an ensemble into those of its members."""
-    return [Variables(*each) for each in zip(*variables, strict=True)]
+    return [Variables(*fields) for fields in zip(*variables, strict=True)]
 
 
-def _mean(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
+def _log_mean_probabilities(logits: Sequence[Float[Array, "*B V"]]) -> Float[Array, "*B V"]:
     """Return the logarithm of the mean of softmax(logits), in float32 or wider."""
-    wide = [each.astype(jnp.promote_types(each.dtype, jnp.float32)) for each in logits]
-    stacked = jnp.stack([jax.nn.log_softmax(each) for each in wide])
+    wide = [member_logits.astype(jnp.promote_types(member_logits.dtype, jnp.float32)) for member_logits in logits]
+    stacked = jnp.stack([jax.nn.log_softmax(member_logits) for member_logits in wide])
     return jax.nn.logsumexp(stacked, axis=0) - jnp.log(len(logits))

@@ -154,12 +154,12 @@ class CoveragePenalty(NamedTuple):
 
     def step_attention(self, maps: Mapping[str, CapturedAttention]) -> Float[Array, "R S"]:
         """Return the mean attention weight of each source position at one step."""
-        each = []
+        site_weights = []
         for site in self.sites:
             weights_LxRxHx1xS = maps[site].weights
             assert weights_LxRxHx1xS is not None
-            each.append(jnp.mean(weights_LxRxHx1xS[:, :, :, 0], axis=(0, 2)))
-        return jnp.mean(jnp.stack(each), axis=0)
+            site_weights.append(jnp.mean(weights_LxRxHx1xS[:, :, :, 0], axis=(0, 2)))
+        return jnp.mean(jnp.stack(site_weights), axis=0)
 
     def penalty(self, attended_RxS: Float[Array, "R S"]) -> Float[Array, " R"]:
         """Return the penalty of hypotheses from their attention to each source position, summed over steps."""
@@ -229,15 +229,15 @@ def generate(
     cache, first_R = model.init_cache(variables, inputs, num_beams=strategy.num_beams, length=length)
     rows = first_R.shape[0]
     vocabulary = jax.eval_shape(model.step, variables, cache, first_R)[0].shape[-1]
-    of_model = None if key is None else jax.random.fold_in(key, _MODEL_STREAM)
+    model_key = None if key is None else jax.random.fold_in(key, _MODEL_STREAM)
     limits.check(vocabulary)
     end_V = np.isin(np.arange(vocabulary), tokens.end_ids)
 
     def advance(carry: tuple) -> tuple:
         step, tokens_R, cache, constraint_state, attended, state = carry
-        step_key = None if of_model is None else jax.random.fold_in(of_model, step)
-        asked = None if coverage is None else coverage.capture
-        logits_RxV, cache, aux = model.step(variables, cache, tokens_R, key=step_key, capture=asked)
+        step_key = None if model_key is None else jax.random.fold_in(model_key, step)
+        capture = None if coverage is None else coverage.capture
+        logits_RxV, cache, aux = model.step(variables, cache, tokens_R, key=step_key, capture=capture)
         if coverage is not None:
             attended = attended + coverage.step_attention(aux.maps)
             state = require_coverage_strategy(strategy).with_penalty(state, coverage.penalty(attended))

@@ -84,7 +84,7 @@ class ShallowFusion(Model):
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Step both models on the same tokens; return s of every token, and the main model's maps."""
         (main_variables, language_variables), token_map_V = split_variables(variables), jnp.asarray(self.token_map)
-        main_cache, language_cache = (Cache(*each) for each in zip(*cache, strict=True))
+        main_cache, language_cache = (Cache(*fields) for fields in zip(*cache, strict=True))
         logits_RxV, main_cache, aux = self.main_model.step(
             main_variables, main_cache, tokens_R, key=key, capture=capture
         )

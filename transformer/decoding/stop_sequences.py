@@ -33,16 +33,16 @@ def build_stop_table(
     refuse_single_text(stops, "stops")
     if not stops or not all(stops):
         raise UserError(f"stop strings {list(stops)} must be at least one, and none of them empty")
-    byte_SxU = _automaton([stop.encode() for stop in stops])
-    table_SxV = _over_tokens(byte_SxU, np.arange(len(byte_SxU), dtype=np.int32), token_bytes)
+    byte_SxU = _build_automaton([stop.encode() for stop in stops])
+    table_SxV = _token_transitions(byte_SxU, np.arange(len(byte_SxU), dtype=np.int32), token_bytes)
     if first_bytes is None:
         return table_SxV
-    start_1xV = _over_tokens(byte_SxU, np.zeros(1, np.int32), first_bytes)
+    start_1xV = _token_transitions(byte_SxU, np.zeros(1, np.int32), first_bytes)
     start_1xV[:, [not text for text in first_bytes]] = -1
     return np.concatenate([start_1xV, table_SxV]) + np.int32(1)
 
 
-def _over_tokens(
+def _token_transitions(
     byte_SxU: Int[np.ndarray, "S 256"], states_N: Int[np.ndarray, " N"], token_bytes: Sequence[bytes]
 ) -> Int[np.ndarray, "N V"]:
     """Return the state after each token, from each of some states."""
@@ -71,7 +71,7 @@ def cut_at_stop(text: str, stops: Sequence[str]) -> str:
     return text[: min(spans)[1]] if spans else text
 
 
-def _automaton(patterns: Sequence[bytes]) -> Int[np.ndarray, "S 256"]:
+def _build_automaton(patterns: Sequence[bytes]) -> Int[np.ndarray, "S 256"]:
     """Build next_state[state, byte]; in the last state a stop string is complete."""
     children: list[dict[int, int]] = [{}]
     complete = set()
@@ -97,7 +97,7 @@ def _automaton(patterns: Sequence[bytes]) -> Int[np.ndarray, "S 256"]:
             following[state, byte] = child
             waiting.append(child)
     # All complete states become one, the last.
-    kept = [state for state in range(len(children)) if state not in complete]
-    number = np.full(len(children), len(kept), np.int32)
-    number[kept] = np.arange(len(kept))
-    return np.vstack([number[following[kept]], np.full((1, 256), len(kept), np.int32)])
+    incomplete = [state for state in range(len(children)) if state not in complete]
+    number = np.full(len(children), len(incomplete), np.int32)
+    number[incomplete] = np.arange(len(incomplete))
+    return np.vstack([number[following[incomplete]], np.full((1, 256), len(incomplete), np.int32)])

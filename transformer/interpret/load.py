@@ -116,9 +116,9 @@ class LoadedModel:
             model.show_attention("half past nine", language="de", page="half_past_nine.html")
             ```
         """
-        reading, titles = self._read(text, target, language)
-        labels = dataclasses.replace(reading.labels, titles=titles)
-        look = self._looking(reading, query_key_vectors)
+        encoded, titles = self._encode_texts(text, target, language)
+        labels = dataclasses.replace(encoded.labels, titles=titles)
+        look = self._capture_function(encoded, query_key_vectors)
         if query_key_vectors:
             names = tuple(site.name for site in self.sites)
             check_query_key_vectors_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
@@ -126,12 +126,12 @@ class LoadedModel:
         with tempfile.TemporaryDirectory() as folder:
             store, captured = store_single_text(Path(folder) / "maps", self.sites, labels, look, *settings)
             projections = encode_projections(self.sites, store.labels, captured, query_key_vectors)
-            written = render_single_text(
+            page_html = render_single_text(
                 store, self.name, self.config, self.num_parameters, budget, projections=projections
             )
-        return AttentionPage(" / ".join(titles), written).display_or_save(page)
+        return AttentionPage(" / ".join(titles), page_html).display_or_save(page)
 
-    def _looking(self, reading: EncodedInputs, query_key_vectors: bool) -> Look:
+    def _capture_function(self, reading: EncodedInputs, query_key_vectors: bool) -> Look:
         """Return a pass over the encoded texts that also captures value norms and, if asked, queries and keys."""
         look = make_capture_function(self._view(), reading.inputs, method=reading.method)
         return lambda capture: look(dataclasses.replace(capture, value_norms=True, query_key_vectors=query_key_vectors))
@@ -162,22 +162,24 @@ class LoadedModel:
         """
         if not self.sites:
             raise UserError(f"{self.name} is a model without attention: it has no maps")
-        reading, _ = self._read(text, target, language)
+        encoded, _ = self._encode_texts(text, target, language)
         capture = Capture(tuple(site.name for site in self.sites))
-        captured = make_capture_function(self._view(), reading.inputs, method=reading.method)(capture)
-        return name_maps(self.sites, reading.labels.with_axis_names(self.sites), captured)
+        captured = make_capture_function(self._view(), encoded.inputs, method=encoded.method)(capture)
+        return name_maps(self.sites, encoded.labels.with_axis_names(self.sites), captured)
 
-    def _read(self, text: Texts, target: Texts | None, language: str | None) -> tuple[EncodedInputs, tuple[str, ...]]:
+    def _encode_texts(
+        self, text: Texts, target: Texts | None, language: str | None
+    ) -> tuple[EncodedInputs, tuple[str, ...]]:
         """Encode the texts as the model reads them, and return the title of each example."""
         reader = tasks.TASKS[tasks.task_name(self.experiment.task)].input_reader
         assert reader is not None  # as load has seen
         texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
-        reading = reader.encode(
+        encoded = reader.encode(
             self.experiment.task, self._view(), self.preprocessor, InputTexts(texts, targets, language)
         )
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
-        lines = (" ".join(each.split()) for each in sides)
-        return reading, tuple(each if len(each) <= TITLE else f"{each[: TITLE - 1]}…" for each in lines)
+        lines = (" ".join(line.split()) for line in sides)
+        return encoded, tuple(line if len(line) <= TITLE else f"{line[: TITLE - 1]}…" for line in lines)
 
     def _view(self) -> StateView:
         return StateView(self.model, self.variables, {}, {}, jnp.int32(self.step), train=False)
@@ -232,44 +234,48 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     if "model_type" not in config:
         if "task" not in config:
             raise UserError(f"{source} is neither a run nor a published model: its config.json has no model_type")
-        return _of_run(folder, step, trust)
+        return _load_run(folder, step, trust)
     if step is not None:
         raise UserError(f"step={step} is of a run's checkpoints: {source} is a published model, which has none")
-    return _of_published(folder)
+    return _load_published(folder)
 
 
 def _as_tuple(texts: Texts) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
-def _of_published(folder: Path) -> LoadedModel:
+def _load_published(folder: Path) -> LoadedModel:
     imported = read_model_folder(folder)
-    kept = load_preprocessing(folder, imported)
-    experiment = resolve_config(fine_tuning_config(imported, kept, FineTuningOptions(), name=folder.resolve().name))
-    model = _model(experiment, kept)
+    preprocessor = load_preprocessing(folder, imported)
+    experiment = resolve_config(
+        fine_tuning_config(imported, preprocessor, FineTuningOptions(), name=folder.resolve().name)
+    )
+    model = _build_model(experiment, preprocessor)
     params = jax.tree.map(jax.numpy.asarray, imported.params)
     state = model.functional.bind(params).initial_state(jax.random.key(0))
-    return LoadedModel(experiment, model, Variables(params, state), kept, imported.config, 0, tuple(imported.notes))
+    return LoadedModel(
+        experiment, model, Variables(params, state), preprocessor, imported.config, 0, tuple(imported.notes)
+    )
 
 
-def _of_run(folder: Path, step: int | None, trust: Collection[str]) -> LoadedModel:
+def _load_run(folder: Path, step: int | None, trust: Collection[str]) -> LoadedModel:
     run = open_run(folder, trust)
     experiment, path = run.experiment, run.directory.path
-    kept = _reader(experiment).load_preprocessor(path)
-    model = _model(experiment, kept)
+    preprocessor = _input_reader(experiment).load_preprocessor(path)
+    model = _build_model(experiment, preprocessor)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def read(checkpoints: Checkpoints, at: int) -> Variables:
         state = checkpoints.restore_part(at, shapes.state, ("variables", "state"))
         return Variables(run.restore_eval_parameters(checkpoints, at, shapes.params), state)
 
-    with _quiet():
+    with _silence_orbax_warnings():
         step, variables = run.read_checkpoint(step, read)
-    return LoadedModel(experiment, model, variables, kept, experiment.to_config(), step)
+    return LoadedModel(experiment, model, variables, preprocessor, experiment.to_config(), step)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_orbax_warnings() -> Iterator[None]:
     """Silence orbax's warnings about a checkpoint that is opened for reading only; they go through absl's logger."""
     logger = logging.getLogger("absl")
     level = logger.level
@@ -280,7 +286,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _reader(experiment: ExperimentConfig) -> InputReader:
+def _input_reader(experiment: ExperimentConfig) -> InputReader:
     name = tasks.task_name(experiment.task)
     reader = tasks.TASKS[name].input_reader
     if reader is None:
@@ -288,7 +294,7 @@ def _reader(experiment: ExperimentConfig) -> InputReader:
     return reader
 
 
-def _model(experiment: ExperimentConfig, kept: Any) -> Model:
-    interface = _reader(experiment).make_task_interface(experiment.task, kept)
+def _build_model(experiment: ExperimentConfig, preprocessor: Any) -> Model:
+    interface = _input_reader(experiment).make_task_interface(experiment.task, preprocessor)
     # Nothing is predicted: a model without the head of the task, such as a bare encoder, will do.
     return models.build(experiment.model, dataclasses.replace(interface, output=None), experiment.precision)

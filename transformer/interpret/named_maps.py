@@ -20,8 +20,8 @@ from transformer.tasks.axis_labels import AxisLabels
 if TYPE_CHECKING:
     import xarray
 
-_DRAWN = 64  # positions a side: of a longer map the image shows the first ones
-_DRAWN_HEADS = 64
+_MAX_POSITIONS = 64  # positions a side: of a longer map the image shows the first ones
+_MAX_HEADS = 64
 
 Tokens = tuple[tuple[str, ...], ...]
 
@@ -64,7 +64,7 @@ class LayerMaps:
 
     def _repr_html_(self) -> str:
         """Return an image of every head on the first example, as notebooks display it."""
-        return _drawn(
+        return _render_figure(
             f"{self.site_name}, layer {self.layer_name}", self.weights[None, 0], self.queries[0], self.keys[0]
         )
 
@@ -135,7 +135,7 @@ class SiteMaps(Sequence[LayerMaps]):
 
     def _repr_html_(self) -> str:
         """Return an image of every head on the first example, one row a layer."""
-        return _drawn(f"{self.site.name}, a row a layer", self.weights[:, 0], self.queries[0], self.keys[0])
+        return _render_figure(f"{self.site.name}, a row a layer", self.weights[:, 0], self.queries[0], self.keys[0])
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -177,7 +177,7 @@ def name_maps(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, 
     Returns:
         The maps in float32, zero beyond each example's own tokens.
     """
-    named = {}
+    site_maps = {}
     for site in sites:
         queries, keys = labels.tokens[site.query.name], labels.tokens[site.key.name]
         longest = max(map(len, queries)), max(map(len, keys))
@@ -185,22 +185,24 @@ def name_maps(sites: Sequence[Site], labels: AxisLabels, captured: Mapping[str, 
         for example, (rows, columns) in enumerate(zip(queries, keys, strict=True)):
             weights[:, example, :, len(rows) :] = 0
             weights[:, example, :, :, len(columns) :] = 0
-        named[site.name] = SiteMaps(site, queries, keys, weights)
-    return AttentionMaps(named)
+        site_maps[site.name] = SiteMaps(site, queries, keys, weights)
+    return AttentionMaps(site_maps)
 
 
-def _drawn(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> str:
+def _render_figure(title: str, weights_LxHxQxK: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> str:
     """Return a grid of heads as an HTML figure, black for a weight of one, with its tokens below."""
     layers, heads = weights_LxHxQxK.shape[:2]
-    few = max(1, _DRAWN_HEADS // heads)
-    shown = weights_LxHxQxK[:few, :, : len(queries), : len(keys)][..., :_DRAWN, :_DRAWN]
-    image = base64.b64encode(encode_png(render_head_grid(np.sqrt(np.maximum(shown, 0))))).decode("ascii")
+    num_layers = max(1, _MAX_HEADS // heads)
+    visible_weights = weights_LxHxQxK[:num_layers, :, : len(queries), : len(keys)][
+        ..., :_MAX_POSITIONS, :_MAX_POSITIONS
+    ]
+    image = base64.b64encode(encode_png(render_head_grid(np.sqrt(np.maximum(visible_weights, 0))))).decode("ascii")
     caption = [f"{heads} heads, rows are queries; darker is more"]
-    caption += [f"the first {few} of {layers} layers"] if few < layers else []
-    caption += [f"the first {_DRAWN} positions"] if max(len(queries), len(keys)) > _DRAWN else []
+    caption += [f"the first {num_layers} of {layers} layers"] if num_layers < layers else []
+    caption += [f"the first {_MAX_POSITIONS} positions"] if max(len(queries), len(keys)) > _MAX_POSITIONS else []
     lines = [("queries and keys", queries)] if queries == keys else [("queries", queries), ("keys", keys)]
     tokens = "".join(
-        f"<div>{name}: {' '.join(f'<code>{html.escape(token)}</code>' for token in side[:_DRAWN])}</div>"
+        f"<div>{name}: {' '.join(f'<code>{html.escape(token)}</code>' for token in side[:_MAX_POSITIONS])}</div>"
         for name, side in lines
     )
     return (

@@ -64,7 +64,7 @@ def show_weights(
         show_weights(weights, ["the", "fox", "sleeps"], page="fox.html")
         ```
     """
-    array = _checked(weights, len(queries), len(queries if keys is None else keys), causal)
+    array = _validate_weights(weights, len(queries), len(queries if keys is None else keys), causal)
     layers, heads = array.shape[:2]
     query = Axis("tokens" if keys is None else "queries")
     key = query if keys is None else Axis("keys")
@@ -78,11 +78,11 @@ def show_weights(
 
     with tempfile.TemporaryDirectory() as folder:
         store, _ = store_single_text(Path(folder) / "maps", (site,), labels, look, MapStorageConfig(), hash_config({}))
-        written = render_single_text(store, title, {}, 0, budget)
-    return AttentionPage(title, written).display_or_save(page)
+        page_html = render_single_text(store, title, {}, 0, budget)
+    return AttentionPage(title, page_html).display_or_save(page)
 
 
-def _checked(weights: Any, queries: int, keys: int, causal: bool) -> np.ndarray:
+def _validate_weights(weights: Any, queries: int, keys: int, causal: bool) -> np.ndarray:
     """Return the weights in float32, once their shape and values are checked."""
     array = np.asarray(weights, np.float32)
     if array.ndim != 4 or array.shape[2:] != (queries, keys) or 0 in array.shape:

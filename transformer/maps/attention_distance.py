@@ -55,27 +55,27 @@ def page_attention_distances(store: MapStore) -> list[dict[str, Any] | None]:
         For each attention module None without a shared grid, else a dictionary: `heads` are the distances in pixels
         [layer][head], averaged over examples, and `uniform` is the distance of uniform attention.
     """
-    return [_of_site(store, site) for site in store.sites]
+    return [_site_distances(store, site) for site in store.sites]
 
 
-def _of_site(store: MapStore, site: Site) -> dict[str, Any] | None:
+def _site_distances(store: MapStore, site: Site) -> dict[str, Any] | None:
     grid = shared_grid(site)
     if grid is None:
         return None
     names, values_SxBxLxHxN = distances_in_pixels(store.statistics(site.name), site)
     far_BxLxH = np.asarray(values_SxBxLxHxN[-1, ..., names.index(PIXELS)], np.float64)
-    return {"uniform": _rounded(uniform_distance(grid)), "heads": _means(far_BxLxH)}
+    return {"uniform": _round_to_four_digits(uniform_distance(grid)), "heads": _mean_over_examples(far_BxLxH)}
 
 
-def _means(far_BxLxH: Float[np.ndarray, "B L H"]) -> list[list[float | None]]:
+def _mean_over_examples(far_BxLxH: Float[np.ndarray, "B L H"]) -> list[list[float | None]]:
     """Average over the examples; None for a head that attends to no patch in any example."""
-    known = np.isfinite(far_BxLxH)
-    sums, counts = np.where(known, far_BxLxH, 0).sum(axis=0), known.sum(axis=0)
+    is_defined = np.isfinite(far_BxLxH)
+    sums, counts = np.where(is_defined, far_BxLxH, 0).sum(axis=0), is_defined.sum(axis=0)
     return [
-        [_rounded(total / count) if count else None for total, count in zip(*layer, strict=True)]
+        [_round_to_four_digits(total / count) if count else None for total, count in zip(*layer, strict=True)]
         for layer in zip(sums, counts, strict=True)
     ]
 
 
-def _rounded(value: float) -> float:
+def _round_to_four_digits(value: float) -> float:
     return float(f"{value:.4g}")

@@ -109,7 +109,11 @@ class CapturePlan:
 
     def request(self) -> Capture:
         """Return the capture request for everything that is stored."""
-        statistics = {each.name: each for site in self.sites for each in site_statistics(site, self.labels).values()}
+        statistics = {
+            statistic.name: statistic
+            for site in self.sites
+            for statistic in site_statistics(site, self.labels).values()
+        }
         return Capture(
             tuple(site.name for site in self.sites),
             rows=self.resolutions.num_rows,
@@ -164,7 +168,7 @@ def plan_capture(
     for site in sites:
         queries, keys = shapes[site.name][-2:]
         if resolution_levels(queries, keys, resolutions.level_sizes)[-1].name == "full":
-            queries, keys = (int(_lengths(axis.name, labels).max()) for axis in (site.query, site.key))
+            queries, keys = (int(_token_counts(axis.name, labels).max()) for axis in (site.query, site.key))
         sizes[site.name] = (queries, keys)
     return CapturePlan(tuple(sites), labels, resolutions, sizes)
 
@@ -185,7 +189,7 @@ def choose_resolutions(config: MapStorageConfig, shapes: Sequence[tuple[int, ...
     budget = config.max_megabytes * 1e6 / max(steps, 1)
     resolutions = StoredResolutions((THUMBNAIL,), config.max_full_rows, config.top_k)
     # Beside the thumbnails, the larger part is reduced first.
-    while sum(_bytes(shape, resolutions) for shape in shapes) > budget and (
+    while sum(_step_bytes(shape, resolutions) for shape in shapes) > budget and (
         resolutions.top_k or resolutions.num_rows > 1
     ):
         if resolutions.top_k:
@@ -197,13 +201,13 @@ def choose_resolutions(config: MapStorageConfig, shapes: Sequence[tuple[int, ...
         finer = dataclasses.replace(
             resolutions, level_sizes=(*resolutions.level_sizes, 2 * resolutions.level_sizes[-1])
         )
-        if sum(_bytes(shape, finer) for shape in shapes) > budget:
+        if sum(_step_bytes(shape, finer) for shape in shapes) > budget:
             break
         resolutions = finer
     return resolutions
 
 
-def _bytes(shape: tuple[int, ...], resolutions: StoredResolutions) -> int:
+def _step_bytes(shape: tuple[int, ...], resolutions: StoredResolutions) -> int:
     """Return the bytes of one step before compression.
 
     A row takes a byte a code, 4 for its scale and 1 for its root; each of its largest weights 4 more for the key.
@@ -231,10 +235,10 @@ def resolution_levels(queries: int, keys: int, cells: Sequence[int]) -> tuple[Re
     levels: list[ResolutionLevel] = []
     for side in cells:
         blocks = pooling_block_size(queries, side), pooling_block_size(keys, side)
-        whole = blocks == (1, 1)
-        name = "full" if whole else f"pooled-{side}"
+        is_full = blocks == (1, 1)
+        name = "full" if is_full else f"pooled-{side}"
         levels.append(ResolutionLevel(name, -(-queries // blocks[0]), -(-keys // blocks[1]), *blocks))
-        if whole:
+        if is_full:
             break
     return tuple(levels)
 
@@ -267,19 +271,19 @@ def quantize_maps(
             f"weights has shape {weights.shape}; its last axes must be {(finest.num_queries, finest.num_keys)}, "
             f"those of the level {finest.name}"
         )
-    kept = {finest.name: quantize(_examples_first(weights))}
+    quantized_levels = {finest.name: quantize(_move_examples_first(weights))}
     for fine, coarse in itertools.pairwise(reversed(levels)):
         weights = max_pool_map(weights, coarse.query_block // fine.query_block, coarse.key_block // fine.key_block)
-        kept[coarse.name] = quantize(_examples_first(weights))
+        quantized_levels[coarse.name] = quantize(_move_examples_first(weights))
     return StoredMaps(
-        dict(reversed(kept.items())),
-        None if rows is None else quantize(_examples_first(rows)),
-        None if top is None else (_examples_first(top.keys), quantize(_examples_first(top.weights))),
-        {name: _examples_first(values) for name, values in (statistics or {}).items()},
+        dict(reversed(quantized_levels.items())),
+        None if rows is None else quantize(_move_examples_first(rows)),
+        None if top is None else (_move_examples_first(top.keys), quantize(_move_examples_first(top.weights))),
+        {name: _move_examples_first(values) for name, values in (statistics or {}).items()},
     )
 
 
-def _examples_first(array_LxBx: AnyArray) -> Any:
+def _move_examples_first(array_LxBx: AnyArray) -> Any:
     xp: Any = array_LxBx.__array_namespace__()
     return xp.moveaxis(xp.asarray(array_LxBx), 1, 0)
 
@@ -358,17 +362,17 @@ def alignment_error(weights: Float[Array, "L B H Q K"], site: Site, labels: Axis
         for query, key, is_sure in links:
             possible[example, query, key] = True
             sure[example, query, key] = is_sure
-    chosen = jnp.argmax(weights, axis=-1)[..., None]
+    strongest_key = jnp.argmax(weights, axis=-1)[..., None]
 
     def agreed(truth_BxQxK: np.ndarray) -> Array:
-        hits = jnp.take_along_axis(jnp.asarray(truth_BxQxK)[None, :, None], chosen, axis=-1)
+        hits = jnp.take_along_axis(jnp.asarray(truth_BxQxK)[None, :, None], strongest_key, axis=-1)
         return jnp.sum(hits, axis=(-2, -1))
 
     total_B = possible.any(axis=-1).sum(axis=-1) + sure.sum(axis=(-2, -1))
-    known_Bx1 = jnp.asarray(total_B)[:, None]
-    error = 1 - (agreed(sure) + agreed(possible)) / jnp.maximum(known_Bx1, 1)
-    return jnp.where(known_Bx1 > 0, error, jnp.nan)
+    total_Bx1 = jnp.asarray(total_B)[:, None]
+    error = 1 - (agreed(sure) + agreed(possible)) / jnp.maximum(total_Bx1, 1)
+    return jnp.where(total_Bx1 > 0, error, jnp.nan)
 
 
-def _lengths(axis: str, labels: AxisLabels) -> np.ndarray:
+def _token_counts(axis: str, labels: AxisLabels) -> np.ndarray:
     return np.array([len(tokens) for tokens in labels.tokens[axis]], np.int32)

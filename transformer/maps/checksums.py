@@ -46,13 +46,13 @@ def digest_shards(
     """
     counted = [(where, values) for where, values in pieces if first or any(part != slice(None) for part in where)]
     return combine_digests(
-        *(compute_array_part_digest(_whole(where, shape), values, shape) for where, values in counted)
+        *(compute_array_part_digest(_full_slices(where, shape), values, shape) for where, values in counted)
     )
 
 
 def digest_array(array: np.ndarray) -> str:
     """Return the digest of a whole array."""
-    return compute_array_part_digest(_whole((), array.shape), array, array.shape)
+    return compute_array_part_digest(_full_slices((), array.shape), array, array.shape)
 
 
 def digests_by_array(digests: Digests, steps: Sequence[int]) -> dict[str, list[str]]:
@@ -79,7 +79,9 @@ def regroup_digests_by_step(steps: Sequence[int], digests: Mapping[str, Sequence
     Returns:
         The digest of every array at every step.
     """
-    return {step: {name: of_steps[place] for name, of_steps in digests.items()} for place, step in enumerate(steps)}
+    return {
+        step: {name: step_digests[place] for name, step_digests in digests.items()} for place, step in enumerate(steps)
+    }
 
 
 def merge_digests(parts: Sequence[Digests], steps: Sequence[int]) -> Digests:
@@ -92,14 +94,14 @@ def merge_digests(parts: Sequence[Digests], steps: Sequence[int]) -> Digests:
     Returns:
         The digests by step and array.
     """
-    whole: Digests = {}
+    merged: Digests = {}
     for step in steps:
         names = sorted({name for part in parts for name in part.get(step, {})})
-        whole[step] = {
+        merged[step] = {
             name: combine_digests(*(part[step][name] for part in parts if name in part.get(step, {}))) for name in names
         }
-    return whole
+    return merged
 
 
-def _whole(where: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
+def _full_slices(where: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
     return (*where, *(slice(None),) * (len(shape) - len(where)))

@@ -53,10 +53,11 @@ def match_heads(store: MapStore, other: MapStore) -> tuple[HeadMatch, ...]:
     _check_comparable(store, other)
     matches = []
     for site in store.sites:
-        similarity = _similarity(store, other, site)
-        for layer, of_layer in enumerate(similarity):
+        similarity = _site_similarity(store, other, site)
+        for layer, layer_similarity in enumerate(similarity):
             matches += [
-                HeadMatch(site.name, layer, h, layer, g, float(of_layer[h, g])) for h, g in assign_heads(of_layer)
+                HeadMatch(site.name, layer, h, layer, g, float(layer_similarity[h, g]))
+                for h, g in assign_heads(layer_similarity)
             ]
     return tuple(matches)
 
@@ -88,14 +89,14 @@ def statistics_similarity(
         UserError: If no statistic is defined for every head.
     """
     pooled = np.concatenate([part.reshape(-1, part.shape[-1]) for part in (signature_LxHxN, other_LxGxN)])
-    known = np.isfinite(pooled).all(axis=0)
-    if not known.any():
+    is_defined = np.isfinite(pooled).all(axis=0)
+    if not is_defined.any():
         raise UserError("no statistic is defined for every head of both runs, so their heads cannot be matched")
     spread = pooled.std(axis=0)
     # Divided by a spread of mere rounding errors, equal heads would seem far apart.
-    varies = known & (spread > 1e-6 * np.abs(pooled).max(axis=0))
-    apart = (signature_LxHxN[:, :, None, varies] - other_LxGxN[:, None, :, varies]) / spread[varies]
-    return np.exp(-np.square(apart).sum(axis=-1) / max(np.count_nonzero(varies), 1) / 2)
+    varies = is_defined & (spread > 1e-6 * np.abs(pooled).max(axis=0))
+    difference = (signature_LxHxN[:, :, None, varies] - other_LxGxN[:, None, :, varies]) / spread[varies]
+    return np.exp(-np.square(difference).sum(axis=-1) / max(np.count_nonzero(varies), 1) / 2)
 
 
 def maps_similarity(
@@ -113,7 +114,7 @@ def maps_similarity(
     Returns:
         The similarities [layer, head, other head].
     """
-    roots, other_roots = (_unit_rows(weights) for weights in (weights_BxLxHxQxK, other_BxLxGxQxK))
+    roots, other_roots = (_sqrt_normalized_rows(weights) for weights in (weights_BxLxHxQxK, other_BxLxGxQxK))
     full = [part.any(axis=-1).all(axis=(1, 2)) for part in (roots, other_roots)]
     rows_BxQ = full[0] & full[1]
     roots = roots * rows_BxQ[:, None, None, :, None]
@@ -126,20 +127,22 @@ def maps_similarity(
     return np.clip(np.stack(layers) / max(np.count_nonzero(rows_BxQ), 1), 0, 1)
 
 
-def _unit_rows(weights: np.ndarray) -> np.ndarray:
+def _sqrt_normalized_rows(weights: np.ndarray) -> np.ndarray:
     total = weights.sum(axis=-1, keepdims=True, dtype=np.float64)
     return np.sqrt(weights / np.where(total > 0, total, 1))
 
 
-def _similarity(store: MapStore, other: MapStore, site: Site) -> Similarity:
-    mine, theirs = (_signatures(run.statistics(site.name)) for run in (store, other))
+def _site_similarity(store: MapStore, other: MapStore, site: Site) -> Similarity:
+    mine, theirs = (_mean_statistics(run.statistics(site.name)) for run in (store, other))
     names = [name for name in mine if name in theirs]
     if not names:
         raise UserError(
             f"site {site.name!r} has no statistic in both runs ({', '.join(mine)} and {', '.join(theirs)}): "
             "match runs whose statistics were taken alike"
         )
-    similarity = statistics_similarity(*(np.stack([each[name] for name in names], -1) for each in (mine, theirs)))
+    similarity = statistics_similarity(
+        *(np.stack([statistics[name] for name in names], -1) for statistics in (mine, theirs))
+    )
     level = store.levels(site.name)[0]
     if level != other.levels(site.name)[0] or not _same_examples(store, other, site):
         return similarity
@@ -147,7 +150,7 @@ def _similarity(store: MapStore, other: MapStore, site: Site) -> Similarity:
     return (similarity + maps_similarity(*maps)) / 2
 
 
-def _signatures(statistics: Statistics) -> dict[str, np.ndarray]:
+def _mean_statistics(statistics: Statistics) -> dict[str, np.ndarray]:
     """Return each statistic [layer, head] at the last step, averaged over the examples for which it is defined."""
     values_BxLxHxN = statistics.values[-1].astype(np.float64)
     defined_BxLxHxN = np.isfinite(values_BxLxHxN)
@@ -173,7 +176,7 @@ def _check_comparable(store: MapStore, other: MapStore) -> None:
             "heads can be matched between runs of one model"
         )
     for name in mine:
-        sides = [_said(sites[name]) for sites in (mine, theirs)]
+        sides = [_describe_layout(sites[name]) for sites in (mine, theirs)]
         if sides[0] != sides[1]:
             raise UserError(
                 f"site {name!r} has {sides[0]} in one run and {sides[1]} in the other: "
@@ -181,5 +184,5 @@ def _check_comparable(store: MapStore, other: MapStore) -> None:
             )
 
 
-def _said(site: Site) -> str:
+def _describe_layout(site: Site) -> str:
     return f"{len(site.layers)} layers of {len(site.heads)} heads from {site.query.name} to {site.key.name}"

@@ -117,19 +117,19 @@ class RoleAssessment(NamedTuple):
     ambiguous_with: tuple[SimplerRule, ...] = ()
 
 
-class _Measured(NamedTuple):
+class _RoleMeasurement(NamedTuple):
     role: Role
     distance: int
     share_LxH: np.ndarray
-    even_LxH: np.ndarray
+    uniform_LxH: np.ndarray
 
     def score_LxH(self) -> np.ndarray:
         """Return (share - even) / (1 - even), Cohen's kappa (1960); the share itself for the broad role."""
         if self.role is Role.BROAD:
             return self.share_LxH
-        return (self.share_LxH - self.even_LxH) / (1 - self.even_LxH)
+        return (self.share_LxH - self.uniform_LxH) / (1 - self.uniform_LxH)
 
-    def least(self) -> float:
+    def min_score(self) -> float:
         return MIN_BROAD_FRACTION if self.role is Role.BROAD else MIN_ROLE_SCORE
 
 
@@ -138,15 +138,15 @@ class _Example(NamedTuple):
 
     query_R: Int[np.ndarray, " R"]
     weights_LxHxRxK: Float[np.ndarray, "L H R K"]
-    seen_RxK: Bool[np.ndarray, "R K"]
-    asking: tuple[str, ...]
-    asked: tuple[str, ...]
+    visible_RxK: Bool[np.ndarray, "R K"]
+    query_tokens: tuple[str, ...]
+    key_tokens: tuple[str, ...]
     rare_K: Bool[np.ndarray, " K"]
     period: int | None
 
     @property
     def keys(self) -> Int[np.ndarray, "1 K"]:
-        return np.arange(len(self.asked))[None]
+        return np.arange(len(self.key_tokens))[None]
 
     @property
     def queries(self) -> Int[np.ndarray, "R 1"]:
@@ -176,7 +176,8 @@ def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[Rol
     A role is assessed only if at least `MIN_ROWS` rows and the fraction `MIN_ROW_FRACTION` of all rows can show it; a
     fixed distance only if half of all rows, or `MIN_DISTANCE_ROWS` rows, have room for it.
 
-    A token-based role (`TOKEN_ROLES`) is given only if no simpler rule produces the same maps; see `_verdict`.
+    A token-based role (`TOKEN_ROLES`) is given only if no simpler rule produces the same maps; see
+    `_compare_with_simpler_rules`.
 
     Args:
         rows: Whole rows of the maps.
@@ -186,7 +187,7 @@ def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[Rol
     Returns:
         The assessment of every head, layer by layer.
     """
-    return tuple(reading for reading, _ in _judged_heads(rows, site, labels))
+    return tuple(assessment for assessment, _ in _assess_heads(rows, site, labels))
 
 
 def heads_with_role(role: Role, rows: WholeRows, site: Site, labels: AxisLabels) -> set[tuple[int, int]]:
@@ -201,125 +202,153 @@ def heads_with_role(role: Role, rows: WholeRows, site: Site, labels: AxisLabels)
     Returns:
         Pairs (layer, head) of indices.
     """
-    judged = _judged_heads(rows, site, labels)
-    return {(reading.layer, reading.head) for reading, played in judged if role in played}
+    assessed = _assess_heads(rows, site, labels)
+    return {(reading.layer, reading.head) for reading, played in assessed if role in played}
 
 
-def _judged_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
+def _assess_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
     """Yield every head's assessment, and all the roles that it plays."""
-    examples = list(_examples(rows, site, labels))
-    habits = _habits(examples, site, labels)
-    measured = list(_measured(examples, site, labels, habits))
+    examples = list(_extract_examples(rows, site, labels))
+    by_distance = _measure_distances(examples, site, labels)
+    measurements = list(_measure_roles(examples, site, labels, by_distance))
     if rows.positions == tuple(range(len(rows.positions))) and (labels.gold_alignments or {}).get(site.name):
-        measured += _alignment(rows, site, labels)
-    keys_of = {role: keys for role, _, keys in _targets(site, labels) if role in TOKEN_ROLES}
+        measurements += _measure_alignment(rows, site, labels)
+    role_keys = {role: keys for role, _, keys in _role_targets(site, labels) if role in TOKEN_ROLES}
     for layer, head in np.ndindex(len(site.layers), len(site.heads)):
         verdicts = {
-            each.role: _verdict(_evidence(each.role, keys_of[each.role], examples, habits, layer, head))
-            for each in measured
-            if each.role in keys_of and each.score_LxH()[layer, head] >= each.least()
+            measurement.role: _compare_with_simpler_rules(
+                _collect_evidence(measurement.role, role_keys[measurement.role], examples, by_distance, layer, head)
+            )
+            for measurement in measurements
+            if measurement.role in role_keys and measurement.score_LxH()[layer, head] >= measurement.min_score()
         }
-        yield _judge(measured, verdicts, layer, head)
+        yield _choose_role(measurements, verdicts, layer, head)
 
 
-def _judge(
-    measured: Sequence[_Measured], verdicts: "Mapping[Role, _Verdict]", layer: int, head: int
+def _choose_role(
+    measurements: Sequence[_RoleMeasurement], verdicts: "Mapping[Role, _Verdict]", layer: int, head: int
 ) -> tuple[RoleAssessment, set[Role]]:
     """Choose the role that is played and most specific, a fallback role only without another; else the nearest role."""
 
-    def numbers(each: _Measured) -> tuple[float, float, float]:
+    def head_scores(measurement: _RoleMeasurement) -> tuple[float, float, float]:
         return (
-            float(each.share_LxH[layer, head]),
-            float(each.even_LxH[layer, head]),
-            float(each.score_LxH()[layer, head]),
+            float(measurement.share_LxH[layer, head]),
+            float(measurement.uniform_LxH[layer, head]),
+            float(measurement.score_LxH()[layer, head]),
         )
 
-    def plays(each: _Measured) -> bool:
-        return numbers(each)[2] >= each.least()
+    def plays(measurement: _RoleMeasurement) -> bool:
+        return head_scores(measurement)[2] >= measurement.min_score()
 
-    def order(each: _Measured) -> tuple[bool, bool, bool, float]:
-        share, even, score = numbers(each)
-        if not plays(each):
-            return False, False, False, score / each.least()
+    def rank(measurement: _RoleMeasurement) -> tuple[bool, bool, bool, float]:
+        share, uniform, score = head_scores(measurement)
+        if not plays(measurement):
+            return False, False, False, score / measurement.min_score()
         # The links are the task's own. Else of a set of keys and a smaller one in it the smaller says more.
-        return True, each.role not in FALLBACK_ROLES, each.role is Role.ALIGNMENT, share * np.log(share / even)
+        return (
+            True,
+            measurement.role not in FALLBACK_ROLES,
+            measurement.role is Role.ALIGNMENT,
+            share * np.log(share / uniform),
+        )
 
-    standing = [verdict for verdict in verdicts.values() if not verdict.explained and not verdict.ambiguous_with]
+    supported = [verdict for verdict in verdicts.values() if not verdict.explained and not verdict.ambiguous_with]
     # A distance that a role by tokens was told from, and lost to, is no habit of its own.
-    beaten = {
+    rejected_distances = {
         rule.offset_or_position
-        for verdict in standing
-        for rule in verdict.beaten
+        for verdict in supported
+        for rule in verdict.rejected
         if rule.rule is SimplerRuleKind.DISTANCE
     }
-    open_ = [each for each in measured if each.role in verdicts and verdicts[each.role].ambiguous_with]
-    left = [
-        each
-        for each in measured
-        if not (each.role in verdicts and (verdicts[each.role].explained or verdicts[each.role].ambiguous_with))
-        and not (each.role in _AT_A_DISTANCE and each.distance in beaten and plays(each))
+    ambiguous = [
+        measurement
+        for measurement in measurements
+        if measurement.role in verdicts and verdicts[measurement.role].ambiguous_with
     ]
-    played = {each.role for each in left if plays(each)}
-    best, unclear = max(left, key=order, default=None), max(open_, key=order, default=None)
-    if unclear is not None and (best is None or not _says_it_all(best, plays(best), verdicts[unclear.role])):
-        ambiguous_with = verdicts[unclear.role].ambiguous_with
-        return RoleAssessment(layer, head, unclear.role, False, 0, *numbers(unclear), ambiguous_with), played
+    candidates = [
+        measurement
+        for measurement in measurements
+        if not (
+            measurement.role in verdicts
+            and (verdicts[measurement.role].explained or verdicts[measurement.role].ambiguous_with)
+        )
+        and not (
+            measurement.role in _AT_A_DISTANCE and measurement.distance in rejected_distances and plays(measurement)
+        )
+    ]
+    played_roles = {measurement.role for measurement in candidates if plays(measurement)}
+    best, best_ambiguous = max(candidates, key=rank, default=None), max(ambiguous, key=rank, default=None)
+    if best_ambiguous is not None and (
+        best is None or not _is_specific_enough(best, plays(best), verdicts[best_ambiguous.role])
+    ):
+        ambiguous_with = verdicts[best_ambiguous.role].ambiguous_with
+        return RoleAssessment(
+            layer, head, best_ambiguous.role, False, 0, *head_scores(best_ambiguous), ambiguous_with
+        ), played_roles
     if best is None:
-        return RoleAssessment(layer, head, None, False), played
-    return RoleAssessment(layer, head, best.role, plays(best), best.distance, *numbers(best)), played
+        return RoleAssessment(layer, head, None, False), played_roles
+    return RoleAssessment(layer, head, best.role, plays(best), best.distance, *head_scores(best)), played_roles
 
 
-def _says_it_all(best: _Measured, plays: bool, verdict: "_Verdict") -> bool:
+def _is_specific_enough(best: _RoleMeasurement, plays: bool, verdict: "_Verdict") -> bool:
     """Return whether a role that is played is specific enough to disregard one that simpler rules may explain."""
-    same = (
+    is_same_distance = (
         best.role in _AT_A_DISTANCE and SimplerRule(SimplerRuleKind.DISTANCE, best.distance) in verdict.ambiguous_with
     )
-    return plays and best.role not in FALLBACK_ROLES and not same
+    return plays and best.role not in FALLBACK_ROLES and not is_same_distance
 
 
-def _examples(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[_Example]:
-    queries_of, keys_of = (labels.tokens[axis.name] for axis in (site.query, site.key))
-    counts = Counter(_plain(token) for tokens in keys_of for token in tokens)
+def _extract_examples(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[_Example]:
+    query_tokens_by_example, key_tokens_by_example = (labels.tokens[axis.name] for axis in (site.query, site.key))
+    counts = Counter(_normalize_token(token) for tokens in key_tokens_by_example for token in tokens)
     periods = labels.periods or (None,) * len(labels.titles)
-    for example, (asking, asked) in enumerate(zip(queries_of, keys_of, strict=True)):
-        inside = [number for number, position in enumerate(rows.positions) if position < len(asking)]
-        query_R = np.array([rows.positions[number] for number in inside], int)
-        weights = np.asarray(rows.weights[example][:, :, inside, : len(asked)], np.float64)
+    for example, (query_tokens, key_tokens) in enumerate(
+        zip(query_tokens_by_example, key_tokens_by_example, strict=True)
+    ):
+        row_numbers = [number for number, position in enumerate(rows.positions) if position < len(query_tokens)]
+        query_R = np.array([rows.positions[number] for number in row_numbers], int)
+        weights = np.asarray(rows.weights[example][:, :, row_numbers, : len(key_tokens)], np.float64)
         if site.values is not MapValues.PROBABILITY:
             weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-9)
-        key_K = np.arange(len(asked))
-        seen = key_K[None] <= query_R[:, None] if site.causal else np.ones((len(query_R), len(asked)), bool)
+        key_K = np.arange(len(key_tokens))
+        visible = key_K[None] <= query_R[:, None] if site.causal else np.ones((len(query_R), len(key_tokens)), bool)
         # A row that no head reads anything of, such as a masked one, shows no role.
-        seen = seen & (weights.sum(axis=-1).max(axis=(0, 1), initial=0) > 0)[:, None]
-        once = np.array([counts[_plain(token)] == 1 for token in asked], bool)
-        rare = once if once.mean() <= RARE else np.zeros_like(once)
-        yield _Example(query_R, weights, seen, asking, asked, rare, periods[example])
+        visible = visible & (weights.sum(axis=-1).max(axis=(0, 1), initial=0) > 0)[:, None]
+        is_unique = np.array([counts[_normalize_token(token)] == 1 for token in key_tokens], bool)
+        rare = is_unique if is_unique.mean() <= RARE else np.zeros_like(is_unique)
+        yield _Example(query_R, weights, visible, query_tokens, key_tokens, rare, periods[example])
 
 
-def _measured(
-    examples: Sequence[_Example], site: Site, labels: AxisLabels, habits: "Mapping[int, Sequence[_Shown]]"
-) -> Iterator[_Measured]:
+def _measure_roles(
+    examples: Sequence[_Example], site: Site, labels: AxisLabels, by_distance: "Mapping[int, Sequence[_ExampleShare]]"
+) -> Iterator[_RoleMeasurement]:
     """Yield the measurements of every role that the examples can show."""
-    targets = list(_targets(site, labels))
-    for role, distance, keys_of in targets:
-        chosen = [example for example, judged in zip(examples, _judged_by(role, examples), strict=True) if judged]
-        yield from _of_keys(role, distance, chosen, keys_of)
-    for distance, shown in habits.items():
+    targets = list(_role_targets(site, labels))
+    for role, distance, select_keys in targets:
+        assessed = [
+            example
+            for example, is_assessed in zip(examples, _assessed_examples(role, examples), strict=True)
+            if is_assessed
+        ]
+        yield from _measure_key_share(role, distance, assessed, select_keys)
+    for distance, example_shares in by_distance.items():
         if abs(distance) > 1:
-            yield from _judged(Role.DISTANCE, distance, examples, shown)
+            yield from _average_over_examples(Role.DISTANCE, distance, examples, example_shares)
     # Where the first key makes a role of its own, it is no other place.
-    behind = any(role is Role.FIRST_TOKEN for role, *_ in targets)
-    yield from _judged(Role.SINGLE_KEY, 0, examples, [_single_key(example, int(behind)) for example in examples])
-    yield from _broad(examples)
+    has_first_token_role = any(role is Role.FIRST_TOKEN for role, *_ in targets)
+    yield from _average_over_examples(
+        Role.SINGLE_KEY, 0, examples, [_measure_single_key(example, int(has_first_token_role)) for example in examples]
+    )
+    yield from _measure_broad(examples)
 
 
-def _judged_by(role: Role, examples: Sequence[_Example]) -> list[bool]:
+def _assessed_examples(role: Role, examples: Sequence[_Example]) -> list[bool]:
     """Return which examples a role is assessed on: induction on those that repeat, if there are any."""
     repeating = [example.period is not None for example in examples]
     return repeating if role is Role.INDUCTION and any(repeating) else [True] * len(examples)
 
 
-def _targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callable[[_Example], np.ndarray]]]:
+def _role_targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callable[[_Example], np.ndarray]]]:
     """Yield the roles that a module can show, each with the keys [R, K] that define it."""
     in_order = {site.query.kind, site.key.kind} <= _ORDERED
     words = {site.query.kind, site.key.kind} == {AxisKind.TOKENS}
@@ -327,31 +356,31 @@ def _targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callab
     if in_order or site.key.num_leading_positions:
         yield Role.FIRST_TOKEN, 0, lambda example: example.keys == 0
     if in_order or one_sequence:
-        yield Role.DIAGONAL, 0, _at(0)
+        yield Role.DIAGONAL, 0, _keys_at_distance(0)
     grid = shared_grid(site)
     if grid is not None:
-        yield Role.NEARBY, 0, lambda example: _touching(example, grid)
+        yield Role.NEARBY, 0, lambda example: _neighboring_patches(example, grid)
     if in_order and one_sequence:
-        yield Role.PREVIOUS_TOKEN, -1, _at(-1)
-        yield Role.NEXT_TOKEN, 1, _at(1)
+        yield Role.PREVIOUS_TOKEN, -1, _keys_at_distance(-1)
+        yield Role.NEXT_TOKEN, 1, _keys_at_distance(1)
     if words:
         yield (
             Role.DELIMITER,
             0,
-            lambda example: np.array([is_special_or_punctuation(token) for token in example.asked])[None],
+            lambda example: np.array([is_special_or_punctuation(token) for token in example.key_tokens])[None],
         )
-        yield Role.RARE_TOKEN, 0, lambda example: _rare(example, one_sequence)
-        yield Role.SAME_TOKEN, 0, lambda example: _same(example, one_sequence)
+        yield Role.RARE_TOKEN, 0, lambda example: _rare_token_keys(example, one_sequence)
+        yield Role.SAME_TOKEN, 0, lambda example: _same_token_keys(example, one_sequence)
         if one_sequence:
-            yield Role.INDUCTION, 0, _followers
+            yield Role.INDUCTION, 0, _induction_keys
 
 
-def _at(distance: int) -> Callable[[_Example], np.ndarray]:
+def _keys_at_distance(distance: int) -> Callable[[_Example], np.ndarray]:
     """Return the key at a distance from the query."""
     return lambda example: example.keys == example.queries + distance
 
 
-def _touching(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
+def _neighboring_patches(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
     """Return the patch of a query and the up to eight around it; none for leading positions."""
     assert grid.shape is not None
     query, key = example.queries - grid.num_leading_positions, example.keys - grid.num_leading_positions
@@ -360,60 +389,73 @@ def _touching(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
     return near & (query >= 0) & (key >= 0)
 
 
-class _Shown(NamedTuple):
+class _ExampleShare(NamedTuple):
     """How strongly an example shows a role: its share, that of uniform weights, and how many rows see its keys."""
 
     share_LxH: np.ndarray
-    even_LxH: np.ndarray
+    uniform_LxH: np.ndarray
     rows: int
 
 
-def _of_keys(
-    role: Role, distance: int, examples: Sequence[_Example], keys_of: Callable[[_Example], np.ndarray]
-) -> Iterator[_Measured]:
+def _measure_key_share(
+    role: Role, distance: int, examples: Sequence[_Example], select_keys: Callable[[_Example], np.ndarray]
+) -> Iterator[_RoleMeasurement]:
     """Yield the share of weight on the keys of a role; nothing if too few rows see one."""
-    shown = []
+    shares = []
     for example in examples:
-        target = keys_of(example) & example.seen_RxK
+        target = select_keys(example) & example.visible_RxK
         rows = target.any(axis=-1)
         share_LxH = np.einsum("lhrk,rk->lh", example.weights_LxHxRxK[:, :, rows], target[rows]) / max(rows.sum(), 1)
-        even_R = target[rows].sum(axis=-1) / example.seen_RxK[rows].sum(axis=-1)
-        shown.append(_Shown(share_LxH, np.full(share_LxH.shape, even_R.sum() / max(rows.sum(), 1)), int(rows.sum())))
-    yield from _judged(role, distance, examples, shown)
+        uniform_R = target[rows].sum(axis=-1) / example.visible_RxK[rows].sum(axis=-1)
+        shares.append(
+            _ExampleShare(share_LxH, np.full(share_LxH.shape, uniform_R.sum() / max(rows.sum(), 1)), int(rows.sum()))
+        )
+    yield from _average_over_examples(role, distance, examples, shares)
 
 
-def _judged(role: Role, distance: int, examples: Sequence[_Example], shown: Sequence[_Shown]) -> Iterator[_Measured]:
+def _average_over_examples(
+    role: Role, distance: int, examples: Sequence[_Example], shares_by_example: Sequence[_ExampleShare]
+) -> Iterator[_RoleMeasurement]:
     """Yield the means over the examples that show a role, if enough of all rows do."""
-    possible = sum(int(example.seen_RxK.any(axis=-1).sum()) for example in examples)
-    least = max(MIN_ROWS, possible * MIN_ROW_FRACTION)
+    possible = sum(int(example.visible_RxK.any(axis=-1).sum()) for example in examples)
+    min_rows = max(MIN_ROWS, possible * MIN_ROW_FRACTION)
     if role is Role.DISTANCE:
         # A distance that few rows have room for would be met by whatever these rows look at.
-        least = max(least, min(MIN_DISTANCE_ROWS, possible * 0.5))
-    if sum(each.rows for each in shown) >= least:
-        shares, evens = zip(*((each.share_LxH, each.even_LxH) for each in shown if each.rows), strict=True)
-        even_LxH = np.mean(evens, axis=0)
-        if even_LxH.max() < 1:
-            yield _Measured(role, distance, np.mean(shares, axis=0), even_LxH)
+        min_rows = max(min_rows, min(MIN_DISTANCE_ROWS, possible * 0.5))
+    if sum(example_share.rows for example_share in shares_by_example) >= min_rows:
+        shares, uniforms = zip(
+            *(
+                (example_share.share_LxH, example_share.uniform_LxH)
+                for example_share in shares_by_example
+                if example_share.rows
+            ),
+            strict=True,
+        )
+        uniform_LxH = np.mean(uniforms, axis=0)
+        if uniform_LxH.max() < 1:
+            yield _RoleMeasurement(role, distance, np.mean(shares, axis=0), uniform_LxH)
 
 
-def _single_key(example: _Example, behind: int) -> _Shown:
-    """Return the largest mean weight of a key, from index `behind` on, that at least half of all rows see."""
-    sees_K, rows = example.seen_RxK.sum(axis=0), example.seen_RxK.any(axis=-1)
-    wide = (sees_K >= max(MIN_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= behind)
-    if not wide.any():
-        none = np.zeros(example.weights_LxHxRxK.shape[:2])
-        return _Shown(none, none, 0)
-    seen_WxR = example.seen_RxK[:, wide].T
-    mean_LxHxW = (example.weights_LxHxRxK[..., wide] * seen_WxR.T).sum(axis=2) / sees_K[wide]
-    even_W = (seen_WxR / np.maximum(example.seen_RxK.sum(axis=-1), 1)).sum(axis=-1) / sees_K[wide]
-    return _Shown(mean_LxHxW.max(axis=-1), even_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[wide].min()))
+def _measure_single_key(example: _Example, first_key: int) -> _ExampleShare:
+    """Return the largest mean weight of a key, from index `first_key` on, that at least half of all rows see."""
+    sees_K, rows = example.visible_RxK.sum(axis=0), example.visible_RxK.any(axis=-1)
+    is_candidate = (sees_K >= max(MIN_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= first_key)
+    if not is_candidate.any():
+        zeros = np.zeros(example.weights_LxHxRxK.shape[:2])
+        return _ExampleShare(zeros, zeros, 0)
+    visible_WxR = example.visible_RxK[:, is_candidate].T
+    mean_LxHxW = (example.weights_LxHxRxK[..., is_candidate] * visible_WxR.T).sum(axis=2) / sees_K[is_candidate]
+    uniform_W = (visible_WxR / np.maximum(example.visible_RxK.sum(axis=-1), 1)).sum(axis=-1) / sees_K[is_candidate]
+    return _ExampleShare(
+        mean_LxHxW.max(axis=-1), uniform_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[is_candidate].min())
+    )
 
 
-def _broad(examples: Sequence[_Example]) -> Iterator[_Measured]:
+def _measure_broad(examples: Sequence[_Example]) -> Iterator[_RoleMeasurement]:
     """Yield exp(entropy) of a row as a share of the keys that it sees: 1 for equal weights."""
     shares, total = [], 0
     for example in examples:
-        count_R = example.seen_RxK.sum(axis=-1)
+        count_R = example.visible_RxK.sum(axis=-1)
         rows = count_R >= MIN_KEYS
         if not rows.any():
             continue
@@ -423,28 +465,28 @@ def _broad(examples: Sequence[_Example]) -> Iterator[_Measured]:
         total += int(rows.sum())
     if total >= MIN_ROWS:
         share_LxH = np.mean(shares, axis=0)
-        yield _Measured(Role.BROAD, 0, share_LxH, np.ones_like(share_LxH))
+        yield _RoleMeasurement(Role.BROAD, 0, share_LxH, np.ones_like(share_LxH))
 
 
-def _same(example: _Example, one_sequence: bool) -> np.ndarray:
+def _same_token_keys(example: _Example, one_sequence: bool) -> np.ndarray:
     """Return the keys with the query's own token; within one sequence only at other positions."""
-    asked = np.array([_plain(token) for token in example.asked])
-    asking = asked if one_sequence else np.array([_plain(token) for token in example.asking])
-    same = asking[example.query_R][:, None] == asked[None]
+    key_tokens = np.array([_normalize_token(token) for token in example.key_tokens])
+    query_tokens = key_tokens if one_sequence else np.array([_normalize_token(token) for token in example.query_tokens])
+    same = query_tokens[example.query_R][:, None] == key_tokens[None]
     return same & (example.keys != example.queries) if one_sequence else same
 
 
-def _rare(example: _Example, one_sequence: bool) -> np.ndarray:
+def _rare_token_keys(example: _Example, one_sequence: bool) -> np.ndarray:
     """Return the rare keys; within one sequence only at other positions, so that a rare query itself does not count."""
-    elsewhere = (example.keys != example.queries) if one_sequence else True
-    return example.rare_K[None] & elsewhere
+    is_other_position = (example.keys != example.queries) if one_sequence else True
+    return example.rare_K[None] & is_other_position
 
 
-def _followers(example: _Example) -> np.ndarray:
+def _induction_keys(example: _Example) -> np.ndarray:
     """Return the keys right after an earlier position with the query's token; one period back if the text repeats."""
     if example.period:
         return (example.keys == example.queries - example.period + 1) & (example.queries >= example.period)
-    same = _same(example, True) & (example.keys < example.queries)
+    same = _same_token_keys(example, True) & (example.keys < example.queries)
     return np.concatenate([np.zeros((len(same), 1), bool), same[:, :-1]], axis=1)
 
 
@@ -454,12 +496,12 @@ def _followers(example: _Example) -> np.ndarray:
 class _Verdict(NamedTuple):
     """A role compared with simpler rules: those it beats, those that explain it, those it is ambiguous with."""
 
-    beaten: tuple[SimplerRule, ...]
+    rejected: tuple[SimplerRule, ...]
     explained: tuple[SimplerRule, ...]
     ambiguous_with: tuple[SimplerRule, ...]
 
 
-class _Foretold(NamedTuple):
+class _Prediction(NamedTuple):
     """What a rule predicts for each of the N rows that show a role.
 
     `on_role_N` is the weight that the rule puts on the role's keys. `on_rule_N` is the head's weight on the rule's key:
@@ -474,17 +516,17 @@ class _Foretold(NamedTuple):
 class _Evidence(NamedTuple):
     """The N rows of all examples that show a role: the head's weight on the role's keys, and that of uniform attention.
 
-    `keys_N` counts the keys that a row sees, and `judged_N` marks the rows on which the role is assessed.
+    `keys_N` counts the keys that a row sees, and `assessed_N` marks the rows on which the role is assessed.
     """
 
     weight_N: Float[np.ndarray, " N"]
-    even_N: Float[np.ndarray, " N"]
+    uniform_N: Float[np.ndarray, " N"]
     keys_N: Int[np.ndarray, " N"]
-    judged_N: Bool[np.ndarray, " N"]
-    foretold: Sequence[_Foretold]
+    assessed_N: Bool[np.ndarray, " N"]
+    predictions: Sequence[_Prediction]
 
 
-def _verdict(evidence: _Evidence) -> _Verdict:
+def _compare_with_simpler_rules(evidence: _Evidence) -> _Verdict:
     """Compare a role with every rule that may produce the same maps.
 
     A rule is a possible explanation if it predicts at least the share `MIN_EXPLAINED` of the role's score. Then the
@@ -492,171 +534,184 @@ def _verdict(evidence: _Evidence) -> _Verdict:
     beyond that of uniform attention; against a rule that spreads its weight, the role must reach `MIN_ROLE_SCORE`
     there. The comparison is ambiguous if there are too few such rows to assess a role, or the head follows neither.
     """
-    weight_N, even_N, keys_N, judged_N, foretold = evidence
-    score = _kappa(weight_N[judged_N], even_N[judged_N])
-    verdict: dict[str, list[SimplerRule]] = {"beaten": [], "explained": [], "ambiguous": []}
-    for simpler, on_role_N, on_rule_N in foretold:
-        if _kappa(on_role_N[judged_N], even_N[judged_N]) < MIN_EXPLAINED * score:
-            verdict["beaten"].append(simpler)
+    weight_N, uniform_N, keys_N, assessed_N, predictions = evidence
+    score = _kappa(weight_N[assessed_N], uniform_N[assessed_N])
+    verdict: dict[str, list[SimplerRule]] = {"rejected": [], "explained": [], "ambiguous": []}
+    for simpler, on_role_N, on_rule_N in predictions:
+        if _kappa(on_role_N[assessed_N], uniform_N[assessed_N]) < MIN_EXPLAINED * score:
+            verdict["rejected"].append(simpler)
             continue
-        apart_N = (on_role_N - even_N) / np.maximum(1 - even_N, 1e-9) < MIN_EXPLAINED * score
-        has_key_N = apart_N & np.isfinite(on_rule_N)
-        of_role = _kappa(weight_N[apart_N], even_N[apart_N])
-        spread = not np.isfinite(on_rule_N).any()
-        of_rule = MIN_ROLE_SCORE if spread else _kappa(on_rule_N[has_key_N], 1 / keys_N[has_key_N])
-        if apart_N.sum() < max(MIN_ROWS, MIN_ROW_FRACTION * len(apart_N)) or max(of_role, of_rule) < MIN_ROLE_SCORE / 2:
+        disagrees_N = (on_role_N - uniform_N) / np.maximum(1 - uniform_N, 1e-9) < MIN_EXPLAINED * score
+        has_key_N = disagrees_N & np.isfinite(on_rule_N)
+        role_kappa = _kappa(weight_N[disagrees_N], uniform_N[disagrees_N])
+        has_no_key = not np.isfinite(on_rule_N).any()
+        rule_kappa = MIN_ROLE_SCORE if has_no_key else _kappa(on_rule_N[has_key_N], 1 / keys_N[has_key_N])
+        if (
+            disagrees_N.sum() < max(MIN_ROWS, MIN_ROW_FRACTION * len(disagrees_N))
+            or max(role_kappa, rule_kappa) < MIN_ROLE_SCORE / 2
+        ):
             verdict["ambiguous"].append(simpler)
         else:
-            verdict["explained" if of_rule > of_role else "beaten"].append(simpler)
+            verdict["explained" if rule_kappa > role_kappa else "rejected"].append(simpler)
     return _Verdict(*map(tuple, verdict.values()))
 
 
-def _kappa(weights: np.ndarray, evens: np.ndarray) -> float:
+def _kappa(weights: np.ndarray, uniforms: np.ndarray) -> float:
     """Return how far mean weights have come from uniform ones to 1; 0 without rows."""
-    if not len(weights) or evens.mean() >= 1:
+    if not len(weights) or uniforms.mean() >= 1:
         return 0.0
-    return float((weights.mean() - evens.mean()) / (1 - evens.mean()))
+    return float((weights.mean() - uniforms.mean()) / (1 - uniforms.mean()))
 
 
-def _evidence(
+def _collect_evidence(
     role: Role,
-    keys_of: Callable[[_Example], np.ndarray],
+    select_keys: Callable[[_Example], np.ndarray],
     examples: Sequence[_Example],
-    habits: Mapping[int, Sequence[_Shown]],
+    by_distance: Mapping[int, Sequence[_ExampleShare]],
     layer: int,
     head: int,
 ) -> _Evidence:
     """Collect the rows of all examples that bear on whether a head plays a token-based role."""
-    targets = [keys_of(example) & example.seen_RxK for example in examples]
+    targets = [select_keys(example) & example.visible_RxK for example in examples]
     weights = [example.weights_LxHxRxK[layer, head] for example in examples]
-    shows = [target.any(axis=-1) for target in targets]
-    seen = [example.seen_RxK.sum(axis=-1) for example in examples]
+    shows_role = [target.any(axis=-1) for target in targets]
+    num_visible = [example.visible_RxK.sum(axis=-1) for example in examples]
 
-    def of_rows(values: Sequence[np.ndarray]) -> np.ndarray:
-        return np.concatenate([each[rows] for each, rows in zip(values, shows, strict=True)])
+    def select_rows(values: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate([example_values[rows] for example_values, rows in zip(values, shows_role, strict=True)])
 
-    def on(parts: Sequence[np.ndarray]) -> np.ndarray:
+    def weight_on_role(parts: Sequence[np.ndarray]) -> np.ndarray:
         """Weights on the role's keys."""
-        return of_rows([(part * target).sum(axis=-1) for part, target in zip(parts, targets, strict=True)])
+        return select_rows([(part * target).sum(axis=-1) for part, target in zip(parts, targets, strict=True)])
 
-    def by_key(simpler: SimplerRule, habit: float, keys: Sequence[np.ndarray]) -> _Foretold:
-        """Of a rule that names one key [R, K] of every row, at which the head has the weight `habit` on average."""
-        inside = [key & example.seen_RxK for key, example in zip(keys, examples, strict=True)]
+    def predict_by_key(simpler: SimplerRule, mean_share: float, keys: Sequence[np.ndarray]) -> _Prediction:
+        """Of a rule that names one key [R, K] of every row, at which the head has the weight `mean_share`."""
+        inside = [key & example.visible_RxK for key, example in zip(keys, examples, strict=True)]
         own = [
             np.where(key.any(axis=-1), (weight * key).sum(axis=-1), np.nan)
             for weight, key in zip(weights, inside, strict=True)
         ]
-        return _Foretold(simpler, habit * on(inside), of_rows(own))
+        return _Prediction(simpler, mean_share * weight_on_role(inside), select_rows(own))
 
-    def spread(rule: SimplerRuleKind, parts: Sequence[np.ndarray]) -> _Foretold:
-        on_role = on(parts)
-        return _Foretold(SimplerRule(rule), on_role, np.full_like(on_role, np.nan))
+    def predict_by_map(rule: SimplerRuleKind, parts: Sequence[np.ndarray]) -> _Prediction:
+        on_role = weight_on_role(parts)
+        return _Prediction(SimplerRule(rule), on_role, np.full_like(on_role, np.nan))
 
-    foretold = []
-    for distance, shown in habits.items():
-        habit = _mean_share(shown)[layer, head]
-        if habit >= MIN_EXPLAINED * MIN_ROLE_SCORE:  # of less no role comes
-            keys = [_at(distance)(example) for example in examples]
-            foretold.append(by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), habit, keys))
+    predictions = []
+    for distance, shares_by_example in by_distance.items():
+        mean_share = _mean_share(shares_by_example)[layer, head]
+        if mean_share >= MIN_EXPLAINED * MIN_ROLE_SCORE:  # of less no role comes
+            keys = [_keys_at_distance(distance)(example) for example in examples]
+            predictions.append(predict_by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), mean_share, keys))
     if len(examples) > 1:
-        foretold.append(spread(SimplerRuleKind.POSITION, _of_others(examples, weights)))
+        predictions.append(predict_by_map(SimplerRuleKind.POSITION, _predict_from_position(examples, weights)))
     else:
-        sees_K = np.maximum(examples[0].seen_RxK.sum(axis=0), 1)
-        for place, habit in enumerate(weights[0].sum(axis=0) / sees_K):
-            if habit >= MIN_EXPLAINED * MIN_ROLE_SCORE and sees_K[place] >= MIN_ROWS:
-                keys = [np.broadcast_to(examples[0].keys == place, examples[0].seen_RxK.shape)]
-                foretold.append(by_key(SimplerRule(SimplerRuleKind.FIXED_POSITION, place), habit, keys))
+        sees_K = np.maximum(examples[0].visible_RxK.sum(axis=0), 1)
+        for key_index, mean_share in enumerate(weights[0].sum(axis=0) / sees_K):
+            if mean_share >= MIN_EXPLAINED * MIN_ROLE_SCORE and sees_K[key_index] >= MIN_ROWS:
+                keys = [np.broadcast_to(examples[0].keys == key_index, examples[0].visible_RxK.shape)]
+                predictions.append(
+                    predict_by_key(SimplerRule(SimplerRuleKind.FIXED_POSITION, key_index), mean_share, keys)
+                )
     if role in (Role.INDUCTION, Role.SAME_TOKEN):
-        foretold.append(spread(SimplerRuleKind.KEY_TOKEN, _of_key_tokens(examples, weights)))
-    judged = [np.full(len(rows), each) for rows, each in zip(shows, _judged_by(role, examples), strict=True)]
-    even = of_rows([target.sum(axis=-1) / np.maximum(count, 1) for target, count in zip(targets, seen, strict=True)])
-    return _Evidence(on(weights), even, of_rows(seen), of_rows(judged), foretold)
+        predictions.append(predict_by_map(SimplerRuleKind.KEY_TOKEN, _predict_from_key_token(examples, weights)))
+    assessed = [
+        np.full(len(rows), is_assessed)
+        for rows, is_assessed in zip(shows_role, _assessed_examples(role, examples), strict=True)
+    ]
+    uniform_N = select_rows(
+        [target.sum(axis=-1) / np.maximum(count, 1) for target, count in zip(targets, num_visible, strict=True)]
+    )
+    return _Evidence(weight_on_role(weights), uniform_N, select_rows(num_visible), select_rows(assessed), predictions)
 
 
-def _habits(examples: Sequence[_Example], site: Site, labels: AxisLabels) -> dict[int, list[_Shown]]:
+def _measure_distances(examples: Sequence[_Example], site: Site, labels: AxisLabels) -> dict[int, list[_ExampleShare]]:
     """Measure every fixed distance on every example; empty unless queries and keys are one ordered sequence."""
     if not ({site.query.kind, site.key.kind} <= _ORDERED and is_self_attention(site, labels)):
         return {}
-    longest = max((len(example.asked) for example in examples), default=0)
+    longest = max((len(example.key_tokens) for example in examples), default=0)
     distances = sorted(
         range(-longest + 1, 1 if site.causal else longest), key=lambda distance: (abs(distance), distance)
     )
-    return {distance: [_shown_at(example, distance) for example in examples] for distance in distances}
+    return {distance: [_measure_distance(example, distance) for example in examples] for distance in distances}
 
 
-def _shown_at(example: _Example, distance: int) -> _Shown:
+def _measure_distance(example: _Example, distance: int) -> _ExampleShare:
     """Measure a fixed distance on one example."""
     key_R = example.query_R + distance
-    row_N = np.flatnonzero((key_R >= 0) & (key_R < len(example.asked)))
-    row_N = row_N[example.seen_RxK[row_N, key_R[row_N]]]
+    row_N = np.flatnonzero((key_R >= 0) & (key_R < len(example.key_tokens)))
+    row_N = row_N[example.visible_RxK[row_N, key_R[row_N]]]
     share_LxH = example.weights_LxHxRxK[:, :, row_N, key_R[row_N]].sum(axis=-1) / max(len(row_N), 1)
-    even = (1 / example.seen_RxK[row_N].sum(axis=-1)).sum() / max(len(row_N), 1)
-    return _Shown(share_LxH, np.full(share_LxH.shape, even), len(row_N))
+    uniform = (1 / example.visible_RxK[row_N].sum(axis=-1)).sum() / max(len(row_N), 1)
+    return _ExampleShare(share_LxH, np.full(share_LxH.shape, uniform), len(row_N))
 
 
-def _mean_share(shown: Sequence[_Shown]) -> np.ndarray:
+def _mean_share(shares_by_example: Sequence[_ExampleShare]) -> np.ndarray:
     """Return the mean share [L, H] over the examples that show a role; 0 if none does."""
-    shares = [each.share_LxH for each in shown if each.rows]
-    return np.mean(shares, axis=0) if shares else np.zeros_like(shown[0].share_LxH)
+    shares = [example_share.share_LxH for example_share in shares_by_example if example_share.rows]
+    return np.mean(shares, axis=0) if shares else np.zeros_like(shares_by_example[0].share_LxH)
 
 
-def _of_others(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _predict_from_position(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Predict from position alone: for each example the mean map [R, K] of the others; 0 where no other has the row."""
-    longest = max(len(example.asked) for example in examples)
+    longest = max(len(example.key_tokens) for example in examples)
     positions = max((int(example.query_R.max(initial=-1)) for example in examples), default=-1) + 1
     total_QxK, count_Q = np.zeros((positions, longest)), np.zeros(positions)
     for example, weights_RxK in zip(examples, weights, strict=True):
-        total_QxK[example.query_R, : len(example.asked)] += weights_RxK
-        count_Q[example.query_R] += example.seen_RxK.any(axis=-1)
-    others = []
+        total_QxK[example.query_R, : len(example.key_tokens)] += weights_RxK
+        count_Q[example.query_R] += example.visible_RxK.any(axis=-1)
+    predictions = []
     for example, weights_RxK in zip(examples, weights, strict=True):
-        count_R = count_Q[example.query_R] - example.seen_RxK.any(axis=-1)
-        rest_RxK = total_QxK[example.query_R, : len(example.asked)] - weights_RxK
-        others.append(rest_RxK / np.maximum(count_R, 1)[:, None])
-    return others
+        count_R = count_Q[example.query_R] - example.visible_RxK.any(axis=-1)
+        rest_RxK = total_QxK[example.query_R, : len(example.key_tokens)] - weights_RxK
+        predictions.append(rest_RxK / np.maximum(count_R, 1)[:, None])
+    return predictions
 
 
-def _of_key_tokens(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _predict_from_key_token(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Predict from the key's token alone: each key's mean weight in other rows that see its token; rows sum to one."""
-    tokens = {token: number for number, token in enumerate({_plain(t) for each in examples for t in each.asked})}
-    numbers = [np.array([tokens[_plain(token)] for token in example.asked], int) for example in examples]
+    tokens = {
+        token: number
+        for number, token in enumerate({_normalize_token(t) for example in examples for t in example.key_tokens})
+    }
+    numbers = [np.array([tokens[_normalize_token(token)] for token in example.key_tokens], int) for example in examples]
     per_row = []
     for example, weights_RxK, number_K in zip(examples, weights, numbers, strict=True):
-        own_TxR, seen_TxR = np.zeros((2, len(tokens), len(weights_RxK)))
+        own_TxR, visible_TxR = np.zeros((2, len(tokens), len(weights_RxK)))
         np.add.at(own_TxR, number_K, weights_RxK.T)
-        np.add.at(seen_TxR, number_K, example.seen_RxK.T)
-        per_row.append((own_TxR.T, seen_TxR.T))
+        np.add.at(visible_TxR, number_K, example.visible_RxK.T)
+        per_row.append((own_TxR.T, visible_TxR.T))
     total_T, count_T = (np.sum([part.sum(axis=0) for part in parts], axis=0) for parts in zip(*per_row, strict=True))
-    foretold = []
-    for example, (own_RxT, seen_RxT), number_K in zip(examples, per_row, numbers, strict=True):
-        mean_RxT = (total_T - own_RxT) / np.maximum(count_T - seen_RxT, 1)
-        mean_RxK = np.maximum(mean_RxT[:, number_K] * example.seen_RxK, 0)
-        foretold.append(mean_RxK / np.maximum(mean_RxK.sum(axis=-1, keepdims=True), 1e-9))
-    return foretold
+    predictions = []
+    for example, (own_RxT, visible_RxT), number_K in zip(examples, per_row, numbers, strict=True):
+        mean_RxT = (total_T - own_RxT) / np.maximum(count_T - visible_RxT, 1)
+        mean_RxK = np.maximum(mean_RxT[:, number_K] * example.visible_RxK, 0)
+        predictions.append(mean_RxK / np.maximum(mean_RxK.sum(axis=-1, keepdims=True), 1e-9))
+    return predictions
 
 
-def _alignment(rows: WholeRows, site: Site, labels: AxisLabels) -> list[_Measured]:
+def _measure_alignment(rows: WholeRows, site: Site, labels: AxisLabels) -> list[_RoleMeasurement]:
     """Measure 1 - alignment error of the largest weights, against the better of two heads that ignore the sentence."""
     assert labels.gold_alignments is not None
-    found = [
+    agreements = [
         (_agreement(rows.weights[example].argmax(axis=-1), links), chance)
         for example, (links, chance) in enumerate(
             zip(labels.gold_alignments[site.name], alignment_chance(site, labels), strict=True)
         )
         if links
     ]
-    if not found:
+    if not agreements:
         return []
-    share = np.mean([share for share, _ in found], axis=0)
-    even = float(np.mean([chance for _, chance in found]))
-    return [_Measured(Role.ALIGNMENT, 0, share, np.full_like(share, even))] if even < 1 else []
+    share = np.mean([share for share, _ in agreements], axis=0)
+    uniform = float(np.mean([chance for _, chance in agreements]))
+    return [_RoleMeasurement(Role.ALIGNMENT, 0, share, np.full_like(share, uniform))] if uniform < 1 else []
 
 
 def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldAlignment]) -> np.ndarray:
     """Return (|A & S| + |A & P|) / (|A| + |S|) after Och and Ney (2003), A being one key for each linked query."""
     # A sure link counts twice, as it is also a possible one.
-    worth = sum((1 + link.sure) * (chosen_LxHxQ[..., link.query] == link.key) for link in links)
-    return np.asarray(worth) / (len({link.query for link in links}) + sum(link.sure for link in links))
+    agreement = sum((1 + link.sure) * (chosen_LxHxQ[..., link.query] == link.key) for link in links)
+    return np.asarray(agreement) / (len({link.query for link in links}) + sum(link.sure for link in links))
 
 
 def alignment_chance(site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
@@ -687,7 +742,7 @@ def alignment_chance(site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
     return random if np.nansum(random) > np.nansum(straight) else straight
 
 
-def _plain(token: str) -> str:
+def _normalize_token(token: str) -> str:
     """Return a token without its word-boundary mark and in lower case."""
     return token.strip("▁ ").casefold()
 
@@ -698,4 +753,4 @@ def is_special_or_punctuation(token: str) -> bool:
     bracketed = len(bare) > 2 and (bare[0], bare[-1]) in {("<", ">"), ("[", "]")}
     # A lone byte of a character, <0xE8>, is text.
     special = bracketed and not bare.startswith("<0x")
-    return special or all(unicodedata.category(each)[0] in "PZ" or each.isspace() for each in bare)
+    return special or all(unicodedata.category(character)[0] in "PZ" or character.isspace() for character in bare)

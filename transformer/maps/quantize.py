@@ -49,21 +49,23 @@ def quantize(weights: Float[AnyArray, "*rows K"]) -> Quantized:
     """
     xp: Any = weights.__array_namespace__()
     largest = xp.max(weights, axis=-1)
-    sound = xp.isfinite(largest) & (xp.min(weights, axis=-1) >= 0)
+    is_valid = xp.isfinite(largest) & (xp.min(weights, axis=-1) >= 0)
     # A row that attends to nothing has scale 0 and stays exactly zero.
-    scale = xp.where(sound, largest, 0)
-    ratio = xp.where(sound[..., None], weights, 0) / xp.where(scale > 0, scale, 1.0)[..., None]
+    scale = xp.where(is_valid, largest, 0)
+    ratio = xp.where(is_valid[..., None], weights, 0) / xp.where(scale > 0, scale, 1.0)[..., None]
 
-    def tried(root: int) -> tuple[Any, Any]:
+    def quantize_with_root(root: int) -> tuple[Any, Any]:
         codes = xp.round(LEVELS * ratio ** (1 / root))
         return codes, scale * xp.sum(xp.abs((codes / LEVELS) ** root - ratio), axis=-1)
 
-    codes, error = tried(ROOTS[0])
+    codes, error = quantize_with_root(ROOTS[0])
     root = xp.full(largest.shape, ROOTS[0])
     error = xp.where(error <= TOLERANCE, 0.0, error)
-    for other in ROOTS[1:]:
-        other_codes, other_error = tried(other)
-        better = other_error < error
-        codes = xp.where(better[..., None], other_codes, codes)
-        root, error = xp.where(better, other, root), xp.where(better, other_error, error)
-    return Quantized(codes.astype(xp.uint8), xp.where(sound, largest, xp.nan).astype(xp.float32), root.astype(xp.uint8))
+    for candidate in ROOTS[1:]:
+        candidate_codes, candidate_error = quantize_with_root(candidate)
+        better = candidate_error < error
+        codes = xp.where(better[..., None], candidate_codes, codes)
+        root, error = xp.where(better, candidate, root), xp.where(better, candidate_error, error)
+    return Quantized(
+        codes.astype(xp.uint8), xp.where(is_valid, largest, xp.nan).astype(xp.float32), root.astype(xp.uint8)
+    )

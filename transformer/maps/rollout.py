@@ -97,16 +97,18 @@ def rollout_across(
         The shares [example, layer, query, key], zero beyond an example's length.
     """
     mixed = np.zeros(cross_BxLxHxQxK[:, :, 0].shape, cross_BxLxHxQxK.dtype)
-    for example, (asked, known) in enumerate(zip(queries, keys, strict=True)):
-        source = np.eye(known) if encoder_BxKxK is None else encoder_BxKxK[example, :known, :known]
-        before = np.zeros((asked, known))
+    for example, (num_queries, num_keys) in enumerate(zip(queries, keys, strict=True)):
+        source = np.eye(num_keys) if encoder_BxKxK is None else encoder_BxKxK[example, :num_keys, :num_keys]
+        mixture = np.zeros((num_queries, num_keys))
         for layer in range(mixed.shape[1]):
-            own = 0.5 * decoder_BxLxGxQxQ[example, layer, :, :asked, :asked].mean(axis=0) + 0.5 * np.eye(asked)
-            read = cross_BxLxHxQxK[example, layer, :, :asked, :known].mean(axis=0)
+            own = 0.5 * decoder_BxLxGxQxQ[example, layer, :, :num_queries, :num_queries].mean(axis=0) + 0.5 * np.eye(
+                num_queries
+            )
+            cross = cross_BxLxHxQxK[example, layer, :, :num_queries, :num_keys].mean(axis=0)
             # Stored weights are quantized; a row that reads nothing of the source stays as it is.
-            both = (own / own.sum(axis=-1, keepdims=True)) @ before + read @ source
-            before = both / (1 + read.sum(axis=-1, keepdims=True))
-            mixed[example, layer, :asked, :known] = before
+            combined = (own / own.sum(axis=-1, keepdims=True)) @ mixture + cross @ source
+            mixture = combined / (1 + cross.sum(axis=-1, keepdims=True))
+            mixed[example, layer, :num_queries, :num_keys] = mixture
     return mixed
 
 

@@ -59,12 +59,12 @@ class RunMaps:
         owner, titles = self.store.site(site), self.store.labels.titles
         if not 0 <= example < len(titles):
             raise UserError(f"example={example} is not in the map store: it has 0 ... {len(titles) - 1}")
-        chosen = self.store.steps if steps is None else tuple(steps)
-        if not chosen:
+        selected_steps = self.store.steps if steps is None else tuple(steps)
+        if not selected_steps:
             raise UserError(f"no steps to show: the map store has {list(self.store.steps)}")
-        levels = {each.name: each for each in self.store.levels(site)}
+        levels = {stored.name: stored for stored in self.store.levels(site)}
         name = list(levels)[-1] if level is None else level
-        stored = [self.store.read_quantized(site, step, name).weights()[example] for step in chosen]
+        stored = [self.store.read_quantized(site, step, name).weights()[example] for step in selected_steps]
         blocks = levels[name].query_block, levels[name].key_block
         tokens = [
             self.store.labels.tokens[axis.name][example][::block]
@@ -75,7 +75,7 @@ class RunMaps:
             weights,
             dims=("step", "layer", "head", "query", "key"),
             coords={
-                "step": list(chosen),
+                "step": list(selected_steps),
                 "layer": list(owner.layers),
                 "head": list(owner.heads),
                 "query_token": ("query", list(tokens[0])),
@@ -156,12 +156,12 @@ class RunMaps:
     def _repr_html_(self) -> str:
         """Return a table of the attention modules, as notebooks display it."""
         head = "".join(f"<th>{name}</th>" for name in ("site", "layers", "heads", "levels", "statistics"))
-        rows = "".join(f"<tr>{''.join(map(_cell, self._row(site)))}</tr>" for site in self.store.sites)
+        rows = "".join(f"<tr>{''.join(map(_table_cell, self._table_row(site)))}</tr>" for site in self.store.sites)
         steps = f"{len(self.steps)} steps" + (f", {self.steps[0]} to {self.steps[-1]}" if self.steps else "")
         examples = f"{len(self.store.labels.titles)} examples"
         return f"<p>Attention maps: {steps}; {examples}</p><table><tr>{head}</tr>{rows}</table>"
 
-    def _row(self, site: Site) -> tuple[str, ...]:
+    def _table_row(self, site: Site) -> tuple[str, ...]:
         levels = ", ".join(
             f"{level.name} {level.num_queries} × {level.num_keys}" for level in self.store.levels(site.name)
         )
@@ -178,7 +178,7 @@ def open_run(run: str | Path) -> RunMaps:
     return RunMaps(MapStore.open_existing(parse_path(run) / "maps"))
 
 
-def _cell(text: str) -> str:
+def _table_cell(text: str) -> str:
     return f"<td>{html.escape(text)}</td>"
 
 

@@ -97,7 +97,7 @@ _PARTS = Quantized._fields
 
 
 _MOST_WRITERS = 1 << 16
-_SHOWN = {"image": (4, "uint8"), "spectrogram": (3, "float32"), "sound": (2, "uint8")}
+_MEDIA_TYPES = {"image": (4, "uint8"), "spectrogram": (3, "float32"), "sound": (2, "uint8")}
 """How many axes the arrays of labels have, and of what they are."""
 
 Positions = Annotated[int, Range(1, MOST_POSITIONS)]
@@ -112,7 +112,7 @@ class WrittenSteps:
     sha256: str
 
     def __post_init__(self) -> None:
-        if any(one >= other for one, other in itertools.pairwise(self.steps)):
+        if any(step >= next_step for step, next_step in itertools.pairwise(self.steps)):
             raise ValueError("steps: each must be after the one before")
         for name, digests in self.digests.items():
             if len(digests) != len(self.steps):
@@ -140,7 +140,7 @@ class StoreAttributes(WrittenSteps):
         if len(set(names)) != len(names) or set(self.sizes) != set(names):
             raise ValueError("sizes: there must be one for each site, and no two sites of one name")
         cells, rows, top = self.resolutions.level_sizes, self.resolutions.num_rows, self.resolutions.top_k
-        if not cells or cells[0] < 1 or any(one >= other for one, other in itertools.pairwise(cells)):
+        if not cells or cells[0] < 1 or any(size >= next_size for size, next_size in itertools.pairwise(cells)):
             raise ValueError(f"resolutions: level_sizes={cells} must ascend from at least 1")
         if not (1 <= rows <= MOST_POSITIONS and 0 <= top <= MOST_POSITIONS):
             raise ValueError(f"resolutions: num_rows={rows} and top_k={top} are none")
@@ -227,22 +227,22 @@ class MapStore:
         store = cls(path, tuple(sites), labels, config_hash, resolutions or StoredResolutions(), known_sizes, writers)
         if (path / "zarr.json").exists():
             stored, file = _read_attributes(path)
-            for part, value in store._described.items():
+            for part, value in store._store_metadata.items():
                 if stored.get(part) != value:
                     raise UserError(
                         f"the map store {path} was written with other {part}: take a new run directory, "
                         "or move that store away"
                     )
-            store._list_of(path, file)
+            store._load_written_steps(path, file)
         store._write_site_groups()
-        for array, metadata in store._wanted_arrays():
+        for array, metadata in store._planned_arrays():
             store._arrays[array] = open_array(path / array, metadata, create=True)
         for array, values in label_media_arrays(labels).items() if writers[0] == 0 else ():
             write_array(path / "labels" / array, values)
         if not writers[0]:
             # The lists of an earlier start's writers are dropped: all continue from the complete steps.
             for writer in range(1, writers[1]):
-                store._list(writer, store._steps, {})
+                store._write_steps(writer, store._steps, {})
             store._commit(store._steps)
         else:
             store._digests = {}  # of those steps, they are the first writer's now
@@ -267,9 +267,15 @@ class MapStore:
             raise UserError(f"no map store at {path}: train the run with maps_every > 0 first")
         _, file = _read_attributes(path)
         store = cls(
-            path, file.sites, _labels(path, file), file.config_hash, file.resolutions, file.sizes, (0, file.writers)
+            path,
+            file.sites,
+            _read_labels(path, file),
+            file.config_hash,
+            file.resolutions,
+            file.sizes,
+            (0, file.writers),
         )
-        store._list_of(path, file)
+        store._load_written_steps(path, file)
         return store
 
     @classmethod
@@ -284,7 +290,7 @@ class MapStore:
         if not (path / "zarr.json").exists():
             raise CorruptMapsError(path, "its zarr.json is missing")
         store = cls.open_existing(path)
-        for name, metadata in store._wanted_arrays():
+        for name, metadata in store._planned_arrays():
             try:
                 store._arrays[name] = open_array(path / name, metadata)
             except UserError as error:
@@ -340,11 +346,11 @@ class MapStore:
         index = len(self._steps)
         pending, digests = [], {}
         for site in self.sites:
-            for name, shape, pieces in self._parts_of(site, maps[site.name]):
-                place = self._resized(f"{site.name}/{name}", index + 1)[index]
+            for name, shape, pieces in self._site_arrays(site, maps[site.name]):
+                place = self._extended_array(f"{site.name}/{name}", index + 1)[index]
                 if shape != place.shape:
                     raise ValueError(f"maps[{site.name!r}] has {name} of shape {shape}; it must be {place.shape}")
-                written = []
+                shards = []
                 for where, values in pieces:
                     if name.endswith("scale") and not np.isfinite(values).all():
                         raise NonFiniteError(
@@ -352,10 +358,10 @@ class MapStore:
                             f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
                             "has diverged, or this site captured no weights",
                         )
-                    kept = set_padding_to_zero(values, where, name, self.labels, site, self.levels(site.name))
-                    written.append((where, np.asarray(kept, place.dtype.numpy_dtype)))
-                    pending.append(place[where].write(written[-1][1]))
-                digests[f"{site.name}/{name}"] = digest_shards(written, place.shape, first=not self._writer)
+                    unpadded = set_padding_to_zero(values, where, name, self.labels, site, self.levels(site.name))
+                    shards.append((where, np.asarray(unpadded, place.dtype.numpy_dtype)))
+                    pending.append(place[where].write(shards[-1][1]))
+                digests[f"{site.name}/{name}"] = digest_shards(shards, place.shape, first=not self._writer)
         for future in pending:
             future.result()
         self._digests[int(step)] = digests
@@ -376,10 +382,10 @@ class MapStore:
             UserError: If the module, step or level is not stored.
             CorruptMapsError: If the data is damaged.
         """
-        known = [each.name for each in self.levels(site)]
-        if level not in known:
-            raise UserError(f"level={level!r} of {site} is not in the map store: it has {', '.join(known)}")
-        return self._read(f"{site}/{level}", step)
+        level_names = [stored_level.name for stored_level in self.levels(site)]
+        if level not in level_names:
+            raise UserError(f"level={level!r} of {site} is not in the map store: it has {', '.join(level_names)}")
+        return self._read_group(f"{site}/{level}", step)
 
     def read(self, site: str, step: int, level: str = "full") -> Float[np.ndarray, "B L H q k"]:
         """Read the weights of a module at a step.
@@ -408,9 +414,9 @@ class MapStore:
         Returns:
             The query positions, and the weights [example, layer, head, row, key]; None if whole maps are stored.
         """
-        if self._whole(site):
+        if self._stores_full_maps(site):
             return None
-        return self._rows(site), np.asarray(self._read(f"{site}/rows", step).weights())
+        return self._rows(site), np.asarray(self._read_group(f"{site}/rows", step).weights())
 
     def read_top(
         self, site: str, step: int
@@ -425,10 +431,10 @@ class MapStore:
             Their keys and the weights [example, layer, head, query, rank]; None if whole maps or no largest weights are
             stored.
         """
-        if self._whole(site) or not self.resolutions.top_k:
+        if self._stores_full_maps(site) or not self.resolutions.top_k:
             return None
-        keys = self._read_checked(f"{site}/top/keys", step)
-        return keys, np.asarray(self._read(f"{site}/top", step).weights())
+        keys = self._read_verified(f"{site}/top/keys", step)
+        return keys, np.asarray(self._read_group(f"{site}/top", step).weights())
 
     def statistics(self, site: str) -> Statistics:
         """Read the statistics of every head of a module at every step.
@@ -440,7 +446,7 @@ class MapStore:
         names = statistic_names(self.site(site), self.labels)
         if not self._steps:
             return Statistics(names, np.zeros((0, *self._heads(self.site(site)), len(names)), np.float32))
-        return Statistics(names, np.stack([self._read_checked(f"{site}/statistics", step) for step in self._steps]))
+        return Statistics(names, np.stack([self._read_verified(f"{site}/statistics", step) for step in self._steps]))
 
     def exclude_step(self, step: int) -> None:
         """Stop listing a step that is damaged; the files stay as they are."""
@@ -448,15 +454,15 @@ class MapStore:
 
     def truncate(self, after_step: int) -> None:
         """Drop every step later than `after_step`, as a run resumed from that step must."""
-        kept = [step for step in self._steps if step <= after_step]
-        if kept == self._steps:
+        remaining = [step for step in self._steps if step <= after_step]
+        if remaining == self._steps:
             return
         # The list first: after a kill in between, the unlisted data is replaced by the next write.
-        self._commit(kept)
+        self._commit(remaining)
         # A writer cannot tell whether the others have dropped their steps or written them anew.
-        for name, _ in self._wanted_arrays() if self._writers == 1 else ():
+        for name, _ in self._planned_arrays() if self._writers == 1 else ():
             array = self._array(name)
-            bounds = [len(kept)] + [None] * (array.rank - 1)
+            bounds = [len(remaining)] + [None] * (array.rank - 1)
             self._arrays[name] = array.resize(exclusive_max=bounds, resize_metadata_only=False).result()
 
     def _index(self, step: int) -> int:
@@ -464,10 +470,10 @@ class MapStore:
             raise UserError(f"step={step} is not in the map store: it has {self._steps}")
         return self._places[step]
 
-    def _read(self, group: str, step: int) -> Quantized:
-        return Quantized(*(self._read_checked(f"{group}/{part}", step) for part in _PARTS))
+    def _read_group(self, group: str, step: int) -> Quantized:
+        return Quantized(*(self._read_verified(f"{group}/{part}", step) for part in _PARTS))
 
-    def _read_checked(self, name: str, step: int) -> np.ndarray:
+    def _read_verified(self, name: str, step: int) -> np.ndarray:
         index, site = self._index(step), name.rsplit("/", 2 if name.count("/") > 2 else 1)[0]
         try:
             array = np.asarray(self._array(name)[index].read().result())
@@ -486,7 +492,7 @@ class MapStore:
             self._arrays[name] = open_array(self.path / name, self._metadata_by_name[name])
         return self._arrays[name]
 
-    def _resized(self, name: str, steps: int) -> Any:
+    def _extended_array(self, name: str, steps: int) -> Any:
         # Opened anew if another writer may have made it longer.
         array = self._array(name) if self._writers == 1 else open_array(self.path / name, self._metadata_by_name[name])
         if array.shape[0] < steps:
@@ -498,36 +504,36 @@ class MapStore:
     def _heads(self, site: Site) -> tuple[int, int, int]:
         return len(self.labels.titles), len(site.layers), len(site.heads)
 
-    def _whole(self, site: str) -> bool:
+    def _stores_full_maps(self, site: str) -> bool:
         return self.levels(site)[-1].name == "full"
 
     def _rows(self, site: str) -> tuple[int, ...]:
         return evenly_spaced_positions(self._sizes[site][0], self.resolutions.num_rows)
 
-    def _parts_of(self, site: Site, kept: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
+    def _site_arrays(self, site: Site, maps: StoredMaps) -> Iterator[tuple[str, tuple[int, ...], Iterable[Piece]]]:
         """Yield every array of a module: its name in the module's group, its shape, and this process's pieces."""
-        groups = dict(kept.levels)
+        groups = dict(maps.levels)
         arrays: dict[str, Any] = {}
-        if kept.rows is not None:
-            groups["rows"] = kept.rows
-        if kept.top_weights is not None:
-            arrays["top/keys"], groups["top"] = kept.top_weights
+        if maps.rows is not None:
+            groups["rows"] = maps.rows
+        if maps.top_weights is not None:
+            arrays["top/keys"], groups["top"] = maps.top_weights
         for group, quantized in groups.items():
             arrays |= {f"{group}/{part}": array for part, array in quantized._asdict().items()}
         yield from ((name, tuple(array.shape), local_shards(array)) for name, array in arrays.items())
         names, heads = statistic_names(site, self.labels), self._heads(site)
-        unknown = set(kept.statistics) - set(names)
+        unknown = set(maps.statistics) - set(names)
         if unknown:
             raise ValueError(f"maps[{site.name!r}] has the statistics {sorted(unknown)}; known: {', '.join(names)}")
-        yield "statistics", (*heads, len(names)), stack_statistics(kept.statistics, names, heads)
+        yield "statistics", (*heads, len(names)), stack_statistics(maps.statistics, names, heads)
 
-    def _wanted_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _planned_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield every array of the store and its metadata."""
         for site in self.sites:
             heads, (queries, keys) = self._heads(site), self._sizes[site.name]
             levels = self.levels(site.name)
             groups = {level.name: (level.num_queries, level.num_keys) for level in levels}
-            if not self._whole(site.name):
+            if not self._stores_full_maps(site.name):
                 groups |= {"rows": (len(self._rows(site.name)), keys)}
                 groups |= {"top": (queries, min(self.resolutions.top_k, keys))} if self.resolutions.top_k else {}
             for group, (rows, columns) in groups.items():
@@ -542,7 +548,7 @@ class MapStore:
 
     @functools.cached_property
     def _metadata_by_name(self) -> dict[str, dict[str, Any]]:
-        return dict(self._wanted_arrays())
+        return dict(self._planned_arrays())
 
     def _metadata(self, name: str, shape: tuple[int, ...], last: tuple[str, ...], kind: str) -> tuple[str, dict]:
         """Return an array's metadata: a shard is one step of a process's examples, a chunk in it one layer."""
@@ -550,7 +556,7 @@ class MapStore:
         return name, array_metadata((0, *shape), shard, (1, 1, 1, *shape[2:]), (*_AXES, *last), kind)
 
     @functools.cached_property
-    def _described(self) -> dict[str, Any]:
+    def _store_metadata(self) -> dict[str, Any]:
         return store_metadata(self.sites, self.labels, self.resolutions, self._sizes)
 
     def _write_site_groups(self) -> None:
@@ -571,12 +577,12 @@ class MapStore:
                 blocks = {"query_block": level.query_block, "key_block": level.key_block}
                 write_group(self.path / site.name / level.name, blocks)
             for group, count in (("rows", self.resolutions.num_rows), ("top", self.resolutions.top_k)):
-                if not self._whole(site.name) and count:
+                if not self._stores_full_maps(site.name) and count:
                     write_group(self.path / site.name / group, {})
 
     def _commit(self, steps: list[int]) -> None:
         if self._writer:
-            self._list(self._writer, steps, self._digests)
+            self._write_steps(self._writer, steps, self._digests)
         else:
             attributes = {
                 "format": FORMAT,
@@ -585,27 +591,27 @@ class MapStore:
                 "steps": steps,
                 "writers": self._writers,
                 "digests": digests_by_array(self._digests, steps),
-                **self._described,
+                **self._store_metadata,
             }
             write_group(self.path, add_checksum(json.loads(json.dumps(attributes))))
         self._steps = list(steps)
-        self._places = {step: place for place, step in enumerate(steps)}
+        self._places = {step: index for index, step in enumerate(steps)}
 
-    def _list(self, writer: int, steps: list[int], digests: Digests) -> None:
+    def _write_steps(self, writer: int, steps: list[int], digests: Digests) -> None:
         record = add_checksum({"steps": steps, "digests": digests_by_array(digests, steps)})
         replace_file(self.path / f"written-{writer}.json", json.dumps(record))
 
-    def _list_of(self, path: Path, file: StoreAttributes) -> None:
+    def _load_written_steps(self, path: Path, file: StoreAttributes) -> None:
         """Take over the steps that every process has written, and their digests."""
-        lists = [file, *(_read_list(path, writer) for writer in range(1, file.writers))]
-        written = set(file.steps).intersection(*(each.steps for each in lists))
-        self._steps = [step for step in file.steps if step in written]
-        self._places = {step: place for place, step in enumerate(file.steps)}
-        by_step = [regroup_digests_by_step(each.steps, each.digests) for each in lists]
+        lists = [file, *(_read_written_steps(path, writer) for writer in range(1, file.writers))]
+        common_steps = set(file.steps).intersection(*(record.steps for record in lists))
+        self._steps = [step for step in file.steps if step in common_steps]
+        self._places = {step: index for index, step in enumerate(file.steps)}
+        by_step = [regroup_digests_by_step(record.steps, record.digests) for record in lists]
         self._digests = merge_digests(by_step, self._steps)
 
 
-def _read_list(path: Path, writer: int) -> WrittenSteps:
+def _read_written_steps(path: Path, writer: int) -> WrittenSteps:
     file = path / f"written-{writer}.json"
     if not file.exists():
         return WrittenSteps((), {}, "")
@@ -621,7 +627,7 @@ def _read_list(path: Path, writer: int) -> WrittenSteps:
         raise CorruptMapsError(path, str(error)) from error
 
 
-def _labels(path: Path, file: StoreAttributes) -> AxisLabels:
+def _read_labels(path: Path, file: StoreAttributes) -> AxisLabels:
     """Read the labels of a store and check that they name all positions of its modules.
 
     Raises:
@@ -630,7 +636,7 @@ def _labels(path: Path, file: StoreAttributes) -> AxisLabels:
 
     def read(name: str) -> np.ndarray:
         try:
-            array = read_array(path / "labels" / name, *_SHOWN[name.rpartition("/")[2]])
+            array = read_array(path / "labels" / name, *_MEDIA_TYPES[name.rpartition("/")[2]])
         except UserError as error:
             raise CorruptMapsError(path, str(error)) from error
         except Exception as error:  # a flipped byte can surface as any error of any decoder

@@ -145,9 +145,9 @@ def max_lengths(site: Site, labels: AxisLabels) -> tuple[int, int]:
 def label_media_arrays(labels: AxisLabels) -> dict[str, np.ndarray]:
     """Return the images, spectrograms and sounds of labels as arrays, by the name they are stored under."""
     images = {f"{axis}/image": np.asarray(values, np.uint8) for axis, values in labels.images.items()}
-    sounds = {f"{axis}/sound": _beside(files) for axis, files in labels.sounds.items()}
-    heard = {f"{axis}/spectrogram": np.asarray(v, np.float32) for axis, v in labels.spectrograms.items()}
-    return images | heard | sounds
+    sounds = {f"{axis}/sound": _pack_files(files) for axis, files in labels.sounds.items()}
+    spectrograms = {f"{axis}/spectrogram": np.asarray(v, np.float32) for axis, v in labels.spectrograms.items()}
+    return images | spectrograms | sounds
 
 
 def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> AxisLabels:
@@ -174,11 +174,11 @@ def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> Ax
         spectrograms={
             name.removesuffix("/spectrogram"): a for name, a in arrays.items() if name.endswith("/spectrogram")
         },
-        sounds={name.removesuffix("/sound"): _files(a) for name, a in arrays.items() if name.endswith("/sound")},
+        sounds={name.removesuffix("/sound"): _unpack_files(a) for name, a in arrays.items() if name.endswith("/sound")},
     )
 
 
-def _beside(files: Sequence[bytes]) -> np.ndarray:
+def _pack_files(files: Sequence[bytes]) -> np.ndarray:
     """Store WAV files of different sizes as rows of bytes, padded with zeros."""
     rows = np.zeros((len(files), max(map(len, files))), np.uint8)
     for row, content in zip(rows, files, strict=True):
@@ -186,8 +186,8 @@ def _beside(files: Sequence[bytes]) -> np.ndarray:
     return rows
 
 
-def _files(rows: np.ndarray) -> tuple[bytes, ...]:
-    """Recover the WAV files, the inverse of `_beside`: bytes 4 to 7 of a WAV file count those that follow."""
+def _unpack_files(rows: np.ndarray) -> tuple[bytes, ...]:
+    """Recover the WAV files, the inverse of `_pack_files`: bytes 4 to 7 of a WAV file count those that follow."""
     return tuple(row[: 8 + int.from_bytes(row[4:8].tobytes(), "little")].tobytes() for row in rows)
 
 

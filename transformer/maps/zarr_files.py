@@ -75,15 +75,17 @@ def read_array_metadata(path: Path) -> ArrayMetadata:
     if stored.chunk_grid.name != "regular" or stored.chunk_key_encoding.name != "default" or stored.attributes:
         raise UserError(f"{file} is not usable: its chunk_grid, chunk_key_encoding or attributes are not a map store's")
     inner = _inner_chunk(stored.codecs, str(file))
-    wanted = array_metadata(stored.shape, grid.chunk_shape, inner, stored.dimension_names, stored.data_type)
-    if _normalized(stored.codecs) != _normalized(tuple(NamedConfiguration(**codec) for codec in wanted["codecs"])):
+    expected = array_metadata(stored.shape, grid.chunk_shape, inner, stored.dimension_names, stored.data_type)
+    if _normalize_codecs(stored.codecs) != _normalize_codecs(
+        tuple(NamedConfiguration(**codec) for codec in expected["codecs"])
+    ):
         raise UserError(f"{file} is not usable: its codecs are not a map store's")
     if not all(grid.chunk_shape) or not all(inner) or len(inner) != len(stored.shape):
         raise UserError(f"{file} is not usable: a chunk of {grid.chunk_shape} in chunks of {inner} is none")
     return stored
 
 
-def check_array_metadata(path: Path, wanted: Mapping[str, Any]) -> None:
+def check_array_metadata(path: Path, expected: Mapping[str, Any]) -> None:
     """Check that the array at `path` has the metadata that `array_metadata` planned; its number of steps may differ.
 
     Every array is checked before tensorstore opens it, because tensorstore ends the process over metadata that it
@@ -92,26 +94,27 @@ def check_array_metadata(path: Path, wanted: Mapping[str, Any]) -> None:
 
     Args:
         path: The directory of the array.
-        wanted: The planned metadata.
+        expected: The planned metadata.
 
     Raises:
         UserError: If a field differs, or the values of one step take too much memory.
     """
     stored = read_array_metadata(path)
     for field in ("data_type", "dimension_names"):
-        said, planned = getattr(stored, field), wanted[field]
-        if said != (tuple(planned) if isinstance(planned, list) else planned):
-            raise UserError(f"{path / _FILE} is not usable: {field}={shorten_value(said)} must be {planned!r}")
-    if stored.shape[1:] != tuple(wanted["shape"][1:]):
+        actual, planned = getattr(stored, field), expected[field]
+        if actual != (tuple(planned) if isinstance(planned, list) else planned):
+            raise UserError(f"{path / _FILE} is not usable: {field}={shorten_value(actual)} must be {planned!r}")
+    if stored.shape[1:] != tuple(expected["shape"][1:]):
         raise UserError(
-            f"{path / _FILE} is not usable: the shape {stored.shape} must be (steps, {str(tuple(wanted['shape']))[4:]}"
+            f"{path / _FILE} is not usable: the shape {stored.shape} must be "
+            f"(steps, {str(tuple(expected['shape']))[4:]}"
         )
     chunk = tuple(stored.chunk_grid.configuration["chunk_shape"])
-    planned = tuple(wanted["chunk_grid"]["configuration"]["chunk_shape"])
+    planned = tuple(expected["chunk_grid"]["configuration"]["chunk_shape"])
     if chunk[:1] + chunk[2:] != planned[:1] + planned[2:] or not 1 <= chunk[1] <= max(stored.shape[1], 1):
         raise UserError(f"{path / _FILE} is not usable: the chunk_shape {chunk} must be {planned}")
     inner = _inner_chunk(stored.codecs, str(path / _FILE))
-    if inner != _inner_chunk(tuple(NamedConfiguration(**codec) for codec in wanted["codecs"]), "it"):
+    if inner != _inner_chunk(tuple(NamedConfiguration(**codec) for codec in expected["codecs"]), "it"):
         raise UserError(f"{path / _FILE} is not usable: its inner chunks are {inner}")
     check_fits_memory(path, stored.shape[1:], stored.data_type)
 
@@ -139,30 +142,33 @@ def _inner_chunk(codecs: tuple[NamedConfiguration, ...], file: str) -> tuple[int
     return parse_dataclass(RegularChunkGrid, shape, f"{file}: the configuration of its codec").chunk_shape
 
 
-def _normalized(codecs: tuple[NamedConfiguration, ...]) -> list[Any]:
+def _normalize_codecs(codecs: tuple[NamedConfiguration, ...]) -> list[Any]:
     """Return codecs with tensorstore's defaults filled in and without the compression level, which no reader needs."""
-    return [[codec.name, _normalized_configuration(codec)] for codec in codecs]
+    return [[codec.name, _normalize_configuration(codec)] for codec in codecs]
 
 
-def _normalized_configuration(codec: NamedConfiguration) -> Any:
-    given = dict(codec.configuration)
+def _normalize_configuration(codec: NamedConfiguration) -> Any:
+    configuration = dict(codec.configuration)
     match codec.name:
         case "bytes":
-            return {"endian": "little"} | given
+            return {"endian": "little"} | configuration
         case "gzip":
-            given.pop("level", None)
-            return given
+            configuration.pop("level", None)
+            return configuration
         case "sharding_indexed":
-            own = given | {"index_location": given.get("index_location", "end")}
-            index = given.get("index_codecs", [{"name": "bytes"}, {"name": "crc32c"}])
-            return own | {"codecs": _normalized_list(given.get("codecs")), "index_codecs": _normalized_list(index)}
-    return given
+            own = configuration | {"index_location": configuration.get("index_location", "end")}
+            index = configuration.get("index_codecs", [{"name": "bytes"}, {"name": "crc32c"}])
+            return own | {
+                "codecs": _normalize_codec_list(configuration.get("codecs")),
+                "index_codecs": _normalize_codec_list(index),
+            }
+    return configuration
 
 
-def _normalized_list(codecs: Any) -> Any:
+def _normalize_codec_list(codecs: Any) -> Any:
     if not isinstance(codecs, list):
         return None
-    return _normalized(tuple(parse_dataclass(NamedConfiguration, codec, "a codec") for codec in codecs))
+    return _normalize_codecs(tuple(parse_dataclass(NamedConfiguration, codec, "a codec") for codec in codecs))
 
 
 def array_metadata(
@@ -230,13 +236,13 @@ def read_array(path: Path, axes: int, data_type: str) -> np.ndarray:
     """
     stored = read_array_metadata(path)
     check_fits_memory(path, stored.shape, stored.data_type)
-    wanted = _whole_metadata(stored.shape, stored.data_type)
+    metadata = _single_chunk_metadata(stored.shape, stored.data_type)
     if stored.data_type != data_type or not axes <= len(stored.shape) <= axes + 1 or not all(stored.shape):
         raise UserError(
             f"{path / _FILE} is not usable: an array of {stored.data_type} and shape {stored.shape} must be of "
             f"{data_type} with {axes} axes"
         )
-    return np.asarray(open_array(path, wanted).read().result())
+    return np.asarray(open_array(path, metadata).read().result())
 
 
 def write_array(path: Path, values: np.ndarray) -> None:
@@ -248,11 +254,11 @@ def write_array(path: Path, values: np.ndarray) -> None:
     """
     for parent in (path.parent.parent, path.parent):
         write_group(parent, {})
-    array = open_array(path, _whole_metadata(values.shape, str(values.dtype)), create=True)
+    array = open_array(path, _single_chunk_metadata(values.shape, str(values.dtype)), create=True)
     array.write(values).result()
 
 
-def _whole_metadata(shape: tuple[int, ...], data_type: str) -> dict[str, Any]:
+def _single_chunk_metadata(shape: tuple[int, ...], data_type: str) -> dict[str, Any]:
     names = tuple(f"axis_{axis}" for axis in range(len(shape)))
     return array_metadata(shape, shape, shape, names, data_type)
 

@@ -248,7 +248,7 @@ class Model:
 def _select_layers(aux: Aux, capture: Capture | None) -> Aux:
     if capture is None:
         return aux
-    return aux._replace(maps={site: captured.of_layers(capture.layers) for site, captured in aux.maps.items()})
+    return aux._replace(maps={site: captured.select_layers(capture.layers) for site, captured in aux.maps.items()})
 
 
 def count_parameters(shapes: PyTree) -> int:

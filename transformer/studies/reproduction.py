@@ -35,14 +35,14 @@ from typing import Any, NamedTuple
 
 from scipy import special
 
-from transformer.studies.ablations.formatting import format_some
+from transformer.studies.ablations.formatting import format_first
 from transformer.studies.ablations.run_result import parse_run_filter
 from transformer.studies.ablations.statistics import CONFIDENCE, Interval
 
 MIN_RUNS_FOR_SPREAD = 3
 BEGINNING_TOLERANCE = 0.01  # the largest relative difference of the first numbers of a run from those of its record
 _COSTS = re.compile(r"\w+_per_second|flops_per_step|batch_wait|mfu|utili[sz]ation|max_memory\w*")
-_OF_SPLIT = re.compile(r"(validation|test)_(.+)")
+_SPLIT_METRIC = re.compile(r"(validation|test)_(.+)")
 _MIN_VALUES_FOR_PRECISION = 10  # different ones: of fewer, all may end with a zero by chance
 _SHOWN = 3  # differences
 
@@ -103,8 +103,8 @@ def read_curve(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict
             if not plain or key in ("step", "split", "seed") or _COSTS.fullmatch(key):
                 continue
             split, name = str(line.get("split", "train")), key
-            if "split" not in line and (found := _OF_SPLIT.fullmatch(key)):
-                split, name = found.groups()
+            if "split" not in line and (match := _SPLIT_METRIC.fullmatch(key)):
+                split, name = match.groups()
             curve.setdefault((split, int(line["step"])), {})[name] = None if value is None else float(value)
     return curve
 
@@ -120,11 +120,11 @@ class Precision(NamedTuple):
     digits: int
     decimals: int
 
-    def holds_equal(self, recorded: float | None, found: float | None) -> bool:
+    def holds_equal(self, recorded: float | None, reproduced: float | None) -> bool:
         """Return whether a number, rounded as a record, is the recorded one; None is a number that is not finite."""
-        if recorded is None or found is None:
-            return recorded is found
-        return abs(found - recorded) <= self.rounding(max(abs(recorded), abs(found)))
+        if recorded is None or reproduced is None:
+            return recorded is reproduced
+        return abs(reproduced - recorded) <= self.rounding(max(abs(recorded), abs(reproduced)))
 
     def rounding(self, value: float) -> float:
         """Return by how much a positive number may differ from the one that is recorded: half of the last digit."""
@@ -142,112 +142,123 @@ def recorded_precision(values: Iterable[float | None]) -> Precision:
 
 
 def compare_curves(
-    recorded: Curve, found: Curve, of_seeds: Sequence[Curve] = (), others: Mapping[str, Curve] | None = None
+    recorded: Curve,
+    reproduced: Curve,
+    seed_curves: Sequence[Curve] = (),
+    other_curves: Mapping[str, Curve] | None = None,
 ) -> Finding:
     """Compare a run with its record.
 
     Args:
         recorded: The curve of the record.
-        found: The curve of the run.
-        of_seeds: The curves of the record's runs that differ only by seed, with this one.
-        others: The curves of all other runs of the record, by name.
+        reproduced: The curve of the run.
+        seed_curves: The curves of the record's runs that differ only by seed, with this one.
+        other_curves: The curves of all other runs of the record, by name.
 
     Returns:
         The finding.
     """
     shared = [
-        (f"{split}/{name}", step, value, found[split, step][name])
+        (f"{split}/{name}", step, value, reproduced[split, step][name])
         for (split, step), metrics in sorted(recorded.items(), key=lambda entry: entry[0][1])
         for name, value in metrics.items()
-        if name in found.get((split, step), {})
+        if name in reproduced.get((split, step), {})
     ]
-    end, ours = (max((step for _, step in curve), default=0) for curve in (recorded, found))
+    end, ours = (max((step for _, step in curve), default=0) for curve in (recorded, reproduced))
     if ours != end:
         return Finding(Verdict.NOT_REPRODUCED, (f"the record ends at step {end}, and the run at step {ours}",))
-    precisions = _precisions(recorded)
-    apart = [each for each in shared if not precisions[each[0]].holds_equal(*each[2:])]
+    precisions = _metric_precisions(recorded)
+    differing = [row for row in shared if not precisions[row[0]].holds_equal(*row[2:])]
     steps = len({step for _, step, _, _ in shared})
-    counted = f"{len(shared) - len(apart)} of {len(shared)} numbers of {steps} steps are those of the record"
+    summary = f"{len(shared) - len(differing)} of {len(shared)} numbers of {steps} steps are those of the record"
     compared = {(name, step) for name, step, _, _ in shared}
     if left_out := [name for name, step in _last_steps(recorded).items() if (name, step) not in compared]:
-        missing = format_some(sorted(left_out), _SHOWN, ", ")
+        missing = format_first(sorted(left_out), _SHOWN, ", ")
         why = f"{len(left_out)} metrics of the record have no counterpart in the run: {missing}"
-        return Finding(Verdict.NOT_COMPARED, (counted, why))
-    if not apart:
-        return Finding(Verdict.EQUAL, (counted,))
-    name, step, value, other = apart[0]
-    first = f"the first that differs is {name} at step {step}: {_show(value)} in the record, {_show(other)} here"
+        return Finding(Verdict.NOT_COMPARED, (summary, why))
+    if not differing:
+        return Finding(Verdict.EQUAL, (summary,))
+    name, step, value, actual = differing[0]
+    values = f"{_format_number(value)} in the record, {_format_number(actual)} here"
+    first = f"the first that differs is {name} at step {step}: {values}"
     finals = last_values(recorded)
-    ours_at_end = {name: value for name, value in last_values(found).items() if name in finals}
+    ours_at_end = {name: value for name, value in last_values(reproduced).items() if name in finals}
     begin = min(step for _, step, _, _ in shared)
-    if len(of_seeds) < MIN_RUNS_FOR_SPREAD or begin == end:
-        names = sorted(finals, key=lambda each: _relative_difference(finals[each], ours_at_end[each]), reverse=True)
-        differences = format_some(
-            [f"{name} {_show(finals[name])}, here {_show(ours_at_end[name])}" for name in names], _SHOWN
+    if len(seed_curves) < MIN_RUNS_FOR_SPREAD or begin == end:
+        names = sorted(
+            finals, key=lambda metric: _relative_difference(finals[metric], ours_at_end[metric]), reverse=True
         )
-        plural = "s" if len(of_seeds) > 1 else ""
-        lacks = "no numbers before the last ones" if begin == end else f"{max(1, len(of_seeds))} seed{plural}"
+        differences = format_first(
+            [f"{name} {_format_number(finals[name])}, here {_format_number(ours_at_end[name])}" for name in names],
+            _SHOWN,
+        )
+        plural = "s" if len(seed_curves) > 1 else ""
+        lacks = "no numbers before the last ones" if begin == end else f"{max(1, len(seed_curves))} seed{plural}"
         return Finding(
             Verdict.NO_SPREAD,
-            (counted, first, f"the record has {lacks}; the last values that differ most: {differences}"),
+            (summary, first, f"the record has {lacks}; the last values that differ most: {differences}"),
         )
-    for name, step, value, other in apart:
-        if step == begin and _relative_difference(value, other) > BEGINNING_TOLERANCE:
-            why = f"it begins otherwise: {name} at step {step} is {_show(value)} in the record, {_show(other)} here"
-            return Finding(Verdict.NOT_REPRODUCED, (counted, why))
-    for label, curve in (others or {}).items():
-        if (nearer := _nearer_to_other(recorded, found, curve, precisions)) is not None:
-            return Finding(Verdict.NOT_REPRODUCED, (counted, f"{nearer} the record's {label} than to its own record"))
-    seeds = [last_values(each) for each in of_seeds]
-    return _judge_end(finals, ours_at_end, seeds, precisions, (counted, first))
+    for name, step, value, actual in differing:
+        if step == begin and _relative_difference(value, actual) > BEGINNING_TOLERANCE:
+            values = f"{_format_number(value)} in the record, {_format_number(actual)} here"
+            why = f"it begins otherwise: {name} at step {step} is {values}"
+            return Finding(Verdict.NOT_REPRODUCED, (summary, why))
+    for label, curve in (other_curves or {}).items():
+        if (nearer := _describe_nearer_record(recorded, reproduced, curve, precisions)) is not None:
+            return Finding(Verdict.NOT_REPRODUCED, (summary, f"{nearer} the record's {label} than to its own record"))
+    seeds = [last_values(curve) for curve in seed_curves]
+    return _judge_end(finals, ours_at_end, seeds, precisions, (summary, first))
 
 
-def compare_studies(recorded: Mapping[str, Any], found: Mapping[str, Any], only: str | None = None) -> Finding:
+def compare_studies(recorded: Mapping[str, Any], reproduced: Mapping[str, Any], only: str | None = None) -> Finding:
     """Compare a study with its record, both as ablation.json has them.
 
     Args:
         recorded: The record.
-        found: The study that was trained again.
+        reproduced: The study that was trained again.
         only: The runs that are compared, as the flag --only names them; None for all. The spread is always that of all
             seeds of the record.
 
     Returns:
         The finding.
     """
-    recorded_values, after = study_values(recorded), study_values(found)
+    recorded_values, after = study_values(recorded), study_values(reproduced)
     selected = None if only is None else select_study_runs(recorded, only)
-    before = {each: value for each, value in recorded_values.items() if selected is None or each[:4] in selected}
-    metrics = [sorted({each.metric for each in values}) for values in (before, after)]
+    before = {
+        setting: value for setting, value in recorded_values.items() if selected is None or setting[:4] in selected
+    }
+    metrics = [sorted({setting.metric for setting in values}) for values in (before, after)]
     if left_out := [metric for metric in metrics[0] if metric not in metrics[1]]:
         why = f"the record has the metric {', '.join(left_out)}; here are {', '.join(metrics[1]) or 'none'}"
         return Finding(Verdict.NOT_COMPARED, (why,))
-    missing = [each for each in before if each not in after]
+    missing = [setting for setting in before if setting not in after]
     if missing:
-        arms = [", ".join(sorted({each.arm for each in values})) for values in (before, after)]
+        arms = [", ".join(sorted({setting.arm for setting in values})) for values in (before, after)]
         why = (
             f"{len(missing)} of {len(before)} values of the record have no counterpart with their arm, task, seed and "
             f"tuned values; its arms are {arms[0]}, here they are {arms[1]}"
         )
         return Finding(Verdict.NOT_COMPARED, (why,))
     precision = recorded_precision(recorded_values.values())
-    apart = [each for each in before if not precision.holds_equal(before[each], after[each])]
-    counted = f"{len(before) - len(apart)} of {len(before)} values of runs are those of the record"
-    if not apart:
-        return Finding(Verdict.EQUAL, (counted,))
-    first = apart[0]
-    told = f"arm {first.arm!r}, seed {first.seed}: {_show(before[first])} in the record, {_show(after[first])} here"
-    if (nearer := _nearer_to_other_arm(before, after)) is not None:
-        return Finding(Verdict.NOT_REPRODUCED, (counted, told, nearer))
+    differing = [setting for setting in before if not precision.holds_equal(before[setting], after[setting])]
+    summary = f"{len(before) - len(differing)} of {len(before)} values of runs are those of the record"
+    if not differing:
+        return Finding(Verdict.EQUAL, (summary,))
+    first = differing[0]
+    values = f"{_format_number(before[first])} in the record, {_format_number(after[first])} here"
+    first_difference = f"arm {first.arm!r}, seed {first.seed}: {values}"
+    if (nearer := _describe_nearer_arm(before, after)) is not None:
+        return Finding(Verdict.NOT_REPRODUCED, (summary, first_difference, nearer))
     cells: dict[str, tuple[list[float | None], list[float | None]]] = {}
-    for each in before:
-        cells.setdefault(_cell_name(each), ([], []))[1].append(after[each])
-    for each in recorded_values:
-        if _cell_name(each) in cells:
-            cells[_cell_name(each)][0].append(recorded_values[each])
+    for setting in before:
+        cells.setdefault(_cell_name(setting), ([], []))[1].append(after[setting])
+    for setting in recorded_values:
+        if _cell_name(setting) in cells:
+            cells[_cell_name(setting)][0].append(recorded_values[setting])
     fewest = min(len(values) for values, _ in cells.values())
     if fewest < MIN_RUNS_FOR_SPREAD:
-        return Finding(Verdict.NO_SPREAD, (counted, told, f"the record has {fewest} seeds"))
-    return _judge_spread(cells, dict.fromkeys(cells, precision), (counted, told))
+        return Finding(Verdict.NO_SPREAD, (summary, first_difference, f"the record has {fewest} seeds"))
+    return _judge_spread(cells, dict.fromkeys(cells, precision), (summary, first_difference))
 
 
 def select_study_runs(study: Mapping[str, Any], only: str) -> list[tuple[Any, ...]]:
@@ -262,7 +273,7 @@ def select_study_runs(study: Mapping[str, Any], only: str) -> list[tuple[Any, ..
     """
     return parse_run_filter(only).select(
         (
-            tuple(_setting(run, ""))[:4],
+            tuple(_make_setting(run, ""))[:4],
             {"arm": run["arm"], "task": run["task"], "seed": run["seed"], **run["hyperparameters"]},
         )
         for run in study.get("runs", ())
@@ -274,7 +285,7 @@ def _cell_name(setting: Setting) -> str:
     return " ".join(filter(None, (setting.arm, setting.task, *setting.hyperparameters, setting.metric)))
 
 
-def _setting(run: Mapping[str, Any], metric: str) -> Setting:
+def _make_setting(run: Mapping[str, Any], metric: str) -> Setting:
     values = tuple(sorted(map(json.dumps, run["hyperparameters"].values())))
     return Setting(run["arm"], run["task"], run["seed"], values, metric)
 
@@ -284,7 +295,7 @@ def study_values(study: Mapping[str, Any]) -> dict[Setting, float | None]:
     values: dict[Setting, float | None] = {}
     for run in study.get("runs", ()):
         for kind in ("selection", "reported"):
-            values[_setting(run, study[f"{kind}_metric"])] = run[f"{kind}_value"]
+            values[_make_setting(run, study[f"{kind}_metric"])] = run[f"{kind}_value"]
     return values
 
 
@@ -308,9 +319,9 @@ def prediction_interval(values: Sequence[float], num_values: int = 1, num_interv
     """
     count = len(values)
     t = float(special.stdtrit(count - 1, 1 - (1 - CONFIDENCE) / 2 / num_intervals))
-    half = t * statistics.stdev(values) * math.sqrt(1 / num_values + 1 / count)
+    half_width = t * statistics.stdev(values) * math.sqrt(1 / num_values + 1 / count)
     mean = statistics.fmean(values)
-    return Interval(mean - half, mean + half)
+    return Interval(mean - half_width, mean + half_width)
 
 
 def _last_steps(curve: Curve) -> dict[str, int]:
@@ -319,18 +330,23 @@ def _last_steps(curve: Curve) -> dict[str, int]:
     return {f"{split}/{name}": step for (split, step), metrics in ordered for name in metrics}
 
 
-def _nearer_to_other(recorded: Curve, found: Curve, other: Curve, precisions: Mapping[str, Precision]) -> str | None:
+def _describe_nearer_record(
+    recorded: Curve, reproduced: Curve, other_record: Curve, precisions: Mapping[str, Precision]
+) -> str | None:
     """Say where a run is nearer to another recorded run than to its own record; None if it is not.
 
     The two are looked at where their own figures differ first. Runs that never do cannot be told apart.
     """
     for split, step in sorted(recorded, key=lambda place: place[1]):
-        own, here, there = (curve.get((split, step), {}) for curve in (recorded, found, other))
-        names = [name for name in own if name in here and name in there]
-        if all(precisions[f"{split}/{name}"].holds_equal(own[name], there[name]) for name in names):
+        own_metrics, run_metrics, other_metrics = (
+            curve.get((split, step), {}) for curve in (recorded, reproduced, other_record)
+        )
+        names = [name for name in own_metrics if name in run_metrics and name in other_metrics]
+        if all(precisions[f"{split}/{name}"].holds_equal(own_metrics[name], other_metrics[name]) for name in names):
             continue
         to_own, to_other = (
-            max(_relative_difference(here[name], curve[name]) for name in names) for curve in (own, there)
+            max(_relative_difference(run_metrics[name], curve[name]) for name in names)
+            for curve in (own_metrics, other_metrics)
         )
         if to_other < to_own:
             return f"at step {step}, its {split} metrics are nearer to"
@@ -340,45 +356,51 @@ def _nearer_to_other(recorded: Curve, found: Curve, other: Curve, precisions: Ma
 
 def _judge_end(
     recorded: Mapping[str, float | None],
-    found: Mapping[str, float | None],
-    of_seeds: Sequence[Mapping[str, float | None]],
+    reproduced: Mapping[str, float | None],
+    seed_values: Sequence[Mapping[str, float | None]],
     precisions: Mapping[str, Precision],
     reasons: tuple[str, ...],
 ) -> Finding:
     """Judge the last values of a run by what the values of the record's seeds differ by."""
     outside = []
     for name, value in recorded.items():
-        other, sample = found[name], [values.get(name) for values in of_seeds]
-        known = [each for each in sample if each is not None]
-        if value is None or other is None or len(known) < len(sample):
-            if value is not other:
+        actual, sample = reproduced[name], [values.get(name) for values in seed_values]
+        finite = [seed_value for seed_value in sample if seed_value is not None]
+        if value is None or actual is None or len(finite) < len(sample):
+            if value is not actual:
                 outside.append(f"{name} is not finite in every run")
             continue
-        spread = max(known) - min(known) + precisions[name].rounding(max(map(abs, known)))
-        if abs(other - value) > spread:
+        spread = max(finite) - min(finite) + precisions[name].rounding(max(map(abs, finite)))
+        if abs(actual - value) > spread:
             outside.append(
-                f"{name} is {_show(value)} in the record, {_show(other)} here; seeds differ by {_show(spread)}"
+                f"{name} is {_format_number(value)} in the record, {_format_number(actual)} here; "
+                f"seeds differ by {_format_number(spread)}"
             )
     if outside:
-        differences = format_some(outside, _SHOWN)
+        differences = format_first(outside, _SHOWN)
         why = f"{len(outside)} of {len(recorded)} differ by more than the record's seeds do: {differences}"
         return Finding(Verdict.NOT_REPRODUCED, (*reasons, why))
     why = f"it begins as its record, and {len(recorded)} of {len(recorded)} last values differ by less than seeds do"
     return Finding(Verdict.WITHIN_SPREAD, (*reasons, why))
 
 
-def _nearer_to_other_arm(before: Mapping[Setting, float | None], after: Mapping[Setting, float | None]) -> str | None:
+def _describe_nearer_arm(before: Mapping[Setting, float | None], after: Mapping[Setting, float | None]) -> str | None:
     """Say which arm of a study is nearer to another arm of the record than to its own; None if none is."""
 
-    def distance(arm: str, other: str) -> float:
-        here = [each for each in before if each.arm == arm and each._replace(arm=other) in before]
-        squares = [_relative_difference(after[each], before[each._replace(arm=other)]) ** 2 for each in here]
+    def distance(arm: str, other_arm: str) -> float:
+        shared_settings = [
+            setting for setting in before if setting.arm == arm and setting._replace(arm=other_arm) in before
+        ]
+        squares = [
+            _relative_difference(after[setting], before[setting._replace(arm=other_arm)]) ** 2
+            for setting in shared_settings
+        ]
         return math.sqrt(statistics.fmean(squares)) if squares else math.inf
 
-    arms = list(dict.fromkeys(each.arm for each in before))
-    for arm, other in itertools.permutations(arms, 2):
-        if distance(arm, other) < distance(arm, arm):
-            return f"the runs of arm {arm!r} are nearer to those of arm {other!r} in the record than to its own"
+    arms = list(dict.fromkeys(setting.arm for setting in before))
+    for arm, other_arm in itertools.permutations(arms, 2):
+        if distance(arm, other_arm) < distance(arm, arm):
+            return f"the runs of arm {arm!r} are nearer to those of arm {other_arm!r} in the record than to its own"
     return None
 
 
@@ -389,18 +411,21 @@ def _judge_spread(
 ) -> Finding:
     """Judge each mean of some values by the spread of those of the record, which are rounded."""
     outside = []
-    for name, (of_record, of_run) in cells.items():
-        before, after = ([value for value in values if value is not None] for values in (of_record, of_run))
-        if len(before) < len(of_record) or len(after) < len(of_run):
+    for name, (recorded, reproduced) in cells.items():
+        before, after = ([value for value in values if value is not None] for values in (recorded, reproduced))
+        if len(before) < len(recorded) or len(after) < len(reproduced):
             if before or after:
                 outside.append(f"{name} is not finite in every run")
             continue
         interval, mean = prediction_interval(before, len(after), len(cells)), statistics.fmean(after)
         rounding = precisions[name].rounding(max(map(abs, before)))
         if not interval.low - rounding <= mean <= interval.high + rounding:
-            outside.append(f"{name} is {_show(mean)}, outside of {_show(interval.low)} to {_show(interval.high)}")
+            outside.append(
+                f"{name} is {_format_number(mean)}, outside of {_format_number(interval.low)} to "
+                f"{_format_number(interval.high)}"
+            )
     if outside:
-        reason = f"{len(outside)} of {len(cells)} are outside of the spread: {format_some(outside, _SHOWN)}"
+        reason = f"{len(outside)} of {len(cells)} are outside of the spread: {format_first(outside, _SHOWN)}"
         return Finding(Verdict.NOT_REPRODUCED, (*reasons, reason))
     return Finding(
         Verdict.WITHIN_SPREAD,
@@ -408,25 +433,25 @@ def _judge_spread(
     )
 
 
-def _relative_difference(one: float | None, other: float | None) -> float:
+def _relative_difference(first: float | None, second: float | None) -> float:
     """Return the distance of two numbers over the larger one; infinite if only one of them is finite."""
-    if one is None or other is None:
-        return 0.0 if one is other else math.inf
-    return abs(one - other) / max(abs(one), abs(other)) if one != other else 0.0
+    if first is None or second is None:
+        return 0.0 if first is second else math.inf
+    return abs(first - second) / max(abs(first), abs(second)) if first != second else 0.0
 
 
-def _precisions(curve: Curve) -> dict[str, Precision]:
+def _metric_precisions(curve: Curve) -> dict[str, Precision]:
     """Return how exactly each metric is recorded: by its own values if they are many, else by those of all metrics."""
     values: dict[str, list[float | None]] = {}
     for (split, _), metrics in curve.items():
         for name, value in metrics.items():
             values.setdefault(f"{split}/{name}", []).append(value)
-    of_all = recorded_precision(value for own in values.values() for value in own)
+    overall = recorded_precision(value for own in values.values() for value in own)
     return {
-        name: recorded_precision(own) if len(set(own)) >= _MIN_VALUES_FOR_PRECISION else of_all
+        name: recorded_precision(own) if len(set(own)) >= _MIN_VALUES_FOR_PRECISION else overall
         for name, own in values.items()
     }
 
 
-def _show(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.7g}"

@@ -121,19 +121,19 @@ def fit_scaling_laws(runs: Sequence[ScalingRun], *, draws: int = 200, seed: int 
     for run in runs:
         if not min(run[1:]) > 0 or not np.isfinite(run[1:]).all():
             raise UserError(f"{run.name}: a fit needs positive numbers, not {run[1:]}")
-    different = {term: len(set(_groups(runs, (term,)))) for term in TERMS}
+    different = {term: len(set(_number_groups(runs, (term,)))) for term in TERMS}
     varied = tuple(term for term in (_N, _D) if different[term] > 1)
     if not varied:
         raise UserError("all runs have as many parameters and tokens: nothing scales, give runs of different sizes")
-    found: dict[str, ScalingFit] = {}
+    fits: dict[str, ScalingFit] = {}
     if len(varied) == 1:
         limit = different[varied[0]] >= _WITH_LIMIT
-        found[varied[0].variable] = _with_intervals(runs, varied, limit, draws, seed)
-    elif min(different[term] for term in varied) >= 3 and len(set(_groups(runs, varied))) >= 6:
-        found["parameters and tokens"] = _with_intervals(runs, varied, True, draws, seed)
+        fits[varied[0].variable] = _fit_with_intervals(runs, varied, limit, draws, seed)
+    elif min(different[term] for term in varied) >= 3 and len(set(_number_groups(runs, varied))) >= 6:
+        fits["parameters and tokens"] = _fit_with_intervals(runs, varied, True, draws, seed)
     if different[_C] > 1:
-        found[_C.variable] = _with_intervals(runs, (_C,), False, draws, seed)
-    return found
+        fits[_C.variable] = _fit_with_intervals(runs, (_C,), False, draws, seed)
+    return fits
 
 
 def loss_falls_with_size(runs: Sequence[ScalingRun]) -> bool | None:
@@ -142,9 +142,11 @@ def loss_falls_with_size(runs: Sequence[ScalingRun]) -> bool | None:
     None if no two sizes were trained on the same number of tokens.
     """
     means: dict[int, dict[int, list[float]]] = {}
-    for run, (size,), (text,) in zip(runs, _groups(runs, (_N,)), _groups(runs, (_D,)), strict=True):
+    for run, (size,), (text,) in zip(runs, _number_groups(runs, (_N,)), _number_groups(runs, (_D,)), strict=True):
         means.setdefault(text, {}).setdefault(size, []).append(run.loss)
-    curves = [[float(np.mean(of_text[size])) for size in sorted(of_text)] for of_text in means.values()]
+    curves = [
+        [float(np.mean(losses_by_size[size])) for size in sorted(losses_by_size)] for losses_by_size in means.values()
+    ]
     steps = [greater < smaller for curve in curves for smaller, greater in itertools.pairwise(curve)]
     return all(steps) if steps else None
 
@@ -174,10 +176,10 @@ def fit_power_law(x: Array, loss: Array) -> tuple[float, float]:
     Returns:
         (A, alpha).
     """
-    at, said = np.log(x), np.log(loss)
-    centered = at - at.mean()
-    slope = centered @ said / (centered @ centered)
-    return float(np.exp(said.mean() - slope * at.mean())), float(-slope)
+    log_x, log_loss = np.log(x), np.log(loss)
+    centered = log_x - log_x.mean()
+    slope = centered @ log_loss / (centered @ centered)
+    return float(np.exp(log_loss.mean() - slope * log_x.mean())), float(-slope)
 
 
 def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None = None) -> Array:
@@ -194,10 +196,12 @@ def fit_saturating_power_law(x_KxR: Float[np.ndarray, "K R"], loss: Array, start
     Returns:
         [E, A_1, alpha_1, ...].
     """
-    return _search(x_KxR, loss, start, {})[0]
+    return _fit_with_limit(x_KxR, loss, start, {})[0]
 
 
-def _undetermined(x_KxR: Float[np.ndarray, "K R"], loss: Array, best: Array, names: Sequence[str]) -> dict[str, str]:
+def _find_undetermined(
+    x_KxR: Float[np.ndarray, "K R"], loss: Array, best: Array, names: Sequence[str]
+) -> dict[str, str]:
     """Say which values of a fitted law with a limit the runs do not determine.
 
     An exponent is not determined if the end of its search is no worse than noise allows: of R runs the sum of losses is
@@ -206,16 +210,18 @@ def _undetermined(x_KxR: Float[np.ndarray, "K R"], loss: Array, best: Array, nam
     problems = {}
     if np.log(best[0]) < 1e-3 - _LOG_LIMIT:
         problems[names[0]] = "at the lower end of its search: the runs show no limit"
-    worst = _search(x_KxR, loss, best, {})[1] * np.exp(stats.chi2.ppf(0.95, 1) / len(loss)) + 1e-9
+    worst = _fit_with_limit(x_KxR, loss, best, {})[1] * np.exp(stats.chi2.ppf(0.95, 1) / len(loss)) + 1e-9
     for number, name in enumerate(names[2::2]):
-        ends = [exponent for exponent in EXPONENTS if _search(x_KxR, loss, None, {number: exponent})[1] <= worst]
+        ends = [
+            exponent for exponent in EXPONENTS if _fit_with_limit(x_KxR, loss, None, {number: exponent})[1] <= worst
+        ]
         if ends:
             fits = "the end of its search, fits" if len(ends) == 1 else "the ends of its search, fit"
             problems[name] = f"not determined: {' and '.join(f'{end:g}' for end in ends)}, {fits} about as well"
     return problems
 
 
-def _search(
+def _fit_with_limit(
     x_KxR: Float[np.ndarray, "K R"], loss: Array, start: Array | None, exponents: Mapping[int, float]
 ) -> tuple[Array, float]:
     """Fit a law with a limit, some of whose exponents may be known; return its values and the sum of Huber losses."""
@@ -235,7 +241,7 @@ def _search(
     bounds = [(-_LOG_LIMIT, _LOG_LIMIT), *((-reach, reach) for reach in reach_K)] + [
         (np.log(exponents[number]),) * 2 if number in exponents else tuple(np.log(EXPONENTS)) for number in range(count)
     ]
-    starts = [np.clip(each, *np.transpose(bounds)) for each in starts]
+    starts = [np.clip(point, *np.transpose(bounds)) for point in starts]
 
     def descend(begin: Array, steps: int) -> optimize.OptimizeResult:
         options = {"maxiter": steps, "ftol": 1e-14, "gtol": 1e-9}
@@ -250,7 +256,7 @@ def _search(
         )
 
     # All a little way, the best of them to its end.
-    nearest = min((descend(each, 40) for each in starts), key=lambda end: end.fun)
+    nearest = min((descend(point, 40) for point in starts), key=lambda end: end.fun)
     end = descend(nearest.x, 2000)
     best = end.x
     alpha_K = np.exp(best[1 + len(middle_K) :])
@@ -288,12 +294,12 @@ def _starting_points(count: int, loss: Array) -> list[Array]:
     starts = []
     for share, *exponents in itertools.product((0.5, 0.9), *[(0.1, 0.3, 1.0)] * count):
         limit = share * loss.min()
-        each = (loss.mean() - limit) / count
-        starts.append(np.log([limit, *[each] * count, *exponents]))
+        term_share = (loss.mean() - limit) / count
+        starts.append(np.log([limit, *[term_share] * count, *exponents]))
     return starts
 
 
-def _with_intervals(
+def _fit_with_intervals(
     runs: Sequence[ScalingRun], terms: tuple[PowerLawTerm, ...], limit: bool, draws: int, seed: int
 ) -> ScalingFit:
     names = [name for term in terms for name in (term.coefficient, term.exponent)]
@@ -309,17 +315,17 @@ def _with_intervals(
     best = values(loss)
     constant, factors_K, exponents_K = (best[0], best[1::2], best[2::2]) if limit else (0.0, best[::2], best[1::2])
     fitted = constant + (factors_K[:, None] * x_KxR ** -exponents_K[:, None]).sum(0)
-    others = _drawn_losses(loss, fitted, _groups(runs, terms), len(best), draws, seed)
+    samples = _bootstrap_losses(loss, fitted, _number_groups(runs, terms), len(best), draws, seed)
     intervals = {}
-    if others:
-        drawn = [values(other, best if limit else None) for other in others]
-        low, high = np.percentile(np.array(drawn), _LEVEL, axis=0)
+    if samples:
+        sample_values = [values(sample, best if limit else None) for sample in samples]
+        low, high = np.percentile(np.array(sample_values), _LEVEL, axis=0)
         intervals = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
-    undetermined = _undetermined(x_KxR, loss, best, names) if limit else {}
+    undetermined = _find_undetermined(x_KxR, loss, best, names) if limit else {}
     return ScalingFit(form, dict(zip(names, map(float, best), strict=True)), intervals, undetermined)
 
 
-def _drawn_losses(
+def _bootstrap_losses(
     loss: Array, fitted: Array, points: Sequence[tuple[int, ...]], parameters: int, draws: int, seed: int
 ) -> list[Array]:
     """Draw bootstrap samples of the losses; none if there are too few runs to estimate their noise.
@@ -328,10 +334,13 @@ def _drawn_losses(
     resampling all residuals with replacement. Residuals are widened by sqrt(R / f) and t_f / z for their f degrees of
     freedom: without it, intervals from two seeds of three sizes would contain the exponent only two times in three.
     """
-    of_point, seeds = np.unique(np.array(points), axis=0, return_inverse=True, return_counts=True)[1:]
+    point_index, runs_per_point = np.unique(np.array(points), axis=0, return_inverse=True, return_counts=True)[1:]
     logs = np.log(loss)
-    if seeds.min() >= _SEEDS:
-        center, freedom = (np.bincount(of_point, logs) / seeds)[of_point], len(logs) - len(seeds)
+    if runs_per_point.min() >= _SEEDS:
+        center, freedom = (
+            (np.bincount(point_index, logs) / runs_per_point)[point_index],
+            len(logs) - len(runs_per_point),
+        )
     elif len(logs) >= _RUNS:
         center, freedom = np.log(fitted), len(logs) - parameters
     else:
@@ -342,7 +351,7 @@ def _drawn_losses(
     return [np.exp(center + random.choice(residuals, len(logs))) for _ in range(draws)]
 
 
-def _groups(runs: Sequence[ScalingRun], terms: Sequence[PowerLawTerm]) -> list[tuple[int, ...]]:
+def _number_groups(runs: Sequence[ScalingRun], terms: Sequence[PowerLawTerm]) -> list[tuple[int, ...]]:
     """Number each run's values in rising order; values within 1% of each other share a number."""
     columns = []
     for term in terms:
@@ -370,25 +379,25 @@ def read_runs(paths: Iterable[Path], metric: str) -> RunSelection:
     Raises:
         UserError: If a directory is neither a run nor has trials.
     """
-    asked, found = parse_metric_name(metric), RunSelection([], [])
-    for path in _directories(paths):
+    metric_name, selection = parse_metric_name(metric), RunSelection([], [])
+    for path in _run_directories(paths):
         try:
-            read = _read_run(path, asked)
+            loaded = _read_run(path, metric_name)
         except (KeyError, TypeError, ValueError) as error:
-            read = f"its files cannot be read: {' '.join(str(error).split())[:200]}"
-        if isinstance(read, ScalingRun):
-            found.runs.append(read)
+            loaded = f"its files cannot be read: {' '.join(str(error).split())[:200]}"
+        if isinstance(loaded, ScalingRun):
+            selection.runs.append(loaded)
         else:
-            found.left_out.append(f"{path}: {read}")
-    return found
+            selection.left_out.append(f"{path}: {loaded}")
+    return selection
 
 
-def _directories(paths: Iterable[Path]) -> Iterator[Path]:
+def _run_directories(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if RunDirectory(path).is_run():
             yield path
             continue
-        trials = sorted(each for each in (path / "trials").glob("*") if RunDirectory(each).is_run())
+        trials = sorted(trial for trial in (path / "trials").glob("*") if RunDirectory(trial).is_run())
         if not trials:
             raise UserError(f"{path} is no run directory, and holds no trials of a sweep or an ablation")
         yield from trials
@@ -398,17 +407,19 @@ def _read_run(path: Path, metric: MetricName) -> ScalingRun | str:
     """Return the run, or why it is left out."""
     run = RunDirectory(path)
     steps, records = run.config()["steps"], read_records(run.metrics_file)
-    reports = [each for each in records if each["split"] == metric.split and metric.name in each]
+    reports = [record for record in records if record["split"] == metric.split and metric.name in record]
     if not reports or reports[-1]["step"] < steps:
         return f"it reports no {metric} at its last step, {steps}"
     loss, parameters = reports[-1][metric.name], run.facts().get("parameters")
     if loss is None or parameters is None:
         return f"its {metric} is not finite" if loss is None else "it does not say how many parameters it has"
-    training = [each for each in records if each["split"] == "train" and each.get("steps_per_second")]
-    counted = [each["tokens_per_second"] / each["steps_per_second"] for each in training if "tokens_per_second" in each]
+    training = [record for record in records if record["split"] == "train" and record.get("steps_per_second")]
+    counted = [
+        record["tokens_per_second"] / record["steps_per_second"] for record in training if "tokens_per_second" in record
+    ]
     if not counted:
         return "its task counts no tokens"
     tokens = float(np.mean(counted)) * steps
-    flops = [each["flops_per_step"] for each in training if each.get("flops_per_step")]
+    flops = [record["flops_per_step"] for record in training if record.get("flops_per_step")]
     total = float(np.mean(flops)) * steps if flops else 6.0 * parameters * tokens
     return ScalingRun(path.name, float(parameters), tokens, total, float(loss))

@@ -48,10 +48,10 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     steps = {}
     for number in range(1 + settings["repeats"]):
         for name, (decode, prompts) in ways.items():
-            began = time.perf_counter()
+            start_seconds = time.perf_counter()
             lengths = jax.block_until_ready(decode(variables, prompts))
             if number:  # the first compiles
-                seconds[name].append((time.perf_counter() - began) / settings["tokens"])
+                seconds[name].append((time.perf_counter() - start_seconds) / settings["tokens"])
             steps[name] = int(lengths.max())
     return {"seconds": seconds, "steps": steps, "parameters": count_parameters(variables.params)}
 

@@ -85,9 +85,9 @@ def measure(
     state, seconds = begin(jax.random.key(settings["seed"])), []
     for number in range(settings["warmup_steps"] + settings["steps"]):
         batch = jax.device_put(source[number])
-        began = time.perf_counter()
+        start_seconds = time.perf_counter()
         state, metrics = jax.block_until_ready(step(state, batch))
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_seconds)
     return {
         "seconds": seconds[settings["warmup_steps"] :],
         "first": seconds[0],

@@ -31,9 +31,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     decode = decode_with_cache(model, settings) if settings["cache"] else decode_without_cache(model, settings)
     seconds = []
     for _ in range(1 + settings["repeats"]):
-        began = time.perf_counter()
+        start_seconds = time.perf_counter()
         tokens_BxT = jax.block_until_ready(decode(variables, prompt_BxP))
-        seconds.append((time.perf_counter() - began) / settings["tokens"])
+        seconds.append((time.perf_counter() - start_seconds) / settings["tokens"])
     return {
         "seconds": seconds[1:],
         "first": seconds[0] * settings["tokens"],

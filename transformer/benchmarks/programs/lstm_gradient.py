@@ -20,8 +20,8 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     width, shape = settings["width"], (settings["rows"], settings["length"], settings["width"])
     config = RecurrentConfig(width=width)
     layer = FunctionalModule(lambda builder: RecurrentLayer(config, width, builder=builder))
-    of_inputs, of_params = jax.random.split(jax.random.key(settings["seed"]))
-    x_BxTxI, params = jax.random.normal(of_inputs, shape), layer.init(of_params)
+    input_key, params_key = jax.random.split(jax.random.key(settings["seed"]))
+    x_BxTxI, params = jax.random.normal(input_key, shape), layer.init(params_key)
 
     def loss(params: Any, x_BxTxI: jax.Array) -> jax.Array:
         outputs_BxTxF, _ = layer.bind(params)(x_BxTxI)
@@ -29,9 +29,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
 
     gradient, seconds = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))), []
     for _ in range(settings["warmup_steps"] + settings["steps"]):
-        began = time.perf_counter()
+        start_seconds = time.perf_counter()
         jax.block_until_ready(gradient(params, x_BxTxI))
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start_seconds)
     return {"seconds": seconds[settings["warmup_steps"] :], "first": seconds[0]}
 
 

@@ -19,8 +19,8 @@ def program_main(measure: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
     The process reuses freed memory, as the commands do.
     """
-    kept = keep_freed_memory()
-    found = measure(json.loads(sys.argv[1]))
+    memory_kept = keep_freed_memory()
+    measurements = measure(json.loads(sys.argv[1]))
     versions = {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()}
-    facts = {"versions": versions, "device": jax.devices()[0].device_kind, "memory_kept": kept}
-    print(json.dumps({**found, **facts}), flush=True)
+    facts = {"versions": versions, "device": jax.devices()[0].device_kind, "memory_kept": memory_kept}
+    print(json.dumps({**measurements, **facts}), flush=True)

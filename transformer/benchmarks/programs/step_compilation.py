@@ -25,7 +25,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         program, seconds = _compile_peer(defined["lower_step"], settings["sizes"], settings["topology"])
     else:
         program, seconds = _compile_config(defined["get_config"], settings["changes"], settings["topology"])
-    return {"seconds": [seconds], "compiled": _counts(program)}
+    return {"seconds": [seconds], "compiled": _summarize_program(program)}
 
 
 def _compile_peer(
@@ -58,19 +58,19 @@ def _compile_config(
     return report.program, report.compile_seconds
 
 
-def _counts(program: "CompiledProgram") -> dict[str, Any]:
+def _summarize_program(program: "CompiledProgram") -> dict[str, Any]:
     return {
         "bytes_moved": program.bytes_moved,
         "peak_bytes": program.peak_bytes,
         "argument_bytes": program.argument_bytes,
         "float32_flops": program.float32_flops,
-        "collectives": sum(each.num_executions for each in program.collectives),
+        "collectives": sum(collective.num_executions for collective in program.collectives),
         "loops_without_trip_count": list(program.loops_without_trip_count),
         "attention_kernels": dict(program.attention_kernels),
         "fingerprint": program.fingerprint,
         "source_lines": [
-            {"line": each.line, "bytes": each.num_bytes, "source": each.source}
-            for each in program.source_lines[:NUM_SOURCE_LINES]
+            {"line": source_line.line, "bytes": source_line.num_bytes, "source": source_line.source}
+            for source_line in program.source_lines[:NUM_SOURCE_LINES]
         ],
     }
 

@@ -35,15 +35,15 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.py").write_text(_CONFIG.format(values=json.dumps(settings["config"])), encoding="utf-8")
-        seconds = {way: [_served(folder, way)] for way in ("compile cache miss", "compile cache hit")}
+        seconds = {way: [_time_to_page(folder, way)] for way in ("compile cache miss", "compile cache hit")}
     return {"seconds": seconds}
 
 
-def _served(folder: Path, way: str) -> float:
+def _time_to_page(folder: Path, way: str) -> float:
     """Return the seconds of one run, in a directory of this name."""
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
     words = [*subprocess_command("train"), f"--config={folder / 'config.py'}", f"--workdir={folder / way}", "--serve"]
-    began = time.time()
+    start_seconds = time.time()
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         line = ""
@@ -52,7 +52,7 @@ def _served(folder: Path, way: str) -> float:
                 if address := re.search(r"http://127\.0\.0\.1:\d+\S*", line):
                     with urllib.request.urlopen(address[0]) as page:  # noqa: S310  the page of this machine
                         page.read()
-                    return time.time() - began
+                    return time.time() - start_seconds
         finally:
             run.send_signal(signal.SIGINT)
     raise RuntimeError(f"the run ended without a page: {line.strip()}")

@@ -17,21 +17,21 @@ from typing import Any
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the seconds from the start of a process to the end of its first step, with a cold and a warm cache."""
     with tempfile.TemporaryDirectory() as folder:
-        cold, warm = _begun(settings, folder), _begun(settings, folder)
+        cold, warm = _run_in_subprocess(settings, folder), _run_in_subprocess(settings, folder)
     rows = {"compile cache miss": [cold.pop("seconds")], "compile cache hit": [warm.pop("seconds")]}
     return {"seconds": rows, **cold}
 
 
-def _begun(settings: dict[str, Any], folder: str) -> dict[str, Any]:
+def _run_in_subprocess(settings: dict[str, Any], folder: str) -> dict[str, Any]:
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     words = [sys.executable, "-m", __spec__.name, json.dumps({**settings, "began": time.time()})]
-    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError((ended.stderr.strip().splitlines() or ["no output"])[-1])
-    return json.loads(ended.stdout.strip().splitlines()[-1])
+    process = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError((process.stderr.strip().splitlines() or ["no output"])[-1])
+    return json.loads(process.stdout.strip().splitlines()[-1])
 
 
-def _begin(settings: dict[str, Any]) -> dict[str, Any]:
+def _run_first_step(settings: dict[str, Any]) -> dict[str, Any]:
     """One step of the run, in this process."""
     import jax
 
@@ -51,4 +51,4 @@ def _begin(settings: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     from transformer.benchmarks.programs.program_main import program_main
 
-    program_main(lambda settings: _begin(settings) if "began" in settings else measure(settings))
+    program_main(lambda settings: _run_first_step(settings) if "began" in settings else measure(settings))

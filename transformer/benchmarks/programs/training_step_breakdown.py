@@ -67,10 +67,10 @@ def step_parts(settings: Mapping[str, Any], key: jax.Array) -> Iterator[tuple[st
         ("embedding", 1, lambda b: table(builder=b), embedding),
         ("vocabulary head and loss", 1, lambda b: table(builder=b), head),
     ):
-        yield name, _with_gradient(FunctionalModule(make), call, key, x_BxTxE, times)
+        yield name, _gradient_part(FunctionalModule(make), call, key, x_BxTxE, times)
 
 
-def _with_gradient(
+def _gradient_part(
     module: FunctionalModule, call: Callable, key: jax.Array, x_BxTxE: jax.Array, times: int
 ) -> TimedPart:
     def scalar(params: Any, x_BxTxE: jax.Array) -> jax.Array:
@@ -88,7 +88,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     # A copy: the step consumes its state.
     optimizer, params = make_optimizer(OPTIMIZER, steps=1000), jax.tree.map(jnp.copy, state.variables.params)
     hyper = hyperparameters(OPTIMIZER)
-    whole: dict[str, TimedPart] = {
+    timed_parts: dict[str, TimedPart] = {
         **dict(step_parts(settings, key)),
         "optimizer": TimedPart(
             lambda params, moments: optimizer.update(params, moments, params, 0, hyper),
@@ -96,22 +96,25 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
             1,
         ),
     }
-    compiled = {name: jax.jit(part.function).lower(*part.arguments).compile() for name, part in whole.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in [*whole, "whole step"]}
+    compiled = {name: jax.jit(part.function).lower(*part.arguments).compile() for name, part in timed_parts.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in [*timed_parts, "whole step"]}
     for _ in range(settings["warmup_steps"] + settings["steps"]):
-        for name, part in whole.items():
-            began = time.perf_counter()
+        for name, part in timed_parts.items():
+            start_seconds = time.perf_counter()
             jax.block_until_ready(compiled[name](*part.arguments))
-            seconds[name].append(part.num_executions * (time.perf_counter() - began))
-        began = time.perf_counter()
+            seconds[name].append(part.num_executions * (time.perf_counter() - start_seconds))
+        start_seconds = time.perf_counter()
         state, _ = jax.block_until_ready(step(state, batch))
-        seconds["whole step"].append(time.perf_counter() - began)
-    work = {name: _work(compiled[name], part.num_executions) for name, part in whole.items()}
-    work["whole step"] = _work(step.lower(state, batch).compile(), 1)
-    return {"seconds": {name: each[settings["warmup_steps"] :] for name, each in seconds.items()}, "work": work}
+        seconds["whole step"].append(time.perf_counter() - start_seconds)
+    work = {name: _program_work(compiled[name], part.num_executions) for name, part in timed_parts.items()}
+    work["whole step"] = _program_work(step.lower(state, batch).compile(), 1)
+    return {
+        "seconds": {name: part_seconds[settings["warmup_steps"] :] for name, part_seconds in seconds.items()},
+        "work": work,
+    }
 
 
-def _work(compiled: Any, times: int) -> dict[str, float]:
+def _program_work(compiled: Any, times: int) -> dict[str, float]:
     counted = compiled.cost_analysis()
     return {"flops": times * counted["flops"], "bytes": times * counted["bytes accessed"]}
 

@@ -19,20 +19,20 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     loop, inline = ({**settings, "model": {"scan_unroll": unroll}} for unroll in (1, settings["layers"]))
     with tempfile.TemporaryDirectory() as folder:
         jax.config.update("jax_compilation_cache_dir", folder)
-        cold = _seconds(loop)
+        cold = _compile_seconds(loop)
         jax.clear_caches()
-        warm = _seconds(loop)
+        warm = _compile_seconds(loop)
         jax.config.update("jax_enable_compilation_cache", False)
-        unrolled = _seconds(inline)
+        unrolled = _compile_seconds(inline)
     return {"seconds": {"scanned layers": [cold], "compile cache hit": [warm], "unrolled layers": [unrolled]}}
 
 
-def _seconds(settings: dict[str, Any]) -> float:
+def _compile_seconds(settings: dict[str, Any]) -> float:
     begin, step, source = compile_training_step(settings)
     state = jax.eval_shape(begin, jax.random.key(settings["seed"]))
-    began = time.perf_counter()
+    start_seconds = time.perf_counter()
     step.lower(state, source[0]).compile()
-    return time.perf_counter() - began
+    return time.perf_counter() - start_seconds
 
 
 if __name__ == "__main__":

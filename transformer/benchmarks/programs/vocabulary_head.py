@@ -20,11 +20,11 @@ from transformer.tasks.losses import LOGITS_AT_ONCE, chunked_token_loss
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the seconds of both methods, measured in alternation, and their memory."""
     rows, length, width, vocabulary = (settings[name] for name in ("rows", "length", "width", "vocabulary"))
-    of_hidden, of_table, of_labels = jax.random.split(jax.random.key(settings["seed"]), 3)
+    hidden_key, table_key, labels_key = jax.random.split(jax.random.key(settings["seed"]), 3)
     dtype = settings["dtype"]
-    hidden_BxTxE = jax.random.normal(of_hidden, (rows, length, width), dtype)
-    table_VxE = jax.random.normal(of_table, (vocabulary, width), dtype) / width**0.5
-    labels_BxT = jax.random.randint(of_labels, (rows, length), 0, vocabulary)
+    hidden_BxTxE = jax.random.normal(hidden_key, (rows, length, width), dtype)
+    table_VxE = jax.random.normal(table_key, (vocabulary, width), dtype) / width**0.5
+    labels_BxT = jax.random.randint(labels_key, (rows, length), 0, vocabulary)
 
     def loss(arrays: tuple[Array, Array], logits_at_once: int) -> Array:
         hidden_BxTxE, table_VxE = arrays
@@ -44,14 +44,14 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     losses = {}
     for number in range(1 + settings["repeats"]):
         for name, program in compiled.items():
-            began = time.perf_counter()
+            start_seconds = time.perf_counter()
             value, _ = jax.block_until_ready(program(arrays))
             if number:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(time.perf_counter() - start_seconds)
             losses[name] = float(value)
-    about = {name: program.memory_analysis() for name, program in compiled.items()}
-    held = {name: each and each.temp_size_in_bytes for name, each in about.items()}
-    return {"seconds": seconds, "bytes_held": held, "losses": losses}
+    memory_by_method = {name: program.memory_analysis() for name, program in compiled.items()}
+    temp_bytes = {name: memory and memory.temp_size_in_bytes for name, memory in memory_by_method.items()}
+    return {"seconds": seconds, "bytes_held": temp_bytes, "losses": losses}
 
 
 if __name__ == "__main__":

@@ -26,24 +26,26 @@ def axis_metadata(store: MapStore) -> dict[str, dict[str, Any]]:
             "stride": axis.stride,
             "offset": axis.offset,
             "numLeadingPositions": axis.num_leading_positions,
-            "image": None if image is None else [*image.shape[-3:-1], *_shrunk(image[0])[0].shape[:2]],
+            "image": None if image is None else [*image.shape[-3:-1], *_downsample_images(image[0])[0].shape[:2]],
             "sound": axis.name in store.labels.sounds,
-            "spectrogram": None if spectrogram is None else [*_thinned(spectrogram[0]).shape, _longest(store, axis)],
+            "spectrogram": None
+            if spectrogram is None
+            else [*_downsample_spectrogram(spectrogram[0]).shape, _max_frames(store, axis)],
         }
     return axes
 
 
-def _longest(store: MapStore, axis: Axis) -> int:
+def _max_frames(store: MapStore, axis: Axis) -> int:
     """Return the frames of the longest example, which the whole width of the spectrogram shows."""
     return max(len(tokens) for tokens in store.labels.tokens[axis.name]) - axis.num_leading_positions
 
 
-def _shrunk(images: np.ndarray) -> np.ndarray:
+def _downsample_images(images: np.ndarray) -> np.ndarray:
     """Return an example's one image, or the image of each query, in page size [images, rows, columns, 3]."""
-    return np.stack([downsample_image(each, IMAGE_SIDE) for each in images.reshape(-1, *images.shape[-3:])])
+    return np.stack([downsample_image(image, IMAGE_SIDE) for image in images.reshape(-1, *images.shape[-3:])])
 
 
-def _thinned(spectrogram: np.ndarray) -> np.ndarray:
+def _downsample_spectrogram(spectrogram: np.ndarray) -> np.ndarray:
     """Take the loudest of every few frames, so that no more than SPECTROGRAM_TIMES are left."""
     block = -(-spectrogram.shape[1] // SPECTROGRAM_TIMES)
     return np.maximum.reduceat(spectrogram, np.arange(0, spectrogram.shape[1], block), axis=1)
@@ -53,7 +55,7 @@ def axis_media_blocks(store: MapStore) -> list[DataBlock]:
     """Return images, spectrograms and sounds as page blocks, one an example; images of its queries are one strip."""
     names = list(axis_metadata(store))
     images = [
-        DataBlock(f"image-{names.index(name)}-{example}", compress_to_base64(_shrunk(image).tobytes()))
+        DataBlock(f"image-{names.index(name)}-{example}", compress_to_base64(_downsample_images(image).tobytes()))
         for name, examples in store.labels.images.items()
         if name in names
         for example, image in enumerate(examples)
@@ -61,7 +63,7 @@ def axis_media_blocks(store: MapStore) -> list[DataBlock]:
     spectrograms = [
         DataBlock(
             f"spectrogram-{names.index(name)}-{example}",
-            compress_to_base64(log_magnitudes_to_bytes(_thinned(spectrogram)).tobytes()),
+            compress_to_base64(log_magnitudes_to_bytes(_downsample_spectrogram(spectrogram)).tobytes()),
         )
         for name, examples in store.labels.spectrograms.items()
         if name in names

@@ -137,18 +137,18 @@ def history_payload(
             tables.append(probe_tables(other, site.name)[0]._replace(source="other"))
         # The mean of a single example is that example.
         single += [(number, table) for table in examples if len(examples) > 1]
-        sites.append({"tables": [], "changes": _changes(mean)})
+        sites.append({"tables": [], "changes": _change_steps(mean)})
         for table in tables:
-            _add(number, table, sites, blocks)
+            _add_table(number, table, sites, blocks)
     their_blocks: list[DataBlock] = []
     theirs: list[dict[str, Any]] = [{"tables": []} for _ in sites]
     for number, table in single:
-        _add(number, table, theirs, their_blocks)
+        _add_table(number, table, theirs, their_blocks)
     if sum(block.num_bytes for block in their_blocks) <= SHARE * budget:
         blocks += their_blocks
         for entry, more in zip(sites, theirs, strict=True):
             entry["tables"] += more["tables"]
-    return {"codes": CODES, "scales": _scales(sites), "sites": sites, "roles": _roles(store)}, blocks
+    return {"codes": CODES, "scales": _statistic_scales(sites), "sites": sites, "roles": _roles_payload(store)}, blocks
 
 
 def last_step_roles(store: MapStore) -> tuple[HeadRole, ...]:
@@ -166,10 +166,10 @@ def last_step_roles(store: MapStore) -> tuple[HeadRole, ...]:
 
 def _roles_at_last_step(store: MapStore, site: Site) -> tuple[HeadRole, ...]:
     roles = find_site_roles(store.steps, site, store.labels, store.statistics(site.name))
-    if all(each.role is not Role.INDUCTION for each in roles):
+    if all(role.role is not Role.INDUCTION for role in roles):
         return roles
     copying = heads_with_role(Role.INDUCTION, read_sample_rows(store, site, store.steps[-1]), site, store.labels)
-    return tuple(each for each in roles if each.role is not Role.INDUCTION or (each.layer, each.head) in copying)
+    return tuple(role for role in roles if role.role is not Role.INDUCTION or (role.layer, role.head) in copying)
 
 
 def find_site_roles(
@@ -202,9 +202,9 @@ def find_site_roles(
         values_SxBxLxH = statistics.values[..., statistics.names.index(name)].astype(np.float64)
         if role is Role.ALIGNMENT:
             values_SxBxLxH = 1 - values_SxBxLxH
-        scores_SxLxH, kappa_SxLxH = _beyond_chance(values_SxBxLxH, chance_scores(role, site, labels))
+        scores_SxLxH, kappa_SxLxH = _normalize_by_chance(values_SxBxLxH, chance_scores(role, site, labels))
         for layer, head in np.argwhere(kappa_SxLxH[-1] >= MIN_ROLE_SCORE).tolist():
-            score, onset = float(scores_SxLxH[-1, layer, head]), _onset(steps, kappa_SxLxH[:, layer, head])
+            score, onset = float(scores_SxLxH[-1, layer, head]), _onset_step(steps, kappa_SxLxH[:, layer, head])
             roles.append(HeadRole(site.name, layer, head, role, score, onset))
     return tuple(roles)
 
@@ -265,8 +265,8 @@ def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarr
     if len(steps) != len(values):
         raise ValueError(f"got {len(steps)} steps and {len(values)} values: give one value a step")
     curve = np.asarray(values, np.float64)
-    known = np.flatnonzero(np.isfinite(curve))
-    curve = curve[known]
+    defined = np.flatnonzero(np.isfinite(curve))
+    curve = curve[defined]
     # Statistics are stored in float32: changes below its rounding do not count.
     if len(curve) < 2 or np.ptp(curve) <= 1e-6 * np.abs(curve).max():
         return ()
@@ -278,7 +278,7 @@ def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarr
     while True:
         changes = _join_transitions(curve, _segment(curve, penalty), deviation)
         if len(changes) <= MOST_CHANGES:
-            return tuple(ChangePoint(int(steps[known[at]]), before, after) for at, before, after in changes)
+            return tuple(ChangePoint(int(steps[defined[at]]), before, after) for at, before, after in changes)
         penalty *= 2
 
 
@@ -299,15 +299,15 @@ def _segment(curve: np.ndarray, penalty: float) -> list[int]:
     """Return the bounds of the best constant pieces, including 0 and the end."""
     points = len(curve)
     centered = curve - curve.mean()
-    sums, squares = (np.concatenate([[0.0], np.cumsum(each)]) for each in (centered, centered**2))
+    sums, squares = (np.concatenate([[0.0], np.cumsum(values)]) for values in (centered, centered**2))
     best, last = np.full(points + 1, np.inf), np.zeros(points + 1, int)
     best[0] = -penalty
     for end in range(1, points + 1):
         starts = np.arange(end)
         cost = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
         totals = best[starts] + cost + penalty
-        chosen = int(totals.argmin())
-        best[end], last[end] = totals[chosen], starts[chosen]
+        best_start = int(totals.argmin())
+        best[end], last[end] = totals[best_start], starts[best_start]
     bounds = [points]
     while bounds[-1]:
         bounds.append(int(last[bounds[-1]]))
@@ -323,11 +323,11 @@ def _join_transitions(curve: np.ndarray, bounds: list[int], deviation: float) ->
         if piece == len(pieces) - 1 or not _is_transition(pieces[piece], deviation, *means[piece - 1 : piece + 2]):
             levels.append(piece)
     changes = []
-    for left, right in itertools.pairwise(levels):
-        start, end = bounds[left], bounds[right + 1]
+    for level, next_level in itertools.pairwise(levels):
+        start, end = bounds[level], bounds[next_level + 1]
         # The cut that fits the two levels best, which noise moves less than the largest difference.
-        behind = np.cumsum((curve[start:end] - means[left]) ** 2 - (curve[start:end] - means[right]) ** 2)
-        changes.append((start + 1 + int(behind[:-1].argmin()), means[left], means[right]))
+        cut_costs = np.cumsum((curve[start:end] - means[level]) ** 2 - (curve[start:end] - means[next_level]) ** 2)
+        changes.append((start + 1 + int(cut_costs[:-1].argmin()), means[level], means[next_level]))
     return changes
 
 
@@ -344,7 +344,7 @@ def _is_transition(piece: np.ndarray, deviation: float, before: float, mean: flo
     return bool(rise + doubt >= 0.5 * min(abs(mean - before), abs(after - mean)))
 
 
-def _onset(steps: Sequence[int], kappa_S: np.ndarray) -> int:
+def _onset_step(steps: Sequence[int], kappa_S: np.ndarray) -> int:
     changes = change_points(steps, kappa_S)
     crossings = [change.step for change in changes if change.before < MIN_ROLE_SCORE <= change.after]
     if crossings and changes[-1].after >= MIN_ROLE_SCORE:
@@ -353,7 +353,7 @@ def _onset(steps: Sequence[int], kappa_S: np.ndarray) -> int:
     return int(steps[int(since_S.argmax())])
 
 
-def _beyond_chance(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _normalize_by_chance(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean over examples, and how far it has come from chance to 1; NaN where no example defines it."""
     chance_Bx1x1 = chance_B[:, None, None]
     defined = np.isfinite(values_SxBxLxH) & np.isfinite(chance_Bx1x1)
@@ -376,9 +376,9 @@ def _chance_mass(role: Role, site: Site, labels: AxisLabels, example: int) -> fl
         period = (labels.periods or (None,) * len(labels.titles))[example]
         key = query - period + 1 if period else np.full(queries, -1)
         key = np.where(query >= (period or 0), key, -1)
-    seen = np.minimum(query + 1, keys) if site.causal else np.full(queries, keys)
-    counts = (key >= 0) & (key < seen)
-    return float(np.mean(1 / seen[counts])) if counts.any() else np.nan
+    num_visible = np.minimum(query + 1, keys) if site.causal else np.full(queries, keys)
+    counts = (key >= 0) & (key < num_visible)
+    return float(np.mean(1 / num_visible[counts])) if counts.any() else np.nan
 
 
 def probe_tables(store: MapStore, site: str) -> list[StatisticsTable]:
@@ -394,16 +394,16 @@ def probe_tables(store: MapStore, site: str) -> list[StatisticsTable]:
         The tables, at no more than `COLUMNS` evenly spaced steps.
     """
     names, values_SxBxLxHxN = distances_in_pixels(store.statistics(site), store.site(site))
-    kept = evenly_spaced_indices(len(store.steps), min(COLUMNS, len(store.steps)))
-    steps = tuple(store.steps[index] for index in kept)
-    values_BxNxLxHxS = np.transpose(np.asarray(values_SxBxLxHxN, np.float32)[kept], (1, 4, 2, 3, 0))
+    selected = evenly_spaced_indices(len(store.steps), min(COLUMNS, len(store.steps)))
+    steps = tuple(store.steps[index] for index in selected)
+    values_BxNxLxHxS = np.transpose(np.asarray(values_SxBxLxHxN, np.float32)[selected], (1, 4, 2, 3, 0))
     with warnings.catch_warnings():
         # A mean over no defined example is NaN, without a warning.
         warnings.simplefilter("ignore", RuntimeWarning)
         mean = np.nanmean(values_BxNxLxHxS, axis=0)
     tables = [StatisticsTable("mean", names, steps, mean)]
     tables += [StatisticsTable(str(example), names, steps, values) for example, values in enumerate(values_BxNxLxHxS)]
-    return [_defined(table) for table in tables]
+    return [_drop_undefined_statistics(table) for table in tables]
 
 
 def read_head_statistics(path: Path) -> dict[str, dict[int, dict[str, Any]]]:
@@ -439,7 +439,7 @@ def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list
             if measured.shape != shape:
                 return []
             values[row, :, :, column] = measured
-    return [_defined(StatisticsTable("training", names, tuple(steps), values))]
+    return [_drop_undefined_statistics(StatisticsTable("training", names, tuple(steps), values))]
 
 
 def encode_table(table: StatisticsTable) -> tuple[dict[str, Any], str]:
@@ -463,20 +463,22 @@ def encode_table(table: StatisticsTable) -> tuple[dict[str, Any], str]:
     return facts, compress_to_base64(planes.tobytes())
 
 
-def _defined(table: StatisticsTable) -> StatisticsTable:
+def _drop_undefined_statistics(table: StatisticsTable) -> StatisticsTable:
     """Drop the statistics that are undefined everywhere."""
-    kept = np.flatnonzero(np.isfinite(table.values_NxLxHxS).any(axis=(1, 2, 3)))
-    return table._replace(names=tuple(table.names[row] for row in kept), values_NxLxHxS=table.values_NxLxHxS[kept])
+    defined_rows = np.flatnonzero(np.isfinite(table.values_NxLxHxS).any(axis=(1, 2, 3)))
+    return table._replace(
+        names=tuple(table.names[row] for row in defined_rows), values_NxLxHxS=table.values_NxLxHxS[defined_rows]
+    )
 
 
-def _add(number: int, table: StatisticsTable, sites: Sequence[dict[str, Any]], blocks: list[DataBlock]) -> None:
+def _add_table(number: int, table: StatisticsTable, sites: Sequence[dict[str, Any]], blocks: list[DataBlock]) -> None:
     if table.names:
         facts, text = encode_table(table)
         sites[number]["tables"].append(facts)
         blocks.append(DataBlock(f"history-{number}-{table.source}", text))
 
 
-def _changes(table: StatisticsTable) -> list[tuple[str, int, int, list[int]]]:
+def _change_steps(table: StatisticsTable) -> list[tuple[str, int, int, list[int]]]:
     """Return (statistic, layer, head, steps) of every change of level in a table, without heads that have none."""
     changes = []
     for row, name in enumerate(table.names):
@@ -487,7 +489,7 @@ def _changes(table: StatisticsTable) -> list[tuple[str, int, int, list[int]]]:
     return changes
 
 
-def _scales(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _statistic_scales(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the name, unit and scale of each statistic."""
     names = {name for site in sites for table in site["tables"] for name in table["names"]}
     scales = {}
@@ -497,7 +499,7 @@ def _scales(sites: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return scales
 
 
-def _roles(store: MapStore) -> list[dict[str, Any]]:
+def _roles_payload(store: MapStore) -> list[dict[str, Any]]:
     numbers = {site.name: number for number, site in enumerate(store.sites)}
     return [
         {

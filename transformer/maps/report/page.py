@@ -96,14 +96,16 @@ def render(
     damaged: list[CorruptMapsError] = []
     while True:
         try:
-            return _rendered(run_directory, budget, compare_to, maps, version, damaged)
+            return _render_undamaged(run_directory, budget, compare_to, maps, version, damaged)
         except CorruptMapsError as error:
-            if error.step is None or any((error.path, error.step) == (each.path, each.step) for each in damaged):
+            if error.step is None or any(
+                (error.path, error.step) == (known_error.path, known_error.step) for known_error in damaged
+            ):
                 raise
             damaged.append(error)
 
 
-def _rendered(
+def _render_undamaged(
     run_directory: Path,
     budget: int,
     compare_to: Path | None,
@@ -116,15 +118,15 @@ def _rendered(
     curves = read_curves(run)
     store = _complete_store(run.maps_dir if maps is None else maps, damaged)
     other = None if compare_to is None else _complete_store(RunDirectory(parse_path(compare_to)).maps_dir, damaged)
-    facts = _facts(store) | _facts_of_run(run, curves) | {"damageMessages": [str(error) for error in damaged]}
+    facts = _store_facts(store) | _run_facts(run, curves) | {"damageMessages": [str(error) for error in damaged]}
     if compare_to is not None and other is not None:
         facts["otherRun"] = _other_run_facts(compare_to, store, other)
         if facts["otherRun"]["title"] == facts["title"]:
             # Two runs of one config differ in their directories.
-            for named, directory in ((facts["otherRun"], RunDirectory(parse_path(compare_to))), (facts, run)):
-                named["title"] = f"{named['title']} ({directory.path.resolve().name})"
-    facts["history"], shown = history_payload(store, run, budget, other)
-    return _within(budget, facts, shown, store, other, version)
+            for run_facts, directory in ((facts["otherRun"], RunDirectory(parse_path(compare_to))), (facts, run)):
+                run_facts["title"] = f"{run_facts['title']} ({directory.path.resolve().name})"
+    facts["history"], blocks = history_payload(store, run, budget, other)
+    return _render_within_budget(budget, facts, blocks, store, other, version)
 
 
 def render_single_text(
@@ -155,7 +157,7 @@ def render_single_text(
     """
     if not store.sites:
         raise UserError(f"{title} is a model without attention: it has no maps to show")
-    facts = _facts(store) | {
+    facts = _store_facts(store) | {
         "title": title,
         "config": config_entries(config),
         "parameters": parameters,
@@ -168,37 +170,43 @@ def render_single_text(
         "roles": [],
     }
     facts["projections"], blocks = projections or (None, [])
-    return _within(budget, facts, blocks, store)
+    return _render_within_budget(budget, facts, blocks, store)
 
 
-def _within(
+def _render_within_budget(
     budget: int,
     facts: dict[str, Any],
-    shown: list[DataBlock],
+    blocks_without_maps: list[DataBlock],
     store: MapStore,
     other: MapStore | None = None,
     version: str | None = None,
 ) -> str:
     """Render the page of these facts and blocks, with as much of the maps as fits the budget."""
-    shown = [*shown, *axis_media_blocks(store)]
+    blocks_without_maps = [*blocks_without_maps, *axis_media_blocks(store)]
     # The size of the page without maps is taken off their budget.
     bare = facts | {"sites": [_site_facts(store, number, {}) for number in range(len(store.sites))], "codes": 0}
-    fixed = len(_page(bare, shown, version).encode()) + 1500 * len(store.sites) + 20 * len(store.steps)
-    room = budget - fixed
-    payload = page_payload(store, room if other is None else room // 2)
-    blocks = [*shown, *payload.blocks]
+    fixed_size = (
+        len(_assemble_page(bare, blocks_without_maps, version).encode())
+        + 1500 * len(store.sites)
+        + 20 * len(store.steps)
+    )
+    maps_budget = budget - fixed_size
+    payload = page_payload(store, maps_budget if other is None else maps_budget // 2)
+    blocks = [*blocks_without_maps, *payload.blocks]
     enough = bool(payload.steps)
     if other is not None:
-        theirs = page_payload(other, room - payload.num_bytes, "other", _nearest(payload.steps, other.steps))
+        theirs = page_payload(
+            other, maps_budget - payload.num_bytes, "other", _nearest_steps(payload.steps, other.steps)
+        )
         facts["otherRun"] |= {"steps": theirs.steps, "codes": theirs.num_codes, "sites": theirs.sites}
         blocks += theirs.blocks
         enough = enough and bool(theirs.steps)
     if not enough:
-        least = min_page_size(store) if other is None else 2 * max(min_page_size(store), min_page_size(other))
+        min_size = min_page_size(store) if other is None else 2 * max(min_page_size(store), min_page_size(other))
         raise UserError(
-            f"budget={budget} bytes is too small for one step of maps: give at least {fixed + least + 1000}"
+            f"budget={budget} bytes is too small for one step of maps: give at least {fixed_size + min_size + 1000}"
         )
-    return _page(facts | _payload_facts(store, payload), blocks, version)
+    return _assemble_page(facts | _payload_facts(store, payload), blocks, version)
 
 
 def _complete_store(path: Path, damaged: Sequence[CorruptMapsError]) -> MapStore:
@@ -215,12 +223,12 @@ def _complete_store(path: Path, damaged: Sequence[CorruptMapsError]) -> MapStore
     return store
 
 
-def _nearest(steps: Sequence[int], others: Sequence[int]) -> list[int]:
-    """Return the steps of `others` that are nearest to one of `steps`."""
-    return sorted({min(others, key=lambda other: abs(other - step)) for step in steps})
+def _nearest_steps(steps: Sequence[int], candidates: Sequence[int]) -> list[int]:
+    """Return the steps of `candidates` that are nearest to one of `steps`."""
+    return sorted({min(candidates, key=lambda candidate: abs(candidate - step)) for step in steps})
 
 
-def _facts(store: MapStore) -> dict[str, Any]:
+def _store_facts(store: MapStore) -> dict[str, Any]:
     """Return all that the page shows of a store except the maps themselves, as plain JSON values."""
     return {
         "singleText": False,
@@ -243,7 +251,7 @@ def _facts(store: MapStore) -> dict[str, Any]:
     }
 
 
-def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
+def _run_facts(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts that the page shows about the run that produced the maps."""
     config, environment = run.config(), run.facts()
     return {
@@ -253,12 +261,12 @@ def _facts_of_run(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any
         "commit": environment.get("commit"),
         "started": environment.get("started"),
         "config": config_entries(config),
-        "curves": _thinned(curves),
+        "curves": _thin_curves(curves),
         "samples": read_samples(run),
     }
 
 
-def _thinned(curves: Mapping[str, Any]) -> dict[str, Any]:
+def _thin_curves(curves: Mapping[str, Any]) -> dict[str, Any]:
     return {name: {split: thin_curve(curve) for split, curve in splits.items()} for name, splits in curves.items()}
 
 
@@ -306,7 +314,7 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
                     f"compare_to={directory} probed other examples (axis {axis!r} of {site.name}): compare runs of the "
                     "same data, tokenizer and probe"
                 )
-        mine, level = (each.levels(site.name)[0] for each in (store, other))
+        mine, level = (compared.levels(site.name)[0] for compared in (store, other))
         if mine != level:
             raise UserError(
                 f"compare_to={directory} keeps {site.name} in {level.num_queries} x {level.num_keys} cells "
@@ -317,7 +325,7 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
     return {
         "title": str(run.config().get("name") or directory.resolve().name),
         "config": config_entries(run.config()),
-        "curves": _thinned(read_curves(run)),
+        "curves": _thin_curves(read_curves(run)),
         "matches": [
             [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]
             for match in matches
@@ -325,8 +333,8 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
     }
 
 
-def _page(facts: Mapping[str, Any], blocks: Iterable[DataBlock], version: str | None) -> str:
-    first, later = _parted(facts, blocks)
+def _assemble_page(facts: Mapping[str, Any], blocks: Iterable[DataBlock], version: str | None) -> str:
+    first, later = _split_blocks(facts, blocks)
     other = f" minus {facts['otherRun']['title']}" if facts["otherRun"] else ""
     return render_scripted_page(
         f"{facts['title']}{other} · attention",
@@ -334,13 +342,13 @@ def _page(facts: Mapping[str, Any], blocks: Iterable[DataBlock], version: str | 
         with_shared_styles(FOLDER.join(STYLES)),
         FOLDER.bundle(ENTRY, *([] if version is None else [LIVE_RELOAD])),
         facts,
-        before_script=_elements(first),
-        after_script=_elements(later),
+        before_script=_block_elements(first),
+        after_script=_block_elements(later),
         version=version,
     )
 
 
-def _parted(facts: Mapping[str, Any], blocks: Iterable[DataBlock]) -> tuple[list[DataBlock], list[DataBlock]]:
+def _split_blocks(facts: Mapping[str, Any], blocks: Iterable[DataBlock]) -> tuple[list[DataBlock], list[DataBlock]]:
     """Split the blocks into those that the page opens with, before the script, and all others, after it."""
     view = facts["initialView"]
     place = f"-{len(facts['steps']) - 1}-{view['site']}-{view['example']}-"
@@ -353,5 +361,5 @@ def _parted(facts: Mapping[str, Any], blocks: Iterable[DataBlock]) -> tuple[list
     return parts
 
 
-def _elements(blocks: Iterable[DataBlock]) -> str:
+def _block_elements(blocks: Iterable[DataBlock]) -> str:
     return "\n".join(f'<script type="text/plain" id="{block.name}">{block.text}</script>' for block in blocks)

@@ -72,7 +72,7 @@ class _Tier:
     what: str  # its name in the page's list of missing maps
     facts: dict[str, Any]
     encode: Callable[[int, int], list[DataBlock]]
-    least: int  # the least bytes of one step
+    min_bytes: int  # the least bytes of one step
     share: int | None = None  # the most bytes of the page
     partly: str | None = None  # the part that is left out at every step
 
@@ -93,22 +93,24 @@ def page_payload(store: MapStore, budget: int, run: str = "maps", steps: Sequenc
     Returns:
         The payload; it has no steps if not even one fits.
     """
-    steps = _affordable(store, tuple(store.steps if steps is None else steps), budget)
-    codes, walls = LEVELS, _coarsest_blocks(store, run, steps, LEVELS, budget // 2)
-    if walls is None:
-        codes, walls = COARSE_LEVELS, _coarsest_blocks(store, run, steps, COARSE_LEVELS) or []
-    kept = indices_within_budget([sum(block.num_bytes for block in step) for step in walls], budget)
-    shown_steps = tuple(steps[index] for index in kept)
+    steps = _affordable_steps(store, tuple(store.steps if steps is None else steps), budget)
+    codes, coarsest_blocks = LEVELS, _coarsest_blocks(store, run, steps, LEVELS, budget // 2)
+    if coarsest_blocks is None:
+        codes, coarsest_blocks = COARSE_LEVELS, _coarsest_blocks(store, run, steps, COARSE_LEVELS) or []
+    selected = indices_within_budget([sum(block.num_bytes for block in step) for step in coarsest_blocks], budget)
+    shown_steps = tuple(steps[index] for index in selected)
     sites: tuple[dict[str, Any], ...] = tuple(
         {"levels": [], "rows": None, "top": None, "missing": []} for _ in store.sites
     )
     for number, site in enumerate(store.sites):
         coarsest = store.levels(site.name)[0]
-        sites[number]["levels"].append(_level_facts(site, coarsest, split=False) | {"steps": list(range(len(kept)))})
-    blocks = [_renumbered(block, new) for new, old in enumerate(kept) for block in walls[old]]
+        sites[number]["levels"].append(
+            _level_facts(site, coarsest, split=False) | {"steps": list(range(len(selected)))}
+        )
+    blocks = [_renumber_block(block, new) for new, old in enumerate(selected) for block in coarsest_blocks[old]]
     room = budget - sum(block.num_bytes for block in blocks)
     for number, tier in _tiers(store, codes, run, room // (6 * len(sites))):
-        added, filled = _fill(tier, shown_steps, room if tier.share is None else min(room, tier.share))
+        added, filled = _fill_tier(tier, shown_steps, room if tier.share is None else min(room, tier.share))
         room -= sum(block.num_bytes for block in added)
         blocks += added
         _note_tier(sites[number], tier, filled, len(shown_steps))
@@ -141,14 +143,14 @@ def requantize(maps: Quantized, levels: int) -> Quantized:
     scale = np.asarray(maps.scale, np.float32)
     if levels != LEVELS:
         widest = np.floor(WITHIN * 2 * levels / np.maximum(scale, 1e-9))
-        kept = np.clip(widest, 2, root).astype(np.uint8)
+        new_root = np.clip(widest, 2, root).astype(np.uint8)
         # Rows that keep their root are rounded from their codes directly, others through the power root / root'.
         table = np.rint(levels * (np.arange(LEVELS + 1) / LEVELS)).astype(np.uint8)
-        fewer = table[codes]
-        changed = kept != root
-        power = (root[changed] / kept[changed]).astype(np.float32)[:, None]
-        fewer[changed] = np.rint(levels * (codes[changed] / np.float32(LEVELS)) ** power).astype(np.uint8)
-        codes, root = fewer, kept
+        new_codes = table[codes]
+        changed = new_root != root
+        power = (root[changed] / new_root[changed]).astype(np.float32)[:, None]
+        new_codes[changed] = np.rint(levels * (codes[changed] / np.float32(LEVELS)) ** power).astype(np.uint8)
+        codes, root = new_codes, new_root
     return Quantized(codes, _round_mantissa(scale), root)
 
 
@@ -217,7 +219,7 @@ def _round_mantissa(scale: Float[np.ndarray, "*rows"]) -> Float[np.ndarray, "*ro
     return np.where(np.isfinite(scale), rounded.view(np.float32), scale)
 
 
-def _affordable(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[int, ...]:
+def _affordable_steps(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[int, ...]:
     """Return evenly spaced steps, 1.5 times as many as fit if all are as large as the last; no others are read."""
     (last,) = _coarsest_blocks(store, "maps", steps[-1:], COARSE_LEVELS) or [[]]
     most = 1 + int(1.5 * max(budget, 0) / max(1, sum(block.num_bytes for block in last)))
@@ -227,9 +229,9 @@ def _affordable(store: MapStore, steps: tuple[int, ...], budget: int) -> tuple[i
 def indices_within_budget(sizes: Sequence[int], budget: int) -> list[int]:
     """Return the most indices, evenly spaced, whose sizes sum to no more than `budget`."""
     for count in range(len(sizes), 0, -1):
-        kept = evenly_spaced_indices(len(sizes), count)
-        if sum(sizes[index] for index in kept) <= budget:
-            return kept
+        indices = evenly_spaced_indices(len(sizes), count)
+        if sum(sizes[index] for index in indices) <= budget:
+            return indices
     return []
 
 
@@ -247,33 +249,33 @@ def _coarsest_blocks(
     store: MapStore, run: str, steps: Sequence[int], codes: int, at_most: int | None = None
 ) -> list[list[DataBlock]] | None:
     """Return the blocks of the coarsest levels, a list a step; None as soon as they exceed `at_most` bytes."""
-    walls: list[list[DataBlock]] = []
+    coarsest_blocks: list[list[DataBlock]] = []
     spent = 0
     for index, step in enumerate(steps):
         blocks: list[DataBlock] = []
         for number, site in enumerate(store.sites):
             level = store.levels(site.name)[0]
             maps = requantize(store.read_quantized(site.name, step, level.name), codes)
-            for example, part in enumerate(_each_example(maps)):
+            for example, part in enumerate(_split_examples(maps)):
                 name = f"{run}-{index}-{number}-{example}-{level.name}"
-                blocks.append(DataBlock(name, encode_rows(part, _triangular(site, level))))
-        walls.append(blocks)
+                blocks.append(DataBlock(name, encode_rows(part, _is_triangular(site, level))))
+        coarsest_blocks.append(blocks)
         spent += sum(block.num_bytes for block in blocks)
         if at_most is not None and spent > at_most:
             return None
-    return walls
+    return coarsest_blocks
 
 
-def _renumbered(block: DataBlock, index: int) -> DataBlock:
+def _renumber_block(block: DataBlock, index: int) -> DataBlock:
     run, _, rest = block.name.split("-", 2)
     return DataBlock(f"{run}-{index}-{rest}", block.text)
 
 
-def _each_example(maps: Quantized) -> Iterator[Quantized]:
+def _split_examples(maps: Quantized) -> Iterator[Quantized]:
     return (Quantized(*parts) for parts in zip(*maps, strict=True))
 
 
-def _triangular(site: Site, level: ResolutionLevel) -> bool:
+def _is_triangular(site: Site, level: ResolutionLevel) -> bool:
     return site.causal and (level.num_queries, level.query_block) == (level.num_keys, level.key_block)
 
 
@@ -284,7 +286,7 @@ def _level_facts(site: Site, level: ResolutionLevel, split: bool) -> dict[str, A
         "keys": level.num_keys,
         "queryBlock": level.query_block,
         "keyBlock": level.key_block,
-        "triangular": _triangular(site, level),
+        "triangular": _is_triangular(site, level),
         "split": split,
     }
 
@@ -297,26 +299,26 @@ def _tiers(store: MapStore, codes: int, run: str, share: int) -> Iterator[tuple[
         yield from ((number, tier) for tier in _rows_tier(store, site, number, codes, share))
         yield from ((number, tier) for tier in _top_tier(store, site, number, codes, share))
     finer = [(level, number, site) for number, site in sites for level in store.levels(site.name)[1:]]
-    for level, number, site in sorted(finer, key=lambda each: (each[0].num_queries * each[0].num_keys, each[1])):
+    for level, number, site in sorted(finer, key=lambda entry: (entry[0].num_queries * entry[0].num_keys, entry[1])):
         yield number, _level_tier(store, site, number, level, codes, run)
 
 
 def _level_tier(store: MapStore, site: Site, number: int, level: ResolutionLevel, codes: int, run: str) -> _Tier:
-    triangular = _triangular(site, level)
+    triangular = _is_triangular(site, level)
 
     def encode(step: int, index: int) -> list[DataBlock]:
         maps = requantize(store.read_quantized(site.name, step, level.name), codes)
         # A block a layer, so that the page unpacks only the shown layer.
         return [
             DataBlock(f"{run}-{index}-{number}-{example}-{level.name}-{layer}", encode_rows(part, triangular))
-            for example, whole in enumerate(_each_example(maps))
-            for layer, part in enumerate(_each_example(whole))
+            for example, example_maps in enumerate(_split_examples(maps))
+            for layer, part in enumerate(_split_examples(example_maps))
         ]
 
     heads = len(store.labels.titles) * len(site.layers) * len(site.heads)
-    least = heads * level.num_queries * level.num_keys // ((2 if triangular else 1) * _BEST_PACKING)
+    min_bytes = heads * level.num_queries * level.num_keys // ((2 if triangular else 1) * _BEST_PACKING)
     what = "whole maps" if level.name == "full" else f"maps of {level.num_queries} × {level.num_keys} cells"
-    return _Tier("levels", what, _level_facts(site, level, split=True), encode, least)
+    return _Tier("levels", what, _level_facts(site, level, split=True), encode, min_bytes)
 
 
 def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int) -> Iterator[_Tier]:
@@ -326,27 +328,27 @@ def _rows_tier(store: MapStore, site: Site, number: int, codes: int, share: int)
         return
     positions, rows = last
     count = min(len(positions), max(1, share * len(positions) // int(_TEXT_BYTES * rows.size)))
-    chosen = evenly_spaced_indices(len(positions), count)
+    row_indices = evenly_spaced_indices(len(positions), count)
 
     def encode(step: int, index: int) -> list[DataBlock]:
         _, rows = store.read_rows(site.name, step) or last
-        maps = requantize(quantize(rows[..., chosen, :]), codes)
+        maps = requantize(quantize(rows[..., row_indices, :]), codes)
         return [
             DataBlock(f"rows-{index}-{number}-{example}", encode_rows(part))
-            for example, part in enumerate(_each_example(maps))
+            for example, part in enumerate(_split_examples(maps))
         ]
 
-    facts = {"positions": [positions[row] for row in chosen], "keys": rows.shape[-1]}
-    left = len(positions) - count
-    partly = f"{left} of {len(positions)} whole rows" if left else None
-    least = rows.size * count // len(positions) // _BEST_PACKING
-    yield _Tier("rows", f"{len(positions)} whole rows", facts, encode, least, share, partly)
+    facts = {"positions": [positions[row] for row in row_indices], "keys": rows.shape[-1]}
+    num_omitted = len(positions) - count
+    partly = f"{num_omitted} of {len(positions)} whole rows" if num_omitted else None
+    min_bytes = rows.size * count // len(positions) // _BEST_PACKING
+    yield _Tier("rows", f"{len(positions)} whole rows", facts, encode, min_bytes, share, partly)
 
 
 def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) -> Iterator[_Tier]:
     """Yield the tier of the largest weights of every row, or of every 2nd, 4th ... row, as a share of bytes allows."""
     last = store.read_top(site.name, store.steps[-1])
-    if last is None or max(len(each) for each in store.labels.tokens[site.key.name]) > _LARGEST_KEYS:
+    if last is None or max(len(tokens) for tokens in store.labels.tokens[site.key.name]) > _LARGEST_KEYS:
         return
     queries, k = last[0].shape[-2:]
     heads, every = math.prod(last[0].shape[:3]), 1
@@ -358,8 +360,8 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
         maps = requantize(quantize(weights), codes)
         return [
             DataBlock(f"top-{index}-{number}-{example}-{layer}", encode_top_weights(keys[example, layer], part))
-            for example, whole in enumerate(_each_example(maps))
-            for layer, part in enumerate(_each_example(whole))
+            for example, example_maps in enumerate(_split_examples(maps))
+            for layer, part in enumerate(_split_examples(example_maps))
         ]
 
     what = f"the {k} largest weights of each row"
@@ -368,13 +370,13 @@ def _top_tier(store: MapStore, site: Site, number: int, codes: int, share: int) 
     yield _Tier("top", what, facts, encode, heads * facts["queries"] * k // 2, share, partly)
 
 
-def _fill(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[DataBlock], list[int]]:
+def _fill_tier(tier: _Tier, steps: Sequence[int], room: int) -> tuple[list[DataBlock], list[int]]:
     """Return the blocks of a tier and the indices of their steps, as many as fit into `room` bytes."""
     blocks: list[DataBlock] = []
     filled: list[int] = []
     for index in spread_order(len(steps)):
         # Maps that cannot fit are not read.
-        added = tier.encode(steps[index], index) if tier.least <= room else []
+        added = tier.encode(steps[index], index) if tier.min_bytes <= room else []
         size = sum(block.num_bytes for block in added)
         if not added or size > room:
             break

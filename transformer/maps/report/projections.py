@@ -13,7 +13,7 @@ from transformer.maps.report.payload import DataBlock, compress_to_base64
 from transformer.tasks.axis_labels import AxisLabels
 
 LARGEST = 8_000_000  # bytes of all queries and keys of a page
-_HALF = float(np.finfo(np.float16).max)
+_MAX_HALF = float(np.finfo(np.float16).max)
 
 
 def check_query_key_vectors_size(traced: Mapping[str, CapturedAttention]) -> None:
@@ -23,7 +23,10 @@ def check_query_key_vectors_size(traced: Mapping[str, CapturedAttention]) -> Non
         UserError: If they take more than `LARGEST` bytes.
     """
     sides = [
-        side for each in traced.values() if each.query_key_vectors is not None for side in each.query_key_vectors[:2]
+        side
+        for site_capture in traced.values()
+        if site_capture.query_key_vectors is not None
+        for side in site_capture.query_key_vectors[:2]
     ]
     size = sum(2 * math.prod(side.shape) for side in sides)
     if size > LARGEST:
@@ -59,17 +62,23 @@ def encode_projections(
         facts.append({"valueNorms": norms is not None, "vectorsRequested": query_key_vectors, "queryKeyVectors": None})
         if norms is not None:
             blocks += [
-                DataBlock(f"norms-{number}-{example}", _halves(np.asarray(norms)[:, example, :, :keys]))
+                DataBlock(f"norms-{number}-{example}", _encode_half_precision(np.asarray(norms)[:, example, :, :keys]))
                 for example, keys in enumerate(lengths[1])
             ]
         if products is None:
             continue
         q, k = (np.moveaxis(np.asarray(side, np.float32), 3, 2) for side in (products.q, products.k))
-        scale, whole = float(np.asarray(products.scale)[0]), bool(np.asarray(products.is_whole_logit)[0])
-        facts[-1]["queryKeyVectors"] = {"depth": q.shape[-1], "groups": k.shape[2], "scale": scale, "whole": whole}
+        scale, is_whole_logit = float(np.asarray(products.scale)[0]), bool(np.asarray(products.is_whole_logit)[0])
+        facts[-1]["queryKeyVectors"] = {
+            "depth": q.shape[-1],
+            "groups": k.shape[2],
+            "scale": scale,
+            "whole": is_whole_logit,
+        }
         blocks += [
             DataBlock(
-                f"vectors-{number}-{example}-{layer}", _halves(q[layer, example, :, :of], k[layer, example, :, :to])
+                f"vectors-{number}-{example}-{layer}",
+                _encode_half_precision(q[layer, example, :, :of], k[layer, example, :, :to]),
             )
             for example, (of, to) in enumerate(zip(*lengths, strict=True))
             for layer in range(len(q))
@@ -77,7 +86,7 @@ def encode_projections(
     return facts, blocks
 
 
-def _halves(*arrays: np.ndarray) -> str:
+def _encode_half_precision(*arrays: np.ndarray) -> str:
     """Encode numbers as half precision, low byte first; NaN, as beyond a text's end, becomes 0."""
-    finite = (np.clip(np.nan_to_num(np.asarray(array, np.float32)), -_HALF, _HALF) for array in arrays)
-    return compress_to_base64(b"".join(np.ascontiguousarray(each, "<f2").tobytes() for each in finite))
+    finite = (np.clip(np.nan_to_num(np.asarray(array, np.float32)), -_MAX_HALF, _MAX_HALF) for array in arrays)
+    return compress_to_base64(b"".join(np.ascontiguousarray(values, "<f2").tobytes() for values in finite))

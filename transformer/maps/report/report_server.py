@@ -59,8 +59,8 @@ class PageServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
 
-    def __init__(self, port: int, shown: ServedPage, deadline: float = DEADLINE):
-        self.shown, self.deadline = shown, deadline
+    def __init__(self, port: int, served_page: ServedPage, deadline: float = DEADLINE):
+        self.served_page, self.deadline = served_page, deadline
         try:
             super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -108,20 +108,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
-        self._answer(whole=True)
+        self._send_response(with_body=True)
 
     def do_HEAD(self) -> None:
-        self._answer(whole=False)
+        self._send_response(with_body=False)
 
-    def _answer(self, whole: bool) -> None:
+    def _send_response(self, with_body: bool) -> None:
         self._deadline.cancel()  # an answer may take longer, as through a tunnel
-        shown = self.server.shown  # read once: it may be replaced at any moment
+        served = self.server.served_page  # read once: it may be replaced at any moment
         if self.headers.get_all("Host") not in [[host] for host in self.server.hosts]:
             status, kind, body = HTTPStatus.MISDIRECTED_REQUEST, "text/plain", b"this server has another name\n"
         elif self.path == "/":
-            status, kind, body = HTTPStatus.OK, "text/html", shown.page
+            status, kind, body = HTTPStatus.OK, "text/html", served.page
         elif self.path == "/version":
-            status, kind, body = HTTPStatus.OK, "text/plain", shown.version.encode()
+            status, kind, body = HTTPStatus.OK, "text/plain", served.version.encode()
         else:
             status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"the only page is /\n"
         self.send_response(status)
@@ -134,7 +134,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         # A page's own policy cannot forbid framing; only this header can.
         self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
         self.end_headers()
-        if whole:
+        if with_body:
             self.wfile.write(body)
 
     def version_string(self) -> str:
@@ -177,7 +177,7 @@ def serve(
         thread.start()
         try:
             announce(server.url)
-            for renewed in _renewals(server, run_directory, directories, render):
+            for renewed in _renew_page(server, run_directory, directories, render):
                 # Making pages may take at most a third of the time, which the run needs.
                 time.sleep(pause if renewed is None else max(quiet, 2 * renewed))
         except KeyboardInterrupt:
@@ -186,34 +186,34 @@ def serve(
             server.shutdown()
 
 
-def _renewals(
+def _renew_page(
     server: PageServer, run_directory: Path, directories: list[Path], render: Callable[[str], str]
 ) -> Iterator[float | None]:
     """Check the run again and again, yielding the seconds that a new page took, None without changes."""
-    start, seen = time.time_ns(), None
+    start, last_versions = time.time_ns(), None
     while True:
-        began, current = time.monotonic(), file_versions(directories)
-        if current == seen:
+        start_seconds, versions = time.monotonic(), file_versions(directories)
+        if versions == last_versions:
             yield None
             continue
-        version = hashlib.sha256(repr((start, current)).encode()).hexdigest()[:16]
+        version = hashlib.sha256(repr((start, versions)).encode()).hexdigest()[:16]
         try:
             missing = describe_missing_files(run_directory)
             page = None if missing else render(version).encode()
         except (OSError, ValueError):
             # A run may write, or drop steps on a resume, while it is read: read it again; a repeated error is raised.
-            if file_versions(directories) == current:
+            if file_versions(directories) == versions:
                 raise
             yield None
             continue
-        server.shown = ServedPage(page, version) if page else _waiting_page(run_directory, missing or "")
-        seen = current
-        yield None if missing else time.monotonic() - began
+        server.served_page = ServedPage(page, version) if page else _waiting_page(run_directory, missing or "")
+        last_versions = versions
+        yield None if missing else time.monotonic() - start_seconds
 
 
 def file_versions(directories: Iterable[Path]) -> tuple[FileVersion, ...]:
     """Return the versions of all files that a page is made from: equal versions give the same page."""
-    return tuple(each for directory in directories for each in storage_of(directory).versions(directory, FILES))
+    return tuple(version for directory in directories for version in storage_of(directory).versions(directory, FILES))
 
 
 def describe_missing_files(run_directory: Path) -> str | None:

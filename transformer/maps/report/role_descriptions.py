@@ -114,7 +114,7 @@ def roles_data(store: MapStore) -> dict[str, Any]:
     heads = []
     for number, site in enumerate(store.sites):
         for reading in classify_heads(read_sample_rows(store, site, step), site, store.labels):
-            heads.append([number, *_numbers(reading, roles)])
+            heads.append([number, *_assessment_values(reading, roles)])
     kinds = [{"role": role.value, **words._asdict()} for role, words in describe_all_roles(store.labels).items()]
     return {
         "step": step,
@@ -126,12 +126,12 @@ def roles_data(store: MapStore) -> dict[str, Any]:
     }
 
 
-def _numbers(reading: RoleAssessment, roles: list[Role]) -> list[Any]:
-    nearest = -1 if reading.nearest is None else roles.index(reading.nearest)
-    shares = (round(100 * value) for value in (reading.weight, reading.uniform, reading.score))
-    role = nearest if reading.plays else -1
-    simpler = [[each.rule.value, each.offset_or_position] for each in reading.ambiguous_with]
-    return [reading.layer, reading.head, role, nearest, reading.distance, *shares, simpler]
+def _assessment_values(assessment: RoleAssessment, roles: list[Role]) -> list[Any]:
+    nearest = -1 if assessment.nearest is None else roles.index(assessment.nearest)
+    shares = (round(100 * value) for value in (assessment.weight, assessment.uniform, assessment.score))
+    role = nearest if assessment.plays else -1
+    simpler = [[rule.rule.value, rule.offset_or_position] for rule in assessment.ambiguous_with]
+    return [assessment.layer, assessment.head, role, nearest, assessment.distance, *shares, simpler]
 
 
 def read_sample_rows(store: MapStore, site: Site, step: int) -> WholeRows:
@@ -145,11 +145,11 @@ def read_sample_rows(store: MapStore, site: Site, step: int) -> WholeRows:
     Returns:
         The rows.
     """
-    kept = store.read_rows(site.name, step)
-    if kept is not None:
-        return WholeRows(*kept)
+    stored_rows = store.read_rows(site.name, step)
+    if stored_rows is not None:
+        return WholeRows(*stored_rows)
     codes, scale, root = store.read_quantized(site.name, step, "full")
     queries = codes.shape[-2]
-    chosen = evenly_spaced_indices(queries, min(queries, MOST_ROWS))
-    part = Quantized(codes[..., chosen, :], scale[..., chosen], root[..., chosen])
-    return WholeRows(tuple(chosen), np.asarray(part.weights()))
+    row_indices = evenly_spaced_indices(queries, min(queries, MOST_ROWS))
+    part = Quantized(codes[..., row_indices, :], scale[..., row_indices], root[..., row_indices])
+    return WholeRows(tuple(row_indices), np.asarray(part.weights()))

@@ -61,11 +61,11 @@ def thin_curve(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
     """Reduce a curve to at most `points` points, keeping each interval's minimum and maximum, so that spikes stay."""
     if len(curve) <= points:
         return curve
-    kept = {0, len(curve) - 1}
+    indices = {0, len(curve) - 1}
     for stretch in np.array_split(np.arange(len(curve)), (points - 2) // 2):
         values = np.array([curve[index][1] for index in stretch])
-        kept |= {int(stretch[values.argmin()]), int(stretch[values.argmax()])}
-    return [curve[index] for index in sorted(kept)]
+        indices |= {int(stretch[values.argmin()]), int(stretch[values.argmax()])}
+    return [curve[index] for index in sorted(indices)]
 
 
 def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
@@ -86,7 +86,9 @@ def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:
             rows = groups[split, steps[index]]
             # A resumed run reports steps again: equal rows count once.
             unique = list({tuple(sorted(row.items())): row for row in rows}.values())
-            images = [_image(directory, name) for name in dict.fromkeys(row.pop("image", "") for row in unique)]
+            images = [
+                _image_data_url(directory, name) for name in dict.fromkeys(row.pop("image", "") for row in unique)
+            ]
             samples.append(
                 {
                     "split": split,
@@ -113,11 +115,11 @@ def initial_view(store: MapStore) -> dict[str, Any]:
     linked = [
         site
         for site in store.sites
-        if site.name in (store.labels.gold_alignments or {}) and _coarsest(store, site).whole
+        if site.name in (store.labels.gold_alignments or {}) and _coarsest_view(store, site).is_full
     ]
     between = [site for site in store.sites if site.query.name != site.key.name and not site.causal]
     site = (linked or between or list(store.sites))[0]
-    view = _coarsest(store, site)
+    view = _coarsest_view(store, site)
     weights = store.read(site.name, store.steps[-1], view.level)
     scores = gold_alignment_mass(weights, site, store.labels) if linked else mean_largest_weight(weights)
     layer, head = np.unravel_index(np.argmax(scores), scores.shape)
@@ -127,7 +129,8 @@ def initial_view(store: MapStore) -> dict[str, Any]:
         else [None] * len(store.labels.titles)
     )
     crossings = [
-        count_crossings(_pairs(weights[example, layer, head], of_example)) for example, of_example in enumerate(links)
+        count_crossings(_strongest_pairs(weights[example, layer, head], example_links))
+        for example, example_links in enumerate(links)
     ]
     return {
         "site": store.sites.index(site),
@@ -137,7 +140,7 @@ def initial_view(store: MapStore) -> dict[str, Any]:
     }
 
 
-def _image(directory: RunDirectory, name: str) -> str | None:
+def _image_data_url(directory: RunDirectory, name: str) -> str | None:
     """Return a sample's PNG file as a data URL, None if it is no PNG file among the run's samples.
 
     No file of an opened run is a link.
@@ -151,9 +154,9 @@ def _image(directory: RunDirectory, name: str) -> str | None:
     return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def evenly_spaced_indices(total: int, kept: int) -> list[int]:
-    """Return `kept` of `total` indices, evenly spaced, including the first and the last; if `kept` is 1, the last."""
-    return [total - 1] if kept == 1 else list(evenly_spaced_positions(total, kept))
+def evenly_spaced_indices(total: int, count: int) -> list[int]:
+    """Return `count` of `total` indices, evenly spaced, including the first and the last; if `count` is 1, the last."""
+    return [total - 1] if count == 1 else list(evenly_spaced_positions(total, count))
 
 
 def config_entries(config: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -165,10 +168,10 @@ def config_entries(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 class _View(NamedTuple):
     level: str
-    whole: bool
+    is_full: bool
 
 
-def _coarsest(store: MapStore, site: Site) -> _View:
+def _coarsest_view(store: MapStore, site: Site) -> _View:
     level = store.levels(site.name)[0]
     return _View(level.name, (level.query_block, level.key_block) == (1, 1))
 
@@ -213,7 +216,9 @@ def count_crossings(pairs: list[tuple[int, int]]) -> int:
     return sum(a[0] < b[0] and a[1] > b[1] for a in pairs for b in pairs)
 
 
-def _pairs(weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[GoldAlignment] | None) -> list[tuple[int, int]]:
+def _strongest_pairs(
+    weights_QxK: Float[np.ndarray, "Q K"], links: Sequence[GoldAlignment] | None
+) -> list[tuple[int, int]]:
     """Return each query with its strongest key; if gold alignments are known, only the pairs among them."""
     attending = np.flatnonzero(weights_QxK.max(axis=-1, initial=0.0))
     strongest = [(int(query), int(weights_QxK[query].argmax())) for query in attending]

@@ -43,8 +43,8 @@ def store_single_text(
     """
     if not sites:
         raise UserError("this model has no attention: there are no maps to show")
-    whole = jax.eval_shape(lambda: look(Capture(tuple(site.name for site in sites))))
-    plan = plan_capture(whole, sites, labels.with_axis_names(sites), config)
+    shapes = jax.eval_shape(lambda: look(Capture(tuple(site.name for site in sites))))
+    plan = plan_capture(shapes, sites, labels.with_axis_names(sites), config)
     store = MapStore.open(path, sites, plan.labels, config_hash, plan.resolutions, plan.sizes)
     captured = look(plan.request())
     store.write(step, jax.jit(plan.stored_maps)(captured))

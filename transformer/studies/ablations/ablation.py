@@ -186,7 +186,7 @@ class Ablation(Config, path="ablation"):
                 raise UserError(f"ablation.tuning_grid[{key!r}] is empty: give the values to try, or leave the key out")
             for value in values:
                 # 1 and True are one to ==, but not to a config.
-                if sum(type(value) is type(other) and value == other for other in values) > 1:
+                if sum(type(value) is type(candidate) and value == candidate for candidate in values) > 1:
                     raise UserError(f"ablation.tuning_grid[{key!r}] has {value!r} twice: every value is tried once")
 
     def _check_predictions(self) -> None:
@@ -220,11 +220,13 @@ class Ablation(Config, path="ablation"):
                 if key == "seed":
                     raise UserError(f"{owner} sets seed: every arm is trained with all of ablation.seeds={self.seeds}")
         for owner, keys in (*arms, *tasks):
-            for key, other in _overlapping_keys(keys, self.tuning_grid):
-                raise UserError(f"{owner} sets {key} and tuning_grid tries values of {other}: let one of them say it")
-        for (arm, keys), (task, others) in itertools.product(arms, tasks):
-            for key, other in _overlapping_keys(keys, others):
-                raise UserError(f"{arm} sets {key} and {task} sets {other}: let one of them say it")
+            for key, other_key in _overlapping_keys(keys, self.tuning_grid):
+                raise UserError(
+                    f"{owner} sets {key} and tuning_grid tries values of {other_key}: let one of them say it"
+                )
+        for (arm, keys), (task, task_keys) in itertools.product(arms, tasks):
+            for key, other_key in _overlapping_keys(keys, task_keys):
+                raise UserError(f"{arm} sets {key} and {task} sets {other_key}: let one of them say it")
 
 
 def build_ablation(**values: Any) -> Ablation:
@@ -254,24 +256,24 @@ def build_ablation(**values: Any) -> Ablation:
         get_ablation(build_ablation).reference  # "post"
         ```
     """
-    plain = {name: _plain(value) for name, value in values.items()}
-    for number, prediction in enumerate(_sequence(plain, "predictions")):
+    plain = {name: _to_plain(value) for name, value in values.items()}
+    for number, prediction in enumerate(_get_sequence(plain, "predictions")):
         if not isinstance(prediction, Mapping | Prediction):
             raise UserError(
                 f"ablation.predictions[{number}]={prediction!r} must be a dict, such as "
                 "{'arm': 'pre', 'direction': 'better', 'task': 'phrases', 'at_least': 0.1}"
             )
     for name in ("arms", "tasks"):
-        for key, overrides in _mapping(plain, name).items():
+        for key, overrides in _get_mapping(plain, name).items():
             if not isinstance(key, str) or not isinstance(overrides, Mapping):
                 raise UserError(f"ablation.{name}[{key!r}]={overrides!r} must be a dict of overrides by dotted key")
-    for key, candidates in _mapping(plain, "tuning_grid").items():
+    for key, candidates in _get_mapping(plain, "tuning_grid").items():
         if not isinstance(candidates, (list, tuple)):
             raise UserError(f"ablation.tuning_grid[{key!r}]={candidates!r} must be a tuple of the values to try")
         plain["tuning_grid"] = {**plain["tuning_grid"], key: tuple(candidates)}
-    stacks = _mapping(plain, "initial_gradients")
+    stacks = _get_mapping(plain, "initial_gradients")
     if stacks:
-        plain["initial_gradients"] = {name: _stack(name, stack) for name, stack in stacks.items()}
+        plain["initial_gradients"] = {name: _parse_depth_sweep(name, stack) for name, stack in stacks.items()}
     return from_config(Ablation, plain, "ablation")
 
 
@@ -299,21 +301,21 @@ def _label_overrides(kind: str, groups: Mapping[str, Overrides]) -> list[tuple[s
     return [(f"{kind} {name!r}", overrides) for name, overrides in groups.items()]
 
 
-def _mapping(values: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
+def _get_mapping(values: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
     mapping = values.get(name, {})
     if not isinstance(mapping, Mapping):
         raise UserError(f"ablation.{name}={mapping!r} must be a dict")
     return mapping
 
 
-def _sequence(values: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+def _get_sequence(values: Mapping[str, Any], name: str) -> tuple[Any, ...]:
     sequence = values.get(name, ())
     if not isinstance(sequence, tuple):
         raise UserError(f"ablation.{name}={sequence!r} must be a list")
     return sequence
 
 
-def _stack(name: Any, values: Any) -> DepthSweep:
+def _parse_depth_sweep(name: Any, values: Any) -> DepthSweep:
     path = f"ablation.initial_gradients[{name!r}]"
     if not isinstance(values, Mapping):
         raise UserError(f"{path}={values!r} must be a dict with depths and depth_keys")
@@ -323,12 +325,12 @@ def _stack(name: Any, values: Any) -> DepthSweep:
         raise UserError(f"{path}: {error}") from None
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Convert every ConfigDict in a value to a dict, and lists to tuples."""
     if isinstance(value, ConfigDict):
-        return _plain(value.to_dict())
+        return _to_plain(value.to_dict())
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return tuple(_plain(item) for item in value)
+        return tuple(_to_plain(item) for item in value)
     return value

@@ -83,7 +83,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     arm_metadata, scores = about.get("arms", {}), {arm: arm_scores(study, arm) for arm in spec.arms}
     thresholds = profile_thresholds(list(scores.values()))
     arms = [
-        {**_arm(study, name, arm_metadata.get(name, {})), "profile": _profile(study, scores[name], thresholds)}
+        {**_arm_data(study, name, arm_metadata.get(name, {})), "profile": _profile(study, scores[name], thresholds)}
         for name in spec.arms
     ]
     registration, added = about.get("registration"), _added_seeds(spec, about)
@@ -94,7 +94,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         exploratory, provenance = bool(added), [describe_added_seeds(added)] if added else []
     result = {
         "name": about.get("name", ""),
-        **{name: getattr(spec, name) for name in _COPIED},
+        **{name: getattr(spec, name) for name in _COPIED_FIELDS},
         "hyperparameter_values": spec.tuning_grid,
         "tasks": list(spec.tasks),
         "about": to_config(about),
@@ -102,7 +102,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         "warnings": study_warnings(study),
         "arms": arms,
         "comparisons": [
-            {**_comparison(study, pair, opinion), "improvement": _improvement(pair, scores)}
+            {**_comparison_data(study, pair, opinion), "improvement": _improvement(pair, scores)}
             for pair, opinion in zip(pairs, opinions, strict=True)
         ],
         "predictions": [prediction_as_json(spec, prediction) for prediction in predictions],
@@ -112,9 +112,9 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
             *summary_sentences(study, list(zip(pairs, opinions, strict=True)), arms, compare_best_two(study)),
             *(describe_calibration(spec, about["calibration"]) if about.get("calibration") else ()),
         ],
-        "runs": [_flat(cell) for arm in spec.arms for cell in study.runs_of_arm(arm)],
+        "runs": [_run_data(cell) for arm in spec.arms for cell in study.runs_of_arm(arm)],
     }
-    return _plain(result)
+    return _to_plain(result)
 
 
 def _added_seeds(spec: Ablation, about: Mapping[str, Any]) -> list[int]:
@@ -123,7 +123,7 @@ def _added_seeds(spec: Ablation, about: Mapping[str, Any]) -> list[int]:
     return [] if judged is None else [seed for seed in spec.seeds if seed not in judged]
 
 
-_COPIED = (
+_COPIED_FIELDS = (
     "question",
     "reference",
     "direction",
@@ -135,7 +135,7 @@ _COPIED = (
 )
 
 
-def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
+def _arm_data(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, Any]:
     values = study.values_by_seed(arm, None)
     own = list(values.values())
     test = t_test(own, resolution=equality_tolerance(own)) if len(own) >= 2 else None
@@ -172,9 +172,9 @@ def _arm(study: StudyResults, arm: str, about: Mapping[str, Any]) -> dict[str, A
         "learned": dict(zip(("count", "of"), count_learned(study, arm, None), strict=True)),
         "iqm": _interquartile(study, arm, all_finished),
         "to_target": _to_target(study, arm),
-        "bands": _bands(study, arm),
-        "heads": _heads(study, arm),
-        "sensitivity": [_sensitivity(study, arm, key) for key in _varied(study.spec)],
+        "bands": _metric_bands(study, arm),
+        "heads": _head_bands(study, arm),
+        "sensitivity": [_sensitivity(study, arm, key) for key in _varied_keys(study.spec)],
         "heatmap": _heatmap(study, arm),
     }
 
@@ -234,7 +234,7 @@ def _improvement(pair: Comparison, scores: Mapping[str, Scores]) -> dict[str, An
 # --- Over training
 
 
-def _ended(study: StudyResults, arm: str, task: str) -> list[RunResult]:
+def _ended_runs(study: StudyResults, arm: str, task: str) -> list[RunResult]:
     """Return the runs at the chosen values that completed or diverged, including diverged ones."""
     return [cell for cell in study.selected_runs(arm, task) if has_completed_or_diverged(cell)]
 
@@ -244,7 +244,7 @@ def _to_target(study: StudyResults, arm: str) -> dict[str, Any] | None:
     target = study.spec.target
     if target is None:
         return None
-    runs = [cell for task in study.spec.tasks for cell in _ended(study, arm, task)]
+    runs = [cell for task in study.spec.tasks for cell in _ended_runs(study, arm, task)]
     steps = [
         min(
             (
@@ -284,32 +284,32 @@ def _median(values: Sequence[float | None]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def _bands(study: StudyResults, arm: str) -> dict[str, Any]:
+def _metric_bands(study: StudyResults, arm: str) -> dict[str, Any]:
     """Return every curve of the study as a band over seeds: the mean over tasks and, if several, each task's own."""
     bands = {}
     for metric in study.spec.curves:
-        curve = _metric(metric)
+        curve = _metric_curve(metric)
         bands[metric] = _band(study, arm, curve, list(study.spec.tasks))
         if len(study.spec.tasks) > 1:
             bands |= {f"{metric} ({task})": _band(study, arm, curve, [task]) for task in study.spec.tasks}
     return {name: band for name, band in bands.items() if band["steps"]}
 
 
-def _metric(name: str) -> Callable[[RunResult], Sequence[Point]]:
+def _metric_curve(name: str) -> Callable[[RunResult], Sequence[Point]]:
     return lambda cell: cell.curves.get(name, ())
 
 
-def _statistic(name: str, site: str) -> Callable[[RunResult], Sequence[Point]]:
+def _statistic_curve(name: str, site: str) -> Callable[[RunResult], Sequence[Point]]:
     return lambda cell: cell.head_statistics.get(name, {}).get(site, ())
 
 
-def _heads(study: StudyResults, arm: str) -> dict[str, Any]:
-    cells = [cell for task in study.spec.tasks for cell in _ended(study, arm, task)]
+def _head_bands(study: StudyResults, arm: str) -> dict[str, Any]:
+    cells = [cell for task in study.spec.tasks for cell in _ended_runs(study, arm, task)]
     bands: dict[str, dict[str, Any]] = {}
     for name, site in dict.fromkeys(
         (name, site) for cell in cells for name, sites in cell.head_statistics.items() for site in sites
     ):
-        band = _band(study, arm, _statistic(name, site), list(study.spec.tasks))
+        band = _band(study, arm, _statistic_curve(name, site), list(study.spec.tasks))
         if band["steps"]:
             bands.setdefault(name, {})[site] = band
     return bands
@@ -320,7 +320,7 @@ def _band(
 ) -> dict[str, list[Any]]:
     """Return mean, minimum and maximum over seeds at each step, of each seed's mean over tasks if it has them all."""
     by_step: dict[int, list[float]] = {}
-    by_task = [{cell.seed: dict(_finite(curve(cell))) for cell in _ended(study, arm, task)} for task in tasks]
+    by_task = [{cell.seed: dict(_finite(curve(cell))) for cell in _ended_runs(study, arm, task)} for task in tasks]
     for seed in study.spec.seeds:
         curves = [runs.get(seed, {}) for runs in by_task]
         for step in set(curves[0]).intersection(*curves[1:]):
@@ -342,7 +342,7 @@ def _finite(points: Sequence[Point]) -> list[Point]:
 # --- Over the tuned values
 
 
-def _varied(spec: Ablation) -> list[str]:
+def _varied_keys(spec: Ablation) -> list[str]:
     return [key for key, values in spec.tuning_grid.items() if len(values) > 1]
 
 
@@ -360,13 +360,13 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
 
         def runs(task: str, value: Any = value) -> tuple[RunResult, ...]:
             return (
-                study.runs_with(arm, task, {**study.selected_hyperparameters[arm, task], key: value})
+                study.runs_of_combination(arm, task, {**study.selected_hyperparameters[arm, task], key: value})
                 if (arm, task) in study.selected_hyperparameters
                 else ()
             )
 
-        points.append({"value": value, **_point(study, runs)})
-        costs.append([_cost(study, arm, task, _comparable(study, arm, task, runs)) for task in study.spec.tasks])
+        points.append({"value": value, **_sensitivity_point(study, runs)})
+        costs.append([_cost(study, arm, task, _comparable_runs(study, arm, task, runs)) for task in study.spec.tasks])
     losses = []
     for task_costs in zip(*costs, strict=True):  # by task
         measured_costs = [cost for cost in task_costs if cost is not None]
@@ -377,7 +377,7 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
     return {"key": key, "points": points, "sensitivity": statistics.fmean(losses) if complete else None}
 
 
-def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) -> dict[str, Any]:
+def _sensitivity_point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) -> dict[str, Any]:
     """Return mean, minimum and maximum over seeds of `selection_metric` at some tuned values; `n` did not diverge."""
     values = list(
         study.average_over_tasks(runs, lambda cell: cell.selection_value if has_completed(cell) else None).values()
@@ -391,7 +391,7 @@ def _point(study: StudyResults, runs: Callable[[str], tuple[RunResult, ...]]) ->
     }
 
 
-def _comparable(
+def _comparable_runs(
     study: StudyResults, arm: str, task: str, runs: Callable[[str], tuple[RunResult, ...]]
 ) -> list[RunResult]:
     """Return the runs of the seeds that every value has: a run lost by a machine must not move a mean."""
@@ -430,7 +430,7 @@ def _initial_value(study: StudyResults, arm: str, task: str) -> float | None:
 
 def _heatmap(study: StudyResults, arm: str) -> dict[str, Any] | None:
     """Return `selection_metric` over two tuned keys, if exactly two have several values."""
-    keys = _varied(study.spec)
+    keys = _varied_keys(study.spec)
     if len(keys) != 2:
         return None
     x_key, y_key = keys
@@ -438,7 +438,7 @@ def _heatmap(study: StudyResults, arm: str) -> dict[str, Any] | None:
 
     def cell(x: Any, y: Any) -> dict[str, Any]:
         hyperparameters = {**fixed, x_key: x, y_key: y}
-        point = _point(study, lambda task: study.runs_with(arm, task, hyperparameters))
+        point = _sensitivity_point(study, lambda task: study.runs_of_combination(arm, task, hyperparameters))
         return {name: point[name] for name in ("mean", "diverged", "n")}
 
     x_values, y_values = (study.spec.tuning_grid[key] for key in keys)
@@ -454,7 +454,7 @@ def _heatmap(study: StudyResults, arm: str) -> dict[str, Any] | None:
 # --- As the result holds it
 
 
-def _comparison(study: StudyResults, pair: Comparison, opinion: SecondOpinion | None) -> dict[str, Any]:
+def _comparison_data(study: StudyResults, pair: Comparison, opinion: SecondOpinion | None) -> dict[str, Any]:
     # Who draws the only task's differences finds its seeds by the task's name.
     task = next(iter(study.spec.tasks)) if len(study.spec.tasks) == 1 else pair.task_name
     return {
@@ -481,7 +481,7 @@ def _comparison(study: StudyResults, pair: Comparison, opinion: SecondOpinion | 
     }
 
 
-def _flat(cell: RunResult) -> dict[str, Any]:
+def _run_data(cell: RunResult) -> dict[str, Any]:
     return {
         "arm": cell.arm_name,
         "task": cell.task_name,
@@ -500,13 +500,13 @@ def _flat(cell: RunResult) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

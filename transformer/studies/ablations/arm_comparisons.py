@@ -148,7 +148,7 @@ def second_opinion(study: StudyResults, pair: Comparison) -> SecondOpinion | Non
     if pair.test is None or pair.test.p_value is None:
         return None
     groups = _paired_values(study, pair)
-    differences = [[value - other for value, other in group] for group in groups]
+    differences = [[value - reference_value for value, reference_value in group] for group in groups]
     ratios = [
         math.log(spreads[0] / spreads[1])
         for group in groups
@@ -190,7 +190,7 @@ def _learned_values(
 ) -> dict[int, float]:
     """Return the reported values by seed of an arm's runs with some tuned values that learned."""
     return study.average_over_tasks(
-        lambda name: study.runs_with(arm, name, hyperparameters_by_task[name]),
+        lambda name: study.runs_of_combination(arm, name, hyperparameters_by_task[name]),
         lambda cell: cell.reported_value if has_learned(cell) else None,
         task,
     )
@@ -214,8 +214,8 @@ def compare_arms(study: StudyResults) -> list[Comparison]:
     arms = [arm for arm in study.spec.arms if arm != study.spec.reference]
     tasks = study.spec.tasks if len(study.spec.tasks) > 1 else ()
     reference = study.spec.reference
-    overall = [_compare(study, arm, None, reference, len(arms)) for arm in arms]
-    single = [_compare(study, arm, task, reference, len(arms) * len(tasks)) for task in tasks for arm in arms]
+    overall = [_compare_pair(study, arm, None, reference, len(arms)) for arm in arms]
+    single = [_compare_pair(study, arm, task, reference, len(arms) * len(tasks)) for task in tasks for arm in arms]
     return [*overall, *single]
 
 
@@ -240,11 +240,11 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
     order = rank_best_first(study.spec, means)
     if len(order) < 2 or study.spec.reference in order[:2]:
         return None
-    pair = _compare(study, order[0], None, order[1], math.comb(len(study.spec.arms), 2))
+    pair = _compare_pair(study, order[0], None, order[1], math.comb(len(study.spec.arms), 2))
     return (pair, order[1]) if pair.test is not None else None
 
 
-def _compare(study: StudyResults, arm: str, task: str | None, against: str, num_comparisons: int) -> Comparison:
+def _compare_pair(study: StudyResults, arm: str, task: str | None, against: str, num_comparisons: int) -> Comparison:
     values, reference = study.compared_values_by_seed(arm, task), study.compared_values_by_seed(against, task)
     differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
     diverged = {seed for name in (arm, against) for seed in study.seeds_in_state(name, task, DIVERGED)}
@@ -260,11 +260,11 @@ def _compare(study: StudyResults, arm: str, task: str | None, against: str, num_
     error = _tuning_error(study, pair)
     test = t_test(own, resolution=resolution, step=step, num_comparisons=num_comparisons, least_error=error)
     stuck = any(study.seeds_in_state(name, task, STUCK) for name in (arm, against))
-    able = pair.num_seeds < ENOUGH_SEEDS or _least_adjusted_p(pair) < SIGNIFICANCE
-    if diverged or (stuck and able):
+    can_decide = pair.num_seeds < ENOUGH_SEEDS or _least_adjusted_p(pair) < SIGNIFICANCE
+    if diverged or (stuck and can_decide):
         test = test._replace(interval=None, p_value=None)
-    pair = pair._replace(test=test, learned_counts=_tested(learning, num_comparisons))
-    return pair._replace(verdict=_verdict(study, pair, test))
+    pair = pair._replace(test=test, learned_counts=_add_fisher_test(learning, num_comparisons))
+    return pair._replace(verdict=_decide_verdict(study, pair, test))
 
 
 def _tuning_error(study: StudyResults, pair: Comparison) -> float:
@@ -293,7 +293,7 @@ def _tuning_error(study: StudyResults, pair: Comparison) -> float:
     return jackknife_error(means)
 
 
-def _verdict(study: StudyResults, pair: Comparison, test: MeanTest) -> str:
+def _decide_verdict(study: StudyResults, pair: Comparison, test: MeanTest) -> str:
     assert pair.p_adjusted is not None
     if pair.p_adjusted < SIGNIFICANCE:
         return "better" if is_better(study.spec, test.mean, 0.0) else "worse"
@@ -306,7 +306,7 @@ def _least_adjusted_p(pair: Comparison) -> float:
     return bonferroni_correction(least_permutation_p(pair.num_seeds), pair.num_comparisons)
 
 
-def _tested(learning: LearnedCounts, num_comparisons: int) -> LearnedCounts:
+def _add_fisher_test(learning: LearnedCounts, num_comparisons: int) -> LearnedCounts:
     """Add the p-value of Fisher's exact test, if some run did not learn."""
     counts = (learning.arm, learning.reference)
     if all(count == n for count, n in counts):

@@ -220,7 +220,7 @@ def calibrate(
             detections = sum(
                 simulate(spec, model, random, effect * deviation)[0].verdict == "better" for _ in range(num_studies)
             )
-            rates[0] = dataclasses.replace(rates[0], power=_rate(detections, num_studies))
+            rates[0] = dataclasses.replace(rates[0], power=_make_rate(detections, num_studies))
     return Calibration(design, models[0].num_runs, tuple(rates), effect)
 
 
@@ -238,8 +238,8 @@ def _false_positives(spec: Ablation, model: NoiseModel, random: np.random.Genera
         ]
     return Rates(
         model.words,
-        _rate(overall, num_studies),
-        _rate(on_tasks, num_studies) if len(spec.tasks) > 1 else None,
+        _make_rate(overall, num_studies),
+        _make_rate(on_tasks, num_studies) if len(spec.tasks) > 1 else None,
         math.sqrt(math.fsum(variances) / len(variances)) if variances else 0.0,
     )
 
@@ -318,7 +318,7 @@ def synthetic_noise(spec: Ablation) -> list[NoiseModel]:
     kind in which all are equally good, and what differs is the luck of their runs.
     """
     bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
-    normal = Pool(np.zeros((1, 2)), _root(1 - SEED_CORRELATION))
+    normal = Pool(np.zeros((1, 2)), _covariance_root(1 - SEED_CORRELATION))
     # The waiting time is skewed: most runs are a little better than the mean, and a few much worse.
     waiting_Q = -np.log1p(-(np.arange(_QUANTILES) + 0.5) / _QUANTILES)
     skewed_Q = bad * (waiting_Q - waiting_Q.mean()) / waiting_Q.std()
@@ -348,7 +348,7 @@ def synthetic_noise(spec: Ablation) -> list[NoiseModel]:
     ]
 
 
-def _root(variance: float) -> np.ndarray:
+def _covariance_root(variance: float) -> np.ndarray:
     """Return a root of the covariance of both metrics, each with this variance."""
     return np.linalg.cholesky(variance * np.array([[1.0, METRIC_CORRELATION], [METRIC_CORRELATION, 1.0]]))
 
@@ -383,7 +383,7 @@ def _synthetic_model(
         for number, _ in enumerate(spec.combinations())
     ]
     tasks = len(spec.tasks)
-    shared = np.tile(_root(SEED_CORRELATION), (len(settings), 1))  # by all combinations alike
+    shared = np.tile(_covariance_root(SEED_CORRELATION), (len(settings), 1))  # by all combinations alike
     return NoiseModel(
         words,
         [settings] * tasks,
@@ -421,7 +421,7 @@ def noise_from_runs(study: StudyResults) -> NoiseModel | None:
     if not seeds:
         return None
     ended = [cell for arm in spec.arms for cell in study.runs_of_arm(arm) if has_completed_or_diverged(cell)]
-    metrics_Rx2 = np.array([_metrics(cell) for cell in ended if has_learned(cell)])
+    metrics_Rx2 = np.array([_run_metrics(cell) for cell in ended if has_learned(cell)])
     limits = [
         clip_to_metric_range(metric, Interval(-math.inf, math.inf), metrics_Rx2[:, column].tolist())
         for column, metric in enumerate((spec.selection_metric, spec.reported_metric))
@@ -445,12 +445,15 @@ def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], di
     unlearned: list[list[np.ndarray]] = []
     for hyperparameters in spec.combinations():
         ended = [
-            [cell for cell in study.runs_with(arm, task, hyperparameters) if has_completed_or_diverged(cell)]
+            [cell for cell in study.runs_of_combination(arm, task, hyperparameters) if has_completed_or_diverged(cell)]
             for arm in spec.arms
         ]
-        learned.append([{cell.seed: _metrics(cell) for cell in cells if has_learned(cell)} for cells in ended])
+        learned.append([{cell.seed: _run_metrics(cell) for cell in cells if has_learned(cell)} for cells in ended])
         unlearned.append(
-            [np.array([_metrics(cell) for cell in cells if not has_learned(cell)]).reshape(-1, 2) for cells in ended]
+            [
+                np.array([_run_metrics(cell) for cell in cells if not has_learned(cell)]).reshape(-1, 2)
+                for cells in ended
+            ]
         )
         if not any(ended):
             return None
@@ -458,7 +461,7 @@ def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], di
     seeds = [seed for seed in spec.seeds if any(seed in runs for runs in usable)]
     if not usable or sum(len(runs) - 1 for runs in usable) < len(seeds):
         return None
-    shared_CxSx2, rests = _rests(learned, seeds)
+    shared_CxSx2, rests = _separate_residuals(learned, seeds)
     selected = [
         next(
             number
@@ -467,12 +470,12 @@ def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], di
         )
         for arm in spec.arms
     ]
-    at_best = [_mean(learned[number][arm]) for arm, number in enumerate(selected) if learned[number][arm]]
+    at_best = [_mean_metrics(learned[number][arm]) for arm, number in enumerate(selected) if learned[number][arm]]
     best_2 = np.array(
         [best_value(spec, column) for column in zip(*(mean_2.tolist() for mean_2 in at_best), strict=True)]
     )
     settings = [
-        [_setting(learned, unlearned, rests, combination, arm, selected, best_2) for arm in range(len(spec.arms))]
+        [_make_setting(learned, unlearned, rests, combination, arm, selected, best_2) for arm in range(len(spec.arms))]
         for combination in range(len(learned))
     ]
     values_Rx2 = np.array([value_2 for by_arm in learned for runs in by_arm for value_2 in runs.values()])
@@ -481,7 +484,7 @@ def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], di
     return settings, shared, np.stack([steps, values_Rx2[0]], axis=1)
 
 
-def _setting(
+def _make_setting(
     learned: Sequence[Sequence[Mapping[int, np.ndarray]]],
     unlearned: Sequence[Sequence[np.ndarray]],
     rests: Mapping[tuple[int, int], np.ndarray],
@@ -501,17 +504,17 @@ def _setting(
         selected: The selected combination of each arm.
         best_2: The means of the best arm at its selected combination.
     """
-    distances = _smoothed(_rests_of_arm(rests, combination, arm))
+    distances = _smoothed_pool(_arm_residuals(rests, combination, arm))
     own, at_selected = learned[combination][arm], learned[selected[arm]][arm]
     if combination == selected[arm]:
         all_unlearned_Ux2 = np.concatenate([unlearned[number][other_arm] for other_arm, number in enumerate(selected)])
         count = sum(len(learned[number][other_arm]) for other_arm, number in enumerate(selected))
         return Setting(best_2, distances, all_unlearned_Ux2, count)
-    shift_2 = best_2 - _mean(at_selected) if at_selected else np.zeros(2)
-    mean_2 = _mean(own) + shift_2 if own else np.zeros(2)
+    shift_2 = best_2 - _mean_metrics(at_selected) if at_selected else np.zeros(2)
+    mean_2 = _mean_metrics(own) + shift_2 if own else np.zeros(2)
     if not own and not len(unlearned[combination][arm]):  # without a run of its own it has those of all arms
         return Setting(
-            np.mean([_mean(runs) for runs in learned[combination] if runs] or [np.zeros(2)], axis=0),
+            np.mean([_mean_metrics(runs) for runs in learned[combination] if runs] or [np.zeros(2)], axis=0),
             distances,
             np.concatenate(unlearned[combination]),
             sum(map(len, learned[combination])),
@@ -519,7 +522,7 @@ def _setting(
     return Setting(mean_2, distances, unlearned[combination][arm], len(own))
 
 
-def _rests(
+def _separate_residuals(
     learned: Sequence[Sequence[Mapping[int, np.ndarray]]], seeds: Sequence[int]
 ) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
     """Return what runs share by combination and seed, and the rests by combination and arm with two runs or more."""
@@ -531,7 +534,7 @@ def _rests(
         distances_AxSx2 = np.full((len(arms), len(seeds), 2), np.nan)
         for row, arm in enumerate(arms):
             for seed, value_2 in by_arm[arm].items():
-                distances_AxSx2[row, seeds.index(seed)] = value_2 - _mean(by_arm[arm])
+                distances_AxSx2[row, seeds.index(seed)] = value_2 - _mean_metrics(by_arm[arm])
         own_AxSx2 = np.empty_like(distances_AxSx2)
         for column in range(2):
             separated = _separate_seeds(distances_AxSx2[..., column])
@@ -572,7 +575,7 @@ def _separate_seeds(distances_AxS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return shared_S, np.where(known_AxS, factors_A[:, None] * rests_AxS, np.nan)
 
 
-def _rests_of_arm(rests: Mapping[tuple[int, int], np.ndarray], combination: int, arm: int) -> np.ndarray:
+def _arm_residuals(rests: Mapping[tuple[int, int], np.ndarray], combination: int, arm: int) -> np.ndarray:
     """Return the rests of an arm with all combinations, each in the size of those with one.
 
     An arm without rests with the combination has the size of the others' with it or, without any, with all.
@@ -581,18 +584,22 @@ def _rests_of_arm(rests: Mapping[tuple[int, int], np.ndarray], combination: int,
     def size(each_Rx2: np.ndarray) -> np.ndarray:
         return np.sqrt(np.mean(each_Rx2**2, axis=0))
 
-    own = [rest for (_, other_arm), rest in rests.items() if other_arm == arm] or list(rests.values())
+    own = [residuals_Rx2 for (_, other_arm), residuals_Rx2 in rests.items() if other_arm == arm] or list(rests.values())
     alike = [rests[combination, arm]] if (combination, arm) in rests else []
     alike = (
         alike
-        or [rest for (other_combination, _), rest in rests.items() if other_combination == combination]
+        or [
+            residuals_Rx2 for (other_combination, _), residuals_Rx2 in rests.items() if other_combination == combination
+        ]
         or list(rests.values())
     )
-    size_2 = np.sqrt(np.mean([size(rest) ** 2 for rest in alike], axis=0))
-    return np.concatenate([size_2 * rest / np.where(size(rest) > 0, size(rest), 1.0) for rest in own])
+    size_2 = np.sqrt(np.mean([size(residuals_Rx2) ** 2 for residuals_Rx2 in alike], axis=0))
+    return np.concatenate(
+        [size_2 * residuals_Rx2 / np.where(size(residuals_Rx2) > 0, size(residuals_Rx2), 1.0) for residuals_Rx2 in own]
+    )
 
 
-def _metrics(cell: RunResult) -> np.ndarray:
+def _run_metrics(cell: RunResult) -> np.ndarray:
     """Return the selection and the reported metric; of a run without the first it is the second, if it diverged NaN."""
     if cell.state == DIVERGED or cell.reported_value is None:
         return np.full(2, np.nan)
@@ -600,11 +607,11 @@ def _metrics(cell: RunResult) -> np.ndarray:
     return np.array([chosen_by, cell.reported_value])
 
 
-def _mean(runs: Mapping[int, np.ndarray]) -> np.ndarray:
+def _mean_metrics(runs: Mapping[int, np.ndarray]) -> np.ndarray:
     return np.mean(list(runs.values()), axis=0)
 
 
-def _smoothed(vectors_Rx2: np.ndarray) -> Pool:
+def _smoothed_pool(vectors_Rx2: np.ndarray) -> Pool:
     """Return a pool that has the covariance of its vectors, and whose noise has half the bandwidth of Scott (1992).
 
     His bandwidth, that of normal vectors, would make skewed ones normal.
@@ -644,9 +651,9 @@ def simulate(
         for combination, (hyperparameters, by_arm) in enumerate(zip(combinations, settings, strict=True)):
             shared_Sx2 = shared_SxTxCx2[:, number, combination]
             for arm, setting in zip(spec.arms, by_arm, strict=True):
-                values_Sx2 = _draw(setting, random, shared_Sx2)
+                values_Sx2 = _draw_runs(setting, random, shared_Sx2)
                 values_Sx2[:, 1] += gain if arm == better else 0.0
-                measured_Sx2 = _measured(values_Sx2, model.grids_Tx2x2[number], model.limits_2x2)
+                measured_Sx2 = _round_to_grid(values_Sx2, model.grids_Tx2x2[number], model.limits_2x2)
                 for seed, (chosen_by, reported) in zip(spec.seeds, measured_Sx2.tolist(), strict=True):
                     state = DIVERGED if math.isnan(reported) else DONE
                     cells.append(
@@ -655,7 +662,7 @@ def simulate(
     return compare_arms(select_hyperparameters(spec, cells))
 
 
-def _draw(setting: Setting, random: np.random.Generator, shared_Sx2: np.ndarray) -> np.ndarray:
+def _draw_runs(setting: Setting, random: np.random.Generator, shared_Sx2: np.ndarray) -> np.ndarray:
     """Draw the metrics of an arm's runs by seed; NaN of those that diverge."""
     learned_Sx2 = setting.mean_2 + shared_Sx2 + setting.distances.draw(random, len(shared_Sx2))
     unlearned = len(setting.unlearned_Ux2)
@@ -666,7 +673,7 @@ def _draw(setting: Setting, random: np.random.Generator, shared_Sx2: np.ndarray)
     return np.where((rows_S < setting.num_learned)[:, None], learned_Sx2, others_Sx2)
 
 
-def _measured(values_Sx2: np.ndarray, grids_2x2: np.ndarray, limits_2x2: np.ndarray) -> np.ndarray:
+def _round_to_grid(values_Sx2: np.ndarray, grids_2x2: np.ndarray, limits_2x2: np.ndarray) -> np.ndarray:
     """Round the values of discrete metrics to those that they can have."""
     steps_2, origins_2 = grids_2x2.T
     discrete_2 = steps_2 > 0
@@ -681,7 +688,7 @@ def _claims_any(pairs: Iterable[Comparison]) -> bool:
     return any(pair.verdict in ("better", "worse") for pair in pairs)
 
 
-def _rate(count: int, of: int) -> Rate:
+def _make_rate(count: int, of: int) -> Rate:
     low, high = wilson_interval(count, of)
     return Rate(count, of, count / of, low, high)
 

@@ -72,7 +72,7 @@ def metric_curve(records: Sequence[Record], metric: str) -> tuple[Point, ...]:
     Returns:
         Pairs (step, value).
     """
-    return tuple((step, value) for step, value in _reports(records, metric) if value is not None)
+    return tuple((step, value) for step, value in _reported_values(records, metric) if value is not None)
 
 
 def last_value(records: Sequence[Record], metric: str) -> float | None:
@@ -85,7 +85,7 @@ def last_value(records: Sequence[Record], metric: str) -> float | None:
     Returns:
         The value; None if it was not finite or never reported.
     """
-    reports = _reports(records, metric)
+    reports = _reported_values(records, metric)
     return reports[-1][1] if reports else None
 
 
@@ -150,11 +150,11 @@ def collect_provenance(directories: Sequence[Path]) -> dict[str, Any]:
     """Collect the hardware, commit and package versions of some runs; if they differ, all of them are listed."""
     starts = [start for directory in directories for start in RunDirectory(directory).starts()]
     names = dict.fromkeys(name for start in starts for name in start.packages)
-    packages = {name: _joined(start.packages.get(name) for start in starts) for name in names}
+    packages = {name: _join_distinct(start.packages.get(name) for start in starts) for name in names}
     return {
-        "hardware": _joined(_hardware(start) for start in starts),
-        "commit": _joined(start.commit for start in starts),
-        "versions": {"python": _joined(start.python for start in starts), **packages} if starts else {},
+        "hardware": _join_distinct(_describe_hardware(start) for start in starts),
+        "commit": _join_distinct(start.commit for start in starts),
+        "versions": {"python": _join_distinct(start.python for start in starts), **packages} if starts else {},
     }
 
 
@@ -187,7 +187,7 @@ def _collect_run(spec: Ablation, ended: EndedRun) -> RunResult:
     )
 
 
-def _reports(records: Sequence[Record], metric: str) -> list[tuple[int, float | None]]:
+def _reported_values(records: Sequence[Record], metric: str) -> list[tuple[int, float | None]]:
     split, _, name = metric.partition("/")
     values = [(record["step"], record[name]) for record in records if record["split"] == split and name in record]
     return [(step, None if value is None else float(value)) for step, value in values]
@@ -206,7 +206,7 @@ def _check_reported(spec: Ablation, records: Sequence[Record], planned: PlannedR
             )
 
 
-def _hardware(start: RunStart) -> str | None:
+def _describe_hardware(start: RunStart) -> str | None:
     if start.devices is None:
         return None
     cores = "1 CPU core" if start.cpus == 1 else f"{start.cpus} CPU cores"
@@ -214,6 +214,6 @@ def _hardware(start: RunStart) -> str | None:
     return f"{start.devices.count} x {start.devices.kind}, {cores}{processor} a run, {start.platform}"
 
 
-def _joined(facts: Any) -> str | None:
+def _join_distinct(facts: Any) -> str | None:
     """Join the distinct values of a fact that several starts record."""
     return ", ".join(dict.fromkeys(str(fact) for fact in facts if fact is not None)) or None

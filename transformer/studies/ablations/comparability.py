@@ -79,8 +79,8 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
             ((task, sums) for built_config, task, sums in built if equal_as_json(built_config, config)), None
         )
         if task_and_digests is None:
-            task = _build(run.trial.config, folder / str(len(built)), data_dir)
-            task_and_digests = task, _fingerprint(task, run.seed)
+            task = _build_task(run.trial.config, folder / str(len(built)), data_dir)
+            task_and_digests = task, _batch_digests(task, run.seed)
             built.append((config, *task_and_digests))
         task_by_arm.setdefault(run.arm_name, task_and_digests[0])
         first_run, expected = reference.setdefault(run.task_name, (run, task_and_digests[1]))
@@ -125,7 +125,7 @@ def compare_initial_parameters(
         experiment = resolve_config(run_by_arm[arm].trial.config)
         params = compute_initial_parameters(experiment, task)
         counts[arm] = count_parameters(params)
-        sums[arm] = {path: _digest(leaf) for path, leaf in leaves_by_path(params).items()}
+        sums[arm] = {path: _array_digest(leaf) for path, leaf in leaves_by_path(params).items()}
     return {arm: _compare_digests(sums[arm], sums[reference], counts[arm]) for arm in task_by_arm}
 
 
@@ -154,7 +154,7 @@ def compute_initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
     return variables.params
 
 
-def _build(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Task:
+def _build_task(config: Mapping[str, Any], folder: Path, data_dir: str | None) -> Task:
     section = config["task"] if data_dir is None else {**config["task"], "data_dir": data_dir}
     folder.mkdir(parents=True, exist_ok=True)
     experiment = resolve_config({**config, "task": section})
@@ -171,7 +171,7 @@ def _data_config(config: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
+def _batch_digests(task: Task, seed: int) -> dict[str, Any]:
     """Return digests of batches, by the training step or the evaluation that reads them."""
     digests: dict[str, Any] = {}
     source = task.training_batches(seed)
@@ -186,29 +186,33 @@ def _fingerprint(task: Task, seed: int) -> dict[str, Any]:
 
 
 def _digests(what: str, batch: Mapping[str, Any]) -> dict[str, ArrayDigest]:
-    return {f"{what}: {name}": _digest(array) for name, array in batch.items()}
+    return {f"{what}: {name}": _array_digest(array) for name, array in batch.items()}
 
 
-def _digest(leaf: Any) -> ArrayDigest:
+def _array_digest(leaf: Any) -> ArrayDigest:
     array = np.ascontiguousarray(leaf)
     return ArrayDigest(array.shape, str(array.dtype), hashlib.sha256(array).hexdigest())
 
 
-def _check_equal(one: PlannedRun, expected: Mapping[str, Any], other: PlannedRun, digests: Mapping[str, Any]) -> None:
+def _check_equal(
+    first: PlannedRun, expected: Mapping[str, Any], second: PlannedRun, digests: Mapping[str, Any]
+) -> None:
     place = next((name for name in (*expected, *digests) if expected.get(name) != digests.get(name)), None)
     if place is None:
         return
     # Values of one arm can differ too, where what is tuned touches the data.
-    who = [repr(run.arm_name) if one.arm_name != other.arm_name else f"({run.description})" for run in (one, other)]
-    keys = "; ".join(_differing_keys(*(_data_config(run.trial.config) for run in (one, other))))
+    who = [
+        repr(run.arm_name) if first.arm_name != second.arm_name else f"({run.description})" for run in (first, second)
+    ]
+    keys = "; ".join(_differing_keys(*(_data_config(run.trial.config) for run in (first, second))))
     raise UserError(
         f"arms whose data differ: {who[0]} and {who[1]} get another {place.partition(':')[0]} ({keys}): arms are "
         "compared on the same data; let these keys agree, or make each a task of ablation.tasks"
     )
 
 
-def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    ours, theirs = flatten_config(one), flatten_config(other)
+def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+    ours, theirs = flatten_config(first), flatten_config(second)
     for key in dict.fromkeys((*ours, *theirs)):
         if not equal_as_json(ours.get(key), theirs.get(key)):
             yield f"config.{key}={ours.get(key)!r} against {theirs.get(key)!r}"

@@ -53,10 +53,10 @@ def _name_missing_runs(gaps: Mapping[str, Sequence[MissingRun]]) -> str:
         for arm, (task, seed, hyperparameters, failed) in runs
     ]
     again = " with --retry_failed" if any(run.failed for _, run in runs) else ""
-    return f"{format_some(words, 1)}: run the command again{again}."
+    return f"{format_first(words, 1)}: run the command again{again}."
 
 
-def format_some(descriptions: Sequence[str], most: int = 4, separator: str = "; ") -> str:
+def format_first(descriptions: Sequence[str], most: int = 4, separator: str = "; ") -> str:
     """List a few descriptions, and count the rest: "a; b; c; d; and 6 more"."""
     num_omitted = len(descriptions) - most
     return separator.join(descriptions[:most]) + (f"{separator}and {num_omitted} more" if num_omitted > 0 else "")
@@ -211,12 +211,12 @@ def format_arms_table(result: Mapping[str, Any]) -> str:
         rows.append(
             (
                 arm["name"],
-                _number(arm["mean"], arm["interval"]),
-                _interval(arm["interval"]),
-                _number(pair["difference"], pair["interval"]) if pair else "",
-                _interval(pair["interval"]) if pair else "",
-                _probability(pair["p_adjusted"]) if pair else "",
-                _verdict(pair, exploratory=result["exploratory"]) if pair else "reference",
+                _format_number(arm["mean"], arm["interval"]),
+                _format_optional_interval(arm["interval"]),
+                _format_number(pair["difference"], pair["interval"]) if pair else "",
+                _format_optional_interval(pair["interval"]) if pair else "",
+                _format_probability(pair["p_adjusted"]) if pair else "",
+                _format_verdict(pair, exploratory=result["exploratory"]) if pair else "reference",
                 f"{runs['diverged']} of {runs['ended']}",
             )
         )
@@ -224,7 +224,7 @@ def format_arms_table(result: Mapping[str, Any]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _verdict(pair: Mapping[str, Any], *, exploratory: bool) -> str:
+def _format_verdict(pair: Mapping[str, Any], *, exploratory: bool) -> str:
     """Return a verdict with what a reader must know beside it."""
     if pair["verdict"] == "not judged":
         return pair["verdict"]
@@ -232,11 +232,11 @@ def _verdict(pair: Mapping[str, Any], *, exploratory: bool) -> str:
     return f"{pair['verdict']} ({', '.join(notes)})" if notes else pair["verdict"]
 
 
-def _number(value: float | None, interval: Sequence[float] | None) -> str:
+def _format_number(value: float | None, interval: Sequence[float] | None) -> str:
     return "-" if value is None else round_to_error(value, _half_width(interval))
 
 
-def _interval(interval: Sequence[float] | None) -> str:
+def _format_optional_interval(interval: Sequence[float] | None) -> str:
     return "-" if interval is None else _format_ends(Interval(*interval))
 
 
@@ -244,7 +244,7 @@ def _half_width(interval: Sequence[float] | None) -> float | None:
     return (interval[1] - interval[0]) / 2 if interval else None
 
 
-def _probability(p: float | None) -> str:
+def _format_probability(p: float | None) -> str:
     if p is None:
         return "-"
     return "< 0.001" if p < 0.001 else f"{p:.2g}"

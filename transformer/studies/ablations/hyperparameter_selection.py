@@ -46,7 +46,7 @@ class StudyResults(NamedTuple):
     selected_hyperparameters: Mapping[tuple[str, str], Mapping[str, Any]]
     selected_without_seed: Mapping[tuple[str, str, int], Mapping[str, Any]]
 
-    def runs_with(self, arm: str, task: str, hyperparameters: Mapping[str, Any]) -> tuple[RunResult, ...]:
+    def runs_of_combination(self, arm: str, task: str, hyperparameters: Mapping[str, Any]) -> tuple[RunResult, ...]:
         """Return the runs of one combination of tuned values.
 
         Args:
@@ -75,7 +75,7 @@ class StudyResults(NamedTuple):
             if without_seed is None
             else self.selected_without_seed.get((arm, task, without_seed))
         )
-        return () if selected is None else self.runs_with(arm, task, selected)
+        return () if selected is None else self.runs_of_combination(arm, task, selected)
 
     def runs_of_arm(self, arm: str) -> list[RunResult]:
         """Return all runs of an arm."""
@@ -113,7 +113,7 @@ class StudyResults(NamedTuple):
         """
         return self.average_over_tasks(
             lambda name: self.selected_runs(arm, name, without_seed),
-            lambda cell: self._value_of_diverged(cell.task_name) if cell.state == DIVERGED else cell.reported_value,
+            lambda cell: self._diverged_value(cell.task_name) if cell.state == DIVERGED else cell.reported_value,
             task,
         )
 
@@ -162,7 +162,7 @@ class StudyResults(NamedTuple):
             if all(seed in values for values in tasks)
         }
 
-    def _value_of_diverged(self, task: str) -> float | None:
+    def _diverged_value(self, task: str) -> float | None:
         """Return the value that counts for a diverged run of a task; None if no arm's run finished."""
         values = [
             cell.reported_value
@@ -188,9 +188,9 @@ def has_completed_or_diverged(cell: RunResult) -> bool:
     return has_completed(cell) or cell.state == DIVERGED
 
 
-def is_better(spec: Ablation, value: float, other: float) -> bool:
+def is_better(spec: Ablation, value: float, reference: float) -> bool:
     """Return whether a value of the study's metrics is better than another."""
-    return value < other if spec.direction is Direction.MINIMIZE else value > other
+    return value < reference if spec.direction is Direction.MINIMIZE else value > reference
 
 
 def best_value(spec: Ablation, values: Iterable[float]) -> float:
@@ -238,7 +238,7 @@ def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyR
         by_seed = places.setdefault((cell.arm_name, cell.task_name, words), {})
         if cell.seed in by_seed:
             raise ValueError(f"{_describe_run(cell)} has two runs: {by_seed[cell.seed].directory} and {cell.directory}")
-        by_seed[cell.seed] = _judged(spec, cell)
+        by_seed[cell.seed] = _classify_state(spec, cell)
     ordered = {
         (arm, task, words): tuple(place[seed] for seed in spec.seeds if seed in place)
         for arm in spec.arms
@@ -266,8 +266,8 @@ def select_hyperparameters(spec: Ablation, cells: Sequence[RunResult]) -> StudyR
     )
 
 
-def _judged(spec: Ablation, cell: RunResult) -> RunResult:
-    selection_value, reported_value = _finite(cell.selection_value), _finite(cell.reported_value)
+def _classify_state(spec: Ablation, cell: RunResult) -> RunResult:
+    selection_value, reported_value = _finite_or_none(cell.selection_value), _finite_or_none(cell.reported_value)
     if selection_value is not cell.selection_value or reported_value is not cell.reported_value:
         cell = cell._replace(selection_value=selection_value, reported_value=reported_value)
     if has_completed(cell) and cell.reported_value is None:
@@ -342,7 +342,7 @@ def _combinations_with_runs(study: StudyResults, arm: str, task: str) -> list[_C
     return [
         (hyperparameters, runs)
         for hyperparameters in study.spec.combinations()
-        if (runs := study.runs_with(arm, task, hyperparameters))
+        if (runs := study.runs_of_combination(arm, task, hyperparameters))
     ]
 
 
@@ -397,7 +397,7 @@ def _hyperparameters_as_json(hyperparameters: Mapping[str, Any]) -> str:
 _WORDS: dict[str, str] = {}  # by their repr: a study asks thousands of times for a few combinations
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 

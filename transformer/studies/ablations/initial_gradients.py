@@ -83,13 +83,13 @@ def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str 
             return tasks.build_task(config, Path(tempfile.mkdtemp(dir=folder)))
 
         stacks = [
-            _stack(name, stack, apply_overrides(base, stack.overrides), spec.arms, build_task)
+            _measure_stack(name, stack, apply_overrides(base, stack.overrides), spec.arms, build_task)
             for name, stack in spec.initial_gradients.items()
         ]
     return {"stacks": stacks, "how": DESCRIPTION}
 
 
-def _stack(
+def _measure_stack(
     name: str, stack: DepthSweep, base: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]], build_task: TaskOf
 ) -> dict[str, Any]:
     measured: list[dict[str, Any]] = []
@@ -106,18 +106,18 @@ def _stack(
                 "low": norms_SxL.min(axis=0),
                 "high": norms_SxL.max(axis=0),
             }
-            listed = {key: [_number(norm) for norm in norms] for key, norms in layer_norms.items()}
+            listed = {key: [_finite_or_none(norm) for norm in norms] for key, norms in layer_norms.items()}
             measured.append({"arm": arm, "depth": depth, **listed})
     return {
         "name": name,
         "depths": list(stack.depths),
         "arms": measured,
         "ratio": [
-            {"arm": m["arm"], "depth": m["depth"], "last_over_first": _ratio(m["layers"][-1], m["layers"][0])}
+            {"arm": m["arm"], "depth": m["depth"], "last_over_first": _norm_ratio(m["layers"][-1], m["layers"][0])}
             for m in measured
         ],
         "exponent": [
-            {"arm": arm, "value": _exponent({m["depth"]: m["layers"][-1] for m in measured if m["arm"] == arm})}
+            {"arm": arm, "value": _depth_exponent({m["depth"]: m["layers"][-1] for m in measured if m["arm"] == arm})}
             for arm in arms
         ],
     }
@@ -153,11 +153,11 @@ def compute_initial_gradient_norms(
         )
     # What runs a few times is not worth the optimizations of a compiler, which take longer than they save.
     cheap = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    program = jax.jit(functools.partial(_norms, model, task, path), compiler_options=cheap)
+    program = jax.jit(functools.partial(_gradient_norms, model, task, path), compiler_options=cheap)
     return [np.asarray(program(jax.random.key(e.run.seed), task.training_batches(e.run.seed)[0])) for e in experiments]
 
 
-def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float[Array, " L"]:
+def _gradient_norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float[Array, " L"]:
     variables = model.init(derive_key(key, 0, "init"))
     view = StateView(model, variables, {}, {}, jnp.int32(0), train=True)
     view = view._replace(task_state=task.init_task_state(view, derive_key(key, 0, "extra")))
@@ -174,15 +174,15 @@ def _norms(model: Model, task: Task, path: str, key: Any, batch: Batch) -> Float
     return jnp.sqrt(jnp.sum(jnp.square(gradient), axis=tuple(range(1, gradient.ndim))))
 
 
-def _number(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _ratio(last: float | None, first: float | None) -> float | None:
+def _norm_ratio(last: float | None, first: float | None) -> float | None:
     return last / first if last is not None and first else None
 
 
-def _exponent(last: Mapping[int, float | None]) -> float | None:
+def _depth_exponent(last: Mapping[int, float | None]) -> float | None:
     """Return the least-squares slope of log(norm) against log(depth); None without two depths and all their norms."""
     norms = [norm for norm in last.values() if norm]
     if len(norms) < len(last) or len(norms) < 2:

@@ -82,7 +82,7 @@ def describe_prediction(spec: Ablation, result: PredictionOutcome) -> str:
     elif result.prediction.direction is not PredictedDirection.SIMILAR:
         subject = f"{result.prediction.arm} is {_observed_direction(result.prediction, difference)} by"
         if difference < 0:
-            difference, interval = -difference, interval and _oriented(interval, -1.0)
+            difference, interval = -difference, interval and _orient_interval(interval, -1.0)
     size = round_to_error(difference, (interval.high - interval.low) / 2 if interval else None)
     several = f", adjusted for {result.num_adjusted} comparisons" if result.num_adjusted > 1 else ""
     with_interval = f"{format_interval(interval)}{several}" if interval else "no interval"
@@ -105,7 +105,7 @@ def prediction_as_json(spec: Ablation, result: PredictionOutcome) -> dict[str, A
 def _describe_expectation(spec: Ablation, prediction: Prediction) -> str:
     where = format_task_suffix(prediction.task)
     if prediction.direction is PredictedDirection.SIMILAR:
-        return f"{prediction.arm} within {_limits(spec, prediction)[1]:g} of {spec.reference}{where}"
+        return f"{prediction.arm} within {_predicted_range(spec, prediction)[1]:g} of {spec.reference}{where}"
     sizes = [
         f"{word} {size:g}"
         for word, size in (("at least", prediction.at_least), ("at most", prediction.at_most))
@@ -125,11 +125,11 @@ def _observed_direction(prediction: Prediction, difference: float) -> str:
 
 
 def _judge_difference(spec: Ablation, prediction: Prediction, pair: Comparison) -> PredictionOutcome:
-    sign = _sign(spec, prediction)
+    sign = _prediction_sign(spec, prediction)
     values = [sign * value for value in pair.differences.values()]
-    interval = pair.test and pair.test.interval and _oriented(pair.test.interval, sign)
+    interval = pair.test and pair.test.interval and _orient_interval(pair.test.interval, sign)
     if interval:
-        outcome = _compare(spec, prediction, interval)
+        outcome = _judge_interval(spec, prediction, interval)
     else:
         # Judged by the order of the runs alone, which has no size.
         opposite = {"better": "worse", "worse": "better"}.get(pair.verdict)
@@ -154,7 +154,7 @@ def _judge_difference(spec: Ablation, prediction: Prediction, pair: Comparison) 
 def _judge_excess(
     study: StudyResults, prediction: Prediction, pair: Comparison, other_pair: Comparison, num_predictions: int
 ) -> PredictionOutcome:
-    sign = _sign(study.spec, prediction)
+    sign = _prediction_sign(study.spec, prediction)
     seeds = [seed for seed in pair.differences if seed in other_pair.differences]
     values = [sign * (pair.differences[seed] - other_pair.differences[seed]) for seed in seeds]
     agreeing = _num_agreeing(study.spec, prediction, values)
@@ -169,7 +169,7 @@ def _judge_excess(
     )
     if test.interval is None:
         return undecided._replace(difference=test.mean)
-    outcome = _compare(study.spec, prediction, test.interval)
+    outcome = _judge_interval(study.spec, prediction, test.interval)
     return undecided._replace(outcome=outcome, difference=test.mean, interval=test.interval)
 
 
@@ -188,8 +188,8 @@ def _tuning_error(study: StudyResults, prediction: Prediction, seeds: Sequence[i
     return jackknife_error(means)
 
 
-def _compare(spec: Ablation, prediction: Prediction, interval: Interval) -> Outcome:
-    low, high = _limits(spec, prediction)
+def _judge_interval(spec: Ablation, prediction: Prediction, interval: Interval) -> Outcome:
+    low, high = _predicted_range(spec, prediction)
     if interval.low >= low and interval.high <= high:
         return Outcome.CAME_OUT
     if interval.high <= low or interval.low >= high:
@@ -198,12 +198,12 @@ def _compare(spec: Ablation, prediction: Prediction, interval: Interval) -> Outc
 
 
 def _num_agreeing(spec: Ablation, prediction: Prediction, values: Sequence[float]) -> int:
-    low, high = _limits(spec, prediction)
+    low, high = _predicted_range(spec, prediction)
     # No difference at all is neither better nor worse.
     return sum(low <= value <= high and (value != 0 or low < 0) for value in values)
 
 
-def _limits(spec: Ablation, prediction: Prediction) -> tuple[float, float]:
+def _predicted_range(spec: Ablation, prediction: Prediction) -> tuple[float, float]:
     """Return the ends of the predicted difference, above 0 in the predicted direction."""
     if prediction.direction is PredictedDirection.SIMILAR:
         most = prediction.at_most or spec.smallest_effect_of_interest
@@ -212,7 +212,7 @@ def _limits(spec: Ablation, prediction: Prediction) -> tuple[float, float]:
     return prediction.at_least or 0.0, math.inf if prediction.at_most is None else prediction.at_most
 
 
-def _sign(spec: Ablation, prediction: Prediction) -> float:
+def _prediction_sign(spec: Ablation, prediction: Prediction) -> float:
     """Return the sign with which a difference of the metric is above 0 in the predicted direction."""
     if prediction.direction is PredictedDirection.SIMILAR:
         return 1.0
@@ -220,6 +220,6 @@ def _sign(spec: Ablation, prediction: Prediction) -> float:
     return 1.0 if is_better_if_larger == (prediction.direction is PredictedDirection.BETTER) else -1.0
 
 
-def _oriented(interval: Interval, sign: float) -> Interval:
+def _orient_interval(interval: Interval, sign: float) -> Interval:
     low, high = sorted(sign * end for end in interval)
     return Interval(low, high)

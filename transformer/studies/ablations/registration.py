@@ -99,7 +99,7 @@ def registration_contents(spec: Ablation, base: Mapping[str, Any], planned: Sequ
             "base": resolved,
             "predictions": to_config(spec.predictions),
             "known_before": spec.known_before,
-            "settings": _settings(resolved, planned),
+            "settings": _resolved_settings(resolved, planned),
             "runs": hash_config({"configs": sorted({_hash_without_seed(run.trial.config) for run in planned})}),
             "code": judging_code_version(),
         }
@@ -195,7 +195,7 @@ def check_registration(
     known_starts = [start for start in starts if start is not None]
     registered = parse_time(registration.registered)
     assert registered is not None
-    early_starts = [start for start in known_starts if _seconds(start) < _seconds(registered)]
+    early_starts = [start for start in known_starts if _whole_seconds(start) < _whole_seconds(registered)]
     problems = [*_file_problems(registration, about)]
     if early_starts:
         problems.append(
@@ -216,7 +216,9 @@ def check_registration(
         "num_runs_without_start": len(starts) - len(known_starts),
         "first_start": min(known_starts).isoformat(timespec="seconds") if known_starts else None,
         "commit": None if commit is None else commit._asdict(),
-        "num_runs_before_commit": sum(_seconds(start) < _seconds(date) for start in known_starts) if date else 0,
+        "num_runs_before_commit": sum(_whole_seconds(start) < _whole_seconds(date) for start in known_starts)
+        if date
+        else 0,
     }
 
 
@@ -252,7 +254,7 @@ def describe_changes(registration: Registration, contents: Mapping[str, Any]) ->
         elif field not in contents:
             changes.append(f"{_shorten(field, quoted=False)} is of another version")
         else:
-            changes += _changes(field, before.get(field), contents[field])
+            changes += _describe_changes(field, before.get(field), contents[field])
     if len(changes) > _SHOWN_CHANGES:
         return [*changes[:_SHOWN_CHANGES], f"and {len(changes) - _SHOWN_CHANGES} more"]
     return changes
@@ -310,7 +312,7 @@ def _file_problems(registration: Registration, about: Mapping[str, Any]) -> Iter
         yield f"{FILE} was copied or made again: about.json of this study does not have its hash"
 
 
-def _settings(base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[str, dict[str, Any]]:
+def _resolved_settings(base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[str, dict[str, Any]]:
     """Return by arm and task the values of the resolved config that the base config does not have."""
     own = flatten_config(base)
     settings: dict[str, dict[str, Any]] = {}
@@ -333,7 +335,7 @@ def _is_same(before: Mapping[str, Any], after: Mapping[str, Any], field: str) ->
     return (field in before) == (field in after) and equal_as_json(before.get(field), after.get(field))
 
 
-def _changes(name: str, before: Any, after: Any) -> Iterator[str]:
+def _describe_changes(name: str, before: Any, after: Any) -> Iterator[str]:
     """Yield the changed entries of a field, or the whole of one that is no mapping."""
     if equal_as_json(before, after):
         return
@@ -347,7 +349,7 @@ def _changes(name: str, before: Any, after: Any) -> Iterator[str]:
         elif key not in before:
             yield f"{inner} is new"
         else:
-            yield from _changes(inner, before[key], after[key])
+            yield from _describe_changes(inner, before[key], after[key])
 
 
 def _shorten(value: Any, limit: int = 60, *, quoted: bool = True) -> str:
@@ -356,6 +358,6 @@ def _shorten(value: Any, limit: int = 60, *, quoted: bool = True) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def _seconds(time: datetime.datetime) -> int:
+def _whole_seconds(time: datetime.datetime) -> int:
     """Return a time in whole seconds, as runs record theirs."""
     return int(time.timestamp() // 1)

@@ -99,9 +99,9 @@ def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[st
     return {arm: list(entries.values()) for arm, entries in differences.items()}
 
 
-def equal_as_json(one: Any, other: Any) -> bool:
+def equal_as_json(first: Any, second: Any) -> bool:
     """Return whether two plain values are equal as JSON, in which 1, 1.0 and true differ."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 def _check_distinct_runs(planned: Sequence[PlannedRun]) -> None:

@@ -362,14 +362,14 @@ def statistical_power(n: int, effect: float, significance: float = SIGNIFICANCE)
     """
     if n < 2:
         raise ValueError(f"a paired t test takes two pairs or more, not {n}")
-    critical = stats.t.ppf(1 - significance / 2, n - 1) * _deviations(n - 1)
+    critical = stats.t.ppf(1 - significance / 2, n - 1) * _deviation_quantiles(n - 1)
     center = abs(effect) * math.sqrt(n)
     # scipy.stats.nct is NaN in its far tail, where a solver walks (SciPy 1.18).
     return float(np.mean(stats.norm.cdf(center - critical) + stats.norm.cdf(-center - critical)))
 
 
 @functools.lru_cache
-def _deviations(degrees: int) -> np.ndarray:
+def _deviation_quantiles(degrees: int) -> np.ndarray:
     """Return quantiles of the estimated standard deviation, in units of the true one."""
     places = (np.arange(_NODES) + 0.5) / _NODES
     return np.sqrt(stats.chi2.ppf(places, degrees) / degrees)

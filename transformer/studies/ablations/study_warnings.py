@@ -12,8 +12,8 @@ from transformer.studies.ablations.arm_comparisons import (
     SecondOpinion,
 )
 from transformer.studies.ablations.formatting import (
+    format_first,
     format_p_value,
-    format_some,
     join_words,
 )
 from transformer.studies.ablations.hyperparameter_selection import (
@@ -63,11 +63,13 @@ def _warn_of_unfinished_runs(study: StudyResults) -> Iterator[str]:
         for task in spec.tasks
         for arm in spec.arms
         for hyperparameters in spec.combinations()
-        if not any(cell.seed == seed and cell.state in _ENDED for cell in study.runs_with(arm, task, hyperparameters))
+        if not any(
+            cell.seed == seed and cell.state in _ENDED for cell in study.runs_of_combination(arm, task, hyperparameters)
+        )
     ]
     if missing:
         planned = len(spec.seeds) * len(spec.tasks) * len(spec.arms) * len(list(spec.combinations()))
-        yield f"{len(missing)} of {planned} runs have not ended: {format_some(missing)}."
+        yield f"{len(missing)} of {planned} runs have not ended: {format_first(missing)}."
 
 
 def _warn_of_failed_runs(study: StudyResults) -> Iterator[str]:
@@ -77,7 +79,7 @@ def _warn_of_failed_runs(study: StudyResults) -> Iterator[str]:
             f"{describe_run(cell.arm_name, cell.task_name, cell.seed, cell.hyperparameters)} ({cell.directory})"
             for cell in cells
         ]
-        yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {format_some(failed)}."
+        yield f"{len(cells)} run{'s' if len(cells) > 1 else ''} failed: {format_first(failed)}."
 
 
 def _warn_of_missed_target(study: StudyResults) -> Iterator[str]:

@@ -128,7 +128,7 @@ def _describe_winner(
     first = rank_best_first(spec, means)[0]
     winner = next(arm for arm in arms if arm["name"] == first)
     finished = "Of the arms whose runs all finished, " if len(means) < len(arms) else ""
-    best_mean = f"{finished}{first} has the best mean {spec.reported_metric}, {_value(winner)}"
+    best_mean = f"{finished}{first} has the best mean {spec.reported_metric}, {_format_mean(winner)}"
     undistinguished = [name for name, verdict in verdicts.items() if verdict == "no difference seen"]
     if first != spec.reference:
         if verdicts[first] == "better":
@@ -146,7 +146,7 @@ def _describe_winner(
         yield f"{best_mean}{unseen}."
 
 
-def _value(arm: Mapping[str, Any]) -> str:
+def _format_mean(arm: Mapping[str, Any]) -> str:
     if arm["interval"] is None:
         return f"{round_to_error(arm['mean'])} (with every seed)"
     low, high = arm["interval"]

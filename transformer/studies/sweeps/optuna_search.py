@@ -140,10 +140,10 @@ class OptunaSearch:
         self._engine, self._base, self._space, self._seed = engine, base, space, seed
         self._journal = None if url else trial_store.path / "optuna.journal"
         if url:
-            self._storage = _database(optuna, url)
+            self._storage = _open_database(optuna, url)
             self._study = study_in(self._storage)
         else:
-            self._with_whole_journal(self._open)
+            self._run_with_repaired_journal(self._open_storage)
 
     def suggest(self, trial_store: TrialStore) -> Trial | None:
         """Return the sampler's next trial; if it only repeats itself and the space is finite, an untried point.
@@ -151,26 +151,26 @@ class OptunaSearch:
         Raises:
             UserError: If no proposal has a valid config.
         """
-        return self._with_whole_journal(lambda: self._suggest(trial_store))
+        return self._run_with_repaired_journal(lambda: self._suggest(trial_store))
 
     def should_prune(self, trial: Trial, step: int, value: float) -> bool:
-        return self._engine == "hyperband" and self._with_whole_journal(lambda: self._prune(trial, step, value))
+        return self._engine == "hyperband" and self._run_with_repaired_journal(lambda: self._prune(trial, step, value))
 
-    def _with_whole_journal(self, use: Callable[[], Any]) -> Any:
-        """Run `use`, rebuilding the journal first if it is damaged."""
+    def _run_with_repaired_journal(self, action: Callable[[], Any]) -> Any:
+        """Run `action`, rebuilding the journal first if it is damaged."""
         try:
-            return use()
+            return action()
         except DamagedJournal as damage:
             assert self._journal is not None
-            with _locked(self._journal):
-                if damage.by_trial_store or not _is_whole(self._journal):
+            with _lock_journal(self._journal):
+                if damage.by_trial_store or not _is_intact(self._journal):
                     print(f"{self._journal}: {damage}; it is made anew from the trial store", file=sys.stderr)
                     self._rebuild(self._journal)
                 # Else another process has done so.
-            self._open()
-        return use()
+            self._open_storage()
+        return action()
 
-    def _open(self) -> None:
+    def _open_storage(self) -> None:
         assert self._journal is not None
         self._storage = self._optuna.storages.JournalStorage(_Journal(self._journal))
         self._study = self._study_in(self._storage)
@@ -181,37 +181,37 @@ class OptunaSearch:
         draft.unlink(missing_ok=True)
         self._storage = self._optuna.storages.JournalStorage(_Journal(draft))
         self._study = self._study_in(self._storage)
-        self._tell(self._trial_store)
+        self._tell_outcomes(self._trial_store)
         draft.replace(journal)
         draft.with_name(f"{draft.name}.lock").unlink(missing_ok=True)
 
     def _suggest(self, trial_store: TrialStore) -> Trial | None:
-        self._tell(trial_store)
+        self._tell_outcomes(trial_store)
         planned = {trial.name: trial for trial in trial_store.trials()}
         mistakes: list[UserError] = []
         for _ in range(_DOUBLES):
             number = len(self._study.get_trials(deepcopy=False))
             # Each worker has a sampler of its own: with one seed they would all begin with the same proposals.
-            self._study.sampler = self._sampler(_mixed(self._seed, number))
-            asked = self._study.ask()
+            self._study.sampler = self._make_sampler(_derive_seed(self._seed, number))
+            optuna_trial = self._study.ask()
             try:
-                trial = make_trial(self._base, self._space.draw(_OptunaSampler(asked)))
+                trial = make_trial(self._base, self._space.draw(_OptunaSampler(optuna_trial)))
             except UserError as error:
-                self._study.tell(asked.number, state=self._optuna.trial.TrialState.FAIL)
+                self._study.tell(optuna_trial.number, state=self._optuna.trial.TrialState.FAIL)
                 mistakes.append(error)
                 continue
-            asked.set_user_attr(_NAME, trial.name)
+            optuna_trial.set_user_attr(_NAME, trial.name)
             if trial.name not in planned:
                 return trial
-            self._end(asked.number, trial_store.outcome(planned[trial.name]), ())
-        other = None if self._space.num_points is None else self._untried(planned)
-        if other is None and len(mistakes) == _DOUBLES and (self._space.num_points is None or not planned):
+            self._end_trial(optuna_trial.number, trial_store.outcome(planned[trial.name]), ())
+        untried = None if self._space.num_points is None else self._find_untried(planned)
+        if untried is None and len(mistakes) == _DOUBLES and (self._space.num_points is None or not planned):
             raise mistakes[-1]
-        return other
+        return untried
 
     def _prune(self, trial: Trial, step: int, value: float) -> bool:
         """Record what a trial has reported, and return whether Hyperband stops it there."""
-        running = self._running().get(trial.name)
+        running = self._running_trials().get(trial.name)
         if running is None:
             return False
         study = self._storage.get_study_id_from_name(self._study.study_name)
@@ -223,7 +223,7 @@ class OptunaSearch:
             return False  # stopping at the last step saves nothing
         return bool(self._study.pruner.prune(self._study, self._storage.get_trial(identity)))
 
-    def _untried(self, planned: Mapping[str, Trial]) -> Trial | None:
+    def _find_untried(self, planned: Mapping[str, Trial]) -> Trial | None:
         for overrides in sample_points(self._space, self._seed):
             with contextlib.suppress(UserError):
                 trial = make_trial(self._base, overrides)
@@ -231,12 +231,12 @@ class OptunaSearch:
                     return trial
         return None
 
-    def _running(self) -> dict[str, Any]:
+    def _running_trials(self) -> dict[str, Any]:
         state = self._optuna.trial.TrialState.RUNNING
         running = self._study.get_trials(deepcopy=False, states=(state,))
         return {trial.user_attrs.get(_NAME, ""): trial for trial in running}
 
-    def _tell(self, trial_store: TrialStore) -> None:
+    def _tell_outcomes(self, trial_store: TrialStore) -> None:
         """Tell Optuna of trials and their outcomes; a proposal whose worker died before it was planned has failed.
 
         Raises:
@@ -244,41 +244,43 @@ class OptunaSearch:
         """
         planned = {trial.name: trial for trial in trial_store.trials()}
         outcomes = {name: trial_store.outcome(trial) for name, trial in planned.items()}
-        self._check(outcomes)
-        known = {asked.user_attrs.get(_NAME) for asked in self._study.get_trials(deepcopy=False)}
+        self._check_values(outcomes)
+        known_names = {optuna_trial.user_attrs.get(_NAME) for optuna_trial in self._study.get_trials(deepcopy=False)}
         for name, trial in planned.items():
-            if name not in known:
-                self._add(trial)
-        values = tuple(each.value for each in outcomes.values() if each is not None and each.value is not None)
+            if name not in known_names:
+                self._add_trial(trial)
+        values = tuple(
+            outcome.value for outcome in outcomes.values() if outcome is not None and outcome.value is not None
+        )
         state = self._optuna.trial.TrialState.RUNNING
-        for asked in self._study.get_trials(deepcopy=False, states=(state,)):
-            name = asked.user_attrs.get(_NAME)
+        for optuna_trial in self._study.get_trials(deepcopy=False, states=(state,)):
+            name = optuna_trial.user_attrs.get(_NAME)
             if name not in planned or outcomes[name] is not None:
-                self._end(asked.number, outcomes.get(name), values)
+                self._end_trial(optuna_trial.number, outcomes.get(name), values)
 
-    def _check(self, outcomes: Mapping[str, TrialOutcome | None]) -> None:
+    def _check_values(self, outcomes: Mapping[str, TrialOutcome | None]) -> None:
         """Compare the study's values with the trial store's; a database may be shared, and is not checked."""
         if self._journal is None:
             return
         state = self._optuna.trial.TrialState.COMPLETE
-        for told in self._study.get_trials(deepcopy=False, states=(state,)):
-            outcome = outcomes.get(told.user_attrs.get(_NAME, ""))
+        for optuna_trial in self._study.get_trials(deepcopy=False, states=(state,)):
+            outcome = outcomes.get(optuna_trial.user_attrs.get(_NAME, ""))
             # A trial that was told once and failed since is trained again.
-            if outcome is None or (outcome.state == TrialState.DONE and outcome.value != told.value):
+            if outcome is None or (outcome.state == TrialState.DONE and outcome.value != optuna_trial.value):
                 raise DamagedJournal("it knows values that the trial store does not", by_trial_store=True)
 
-    def _add(self, trial: Trial) -> None:
+    def _add_trial(self, trial: Trial) -> None:
         """Tell Optuna of a trial in the trial store, as if Optuna had proposed it and it were training."""
         answers = self._space.values_that_draw(trial.overrides)
         if answers is None:
             return
-        asked = _DistributionRecorder(self._optuna, answers)
-        self._space.draw(asked)
+        recorder = _DistributionRecorder(self._optuna, answers)
+        self._space.draw(recorder)
         self._study.add_trial(
             self._optuna.trial.create_trial(
                 state=self._optuna.trial.TrialState.RUNNING,
                 params=answers,
-                distributions=asked.distributions,
+                distributions=recorder.distributions,
                 user_attrs={_NAME: trial.name},
             )
         )
@@ -290,7 +292,7 @@ class OptunaSearch:
                 if record["split"] == split and isinstance(record.get(name), int | float):
                     self._prune(trial, record["step"], record[name])
 
-    def _end(self, number: int, outcome: TrialOutcome | None, values: tuple[float, ...]) -> None:
+    def _end_trial(self, number: int, outcome: TrialOutcome | None, values: tuple[float, ...]) -> None:
         states = self._optuna.trial.TrialState
         if outcome is None or outcome.state == TrialState.FAILED:
             self._study.tell(number, state=states.FAIL)
@@ -304,7 +306,7 @@ class OptunaSearch:
             # To TPE these are worse than all that were trained to their end.
             self._study.tell(number, state=states.PRUNED)
 
-    def _sampler(self, seed: int) -> Any:
+    def _make_sampler(self, seed: int) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if self._engine == "gp":
@@ -328,16 +330,16 @@ class _OptunaSampler:
         return int(self._trial.suggest_int(name, low, high))
 
 
-def _mixed(seed: int, number: int) -> int:
+def _derive_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:4])
 
 
-def _database(optuna: Any, url: str) -> Any:
+def _open_database(optuna: Any, url: str) -> Any:
     try:
         return optuna.storages.get_storage(url)
     except Exception as error:
-        said = str(error).splitlines() or [type(error).__name__]
-        raise UserError(f"--storage cannot be used: {said[0]}") from error
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise UserError(f"--storage cannot be used: {lines[0]}") from error
 
 
 class _DistributionRecorder:
@@ -382,14 +384,14 @@ class _Journal:
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
         """Return the operations from this number on."""
-        self._read()
+        self._read_new_lines()
         return self._operations[log_number_from:]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Append operations after those that others have written."""
-        with _locked(self._path):
+        with _lock_journal(self._path):
             break_hard_links(self._path)
-            self._read()
+            self._read_new_lines()
             lines, last = [], self._last
             for operation in logs:
                 line = add_checksum({"after": last, "operation": operation})
@@ -402,7 +404,7 @@ class _Journal:
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _read(self) -> None:
+    def _read_new_lines(self) -> None:
         size, content = 0, b""
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -412,7 +414,7 @@ class _Journal:
             raise DamagedJournal("it is shorter than what was read of it")
         *lines, _ = content.split(b"\n")
         for line in lines:
-            entry = _entry(line)
+            entry = _parse_entry(line)
             if entry is None or entry.get("after") != self._last:
                 raise DamagedJournal(f"line {len(self._operations) + 1} is not what was written")
             self._operations.append(entry["operation"])
@@ -420,7 +422,7 @@ class _Journal:
             self._length += len(line) + 1
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
+def _parse_entry(line: bytes) -> dict[str, Any] | None:
     """Parse a line, returning None if it is not what was written."""
     try:
         entry = json.loads(line)
@@ -429,7 +431,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     return entry if has_valid_checksum(entry) and isinstance(entry.get("operation"), dict) else None
 
 
-def _is_whole(journal: Path) -> bool:
+def _is_intact(journal: Path) -> bool:
     try:
         _Journal(journal).read_logs(0)
     except DamagedJournal:
@@ -438,7 +440,7 @@ def _is_whole(journal: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_journal(path: Path) -> Iterator[None]:
     """Hold the lock of a journal, which the kernel frees when its process dies."""
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -42,7 +42,7 @@ class SweepPage:
         self._trial_store, self._about, self._retrain_command = trial_store, about, retrain_command
         self._commands: dict[str, str] = {}  # of the trials that are done
         self._curves = TrialCurves(trial_store, about.metric)
-        self._written = ""
+        self._last_page = ""
         self.path = trial_store.path / NAME
 
     def write(self, rows: Sequence[TrialStatus], over: bool) -> None:
@@ -56,6 +56,6 @@ class SweepPage:
             if row.state == TrialState.DONE and row.trial.name not in self._commands:
                 self._commands[row.trial.name] = self._retrain_command(row.trial)
         page = render(sweep_page_data(self._about, self._trial_store, rows, self._curves, self._commands, over=over))
-        if page != self._written:
+        if page != self._last_page:
             storage_of(self.path).replace(self.path, page.encode())
-            self._written = page
+            self._last_page = page

@@ -125,14 +125,14 @@ class Choice:
         return {self.key: self.values[number]}
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        return self.get_point(ask.draw_index(place + self.key, tuple(map(_plain, self.values))))
+        return self.get_point(ask.draw_index(place + self.key, tuple(map(_to_json, self.values))))
 
     def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        label = _plain(overrides[self.key]) if self.key in overrides else ""
-        return {place + self.key: label} if label in map(_plain, self.values) else None
+        label = _to_json(overrides[self.key]) if self.key in overrides else ""
+        return {place + self.key: label} if label in map(_to_json, self.values) else None
 
     def describe(self) -> Any:
-        return {"choice": {self.key: json.loads(_plain(self.values))}}
+        return {"choice": {self.key: json.loads(_to_json(self.values))}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,8 +225,12 @@ class Product:
 
     def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         parts = [space.values_that_draw(overrides, place) for space in self.spaces]
-        known = [part for part in parts if part is not None]
-        return {name: answer for part in known for name, answer in part.items()} if len(known) == len(parts) else None
+        sampled_parts = [part for part in parts if part is not None]
+        return (
+            {name: answer for part in sampled_parts for name, answer in part.items()}
+            if len(sampled_parts) == len(parts)
+            else None
+        )
 
     def describe(self) -> Any:
         return {"product": [space.describe() for space in self.spaces]}
@@ -252,12 +256,12 @@ class Zip:
         return {key: value for space in self.spaces for key, value in space.get_point(number).items()}
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        labels = tuple(_plain(self.get_point(number)) for number in range(self.num_points))
+        labels = tuple(_to_json(self.get_point(number)) for number in range(self.num_points))
         return self.get_point(ask.draw_index(place + "+".join(self.keys), labels))
 
     def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        label = _plain({key: overrides[key] for key in self.keys if key in overrides})
-        labels = [_plain(self.get_point(number)) for number in range(self.num_points)]
+        label = _to_json({key: overrides[key] for key in self.keys if key in overrides})
+        labels = [_to_json(self.get_point(number)) for number in range(self.num_points)]
         return {place + "+".join(self.keys): label} if label in labels else None
 
     def describe(self) -> Any:
@@ -289,26 +293,26 @@ class Chain:
 
     def draw(self, ask: Sampler, place: str = "") -> Overrides:
         """Draw a member, then a point of it; each member has its own parameters, even if they share keys."""
-        where = self._where(place)
-        member = ask.draw_index(where, self._members())
+        where = self._choice_name(place)
+        member = ask.draw_index(where, self._member_names())
         return self.spaces[member].draw(ask, f"{where}[{member}]/")
 
     def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
         """Return those of the first member that sets exactly the keys of the chain that the overrides have."""
-        where = self._where(place)
-        wanted = {key: overrides[key] for key in self.keys if key in overrides}
+        choice_name = self._choice_name(place)
+        expected = {key: overrides[key] for key in self.keys if key in overrides}
         for member, space in enumerate(self.spaces):
-            inner = space.values_that_draw(overrides, f"{where}[{member}]/")
+            inner = space.values_that_draw(overrides, f"{choice_name}[{member}]/")
             if inner is not None:
-                answers = {where: self._members()[member], **inner}
-                if _plain(self.draw(_FixedSampler(answers), place)) == _plain(wanted):
+                answers = {choice_name: self._member_names()[member], **inner}
+                if _to_json(self.draw(_FixedSampler(answers), place)) == _to_json(expected):
                     return answers
         return None
 
-    def _where(self, place: str) -> str:
+    def _choice_name(self, place: str) -> str:
         return f"{place}chain({'+'.join(self.keys)})"
 
-    def _members(self) -> tuple[str, ...]:
+    def _member_names(self) -> tuple[str, ...]:
         return tuple(f"{number}: {','.join(space.keys)}" for number, space in enumerate(self.spaces))
 
     def describe(self) -> Any:
@@ -335,14 +339,14 @@ class SearchSpaceBuilder:
             raise UserError(f"choice({key!r}, {values!r}): a set has no order; give a list, as sorted(...)")
         if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
             raise UserError(f"choice({key!r}, {values!r}): give a list of values, as [{values!r}]")
-        tried = tuple(values)
-        if not tried:
+        options = tuple(values)
+        if not options:
             raise UserError(f"choice({key!r}) is empty: give it at least one value")
-        plain = [_plain(value, key) for value in tried]
+        plain = [_to_json(value, key) for value in options]
         for value in plain:
             if plain.count(value) > 1:
                 raise UserError(f"choice({key!r}) has {value} twice: name each value once")
-        return Choice(_key(key), tried)
+        return Choice(_check_key(key), options)
 
     def log_uniform(self, key: str, low: float, high: float) -> SearchSpace:
         """Build a space of one key and the numbers from `low` to `high`, uniform in their logarithm.
@@ -358,10 +362,10 @@ class SearchSpaceBuilder:
         Raises:
             UserError: If the key is malformed, `low` is not positive, or the bounds are not finite and ascending.
         """
-        _ordered("log_uniform", key, low, high)
+        _check_range("log_uniform", key, low, high)
         if low <= 0:
             raise UserError(f"log_uniform({key!r}, {low!r}, {high!r}): low must be above 0, or say uniform")
-        return Uniform(_key(key), float(low), float(high), log=True)
+        return Uniform(_check_key(key), float(low), float(high), log=True)
 
     def uniform(self, key: str, low: float, high: float) -> SearchSpace:
         """Build a space of one key and the numbers from `low` to `high`.
@@ -377,8 +381,8 @@ class SearchSpaceBuilder:
         Raises:
             UserError: If the key is malformed, or the bounds are not finite and ascending.
         """
-        _ordered("uniform", key, low, high)
-        return Uniform(_key(key), float(low), float(high), log=False)
+        _check_range("uniform", key, low, high)
+        return Uniform(_check_key(key), float(low), float(high), log=False)
 
     def integers(self, key: str, low: int, high: int) -> SearchSpace:
         """Build a space of one key and the whole numbers from `low` to `high`, both included.
@@ -394,10 +398,10 @@ class SearchSpaceBuilder:
         Raises:
             UserError: If the key is malformed, or the bounds are not whole numbers and ascending.
         """
-        _ordered("integers", key, low, high)
+        _check_range("integers", key, low, high)
         if not isinstance(low, int) or not isinstance(high, int):
             raise UserError(f"integers({key!r}, {low!r}, {high!r}): both ends must be whole numbers")
-        return Integers(_key(key), low, high)
+        return Integers(_check_key(key), low, high)
 
     def product(self, *spaces: SearchSpace) -> SearchSpace:
         """Combine every point of each space with every point of the others.
@@ -405,7 +409,7 @@ class SearchSpaceBuilder:
         Raises:
             UserError: If there is no space, or two of them set the same key.
         """
-        return Product(_joined("product", spaces))
+        return Product(_check_disjoint("product", spaces))
 
     def zip(self, *spaces: SearchSpace) -> SearchSpace:
         """Combine finite spaces of one size point by point.
@@ -413,14 +417,14 @@ class SearchSpaceBuilder:
         Raises:
             UserError: If there is no space, two of them set the same key, or one is infinite or of another size.
         """
-        members = _joined("zip", spaces)
+        members = _check_disjoint("zip", spaces)
         for space in members:
             if space.num_points is None:
                 raise UserError(f"zip: {', '.join(space.keys)} has no number of values; zip takes choice and integers")
         sizes = {", ".join(space.keys): space.num_points for space in members}
         if len(set(sizes.values())) > 1:
-            said = " and ".join(f"{size} of {name}" for name, size in sizes.items())
-            raise UserError(f"zip of unequal lengths: {said}; give each as many values as the others")
+            lengths = " and ".join(f"{size} of {name}" for name, size in sizes.items())
+            raise UserError(f"zip of unequal lengths: {lengths}; give each as many values as the others")
         return Zip(members)
 
     def chain(self, *spaces: SearchSpace) -> SearchSpace:
@@ -429,7 +433,7 @@ class SearchSpaceBuilder:
         Raises:
             UserError: If there is no space.
         """
-        return Chain(_members("chain", spaces))
+        return Chain(_check_spaces("chain", spaces))
 
 
 def random_permutation(size: int, seed: int) -> Iterator[int]:
@@ -444,9 +448,9 @@ def random_permutation(size: int, seed: int) -> Iterator[int]:
     """
     chance, moved = random.Random(seed), dict[int, int]()
     for position in range(size):
-        other = chance.randrange(position, size)
-        yield moved.get(other, other)
-        moved[other] = moved.pop(position, position)
+        swap = chance.randrange(position, size)
+        yield moved.get(swap, swap)
+        moved[swap] = moved.pop(position, position)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -484,7 +488,7 @@ class _FixedSampler:
         return self.sampled_values[name]
 
 
-def _key(key: str) -> str:
+def _check_key(key: str) -> str:
     if not isinstance(key, str) or not all(key.split(".")):
         raise UserError(f"{key!r} is no key: write a dotted key of the config, as 'optimizer.learning_rate'")
     if key.startswith("config."):
@@ -492,16 +496,16 @@ def _key(key: str) -> str:
     return key
 
 
-def _ordered(name: str, key: str, low: Any, high: Any) -> None:
-    said = f"{name}({key!r}, {low!r}, {high!r})"
+def _check_range(name: str, key: str, low: Any, high: Any) -> None:
+    call = f"{name}({key!r}, {low!r}, {high!r})"
     for bound in (low, high):
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
-            raise UserError(f"{said}: {bound!r} is no finite number")
+            raise UserError(f"{call}: {bound!r} is no finite number")
     if low >= high:
-        raise UserError(f"{said}: low must be below high")
+        raise UserError(f"{call}: low must be below high")
 
 
-def _members(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, ...]:
+def _check_spaces(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, ...]:
     if not spaces:
         raise UserError(f"{name}() is empty: give it at least one space, as sweep.choice(KEY, VALUES)")
     for space in spaces:
@@ -510,18 +514,18 @@ def _members(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, .
     return spaces
 
 
-def _joined(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, ...]:
+def _check_disjoint(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpace, ...]:
     """Return spaces that are set together, none of which may set a key of another."""
-    seen: set[str] = set()
-    for space in _members(name, spaces):
+    used_keys: set[str] = set()
+    for space in _check_spaces(name, spaces):
         for key in space.keys:
-            if key in seen:
+            if key in used_keys:
                 raise UserError(f"{name}: {key!r} is set twice; give all its values to one of them, or use chain")
-        seen |= set(space.keys)
+        used_keys |= set(space.keys)
     return spaces
 
 
-def _plain(value: Any, key: str = "") -> str:
+def _to_json(value: Any, key: str = "") -> str:
     """Return a value as JSON text, equal for equal values."""
     try:
         return json.dumps(value, sort_keys=True, allow_nan=False)

@@ -57,10 +57,10 @@ class TrialCurves:
             read_records(RunDirectory(self._trial_store.directory(row.trial)).metrics_file), str(self._metric)
         )
         every = max(1, math.ceil(len(points) / _POINTS))
-        kept = [*reversed(points[::-1][::every])]
+        thinned = [*reversed(points[::-1][::every])]
         if row.state not in (TrialState.RUNNING, TrialState.PENDING):
-            self._ended[name] = kept
-        return kept
+            self._ended[name] = thinned
+        return thinned
 
 
 def sweep_page_data(
@@ -86,7 +86,7 @@ def sweep_page_data(
     Returns:
         The data.
     """
-    left = about.num_trials - sum(row.state not in (TrialState.RUNNING, TrialState.PENDING) for row in rows)
+    num_remaining = about.num_trials - sum(row.state not in (TrialState.RUNNING, TrialState.PENDING) for row in rows)
     order = sort_best_first(rows, about.maximize)
     best = best_finished(rows, about.maximize)
     keys = varied_keys([row.trial for row in rows])
@@ -94,12 +94,12 @@ def sweep_page_data(
         "name": about.name,
         "metric": str(about.metric),
         "direction": "maximize" if about.maximize else "minimize",
-        "state": "running" if not over else "stopped" if left else "done",
+        "state": "running" if not over else "stopped" if num_remaining else "done",
         "counts": count_states(rows, about.num_trials),
         "seconds_left": None if over else seconds_left(trial_store, rows, about.num_trials),
         "command": about.command,
         "maps_command": shlex.join(shell_command("maps")),
-        "hyperparameter_values": {key: _different(row.trial.overrides.get(key) for row in rows) for key in keys},
+        "hyperparameter_values": {key: _distinct_values(row.trial.overrides.get(key) for row in rows) for key in keys},
         "importance": {key: parameter_importance(rows, key) for key in keys},
         "best": best and best.trial.name,
         "trials": [
@@ -124,7 +124,7 @@ def sweep_page_data(
 def varied_keys(trials: Sequence[Trial]) -> list[str]:
     """Return the keys that trials set to different values, in order of first appearance."""
     keys = dict.fromkeys(key for trial in trials for key in trial.overrides)
-    return [key for key in keys if len(_different(trial.overrides.get(key) for trial in trials)) > 1]
+    return [key for key in keys if len(_distinct_values(trial.overrides.get(key) for trial in trials)) > 1]
 
 
 def seconds_left(trial_store: TrialStore, rows: Sequence[TrialStatus], total: int) -> float | None:
@@ -150,9 +150,9 @@ def seconds_left(trial_store: TrialStore, rows: Sequence[TrialStatus], total: in
         return None
     ended = sum(row.state not in (TrialState.RUNNING, TrialState.PENDING) for row in rows)
     pending = total - ended - len(running)
-    begun = sum(1 - min(1.0, row.step / row.trial.config["steps"]) for row in running)
+    unfinished_share = sum(1 - min(1.0, row.step / row.trial.config["steps"]) for row in running)
     mean = math.fsum(end - begin for begin, end in times) / len(times)
-    return mean * (pending + begun) / len(running)
+    return mean * (pending + unfinished_share) / len(running)
 
 
 def parameter_importance(rows: Sequence[TrialStatus], key: str) -> float | None:
@@ -172,39 +172,41 @@ def parameter_importance(rows: Sequence[TrialStatus], key: str) -> float | None:
     Returns:
         The importance; None if fewer than four trials are done, or no more than there are groups.
     """
-    done = [row for row in rows if row.state == TrialState.DONE and row.value is not None]
-    values = [row.trial.overrides.get(key) for row in done]
-    groups = _groups(values)
-    n, k = len(done), len(set(groups))
+    finished = [row for row in rows if row.state == TrialState.DONE and row.value is not None]
+    values = [row.trial.overrides.get(key) for row in finished]
+    groups = _group_values(values)
+    n, k = len(finished), len(set(groups))
     if n < 4 or n <= k or k < 2:
         return None
-    ranks = stats.rankdata([row.value for row in done])
+    ranks = stats.rankdata([row.value for row in finished])
     total = float(np.sum((ranks - ranks.mean()) ** 2))
     if total == 0:
         return 0.0
-    within = 0.0
+    within_group = 0.0
     for group in set(groups):
-        of_group = ranks[[index for index, other in enumerate(groups) if other == group]]
-        within += float(np.sum((of_group - of_group.mean()) ** 2))
-    return max(0.0, 1 - (within / (n - k)) / (total / (n - 1)))
+        group_ranks = ranks[[index for index, number in enumerate(groups) if number == group]]
+        within_group += float(np.sum((group_ranks - group_ranks.mean()) ** 2))
+    return max(0.0, 1 - (within_group / (n - k)) / (total / (n - 1)))
 
 
-def _groups(values: Sequence[Any]) -> list[int]:
-    different = _different(values)
+def _group_values(values: Sequence[Any]) -> list[int]:
+    different = _distinct_values(values)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if numbers and len(different) > _MANY:
         ranks = stats.rankdata(values, method="ordinal")
         return [int((rank - 1) * _GROUPS // len(values)) for rank in ranks]
-    return [next(number for number, each in enumerate(different) if equal_as_json(value, each)) for value in values]
+    return [
+        next(number for number, distinct in enumerate(different) if equal_as_json(value, distinct)) for value in values
+    ]
 
 
-def _different(values: Any) -> list[Any]:
+def _distinct_values(values: Any) -> list[Any]:
     """Return the different values, sorted if they can be, else in order of appearance."""
-    kept: list[Any] = []
+    distinct: list[Any] = []
     for value in values:
-        if not any(equal_as_json(value, other) for other in kept):
-            kept.append(value)
+        if not any(equal_as_json(value, existing) for existing in distinct):
+            distinct.append(value)
     try:
-        return sorted(kept)
+        return sorted(distinct)
     except TypeError:
-        return kept
+        return distinct

@@ -149,18 +149,18 @@ def open_progress_display(metric: MetricName, maximize: bool, stream: TextIO) ->
     Returns:
         The display.
     """
-    return _Table(metric, maximize, stream) if is_watched(stream) else _Lines(metric, stream)
+    return _TableDisplay(metric, maximize, stream) if is_watched(stream) else _LineDisplay(metric, stream)
 
 
-class _Lines:
+class _LineDisplay:
     """Prints a line whenever a trial starts or ends."""
 
     def __init__(self, metric: MetricName, stream: TextIO):
         self._metric, self._stream = metric, stream
-        self._seen: dict[str, TrialState] = {}
+        self._last_states: dict[str, TrialState] = {}
 
     def show(self, rows: Sequence[TrialStatus], total: int) -> None:
-        changed = [row for row in rows if self._seen.get(row.trial.name, TrialState.PENDING) != row.state]
+        changed = [row for row in rows if self._last_states.get(row.trial.name, TrialState.PENDING) != row.state]
         for row in changed:
             value = "" if row.value is None else f"  {self._metric} {row.value:.4g}"
             overrides = describe_overrides(row.trial.overrides)
@@ -168,13 +168,13 @@ class _Lines:
             print(f"{line}  {row.message}".rstrip(), file=self._stream)
         if changed:
             print(count_states(rows, total), file=self._stream, flush=True)
-        self._seen |= {row.trial.name: row.state for row in rows}
+        self._last_states |= {row.trial.name: row.state for row in rows}
 
     def close(self) -> None:
         """Do nothing: all is printed."""
 
 
-class _Table:
+class _TableDisplay:
     """A table that is redrawn in place, with as many rows as the terminal has."""
 
     def __init__(self, metric: MetricName, maximize: bool, stream: TextIO):
@@ -212,8 +212,8 @@ def progress_table(
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     table.add_column("overrides", overflow="fold")
     ordered = sort_best_first(rows, maximize)
-    shown = ordered[: max(1, height)]
-    for row in shown:
+    visible_rows = ordered[: max(1, height)]
+    for row in visible_rows:
         value = "" if row.value is None else f"{row.value:.4g}"
         # Not read as rich's own marks: a message or a value may have brackets.
         last = rich.text.Text(
@@ -221,8 +221,8 @@ def progress_table(
         )
         style = _STYLES[row.state.value]
         table.add_row(row.trial.name, rich.text.Text(row.state.value, style), str(row.step or ""), value, last)
-    if len(ordered) > len(shown):
-        table.caption = f"and {len(ordered) - len(shown)} more"
+    if len(ordered) > len(visible_rows):
+        table.caption = f"and {len(ordered) - len(visible_rows)} more"
     return table
 
 
@@ -242,7 +242,7 @@ def write_csv(trial_store: TrialStore, rows: Sequence[TrialStatus], metric: Metr
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["trial", "state", "step", str(metric), *keys, "message", "directory"])
     for row in rows:
-        cells = [_cell(row.trial.overrides.get(key, "")) for key in keys]
+        cells = [_format_cell(row.trial.overrides.get(key, "")) for key in keys]
         value = "" if row.value is None else repr(row.value)
         folder = f"trials/{row.trial.name}"
         writer.writerow([row.trial.name, row.state.value, row.step, value, *cells, row.message, folder])
@@ -281,5 +281,5 @@ def summarize_sweep(
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     return value if isinstance(value, str) else str(value)

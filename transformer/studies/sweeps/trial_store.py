@@ -137,11 +137,11 @@ class TrialAttempt(NamedTuple):
 
     Attributes:
         step: The step that had been reached before.
-        left: Whether its worker was stopped in good order, rather than died.
+        stopped_cleanly: Whether its worker was stopped in good order, rather than died.
     """
 
     step: int  # that had been reached before
-    left: bool  # in good order: its worker was stopped, it did not die
+    stopped_cleanly: bool  # in good order: its worker was stopped, it did not die
 
 
 class TrialStore:
@@ -175,7 +175,7 @@ class TrialStore:
             storage_of(path).reach(path)
             check_regular_files(path)
             _check_directory(path)  # before the lock, whose file must not appear in a directory that is then refused
-            with trial_store._planning():
+            with trial_store._lock_planning():
                 _check_directory(path)
                 recorded = trial_store.facts() if (path / _FACTS).is_file() else None
                 if recorded is not None:
@@ -207,13 +207,13 @@ class TrialStore:
         Raises:
             UserError: If sweep.json is damaged.
         """
-        return strip_checksum(_object(self.path / _FACTS))
+        return strip_checksum(_read_checked_object(self.path / _FACTS))
 
     def append_trials(self, trials: Sequence[Trial]) -> None:
         """Append the trials that are not planned yet."""
         if {trial.name for trial in trials} - {trial.name for trial in self.trials()}:
-            with self._planning():
-                self._append(trials)
+            with self._lock_planning():
+                self._append_trials(trials)
 
     def append_suggested_trial(self, total: int, suggest: Callable[[], Trial | None]) -> bool:
         """Append the trial that `suggest` returns, unless `total` trials are planned.
@@ -227,13 +227,13 @@ class TrialStore:
         Returns:
             False if `suggest` returned None, else True.
         """
-        with self._planning():
+        with self._lock_planning():
             if len(self.trials()) >= total:
                 return True
             trial = suggest()
             if trial is None:
                 return False
-            self._append([trial])
+            self._append_trials([trial])
         return True
 
     def trials(self) -> tuple[Trial, ...]:
@@ -244,14 +244,14 @@ class TrialStore:
         """
         version = storage_of(self.path).versions(self.path, [_TRIALS])
         if version != self._version:
-            begun = self._begun()  # before the plan is read: what begins from here on is in it
+            started_names = self._started_trial_names()  # before the plan is read: what begins from here on is in it
             content = read_regular_file(self.path / _TRIALS) if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
             lines = _whole_lines(content).splitlines()
             self._trials = tuple(
-                _trial(f"{self.path / _TRIALS}:{number}", line) for number, line in enumerate(lines, 1)
+                _parse_trial(f"{self.path / _TRIALS}:{number}", line) for number, line in enumerate(lines, 1)
             )
-            lost = begun - {trial.name for trial in self._trials}
+            lost = started_names - {trial.name for trial in self._trials}
             if lost:
                 raise UserError(
                     f"{self.path / _TRIALS} is not what the sweep has written: the trial {min(lost)} has begun and is "
@@ -265,29 +265,29 @@ class TrialStore:
         outcome = self.outcome(trial)
         if outcome is not None:
             return outcome.state
-        return TrialState.RUNNING if _held(self._folder(trial) / _LOCK) else TrialState.PENDING
+        return TrialState.RUNNING if _is_locked(self._trial_folder(trial) / _LOCK) else TrialState.PENDING
 
     def outcome(self, trial: Trial) -> TrialOutcome | None:
         """Return how a trial ended; None if it has not."""
         if trial.name not in self._outcomes:
-            file = self._folder(trial) / "outcome.json"
+            file = self._trial_folder(trial) / "outcome.json"
             if not file.is_file():
                 return None
-            ended = _outcome(file)
+            ended = _read_outcome(file)
             self._outcomes[trial.name] = TrialOutcome(ended.state, ended.value, ended.step, ended.message)
         return self._outcomes[trial.name]
 
     def start_and_end_times(self, trial: Trial) -> tuple[float, float] | None:
         """Return when the attempt that ended a trial began and ended, in seconds since 1970; None if none has."""
-        file = self._folder(trial) / "outcome.json"
+        file = self._trial_folder(trial) / "outcome.json"
         if not file.is_file():
             return None
-        ended = _outcome(file)
+        ended = _read_outcome(file)
         return ended.began, ended.ended
 
     def has_begun(self, trial: Trial) -> bool:
         """Return whether a trial has an attempt, an outcome or a run directory."""
-        return self._folder(trial).exists() or self.directory(trial).exists()
+        return self._trial_folder(trial).exists() or self.directory(trial).exists()
 
     def attempt_times(self, trial: Trial) -> list[float | None]:
         """Return when each attempt of a trial began, in seconds since 1970, also of forgotten ones.
@@ -296,7 +296,7 @@ class TrialStore:
             The times; None stands for an attempt without one, and for a line that is not what was written.
         """
         ended = self.start_and_end_times(trial)
-        recorded = _attempts(self._folder(trial))
+        recorded = _read_attempts(self._trial_folder(trial))
         times = [
             None if entry is None else entry.began for entry in recorded if entry is None or entry.step is not None
         ]
@@ -314,7 +314,7 @@ class TrialStore:
             DirectoryInUse: If another process holds it.
             DirectoryLost: If the lease in a bucket could not be renewed.
         """
-        folder = self._folder(trial)
+        folder = self._trial_folder(trial)
         with storage_of(folder).claim(folder, _LOCK):
             yield TrialLease(self, trial, folder, time.time())
 
@@ -327,7 +327,7 @@ class TrialStore:
                 with contextlib.suppress(DirectoryInUse), self.hold_trial(trial) as lease:
                     # First: killed in between, the trial has failed still.
                     lease.forget_attempts()
-                    (self._folder(trial) / "outcome.json").unlink(missing_ok=True)
+                    (self._trial_folder(trial) / "outcome.json").unlink(missing_ok=True)
                     del self._outcomes[trial.name]
                     count += 1
         return count
@@ -341,19 +341,19 @@ class TrialStore:
         outcomes = (self.outcome(trial) for trial in self.trials())
         return any(outcome is not None and outcome.value is not None for outcome in outcomes)
 
-    def _begun(self) -> set[str]:
+    def _started_trial_names(self) -> set[str]:
         """Return the names of the trials that have a folder."""
         folder = self.path / _STATUS
         return {entry.name for entry in folder.iterdir()} - {_PLANNING} if folder.is_dir() else set()
 
-    def _folder(self, trial: Trial) -> Path:
+    def _trial_folder(self, trial: Trial) -> Path:
         return self.path / _STATUS / trial.name
 
-    def _planning(self) -> contextlib.AbstractContextManager[None]:
+    def _lock_planning(self) -> contextlib.AbstractContextManager[None]:
         """Hold the planning lock; another process that plans waits."""
         return claim_when_free(self.path / _STATUS / _PLANNING, _LOCK, _WAIT)
 
-    def _append(self, trials: Sequence[Trial]) -> None:
+    def _append_trials(self, trials: Sequence[Trial]) -> None:
         planned = {trial.name for trial in self.trials()}
         new = {trial.name: trial for trial in trials if trial.name not in planned}
         if not new:
@@ -361,7 +361,7 @@ class TrialStore:
         file = storage_of(self.path).append_to(self.path / _TRIALS)
         with contextlib.closing(file):
             file.rewrite(_whole_lines)
-            file.append(b"".join(_line(trial._asdict()) for trial in new.values()))
+            file.append(b"".join(_format_line(trial._asdict()) for trial in new.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -383,30 +383,30 @@ class TrialLease:
     def attempts(self) -> list[TrialAttempt]:
         """Return the starts so far that are not forgotten."""
         attempts: list[TrialAttempt] = []
-        for number, entry in enumerate(_attempts(self.folder), 1):
+        for number, entry in enumerate(_read_attempts(self.folder), 1):
             if entry is None:  # a start is counted too few
                 print(f"{self.folder}/attempts.jsonl:{number} is not what was written: left out", file=sys.stderr)
             elif entry.step is not None:
-                attempts.append(TrialAttempt(entry.step, left=False))
+                attempts.append(TrialAttempt(entry.step, stopped_cleanly=False))
             elif entry.forgotten:
                 attempts.clear()
             elif attempts:
-                attempts[-1] = attempts[-1]._replace(left=True)
+                attempts[-1] = attempts[-1]._replace(stopped_cleanly=True)
         return attempts
 
     def record_start(self, step: int) -> None:
         """Record this start, after `step` steps of earlier ones."""
-        self._note(
+        self._append_entry(
             {"step": step, "began": self.lease_start_time, "worker": f"process {os.getpid()} on {socket.gethostname()}"}
         )
 
     def record_orderly_stop(self) -> None:
         """Record that this start ends in good order without an outcome."""
-        self._note({"left": True})
+        self._append_entry({"left": True})
 
     def forget_attempts(self) -> None:
         """Record that the starts so far do not count."""
-        self._note({"forgotten": True})
+        self._append_entry({"forgotten": True})
 
     def record_outcome(self, outcome: TrialOutcome) -> None:
         """Write how the trial ended.
@@ -426,18 +426,18 @@ class TrialLease:
         storage_of(self.folder).replace(self.folder / "outcome.json", f"{text}\n".encode())
         self.trial_store.cache_outcome(self.trial, outcome)
 
-    def _note(self, entry: Mapping[str, Any]) -> None:
+    def _append_entry(self, entry: Mapping[str, Any]) -> None:
         file = storage_of(self.folder).append_to(self.folder / "attempts.jsonl")
         with contextlib.closing(file):
             file.rewrite(_whole_lines)
-            file.append(_line(entry))
+            file.append(_format_line(entry))
 
 
-def _line(entry: Mapping[str, Any]) -> bytes:
+def _format_line(entry: Mapping[str, Any]) -> bytes:
     return json.dumps(add_checksum(json.loads(json.dumps(entry)))).encode() + b"\n"
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
+def _parse_entry(line: bytes) -> dict[str, Any] | None:
     """Parse a line, returning None if it is not what was written."""
     try:
         entry = parse_json(line, "it")
@@ -446,7 +446,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     return strip_checksum(entry) if has_valid_checksum(entry) else None
 
 
-def _attempts(folder: Path) -> list[AttemptRecord | None]:
+def _read_attempts(folder: Path) -> list[AttemptRecord | None]:
     """Return the lines of a trial's attempts.jsonl, None for one that is not what was written."""
     file = folder / "attempts.jsonl"
     try:
@@ -455,41 +455,41 @@ def _attempts(folder: Path) -> list[AttemptRecord | None]:
         return []
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
-    return [_attempt(line) for line in _whole_lines(content).splitlines()]
+    return [_parse_attempt(line) for line in _whole_lines(content).splitlines()]
 
 
-def _attempt(line: bytes) -> AttemptRecord | None:
+def _parse_attempt(line: bytes) -> AttemptRecord | None:
     """Parse a line of attempts.jsonl, returning None if it is not what was written."""
     try:
-        return parse_dataclass(AttemptRecord, _entry(line), "it")
+        return parse_dataclass(AttemptRecord, _parse_entry(line), "it")
     except UserError:
         return None
 
 
-def _outcome(file: Path) -> OutcomeRecord:
+def _read_outcome(file: Path) -> OutcomeRecord:
     """Read outcome.json.
 
     Raises:
         UserError: If the file is not what a sweep writes.
     """
     try:
-        return parse_dataclass(OutcomeRecord, strip_checksum(_object(file)), str(file))
+        return parse_dataclass(OutcomeRecord, strip_checksum(_read_checked_object(file)), str(file))
     except UserError as error:
         raise UserError(f"{error}; put back a copy of it, or remove it and the trial is trained again") from error
 
 
-def _trial(what: str, line: bytes) -> Trial:
+def _parse_trial(what: str, line: bytes) -> Trial:
     """Parse a line of trials.jsonl; the name is used as a folder, so it must be the hash of the config.
 
     Raises:
         UserError: If the line is damaged, or the name is not the hash of the config.
     """
-    told = require_object(parse_json(line, what), what)
-    if not has_valid_checksum(told):
+    record = require_object(parse_json(line, what), what)
+    if not has_valid_checksum(record):
         raise UserError(
             f"{what} is not what the sweep has written; put back a copy of the file, or choose another --workdir"
         )
-    planned = parse_dataclass(TrialRecord, strip_checksum(told), what)
+    planned = parse_dataclass(TrialRecord, strip_checksum(record), what)
     trial = trial_from_config(planned.overrides, planned.config)
     if planned.name != trial.name:
         raise UserError(f"{what}: name={planned.name!r} is not the hash of the trial's config: name another --workdir")
@@ -500,12 +500,12 @@ def _whole_lines(content: bytes) -> bytes:
     """Return the content without a last line torn by a kill; a complete last line without its newline is kept."""
     complete, newline, last = content.rpartition(b"\n")
     for line in (last, last[:-1]):
-        if _entry(line) is not None:
+        if _parse_entry(line) is not None:
             return complete + newline + line + b"\n"
     return complete + newline
 
 
-def _held(lock: Path) -> bool:
+def _is_locked(lock: Path) -> bool:
     """Return whether a live process holds a lock, without waiting; in a bucket, whether the lease exists."""
     if not lock.is_file():
         return False
@@ -521,7 +521,7 @@ def _held(lock: Path) -> bool:
     return False
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _read_checked_object(path: Path) -> dict[str, Any]:
     try:
         value = read_json_object(path)
     except UserError as error:
@@ -537,23 +537,23 @@ def _check_directory(path: Path) -> None:
     if path.is_dir() and not (path / _FACTS).is_file():
         # A start that was killed before it wrote its facts leaves these behind.
         names = {entry.name for entry in path.iterdir()} - {_STATUS}
-        others = {name for name in names if not (name.startswith(_FACTS) and name.endswith(".new"))}
-        if others:
+        unexpected = {name for name in names if not (name.startswith(_FACTS) and name.endswith(".new"))}
+        if unexpected:
             raise UserError(
-                f"--workdir={path} holds {min(others)!r} but no {_FACTS}, so it is no sweep; "
+                f"--workdir={path} holds {min(unexpected)!r} but no {_FACTS}, so it is no sweep; "
                 "name an empty or a new directory"
             )
 
 
-def _check_facts(path: Path, recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    new, old = _flatten(wanted), _flatten(recorded)
+def _check_facts(path: Path, recorded: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    new, old = _flatten(expected), _flatten(recorded)
     different = [key for key in new | old if new.get(key) != old.get(key)]
     if different:
-        said = [f"{key}={old.get(key, 'absent')}, not {new.get(key, 'absent')}" for key in different[:_SHOWN]]
+        differences = [f"{key}={old.get(key, 'absent')}, not {new.get(key, 'absent')}" for key in different[:_SHOWN]]
         more = f" (and {len(different) - _SHOWN} more)" if len(different) > _SHOWN else ""
         raise UserError(
-            f"--workdir={path} holds another sweep: {'; '.join(said)}{more}; choose another --workdir, or go back to "
-            "the recorded values to complete it"
+            f"--workdir={path} holds another sweep: {'; '.join(differences)}{more}; choose another --workdir, "
+            "or go back to the recorded values to complete it"
         )
 
 

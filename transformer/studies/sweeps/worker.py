@@ -175,7 +175,7 @@ def run_worker(
         exhausted = search_algorithm is None or dry or len(planned) >= total
         if not unfinished and exhausted:
             return
-        ended = _next(setting, unfinished, vectorize)
+        ended = _train_next(setting, unfinished, vectorize)
         if ended is not None:
             failures = failures + 1 if ended.state == TrialState.FAILED else 0
             if failures == _FAILURES:
@@ -191,25 +191,25 @@ def run_worker(
             pause = min(2 * pause, _WAITS[1])
 
 
-def _next(setting: _WorkerSettings, unfinished: Sequence[Trial], vectorize: bool) -> TrialOutcome | None:
+def _train_next(setting: _WorkerSettings, unfinished: Sequence[Trial], vectorize: bool) -> TrialOutcome | None:
     """Train the first trial that no process holds; None if there is none."""
     for trial in unfinished:
         # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
         with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.trial_store.hold_trial(trial) as lease:
             if setting.trial_store.outcome(trial) is None:
                 if vectorize:
-                    together = _train_together(setting, lease, unfinished)
-                    if together is not None:
-                        return together
-                return _train(setting, lease)
+                    outcome = _train_together(setting, lease, unfinished)
+                    if outcome is not None:
+                        return outcome
+                return _train_trial(setting, lease)
     return None
 
 
-def _train(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
+def _train_trial(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
     """Train a leased trial and record how it ended."""
     trial, directory = lease.trial, setting.trial_store.directory(lease.trial)
-    step = _step(directory)
-    if _stuck(lease, step):
+    step = _last_reported_step(directory)
+    if _is_stuck(lease, step):
         outcome = TrialOutcome(
             TrialState.FAILED,
             None,
@@ -218,16 +218,18 @@ def _train(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
         )
         lease.record_outcome(outcome)
         return outcome
-    _say(f"{trial.name}: {describe_overrides(trial.overrides)}" + (f" (from step {step} or before)" if step else ""))
-    with _attempted([lease], [step]), _watched([directory], setting.patience):
-        outcome = _outcome(setting, trial, directory)
+    _print_line(
+        f"{trial.name}: {describe_overrides(trial.overrides)}" + (f" (from step {step} or before)" if step else "")
+    )
+    with _record_attempts([lease], [step]), _exit_if_hung([directory], setting.patience):
+        outcome = _run_trial(setting, trial, directory)
     lease.record_outcome(outcome)
     value = "" if outcome.value is None else f"  {setting.metric} {outcome.value:.4g}"
-    _say(f"{trial.name}: {outcome.state.value}{value}  {outcome.message}".rstrip())
+    _print_line(f"{trial.name}: {outcome.state.value}{value}  {outcome.message}".rstrip())
     return outcome
 
 
-def _outcome(setting: _WorkerSettings, trial: Trial, directory: Path) -> TrialOutcome:
+def _run_trial(setting: _WorkerSettings, trial: Trial, directory: Path) -> TrialOutcome:
     def report(step: int, split: str, values: Mapping[str, Any]) -> None:
         value = float(values.get(setting.metric.name, math.nan)) if split == setting.metric.split else math.nan
         if (
@@ -242,22 +244,22 @@ def _outcome(setting: _WorkerSettings, trial: Trial, directory: Path) -> TrialOu
     except TrialPruned as pruned:
         return TrialOutcome(TrialState.PRUNED, pruned.value, pruned.step, "")
     except FloatingPointError as error:
-        step = getattr(error, "step", _step(directory))
+        step = getattr(error, "step", _last_reported_step(directory))
         return TrialOutcome(TrialState.DIVERGED, None, step, _one_line(error))
     except (DirectoryInUse, DirectoryLost):
         raise
     except UserError as error:
-        return TrialOutcome(TrialState.FAILED, None, _step(directory), _one_line(error))
+        return TrialOutcome(TrialState.FAILED, None, _last_reported_step(directory), _one_line(error))
     except Exception as error:
         if find_disk_error(error) is not None:
             raise  # no fault of the trial's, which goes on once the disk is mended
         traceback.print_exc()
-        step = _step(directory)
+        step = _last_reported_step(directory)
         return TrialOutcome(TrialState.FAILED, None, step, f"{type(error).__name__}: {_one_line(error)}")
-    return _result(setting, directory)
+    return _read_result(setting, directory)
 
 
-def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
+def _read_result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
     """Return how a trial that was trained to its end ended.
 
     Raises:
@@ -266,11 +268,11 @@ def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
     records = read_records(RunDirectory(directory).metrics_file)
     last = last_metric(records, setting.metric)
     if last is None:
-        known = ", ".join(list_metrics(records)) or "nothing"
+        metrics = ", ".join(list_metrics(records)) or "nothing"
         if setting.trial_store.has_any_value():
-            said = f"it does not report {setting.metric}; it reports {known}"
-            return TrialOutcome(TrialState.FAILED, None, last_step(records), said)
-        raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {known}")
+            message = f"it does not report {setting.metric}; it reports {metrics}"
+            return TrialOutcome(TrialState.FAILED, None, last_step(records), message)
+        raise _Unknown(f"metric {setting.metric} is unknown to the first trial that finished; it reports {metrics}")
     if last.value is None:
         return TrialOutcome(TrialState.DIVERGED, None, last.step, f"{setting.metric} is not finite")
     return TrialOutcome(TrialState.DONE, last.value, last.step, "")
@@ -279,30 +281,30 @@ def _result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
 def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Sequence[Trial]) -> TrialOutcome | None:
     """Train a leased trial together with others of its program if that is faster; None if it is not."""
     trial_store = setting.trial_store
-    if _deaths(first) >= _DEATHS:
+    if _count_deaths(first) >= _DEATHS:
         return None
-    companions = _companions(setting, first.trial, unfinished)
+    companions = _find_companions(setting, first.trial, unfinished)
     if not companions:
         return None
     with contextlib.ExitStack() as stack:
         leases = [first]
         for trial in companions:
-            with contextlib.suppress(DirectoryInUse), contextlib.ExitStack() as one:
-                lease = one.enter_context(trial_store.hold_trial(trial))
-                if trial_store.outcome(trial) is None and _deaths(lease) < _DEATHS:
+            with contextlib.suppress(DirectoryInUse), contextlib.ExitStack() as lease_stack:
+                lease = lease_stack.enter_context(trial_store.hold_trial(trial))
+                if trial_store.outcome(trial) is None and _count_deaths(lease) < _DEATHS:
                     leases.append(lease)
-                    stack.enter_context(one.pop_all())
+                    stack.enter_context(lease_stack.pop_all())
         trials = [lease.trial for lease in leases]
         directories = [trial_store.directory(trial) for trial in trials]
-        steps = [_step(directory) for directory in directories]
+        steps = [_last_reported_step(directory) for directory in directories]
         if len(leases) == 1:
             return None
-        _say(f"{len(leases)} trials as one program: {', '.join(trial.name for trial in trials)}")
+        _print_line(f"{len(leases)} trials as one program: {', '.join(trial.name for trial in trials)}")
         try:
-            with _attempted(leases, steps), _watched(directories, setting.patience):
+            with _record_attempts(leases, steps), _exit_if_hung(directories, setting.patience):
                 diverged = setting.trainer.train_together(trials, directories)
                 outcomes = [
-                    _result(setting, directory)
+                    _read_result(setting, directory)
                     if step is None
                     else TrialOutcome(
                         TrialState.DIVERGED, None, step, f"a loss, the maps or the state was not finite at step {step}"
@@ -315,35 +317,35 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
             if find_disk_error(error) is not None:
                 raise
             # One at a time they may well fit, and whose mistake it is shows then.
-            _note_gain(_gain_file(setting, first.trial, 1 + len(companions)), 0.0, _one_line(error))
-            _say(f"{len(leases)} trials as one program: {_one_line(error)}")
+            _write_gain(_gain_file(setting, first.trial, 1 + len(companions)), 0.0, _one_line(error))
+            _print_line(f"{len(leases)} trials as one program: {_one_line(error)}")
             return None
         for lease, outcome in zip(leases, outcomes, strict=True):
             lease.record_outcome(outcome)
-            _say(f"{lease.trial.name}: {outcome.state.value}")
+            _print_line(f"{lease.trial.name}: {outcome.state.value}")
         return outcomes[0]
 
 
-def _companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
+def _find_companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
     """Return the trials to vmap with one: of its program, at its step, and measured to be faster together."""
     program = setting.trainer.program_key(trial)
-    step = _step(setting.trial_store.directory(trial))
-    of_program = [other for other in unfinished if setting.trainer.program_key(other) == program]
+    step = _last_reported_step(setting.trial_store.directory(trial))
+    same_program = [candidate for candidate in unfinished if setting.trainer.program_key(candidate) == program]
     # Trials that other workers hold count too, so that the last worker takes as many as the first.
-    count = min(MAX_VMAPPED_TRIALS, math.ceil(len(of_program) / setting.workers))
+    count = min(MAX_VMAPPED_TRIALS, math.ceil(len(same_program) / setting.workers))
     alike = [
-        other
-        for other in of_program
-        if other.name != trial.name
-        and setting.trial_store.state(other) == TrialState.PENDING
-        and _step(setting.trial_store.directory(other)) == step
+        candidate
+        for candidate in same_program
+        if candidate.name != trial.name
+        and setting.trial_store.state(candidate) == TrialState.PENDING
+        and _last_reported_step(setting.trial_store.directory(candidate)) == step
     ][: count - 1]
-    return alike if alike and _gain(setting, trial, alike) > 1 else []
+    return alike if alike and _measure_speedup(setting, trial, alike) > 1 else []
 
 
-def _gain(setting: _WorkerSettings, trial: Trial, others: Sequence[Trial]) -> float:
+def _measure_speedup(setting: _WorkerSettings, trial: Trial, companions: Sequence[Trial]) -> float:
     """Return the speedup of so many trials of a program, measured by the first worker that asks."""
-    count = 1 + len(others)
+    count = 1 + len(companions)
     # One for up to twice as many will do, or the last trials of a program would be measured with each that ends.
     files = [_gain_file(setting, trial, number) for number in range(count, min(2 * count, MAX_VMAPPED_TRIALS + 1))]
     file, folder = files[0], files[0].parent
@@ -353,27 +355,27 @@ def _gain(setting: _WorkerSettings, trial: Trial, others: Sequence[Trial]) -> fl
                 stack.enter_context(storage_of(folder).claim(folder, "lock"))
                 break
             time.sleep(_WAITS[0])
-        file = next((each for each in files if each.is_file()), file)
+        file = next((candidate for candidate in files if candidate.is_file()), file)
         if not file.is_file():
             scratch = storage_of(folder).scratch(folder) / "measured"
             scratch.mkdir(parents=True, exist_ok=True)
             # A measurement that kills its worker is not made again.
-            _note_gain(file, 0.0, "the measurement did not end")
+            _write_gain(file, 0.0, "the measurement did not end")
             try:
-                with _watched([scratch], setting.patience):
-                    gain = setting.trainer.measure_vmap_speedup([trial, *others], scratch)
+                with _exit_if_hung([scratch], setting.patience):
+                    gain = setting.trainer.measure_vmap_speedup([trial, *companions], scratch)
                 message = f"{gain:.2f} times as fast as one by one"
             except BaseException as error:
                 if not isinstance(error, Exception) or find_disk_error(error) is not None:
                     file.unlink()  # the worker was stopped, or its disk is to blame: nothing is known
                     raise
                 gain, message = 0.0, _one_line(error)
-            _note_gain(file, gain, message)
-            _say(f"{count} trials as one program: {message}")
+            _write_gain(file, gain, message)
+            _print_line(f"{count} trials as one program: {message}")
     return read_dataclass(VmapSpeedup, file).gain
 
 
-def _note_gain(file: Path, gain: float, message: str) -> None:
+def _write_gain(file: Path, gain: float, message: str) -> None:
     text = json.dumps(dataclasses.asdict(VmapSpeedup(gain, message)), indent=2, allow_nan=False)
     storage_of(file).replace(file, f"{text}\n".encode())
 
@@ -384,19 +386,19 @@ def _gain_file(setting: _WorkerSettings, trial: Trial, count: int) -> Path:
     return folder / f"gain-{count}.json"
 
 
-def _deaths(lease: TrialLease) -> int:
+def _count_deaths(lease: TrialLease) -> int:
     """Return how many workers died at a trial."""
-    return sum(not attempt.left for attempt in lease.attempts())
+    return sum(not attempt.stopped_cleanly for attempt in lease.attempts())
 
 
-def _stuck(lease: TrialLease, step: int) -> bool:
+def _is_stuck(lease: TrialLease, step: int) -> bool:
     """Return whether the last attempts all died without getting past the step where the first of them began."""
-    died = [attempt for attempt in lease.attempts() if not attempt.left][-MAX_ATTEMPTS:]
+    died = [attempt for attempt in lease.attempts() if not attempt.stopped_cleanly][-MAX_ATTEMPTS:]
     return len(died) == MAX_ATTEMPTS and step <= died[0].step
 
 
 @contextlib.contextmanager
-def _attempted(leases: Sequence[TrialLease], steps: Sequence[int]) -> Iterator[None]:
+def _record_attempts(leases: Sequence[TrialLease], steps: Sequence[int]) -> Iterator[None]:
     """Record a start and, if it is interrupted, that it was left in good order."""
     for lease, step in zip(leases, steps, strict=True):
         lease.record_start(step)
@@ -410,25 +412,25 @@ def _attempted(leases: Sequence[TrialLease], steps: Sequence[int]) -> Iterator[N
 
 
 @contextlib.contextmanager
-def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
+def _exit_if_hung(directories: Sequence[Path], patience: float) -> Iterator[None]:
     """Exit this process with a stack trace if nothing in the directories changes for `patience` seconds."""
     ended = threading.Event()
 
-    def look() -> None:
-        seen: Any = None
+    def watch() -> None:
+        last_versions: Any = None
         while True:
             try:
-                now: Any = [storage_of(path).versions(path, PROGRESS) for path in directories]
+                current_versions: Any = [storage_of(path).versions(path, PROGRESS) for path in directories]
             except OSError:
-                now = object()  # of what cannot be seen nobody can say that it stands still
-            if now != seen:
+                current_versions = object()  # of what cannot be seen nobody can say that it stands still
+            if current_versions != last_versions:
                 # The timer is in C: it fires also where Python itself does not get on.
                 faulthandler.dump_traceback_later(patience, exit=True, file=sys.__stderr__ or sys.stderr)
-                seen = now
+                last_versions = current_versions
             if ended.wait(min(_LOOKS, patience / 4)):
                 return
 
-    thread = threading.Thread(target=look, name="watch", daemon=True)
+    thread = threading.Thread(target=watch, name="watch", daemon=True)
     thread.start()
     try:
         yield
@@ -438,7 +440,7 @@ def _watched(directories: Sequence[Path], patience: float) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _step(directory: Path) -> int:
+def _last_reported_step(directory: Path) -> int:
     """Return the last step that a trial's run has reported."""
     return last_step(read_last_records(RunDirectory(directory).metrics_file))
 
@@ -447,5 +449,5 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:500]
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)
