@@ -108,6 +108,13 @@ def submit(cluster: SlurmCluster, tmp_path: Path, root: Path, monkeypatch: pytes
         more: Any = (),
         variables: dict[str, str] | None = None,
     ) -> Job:
+        name: str,
+        *words: str,
+        step_seconds: float = 0.3,
+        save_seconds: float = 0.0,
+        more: Any = (),
+        variables: dict[str, str] | None = None,
+    ) -> Job:
         monkeypatch.setenv("STEP_SECONDS", str(step_seconds))
         monkeypatch.setenv("SAVE_SECONDS", str(save_seconds))
         monkeypatch.setenv("PYTHON", str(python))
