@@ -37,13 +37,7 @@ from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_
 from transformer.tasks.attention_mass import NO_CELL, TARGET_OVER_GRID, cell_of_patch
 from transformer.tasks.axis_labels import GoldAlignment
 from transformer.tasks.base_task import check_batch_size, report_means
-from transformer.tasks.hard_attention_reinforce import (
-    estimate_reinforce_loss,
-    initial_baseline,
-    samples_attention,
-    token_log_likelihood,
-    update_baseline,
-)
+from transformer.tasks.hard_attention_reinforce import add_reinforce_loss, initial_baseline, samples_attention
 from transformer.tasks.sequence_generation_base import (
     ImageToSequenceTask,
     gold_alignments_from_mask,
@@ -157,15 +151,9 @@ class Captioning(ImageToSequenceTask):
     ) -> tuple[Array, LossAux]:
         """Return the cross-entropy in nats per word, plus the REINFORCE loss of hard attention."""
         logits, aux, metrics = self.score_target(view, batch, denominators, key)
-        loss = metrics["loss"]
-        if not (view.train and "attention_log_prob" in aux.extras):
-            return loss, LossAux.from_aux(aux, view.task_state, metrics)
-        baseline, counts_BxT = view.task_state["baseline"], predicted_step_mask(batch)
-        likelihood_BxT = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
-        estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
-        loss += self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        updated = update_baseline(baseline, estimate, counts_BxT)
-        return loss, LossAux.from_aux(aux, updated, metrics, task_state_weight=jnp.sum(counts_BxT))
+        labels_BxT, counts_BxT = jnp.asarray(batch["labels"]), predicted_step_mask(batch)
+        num_tokens = denominators["tokens"]
+        return add_reinforce_loss(self.config, view, aux, metrics, lambda: logits, labels_BxT, counts_BxT, num_tokens)
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, of decoded captions, and of the attention mass at nouns."""

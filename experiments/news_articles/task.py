@@ -42,7 +42,7 @@ from transformer.tasks.task import (
 from transformer.tasks.text_data import pad_texts, token_axis_labels
 from transformer.tasks.text_generation import encode_prompts, generate_continuations, predict_continuations
 from transformer.tasks.text_task_base import CONTINUATION_READER, real_positions
-from transformer.tasks.translation_data import special_tokens
+from transformer.tasks.translation_data import pad_begin_end_ids
 
 # No title has more than 7 words, and no article more than 48.
 CONTEXT_LENGTH = 56
@@ -79,7 +79,8 @@ class NewsArticles(GeneratedTask):
     further_inputs = ("lengths",)
 
     def __init__(self, config: NewsArticlesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
-        self.tokenizer, self.special = tokenizer, special_tokens(tokenizer)
+        self.tokenizer = tokenizer
+        _, _, self._eos_id = pad_begin_end_ids(tokenizer)
         random = random_generator(VALIDATION_SEED, 2**32)
         self._shown = [sample_article(random, held_out=True) for _ in range(config.num_probe_examples)]
         super().__init__(config, make_task_interface(config, tokenizer), "language_modeling", rows_multiple)
@@ -94,7 +95,7 @@ class NewsArticles(GeneratedTask):
 
     def _encode(self, articles: Sequence[NewsArticle]) -> list[list[int]]:
         texts = [f"{article.title} {TITLE_END} {article.text}" for article in articles]
-        return [[*ids, self.special.eos_id] for ids in self.tokenizer.encode(texts)]
+        return [[*ids, self._eos_id] for ids in self.tokenizer.encode(texts)]
 
     def _batch(self, articles: Sequence[NewsArticle]) -> dict[str, np.ndarray]:
         """Return rows of one width: tokens, next tokens, and the number of tokens before the article."""

@@ -38,12 +38,13 @@ class TokenSequenceTask(BaseTask):
     Attributes:
         interface: The interface of the task.
         condition_inputs: The names of the inputs that the sequence is generated from.
-        num_known_tokens: The number of tokens that may be generated, where a model's vocabulary is larger. None is all.
+        special_tokens: The special tokens, and the number of tokens that may be generated where a model's vocabulary is
+            larger.
     """
 
     interface: TaskInterface
     condition_inputs: tuple[str, ...]
-    num_known_tokens: int | None = None
+    special_tokens: SpecialTokens = SpecialTokens(PAD, BEGIN, END)
 
     def inputs_of(self, batch: Batch) -> dict[str, Any]:
         """Return the arrays of a batch that the model reads."""
@@ -51,7 +52,11 @@ class TokenSequenceTask(BaseTask):
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens, ends included, by which every sum is divided."""
-        return {"tokens": jnp.sum(predicted_step_mask(batch)).astype(jnp.float32)}
+        return {"tokens": jnp.sum(self.predicted_steps(batch)).astype(jnp.float32)}
+
+    def predicted_steps(self, batch: Batch) -> Bool[Array, "B T"]:
+        """Return the steps at which a token or the end is predicted."""
+        return jnp.asarray(batch["labels"]) != self.special_tokens.fill_id
 
     def score_target(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
@@ -69,7 +74,7 @@ class TokenSequenceTask(BaseTask):
         """
         inputs = self.inputs_of(batch)
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        sums = token_loss(logits, jnp.asarray(batch["labels"]), predicted_step_mask(batch), label_smoothing=0.0)
+        sums = token_loss(logits, jnp.asarray(batch["labels"]), self.predicted_steps(batch), label_smoothing=0.0)
         metrics = {
             "loss": sums.cross_entropy / denominators["tokens"],
             "accuracy": sums.correct / denominators["tokens"],
@@ -84,9 +89,9 @@ class TokenSequenceTask(BaseTask):
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """Sum the loss over a batch: the step of an evaluation."""
-        _, _, sums = self.score_target(view, batch, {"tokens": jnp.float32(1)}, key)
-        return {**sums, **self.denominators(batch)}, None
+        """Sum the loss and its metrics over a batch: the step of an evaluation."""
+        _, aux = self.loss(view, batch, {"tokens": jnp.float32(1)}, key)
+        return {**aux.metrics, **self.denominators(batch)}, None
 
     def decode(self, view: StateView, batch: Batch, decoding: DecodingConfig) -> Int[Array, "B T"]:
         """Generate sequences: a pure function that can run under jit.
@@ -105,7 +110,7 @@ class TokenSequenceTask(BaseTask):
             {name: jnp.asarray(batch[name]) for name in self.condition_inputs},
             strategy=decoding.strategy,
             length=decoding.max_new_tokens,
-            tokens=SpecialTokens(PAD, BEGIN, END, self.num_known_tokens),
+            tokens=self.special_tokens,
             key=jax.random.key(decoding.seed),
             constraints=Constraints(decoding.repetition_penalty),
         )
@@ -164,7 +169,8 @@ class SymbolSequenceTask(TokenSequenceTask):
     ):
         self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
-        self.num_beams, self.condition_inputs, self.num_known_tokens = num_beams, tuple(given), len(self.symbols)
+        self.num_beams, self.condition_inputs = num_beams, tuple(given)
+        self.special_tokens = self.special_tokens._replace(vocab_size=len(self.symbols))
         inputs = {**given, "target": InputSpec((rows, self.steps))}
         sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
         self.interface = TaskInterface(inputs, sizes, PAD, BEGIN, END, output=output)

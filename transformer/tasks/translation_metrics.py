@@ -25,7 +25,7 @@ from transformer.tasks.translation_data import (
     TARGET_OVER_SOURCE,
     TranslationConfig,
     TranslationSplit,
-    special_tokens,
+    pad_begin_end_ids,
     word_of_each_piece,
 )
 from transformer.tasks.translation_decoding import make_coverage_penalty
@@ -220,7 +220,7 @@ def make_decoding_step(
     """
     chosen = make_decoding_strategy(config)
     own = config.decoding
-    tokens = SpecialTokens(*special_tokens(tokenizer), other_end_ids=own.end_ids)
+    tokens = SpecialTokens(*pad_begin_end_ids(tokenizer), other_end_ids=own.end_ids)
     limits = DecodingConfig(forbidden_ids=own.forbidden_ids, repetition_penalty=own.repetition_penalty)
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:

@@ -26,7 +26,7 @@ from transformer.tasks.translation_data import (
     TARGET_OVER_SOURCE,
     TranslationConfig,
     UnknownReplacement,
-    special_tokens,
+    pad_begin_end_ids,
 )
 
 
@@ -60,7 +60,8 @@ class UnknownWordReplacer:
             UserError: If the model has no attention of target over source.
         """
         sites = attended_sites(view.model)
-        begin_Bx1 = jnp.full_like(tokens_BxT[:, :1], special_tokens(self.tokenizer).bos_id)
+        _, bos_id, _ = pad_begin_end_ids(self.tokenizer)
+        begin_Bx1 = jnp.full_like(tokens_BxT[:, :1], bos_id)
         inputs = {"source": source_BxS, "target": jnp.concatenate([begin_Bx1, tokens_BxT[:, :-1]], axis=1)}
         _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture(sites))
         of_sites = []
