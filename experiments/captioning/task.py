@@ -120,9 +120,10 @@ class Captioning(ImageToSequenceTask):
     def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of scenes and of words."""
         count = len(captions.caption_vocabulary(self.scene_generator))
-        held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
+        num_held_out = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
-            f"data scenes: drawn anew at every step, {held:,} validation and {held:,} test, captions of {count} words",
+            f"data scenes: drawn anew at every step, {num_held_out:,} validation and {num_held_out:,} test, "
+            f"captions of {count} words",
         )
 
     def training_batches(self, seed: int) -> BatchSource:
@@ -135,12 +136,12 @@ class Captioning(ImageToSequenceTask):
     def _batch(self, scenes: Sequence[Sequence[SceneItem]], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Render the scenes, with their captions; `named` is the cell that each word names."""
         image = scale_pixels(render_scenes(self.scene_generator, scenes, random))
-        named = np.full((len(scenes), self.steps), NO_CELL, np.int32)
+        noun_cells = np.full((len(scenes), self.steps), NO_CELL, np.int32)
         for row, items in enumerate(scenes):
             for step, cell in captions.noun_positions(items):
-                named[row, step] = cell
-        told = self.encode_sequences([captions.write_caption(self.scene_generator, items) for items in scenes])
-        return {"image": image, "named": named, **told}
+                noun_cells[row, step] = cell
+        sequences = self.encode_sequences([captions.write_caption(self.scene_generator, items) for items in scenes])
+        return {"image": image, "named": noun_cells, **sequences}
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         """Return the initial REINFORCE baseline of a model with hard attention; nothing otherwise."""

@@ -82,7 +82,7 @@ class NewsArticles(GeneratedTask):
         self.tokenizer = tokenizer
         _, _, self._eos_id = pad_begin_end_ids(tokenizer)
         random = random_generator(VALIDATION_SEED, 2**32)
-        self._shown = [sample_article(random, held_out=True) for _ in range(config.num_probe_examples)]
+        self._probe_articles = [sample_article(random, held_out=True) for _ in range(config.num_probe_examples)]
         super().__init__(config, make_task_interface(config, tokenizer), "language_modeling", rows_multiple)
 
     def draw_batch(self, random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -91,7 +91,7 @@ class NewsArticles(GeneratedTask):
 
     def draw_probe_examples(self) -> dict[str, np.ndarray]:
         """Return articles with held-out titles."""
-        return pad_texts([row[:-1] for row in self._encode(self._shown)], self.tokenizer)
+        return pad_texts([row[:-1] for row in self._encode(self._probe_articles)], self.tokenizer)
 
     def _encode(self, articles: Sequence[NewsArticle]) -> list[list[int]]:
         texts = [f"{article.title} {TITLE_END} {article.text}" for article in articles]
@@ -143,7 +143,7 @@ class NewsArticles(GeneratedTask):
             sums, _ = self._sums(view, batch, real_positions(batch) & in_article_BxT, None)
             return {"nats": sums.cross_entropy, "articles": jnp.float32(len(batch["tokens"]))}, None
 
-        def finish_loss(sums: Mapping[str, Any], of_rows: object) -> EvaluationReport:
+        def finish_loss(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             scalars = {
                 "article_loss": float(sums["nats"]) / float(sums["articles"]),
                 "least_article_loss": float(np.mean([article.nats for article in articles])),
@@ -155,15 +155,15 @@ class NewsArticles(GeneratedTask):
         def writing_step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
             return {}, {"tokens": generate_continuations(view, self.tokenizer, batch, decoding).tokens[:, 0]}
 
-        def finish_writing(sums: Any, of_rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            texts = [self.tokenizer.decode(row) for row in of_rows["tokens"].tolist()]
-            read = [
+        def finish_writing(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
+            texts = [self.tokenizer.decode(row) for row in rows["tokens"].tolist()]
+            readings = [
                 read_article(article.kind, article.title_facts, text)
                 for article, text in zip(articles, texts, strict=True)
             ]
-            agreeing = float(np.mean([found.agrees for found in read]))
+            agreeing = float(np.mean([reading.agrees for reading in readings]))
             scalars = {
-                "title_facts": float(np.mean([found.title_facts for found in read])),
+                "title_facts": float(np.mean([reading.title_facts for reading in readings])),
                 "agreeing_articles": agreeing,
                 "reader_accuracy": 1 - agreeing / 2,
             }
@@ -184,8 +184,8 @@ class NewsArticles(GeneratedTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the words; gold alignments link what predicts a fact of the title with its place there."""
-        labels = token_axis_labels(self.tokenizer, [row[:-1] for row in self._encode(self._shown)])
-        links = tuple(_links(article) for article in self._shown)
+        labels = token_axis_labels(self.tokenizer, [row[:-1] for row in self._encode(self._probe_articles)])
+        links = tuple(_links(article) for article in self._probe_articles)
         return dataclasses.replace(
             labels, gold_alignments={site.name: links for site in sites_between(sites, "tokens", "tokens")}
         )

@@ -106,16 +106,18 @@ class EncodedSplit:
 
     def __init__(self, pairs: Sequence[TextPair], tokenizer: AnyTokenizer, max_tokens: int, group_size: int):
         rows = [encode_texts([pair[side] for pair in pairs], tokenizer) for side in (0, 1)]
-        fits = [max(len(row) for row in of_pair) <= max_tokens for of_pair in zip(*rows, strict=True)]
-        kept = [
+        fits = [max(len(row) for row in pair_rows) <= max_tokens for pair_rows in zip(*rows, strict=True)]
+        indices = [
             index
             for start in range(0, len(pairs), group_size)
             for index in range(start, min(start + group_size, len(pairs)))
             if all(fits[start : start + group_size])
         ]
-        self.pairs, self.left_out = [pairs[index] for index in kept], len(pairs) - len(kept)
+        self.pairs, self.left_out = [pairs[index] for index in indices], len(pairs) - len(indices)
         pad, _, _ = pad_begin_end_ids(tokenizer)
-        self.source, self.target = (pad_rows([of_side[index] for index in kept], max_tokens, pad) for of_side in rows)
+        self.source, self.target = (
+            pad_rows([side_rows[index] for index in indices], max_tokens, pad) for side_rows in rows
+        )
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -168,8 +170,8 @@ class TextRetrieval(BaseTask):
         self.objectives = (Objective("contrastive", self._loss, compares_rows=negatives),)
         self.pools = {split: self._pool(split) for split in ("validation", "test")}
         self.evaluations = tuple(self._evaluation(split) for split in self.pools)
-        self._shown = self.pools["validation"][: config.num_probe_examples]
-        self.probe_batch = self.splits["validation"].batch(self._shown)
+        self._probe_indices = self.pools["validation"][: config.num_probe_examples]
+        self.probe_batch = self.splits["validation"].batch(self._probe_indices)
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -228,7 +230,7 @@ class TextRetrieval(BaseTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Label the tokens of both texts of the probe's pairs."""
-        return self._describe([self.splits["validation"].pairs[index] for index in self._shown])
+        return self._describe([self.splits["validation"].pairs[index] for index in self._probe_indices])
 
     def _describe(self, pairs: Sequence[TextPair]) -> AxisLabels:
         tokens = {

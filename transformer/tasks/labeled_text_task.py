@@ -271,10 +271,12 @@ class LabeledTextTask(BaseTask):
         self.evaluations = tuple(self._make_evaluation(split) for split in self.config.eval_splits)
         validation, num_sequences = self.splits[self.config.validation_split], self.config.shape.num_sequences
         count = min(self.config.num_probe_examples, len(validation.examples))
-        chosen = np.linspace(0, len(validation.examples) - 1, count).astype(int)
-        self._probe_examples = [validation.examples[number] for number in chosen]
+        probe_indices = np.linspace(0, len(validation.examples) - 1, count).astype(int)
+        self._probe_examples = [validation.examples[number] for number in probe_indices]
         self._probe_rows = [
-            validation.rows[number * num_sequences + place] for number in chosen for place in range(num_sequences)
+            validation.rows[number * num_sequences + place]
+            for number in probe_indices
+            for place in range(num_sequences)
         ]
         self.probe_batch = head.make_inputs(self._probe_rows)
 

@@ -128,8 +128,8 @@ class TokenSequenceTask(BaseTask):
         """
 
         @jax.jit
-        def run(variables: Any, given: Batch) -> Array:
-            return self.decode(view._replace(variables=variables), given, decoding)
+        def run(variables: Any, inputs: Batch) -> Array:
+            return self.decode(view._replace(variables=variables), inputs, decoding)
 
         return np.asarray(run(view.variables, {name: batch[name] for name in self.condition_inputs}))
 
@@ -158,7 +158,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         name: str,
         symbols: Sequence[str],
         longest: int,
-        given: Mapping[str, InputSpec],
+        condition_specs: Mapping[str, InputSpec],
         *,
         rows: int,
         num_beams: int,
@@ -169,9 +169,9 @@ class SymbolSequenceTask(TokenSequenceTask):
     ):
         self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
-        self.num_beams, self.condition_inputs = num_beams, tuple(given)
+        self.num_beams, self.condition_inputs = num_beams, tuple(condition_specs)
         self.special_tokens = self.special_tokens._replace(vocab_size=len(self.symbols))
-        inputs = {**given, "target": InputSpec((rows, self.steps))}
+        inputs = {**condition_specs, "target": InputSpec((rows, self.steps))}
         sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
         self.interface = TaskInterface(inputs, sizes, PAD, BEGIN, END, output=output)
         self.objectives = (Objective(name, self.loss),)
@@ -186,7 +186,9 @@ class SymbolSequenceTask(TokenSequenceTask):
 
     def encode_sequences(self, symbols: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
         """Convert sequences of symbols to `target` and `labels` of a batch."""
-        return teacher_forcing_arrays([[self._numbers[symbol] for symbol in of_row] for of_row in symbols], self.steps)
+        return teacher_forcing_arrays(
+            [[self._numbers[symbol] for symbol in sequence] for sequence in symbols], self.steps
+        )
 
     def decoding_step(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """Generate sequences from a batch: the step of an evaluation, with `tokens` as rows."""
@@ -279,15 +281,15 @@ def gold_alignments_from_mask(
         places_BxTxK: Which positions each symbol is about.
         sure: Whether the links are sure, or merely possible.
     """
-    links = (np.argwhere(np.asarray(of_row)) for of_row in places_BxTxK)
-    return tuple(tuple(GoldAlignment(int(step), int(key), sure) for step, key in of_row) for of_row in links)
+    links = (np.argwhere(np.asarray(row_links)) for row_links in places_BxTxK)
+    return tuple(tuple(GoldAlignment(int(step), int(key), sure) for step, key in row_links) for row_links in links)
 
 
 def keep_correct_gold_alignments(
     links: Sequence[tuple[GoldAlignment, ...]], right_B: Bool[np.ndarray, " B"]
 ) -> tuple[tuple[GoldAlignment, ...], ...]:
     """Keep the gold alignments of correctly generated sequences; those of others are unknown."""
-    return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
+    return tuple(row_links if right else () for row_links, right in zip(links, right_B, strict=True))
 
 
 class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
@@ -309,9 +311,9 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
     def __init__(
         self, name: str, symbols: Sequence[str], longest: int, *, size: int, rows: int, num_beams: int, separator: str
     ):
-        given = {"image": InputSpec((rows, size, size, 3), jnp.float32, Modality.IMAGE)}
+        condition_specs = {"image": InputSpec((rows, size, size, 3), jnp.float32, Modality.IMAGE)}
         options: dict[str, Any] = {"rows": rows, "num_beams": num_beams, "separator": separator}
-        super().__init__(name, symbols, longest, given, output=IMAGE_CAPTIONING.output, **options)
+        super().__init__(name, symbols, longest, condition_specs, output=IMAGE_CAPTIONING.output, **options)
 
     @abc.abstractmethod
     def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:

@@ -92,21 +92,25 @@ class Translation(TokenSequenceTask):
         self.objectives = (Objective("translation", self.loss),)
         validation, test = splits[config.validation_split], splits[config.test_split]
         self.evaluations = self._evaluations(validation, test)
-        shown = self._probed(validation, longest)
-        self._probed_pairs = shown.pairs
-        batch = BucketedPairBatches(shown.encoded, lengths=(longest,), tokens=longest * len(shown.pairs), seed=None)[0]
+        probe_split = self._select_probe_pairs(validation, longest)
+        self._probed_pairs = probe_split.pairs
+        batch = BucketedPairBatches(
+            probe_split.encoded, lengths=(longest,), tokens=longest * len(probe_split.pairs), seed=None
+        )[0]
         # With the reference translations: teacher forcing.
         self.probe_batch = {name: batch[name] for name in ("source", "target")}
 
-    def _probed(self, validation: TranslationSplit, longest: int) -> TranslationSplit:
+    def _select_probe_pairs(self, validation: TranslationSplit, longest: int) -> TranslationSplit:
         """Choose the pairs whose maps are stored, among those that fit a batch, so that maps and labels agree."""
         fitting = validation.encoded.indices_within_length(longest)
-        chosen = choose_varied_pairs([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
-        return validation.part([fitting[number] for number in chosen])
+        pair_numbers = choose_varied_pairs(
+            [validation.pairs[number] for number in fitting], self.config.num_probe_examples
+        )
+        return validation.part([fitting[number] for number in pair_numbers])
 
     def _evaluations(self, validation: TranslationSplit, test: TranslationSplit) -> tuple[Evaluation, ...]:
         config, tokenizer = self.config, self.tokenizer
-        few = validation.part(range(min(config.num_decoded_examples, len(validation.pairs))))
+        decoded = validation.part(range(min(config.num_decoded_examples, len(validation.pairs))))
         losses = [
             Evaluation(
                 name="loss",
@@ -123,20 +127,20 @@ class Translation(TokenSequenceTask):
         decode = make_decoding_step(config, tokenizer, replacer)
         options: dict[str, Any] = {"length_bounds": config.length_bounds, "replacer": replacer}
         translations = (
-            translation_evaluation(config, tokenizer, few, decode, shown=3, **options),
-            translation_evaluation(config, tokenizer, test, decode, shown=20, at_end=True, **options),
+            translation_evaluation(config, tokenizer, decoded, decode, num_samples=3, **options),
+            translation_evaluation(config, tokenizer, test, decode, num_samples=20, at_end=True, **options),
         )
-        linked = any(pair.word_alignment is not None for pair in test.pairs)
-        aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()
-        rewarded = Evaluation(
+        has_alignments = any(pair.word_alignment is not None for pair in test.pairs)
+        alignments = (alignment_evaluation(config, tokenizer, validation, test),) if has_alignments else ()
+        rewards = Evaluation(
             name="reward",
             split=config.validation_split,
-            batches=evaluation_batches(config, few.encoded),
+            batches=evaluation_batches(config, decoded.encoded),
             step=self._reward_sums,
             finish=_mean_reward,
             parameters=config.eval_parameters,
         )
-        return (*losses, *translations, *aligned, *([] if config.objective is SequenceObjective.NLL else [rewarded]))
+        return (*losses, *translations, *alignments, *([] if config.objective is SequenceObjective.NLL else [rewards]))
 
     def fingerprint(self) -> dict[str, str]:
         """Return the SHA-256 of every split's sentences."""
@@ -237,7 +241,7 @@ class Translation(TokenSequenceTask):
         """Return the numbers of real target tokens and of sampled translations."""
         denominators = super().denominators(batch)
         if "drawn" in batch:
-            denominators["drawn"] = jnp.sum(self._own(batch)).astype(jnp.float32)
+            denominators["drawn"] = jnp.sum(self._is_sample(batch)).astype(jnp.float32)
         return denominators
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
@@ -314,14 +318,14 @@ class Translation(TokenSequenceTask):
             config.mrt_alpha,
         )
         real_B = jnp.any(self.predicted_steps(batch), axis=1)
-        return jnp.sum(jnp.where(real_B, worth_B, 0)), jnp.sum(jnp.where(self._own(batch), rewards_BxN, 0))
+        return jnp.sum(jnp.where(real_B, worth_B, 0)), jnp.sum(jnp.where(self._is_sample(batch), rewards_BxN, 0))
 
     def _reward_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         prepared, _ = self.prepare_batch(view, batch, key)
-        own_BxN = self._own(prepared)
+        own_BxN = self._is_sample(prepared)
         return {"sample_reward": jnp.sum(jnp.where(own_BxN, prepared["rewards"], 0)), "drawn": jnp.sum(own_BxN)}, None
 
-    def _own(self, batch: Batch) -> Array:
+    def _is_sample(self, batch: Batch) -> Array:
         """Return which of the sequences of each source the model sampled: all except a reference in front of them."""
         num_sequences = batch["drawn"].shape[1]
         is_sample_N = jnp.arange(num_sequences) >= num_sequences - self.config.num_samples
@@ -365,14 +369,14 @@ def translate_request(
             the language.
     """
     max_length = view.model.max_length
-    given = dict(request.decoding)
-    if "replace_unknown" in given or "unknown_dictionary" in given:
-        how = convert_value(
-            UnknownReplacement, given.pop("replace_unknown", config.replace_unknown.value), "replace_unknown"
+    options = dict(request.decoding)
+    if "replace_unknown" in options or "unknown_dictionary" in options:
+        replacement = convert_value(
+            UnknownReplacement, options.pop("replace_unknown", config.replace_unknown.value), "replace_unknown"
         )
-        own = config.unknown_dictionary if how is UnknownReplacement.DICTIONARY else ""
-        dictionary = given.pop("unknown_dictionary", own)
-        config = dataclasses.replace(config, replace_unknown=how, unknown_dictionary=dictionary)
+        own = config.unknown_dictionary if replacement is UnknownReplacement.DICTIONARY else ""
+        dictionary = options.pop("unknown_dictionary", own)
+        config = dataclasses.replace(config, replace_unknown=replacement, unknown_dictionary=dictionary)
     replacer = make_unknown_word_replacer(config, tokenizer)
     settings: dict[str, Any] = {
         "max_new_tokens": max(config.bucket_lengths) if max_length is None else max_length,
@@ -383,7 +387,7 @@ def translate_request(
     }
     if max_length is not None:
         settings["max_new_tokens"] = min(settings["max_new_tokens"], max_length)
-    decoding = DecodingConfig.with_request(given, **settings)
+    decoding = DecodingConfig.with_request(options, **settings)
     return translate(
         view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length, replacer=replacer
     )
@@ -415,8 +419,8 @@ def encode_inputs(
         sides = zip(texts, targets, strict=True)
         pairs = [SentencePair(source.strip(), target.strip(), language or "") for source, target in sides]
         encoded = encode_pairs(tokenizer, pairs)
-        for given, tokens in ((texts, encoded.sources), (targets, encoded.targets)):
-            check_text_length(given, tokens, view.model.max_length)
+        for sentences_of_side, tokens in ((texts, encoded.sources), (targets, encoded.targets)):
+            check_text_length(sentences_of_side, tokens, view.model.max_length)
     return encode_pair_inputs(view, tokenizer, pairs)
 
 

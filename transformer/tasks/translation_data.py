@@ -250,7 +250,8 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
         tokenizer.save(directory)
     note_special_tokens(tokenizer, (text for pair in pairs["train"] for text in (pair.source, pair.target)), directory)
     return tokenizer, {
-        name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()
+        name: TranslationSplit(name, split_pairs, encode_pairs(tokenizer, split_pairs))
+        for name, split_pairs in pairs.items()
     }
 
 
@@ -310,12 +311,12 @@ def pair_axis_labels(
     encoded = encode_pairs(tokenizer, pairs) if encoded is None else encoded
     sources, targets = ([tokenizer.labels(ids) for ids in side] for side in (encoded.sources, encoded.targets))
     (begin,) = tokenizer.labels([encoded.bos_id])
-    known = [pair.word_alignment for pair in pairs if pair.word_alignment is not None]
+    alignments = [pair.word_alignment for pair in pairs if pair.word_alignment is not None]
     links = None
-    if len(known) == len(pairs):
+    if len(alignments) == len(pairs):
         pieces = ([tokenizer.pieces(ids) for ids in side] for side in (encoded.sources, encoded.targets))
-        of_pairs = tuple(map(_token_links, known, *pieces))
-        links = {site.name: of_pairs for site in sites_between(sites, *TARGET_OVER_SOURCE)} or None
+        token_links = tuple(map(_token_links, alignments, *pieces))
+        links = {site.name: token_links for site in sites_between(sites, *TARGET_OVER_SOURCE)} or None
     titles = tuple(" → ".join(filter(None, (pair.kind or "sentence", pair.language))) for pair in pairs)
     tokens = {
         "source": tuple(map(tuple, sources)),

@@ -111,14 +111,15 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
     Raises:
         UserError: If the tokenizer has no tag of the language, or none is given although the run knows several.
     """
-    known = tokenizer.languages
-    if known and language not in known:
+    languages = tokenizer.languages
+    if languages and language not in languages:
         if language is None:
             raise UserError(
-                f"this run learned several languages: say one of --target_language={', --target_language='.join(known)}"
+                "this run learned several languages: say one of "
+                f"--target_language={', --target_language='.join(languages)}"
             )
-        raise UserError(f"--target_language={language} was not learned by this run; say one of: {', '.join(known)}")
-    if language and not known:
+        raise UserError(f"--target_language={language} was not learned by this run; say one of: {', '.join(languages)}")
+    if language and not languages:
         raise UserError(f"--target_language={language}: this run knows one direction alone; leave the flag out")
 
 
