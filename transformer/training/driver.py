@@ -106,6 +106,8 @@ def train(
             state = initialize_run(experiment.initialize_from, components, key, run.directory)
             resumed = ResumePoint(step=0, state=state, records={}, progress={})
         latest = run.latest
+        if is_primary():
+            run.directory.write_config(experiment.to_config())
         check_parameters_finite(resumed.state, run, latest)
         complete = latest == experiment.run.steps and resumed.reported
         if is_primary():
