@@ -38,7 +38,7 @@ from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_l
 from transformer.training.state import TrainState, derive_key
 from transformer.training.vmapped import StackedBatches, stack_states, take_run, vmap_step
 from transformer.training.writers.map_writer import MapWriter
-from transformer.training.writers.writer import MultiWriter, NullWriter
+from transformer.training.writers.writer import Metrics, MultiWriter, Report, Writer
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4
@@ -54,14 +54,15 @@ class Lane(NamedTuple):
 LANES, VECTORIZED = (Lane(7, 0.1), Lane(8, 0.1), Lane(7, 0.03)), 3  # steps
 
 
-class Recorder(NullWriter):
+class Recorder(Writer):
     """A writer that keeps the numbers."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        self.records.append((step, split, dict(values)))
+    def write(self, report: Report) -> None:
+        if isinstance(report, Metrics):
+            self.records.append((report.step, report.split, dict(report.values)))
 
 
 class Trial:

@@ -1,7 +1,7 @@
 """The loop by itself, around a step that only counts: what is called when, and what is reported."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_l
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.step import StepMetrics
 from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
-from transformer.training.writers.writer import Writer
+from transformer.training.writers.writer import HeadStatistics, Metrics, ProbeMaps, Progress, Report, Samples, Writer
 
 
 class Count(NamedTuple):
@@ -31,26 +31,24 @@ class Numbers:
         return {"number": np.array([step])}
 
 
-class Recorder:
+class Recorder(Writer):
     """A writer that keeps every call, by name, in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        self.calls.append(("scalars", step, split, dict(values)))
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
-        self.calls.append(("samples", step, split, list(samples)))
-
-    def write_maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
-        self.calls.append(("maps", step, dict(maps)))
-
-    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        self.calls.append(("heads", step, dict(heads)))
-
-    def report_progress(self, step: int, total: int) -> None:
-        self.calls.append(("progress", step, total))
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self.calls.append(("scalars", step, split, dict(values)))
+            case Samples(step, split, samples):
+                self.calls.append(("samples", step, split, list(samples)))
+            case ProbeMaps(step, maps):
+                self.calls.append(("maps", step, dict(maps)))
+            case HeadStatistics(step, statistics):
+                self.calls.append(("heads", step, dict(statistics)))
+            case Progress(step, total):
+                self.calls.append(("progress", step, total))
 
     def flush(self) -> None:
         self.calls.append(("flush", None))

@@ -31,6 +31,7 @@ from transformer.training.init_from import build_initial_state, copy_source_toke
 from transformer.training.run_loading import load_run
 from transformer.training.state import TrainState
 from transformer.training.writers.console import ConsoleWriter
+from transformer.training.writers.writer import Progress, Report
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")]
 
@@ -184,8 +185,8 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Robbed(ConsoleWriter):
-        def report_progress(self, step: int, total: int) -> None:
-            if step == SAVED:
+        def write(self, report: Report) -> None:
+            if isinstance(report, Progress) and report.step == SAVED:
                 key = "bucket", "runs/robbed/lock"
                 about = {**json.loads(server.objects[key].content), "holder": "process 1 on host other", "token": "x"}
                 server.put(*key, json.dumps(about).encode())

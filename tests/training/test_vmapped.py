@@ -30,7 +30,7 @@ from transformer.training.run_setup import TrainingRun
 from transformer.training.update_guard import TrainingDiverged
 from transformer.training.vmapped import StackedBatches
 from transformer.training.writers.vmapped import VmappedWriters
-from transformer.training.writers.writer import NullWriter
+from transformer.training.writers.writer import Metrics, ProbeMaps, Report, Samples, Writer
 
 STEPS, SAVED, STOPPED, HUGE = 8, 4, 7, 1e30
 CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "vmapped", "maps_every": 4}
@@ -83,7 +83,7 @@ def train(runs: Mapping[str, experiment.ExperimentConfig], folder: Path) -> list
     return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs], also)
 
 
-class LossRecorder(NullWriter):
+class LossRecorder(Writer):
     """Keeps the losses of each run, by its directory."""
 
     runs: ClassVar[dict[Path, list[tuple[int, str, float]]]] = {}
@@ -91,8 +91,9 @@ class LossRecorder(NullWriter):
     def __init__(self, path: Path):
         self._losses = self.runs[path] = []
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        self._losses.append((step, split, float(values["loss"])))
+    def write(self, report: Report) -> None:
+        if isinstance(report, Metrics):
+            self._losses.append((report.step, report.split, float(report.values["loss"])))
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -306,44 +307,46 @@ def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
     assert vmapped.measure_vmap_speedup(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
 
 
-class CallRecorder(NullWriter):
+class CallRecorder(Writer):
     """Keeps the calls that it gets."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        self.calls.append((step, split, dict(values)))
-
-    def write_samples(self, step: int, split: str, samples: Any) -> None:
-        self.calls.append((step, split, list(samples)))
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self.calls.append((step, split, dict(values)))
+            case Samples(step, split, samples):
+                self.calls.append((step, split, list(samples)))
 
     def close(self) -> None:
         self.calls.append("closed")
 
 
 def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
-    class Refusing(NullWriter):
-        def write_maps(self, step: int, maps: Mapping[str, Any]) -> None:
-            raise NonFiniteError(step, "maps['self'] holds NaN")
+    class Refusing(Writer):
+        def write(self, report: Report) -> None:
+            raise NonFiniteError(report.step, "maps['self'] holds NaN")
 
-    class Maps(NullWriter):
+    class Maps(Writer):
         def __init__(self) -> None:
             self.kept: list[Any] = []
 
-        def write_maps(self, step: int, maps: Mapping[str, Any]) -> None:
-            self.kept.append((step, maps))
+        def write(self, report: Report) -> None:
+            assert isinstance(report, ProbeMaps)
+            self.kept.append((report.step, report.maps))
 
     kept, ended = Maps(), []
     writers = VmappedWriters(
         [Refusing(), kept], not_finite=lambda run, found: (ended.append(run), writers.stop(run))[1]
     )
     for step in (1, 2):
-        writers.write_maps(step, {"self": {0: "nan", 1: "sound"}})
+        writers.write(ProbeMaps(step, {"self": {0: "nan", 1: "sound"}}))
     assert ended == [0]
     assert kept.kept == [(1, {"self": "sound"}), (2, {"self": "sound"})]
     with pytest.raises(NonFiniteError):
-        VmappedWriters([Refusing()]).write_maps(1, {"self": {0: "nan"}})
+        VmappedWriters([Refusing()]).write(ProbeMaps(1, {"self": {0: "nan"}}))
 
 
 @pytest.mark.slow
@@ -364,11 +367,11 @@ def test_a_state_that_is_not_finite_ends_its_run_alone(
 def test_every_run_is_told_its_own_until_it_is_stopped() -> None:
     one, two, shared = CallRecorder(), CallRecorder(), CallRecorder()
     writers = VmappedWriters([one, two], shared)
-    writers.write_scalars(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0})
-    writers.write_samples(1, "test", [[], [{"output": "x"}]])
-    writers.write_scalars(2, "test", {"bleu": (None, 5.0)})
+    writers.write(Metrics(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0}))
+    writers.write(Samples(1, "test", [[], [{"output": "x"}]]))
+    writers.write(Metrics(2, "test", {"bleu": (None, 5.0)}))
     writers.stop(1)
-    writers.write_scalars(3, "train", {"loss": np.array([2.0, np.nan])})
+    writers.write(Metrics(3, "train", {"loss": np.array([2.0, np.nan])}))
     writers.close()
     assert one.calls == [(1, "train", {"loss": 1.0, "rate": 7.0}), (3, "train", {"loss": 2.0}), "closed"]
     told = [(1, "train", {"loss": 3.0, "rate": 7.0}), (1, "test", [{"output": "x"}]), (2, "test", {"bleu": 5.0})]

@@ -15,7 +15,7 @@ from transformer.tasks.task import EvaluationReport
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.state import TrainState
 from transformer.training.step import StepMetrics, TrainStep
-from transformer.training.writers.writer import Writer
+from transformer.training.writers.writer import HeadStatistics, Metrics, ProbeMaps, Progress, Samples, Writer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +93,11 @@ class Reporter:
             maps = self.probe(state)
         for split, report in reports:
             if report.scalars:
-                self.writer.write_scalars(number, split, report.scalars)
+                self.writer.write(Metrics(number, split, report.scalars))
             if report.samples:
-                self.writer.write_samples(number, split, report.samples)
+                self.writer.write(Samples(number, split, report.samples))
         if maps is not None:
-            self.writer.write_maps(number, maps)
+            self.writer.write(ProbeMaps(number, maps))
 
 
 class PendingStep(NamedTuple):
@@ -152,7 +152,7 @@ def train_loop(
     try:
         if first == 0 and cadence.maps_every:
             monitor.begin_unit("the maps of step 0")
-            writer.write_maps(0, reporter.probe(state))
+            writer.write(ProbeMaps(0, reporter.probe(state)))
         batches = iterate_batches(source, first, steps)
         for number in range(first + 1, steps + 1):
             monitor.begin_unit(f"step {number}", makes=True)
@@ -167,11 +167,11 @@ def train_loop(
             _read_pending(pending, accumulator, writer)
             accumulator.count_batch(batch)
             pending = PendingStep(number, metrics, observe)
-            writer.report_progress(number, steps)
+            writer.write(Progress(number, steps))
             if last or number % cadence.log_every == 0:
                 _read_pending(pending, accumulator, writer)
                 pending = None
-                writer.write_scalars(number, "train", accumulator.compute_and_reset())
+                writer.write(Metrics(number, "train", accumulator.compute_and_reset()))
             with accumulator.paused():
                 reporter(number, state, last)
                 reported = True
@@ -197,7 +197,7 @@ def _read_pending(pending: PendingStep | None, accumulator: MetricAccumulator, w
     accumulator.add_step(pending.metrics, pending.step)
     if pending.observed:
         heads = {site: captured.means() for site, captured in pending.metrics.maps.items()}
-        writer.write_heads(pending.step, jax.device_get(heads))
+        writer.write(HeadStatistics(pending.step, jax.device_get(heads)))
 
 
 def _is_due(number: int, every: int) -> bool:

@@ -56,7 +56,7 @@ from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
 from transformer.training.writers.console import ConsoleWriter
 from transformer.training.writers.open_writers import close_with_run, open_writers
 from transformer.training.writers.vmapped import VmappedWriters
-from transformer.training.writers.writer import MultiWriter, NullWriter, Writer
+from transformer.training.writers.writer import MultiWriter, Writer
 
 BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compiles
 
@@ -89,10 +89,12 @@ def train_vmapped(
         complete = [run.latest == run.experiment.run.steps for run in runs]
         unfinished = [n for n, step in enumerate(diverged_at) if step is None and not complete[n]]
         if unfinished:
-            writers = [also[number] for number in unfinished] if also else [NullWriter()] * len(unfinished)
+            writers = [also[number] for number in unfinished] if also else [MultiWriter()] * len(unfinished)
             ends = _train_runs([runs[number] for number in unfinished], components, writers)
             for number, step in zip(unfinished, ends, strict=True):
                 diverged_at[number] = step
+        for number in set(range(len(runs))) - set(unfinished):
+            runs[number].directory.write_config(runs[number].experiment.to_config())
     return diverged_at
 
 
@@ -302,6 +304,8 @@ def _train_runs(
     first = runs[0].experiment
     steps = first.run.steps
     start, resumed = resume_runs_together(runs, components)
+    for run in runs:
+        run.directory.write_config(run.experiment.to_config())
     jitted_step = _compile_vmapped_step(first, components)
     batches = StackedBatches([training_batches(run, components) for run in runs])
     plan, probe = compile_run_probe(components, runs[0])

@@ -20,7 +20,7 @@ from transformer.config import UserError, flatten_config, lookup_by_name
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
-from transformer.training.writers.writer import NullWriter, Sample, Scalar, Writer
+from transformer.training.writers.writer import Metrics, Progress, Report, Samples, Writer
 
 QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
 _PREFIX = "tracker "
@@ -58,11 +58,8 @@ class RunDescription:
 class Tracker(Protocol):
     """A service outside of the run directory. Its library may raise or hang at any call."""
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Send the metrics of a step and a split, except those that it has already."""
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Send example outputs."""
+    def write(self, report: Metrics | Samples) -> None:
+        """Send metrics, as Python numbers, or samples, except those that it has already."""
 
     def write_page(self, path: Path) -> None:
         """Send the page of the run's maps, a file that is removed afterwards."""
@@ -114,13 +111,14 @@ class WandbTracker:
         summary = self._run.summary if run.resumed else {}
         self._held = {key: int(summary[key]) for key in summary.keys() if key.startswith(_REPORTED)}  # noqa: SIM118
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        self._log(step, {f"{split}/{name}": value for name, value in values.items()}, values)
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        names = list(dict.fromkeys(name for sample in samples for name in sample))
-        rows = [[sample.get(name, "") for name in names] for sample in samples]
-        self._log(step, {f"{split}/samples": self._library.Table(columns=names, data=rows)}, names)
+    def write(self, report: Metrics | Samples) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self._log(step, {f"{split}/{name}": value for name, value in values.items()}, values)
+            case Samples(step, split, samples):
+                names = list(dict.fromkeys(name for sample in samples for name in sample))
+                rows = [[sample.get(name, "") for name in names] for sample in samples]
+                self._log(step, {f"{split}/samples": self._library.Table(columns=names, data=rows)}, names)
 
     def write_page(self, path: Path) -> None:
         artifact = self._library.Artifact(f"maps-{self._run.id}", type="maps")
@@ -170,16 +168,19 @@ class MlflowTracker:
             self._client.log_batch(self._run, params=told[start : start + _AT_ONCE])
         self._client.log_dict(self._run, dict(run.config), "config.json")
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
-        told = {_UNNAMED.sub("_", f"{split}/{name}"): value for name, value in values.items()}
-        new = [self._metric(key, value, now, step) for key, value in told.items() if step > self._last(key)]
-        if new:
-            self._client.log_batch(self._run, metrics=new)
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        lines = [f"{name}: {text}" for sample in samples for name, text in sample.items()]
-        self._client.log_text(self._run, "\n".join(lines), f"samples/{split}/{step:09d}.txt")
+    def write(self, report: Metrics | Samples) -> None:
+        match report:
+            case Metrics(step, split, values):
+                now = int(time.time() * 1000)
+                by_key = {_UNNAMED.sub("_", f"{split}/{name}"): value for name, value in values.items()}
+                new = [
+                    self._metric(key, value, now, step) for key, value in by_key.items() if step > self._last_step(key)
+                ]
+                if new:
+                    self._client.log_batch(self._run, metrics=new)
+            case Samples(step, split, samples):
+                lines = [f"{name}: {text}" for sample in samples for name, text in sample.items()]
+                self._client.log_text(self._run, "\n".join(lines), f"samples/{split}/{step:09d}.txt")
 
     def write_page(self, path: Path) -> None:
         self._client.log_artifact(self._run, str(path))
@@ -199,7 +200,7 @@ class MlflowTracker:
                     raise
         return found.experiment_id
 
-    def _last(self, key: str) -> int:
+    def _last_step(self, key: str) -> int:
         """Return the last step of a metric that MLflow has of a resumed run; -1 if it has none."""
         if self._resumed is None:
             return -1
@@ -230,12 +231,13 @@ class TrackioTracker:
             embed=False,
         )
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        lines = [f"- {name}: {text}" for sample in samples for name, text in sample.items()]
-        self._run.log({f"{split}/samples": self._library.Markdown("\n".join(lines))}, step=step)
+    def write(self, report: Metrics | Samples) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
+            case Samples(step, split, samples):
+                lines = [f"- {name}: {text}" for sample in samples for name, text in sample.items()]
+                self._run.log({f"{split}/samples": self._library.Markdown("\n".join(lines))}, step=step)
 
     def write_page(self, path: Path) -> None:
         self._run.log_artifact(str(path), name=f"maps-{self._run.id}", type="maps")
@@ -315,7 +317,7 @@ def open_trackers(
             say(line)
 
 
-class TrackersWriter(NullWriter):
+class TrackersWriter(Writer):
     """A writer that sends metrics and samples to trackers, each in a thread of its own.
 
     Trackers are opened at the first report, when this process has the run directory. No call waits for a tracker or
@@ -333,16 +335,14 @@ class TrackersWriter(NullWriter):
         self._complete = self._closed = False
         self._page = _Page(workdir)
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        plain = {name: float(value) for name, value in values.items()}
-        self._tell(lambda tracker: tracker.write_scalars(step, split, plain))
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        kept = [dict(sample) for sample in samples]
-        self._tell(lambda tracker: tracker.write_samples(step, split, kept))
-
-    def report_progress(self, step: int, total: int) -> None:
-        self._complete = step == total
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self._enqueue(Metrics(step, split, {name: float(value) for name, value in values.items()}))
+            case Samples(step, split, samples):
+                self._enqueue(Samples(step, split, [dict(sample) for sample in samples]))
+            case Progress(step, total):
+                self._complete = step == total
 
     def close(self) -> None:
         """Tell the trackers to end, and return; `wait` waits for them."""
@@ -367,14 +367,14 @@ class TrackersWriter(NullWriter):
         self._page.remove()
         return told
 
-    def _tell(self, report: Callable[[Any], None]) -> None:
+    def _enqueue(self, report: Metrics | Samples) -> None:
         if not self._threads:
-            run = self._tracked()
+            run = self._describe_run()
             self._threads = [ReportThread(name, functools.partial(TRACKERS[name].open, run)) for name in self._names]
         for thread in self._threads:
-            thread.enqueue(report)
+            thread.enqueue(lambda tracker: tracker.write(report))
 
-    def _tracked(self) -> RunDescription:
+    def _describe_run(self) -> RunDescription:
         """Return the description of the run, with the id that it got when it was first tracked."""
         directory, made = RunDirectory(parse_path(self._workdir)), uuid.uuid4().hex[:12]
         known, config = None, {}
