@@ -77,7 +77,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "compile_loop_evaluations", lambda components, monitor: [])
+        patch.setattr(driver, "compile_evaluations", lambda *arguments: [])
         patch.setattr(driver, "compile_run_probe", nothing_seen)
         for name, symbols, model in (
             ("recurrent", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding_width": 8}),

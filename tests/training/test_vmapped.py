@@ -49,8 +49,7 @@ def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: partitioning.single_device_placement())
-        for module in (training, vmapped):
-            patch.setattr(module, "peak_flops", lambda devices: 1e9)
+        patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 
 
@@ -68,7 +67,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All vmapped, killed behind a checkpoint and resumed."""
     folder = tmp_path_factory.mktemp("together")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vmapped, "ConsoleWriter", console_killed_at(STOPPED))
+        patch.setattr(training, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
             train(RUNS, folder)
     for name in RUNS:
@@ -221,8 +220,8 @@ SHAPE = SimpleNamespace(abstract_state={"x": np.zeros(2, int), **HYPERPARAMETERS
 
 def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
     runs = made(tmp_path, one=(2, 4), two=(2, 4, 6), three=(4, 6))
-    step, resumed = resume_runs_together(runs, SHAPE)  # type: ignore[arg-type]
-    assert (step, [each.state["x"][0] for each in resumed]) == (4, [4, 4, 4])  # type: ignore[index]
+    resumed = resume_runs_together(runs, SHAPE)  # type: ignore[arg-type]
+    assert [(point.step, point.state["x"][0]) for point in resumed] == [(4, 4)] * 3  # type: ignore[index]
     assert [each.checkpoints.steps() for each in runs] == [[2, 4], [2, 4], [4]]
 
 
@@ -231,7 +230,7 @@ def test_vmapped_go_back_to_the_latest_step_that_is_sound_in_all(
 ) -> None:
     runs = made(tmp_path, one=(2, 4), two=(2, 4))
     (tmp_path / "two" / "checkpoints" / "4" / "manifest" / "metadata").write_text("")
-    assert resume_runs_together(runs, SHAPE)[0] == 2  # type: ignore[arg-type]
+    assert resume_runs_together(runs, SHAPE)[0].step == 2  # type: ignore[arg-type]
     assert "it is kept as damaged-4; step 2 is used instead" in capsys.readouterr().err
     assert [each.checkpoints.steps() for each in runs] == [[2], [2]]
 
@@ -245,7 +244,7 @@ def test_vmapped_lose_nothing_where_one_has_lost_its_checkpoints(tmp_path: Path)
 
 def test_vmapped_begin_again_where_they_were_killed_in_the_midst_of_the_first_save(tmp_path: Path) -> None:
     runs = made(tmp_path, one=(2,), two=())
-    assert resume_runs_together(runs, SHAPE) == (0, [])  # type: ignore[arg-type]
+    assert resume_runs_together(runs, SHAPE) == []  # type: ignore[arg-type]
     assert [each.checkpoints.steps() for each in runs] == [[], []]
     assert last_saved_step(tmp_path / "one" / "checkpoints") is None
 

@@ -212,15 +212,15 @@ class RunDirectory:
                 directory._remove_unfinished()
                 is_new = not directory.is_run()
                 starts = directory._starts()
-                if is_new:
+                if not directory.config_file.exists():
                     directory.write_config(plain)
+                remember_config(plain)
                 write_json(directory.environment_file, [*starts, describe_environment()])
             yield dataclasses.replace(directory, is_new=is_new)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Record the resolved config, ready for JSON, with which the run is trained."""
         write_json(self.config_file, config)
-        remember_config(config)
 
     def record(self, **facts: Any) -> None:
         """Add facts about this start, fields of `RunStart`, to environment.json.

@@ -103,7 +103,7 @@ def restore_state(
     return state._replace(**fields), metadata
 
 
-def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> tuple[int, list[ResumePoint]]:
+def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> list[ResumePoint]:
     """Restore the newest step of which all runs have a valid checkpoint.
 
     Later checkpoints are deleted, as they will be saved again. Damaged ones are set aside.
@@ -113,7 +113,7 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
         components: Their components.
 
     Returns:
-        The step and the point of each run; 0 and no points if all start anew.
+        The point of each run, all of one step; none if all start anew.
 
     Raises:
         UserError: If a run cannot be resumed (`resume_run`), or runs have checkpoints, but none of the same step.
@@ -133,7 +133,7 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
         _refuse_no_common(runs, steps, damaged)
         for each in runs:
             each.checkpoints.delete_after(0)
-        return 0, []
+        return []
     for each, (_, metadata) in zip(runs, restored, strict=True):
         _check_unchanged(each, metadata, step)
     for each, wrong in zip(runs, damaged, strict=True):
@@ -141,7 +141,7 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
         each.checkpoints.delete_after(step)
         _set_aside_damaged_maps(each.directory)
     pairs = zip(runs, restored, strict=True)
-    return step, [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
+    return [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
 
 
 def record_reported_checkpoint(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
