@@ -35,6 +35,7 @@ from transformer.training import (
     run_setup,
 )
 from transformer.training import config as experiment
+from transformer.training.compiled_probe import Probe
 from transformer.training.rollback import RollbackRequest
 from transformer.training.state import TrainState
 from transformer.training.writers import open_writers as files
@@ -264,7 +265,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
                 levels = {name: each._replace(scale=each.scale * np.nan) for name, each in kept.levels.items()}
                 return {**maps, site: kept._replace(levels=levels)}
 
-            return plan, spoilt
+            return Probe(plan, spoilt)
 
         monkeypatch.setattr(driver, "compile_run_probe", spoilt_probe)
     else:

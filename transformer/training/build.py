@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,7 +107,9 @@ def build_components(
         family.check_ring_attention_placement(experiment.model, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimizers = {
-        objective.name: _make_objective_optimizer(objective, experiment.optimizer_of(objective.name), experiment, model)
+        objective.name: _make_objective_optimizer(
+            objective, experiment.optimizer_of(objective.name), experiment.run.steps, model, family.embedding_patterns
+        )
         for objective in task.objectives
     }
     if unknown := sorted(set(experiment.optimizers) - set(optimizers)):
@@ -115,9 +117,9 @@ def build_components(
             f"config.optimizers.{unknown[0]} is of no objective of this task: it has {', '.join(optimizers)}"
         )
 
-    def make(*given: Any) -> TrainState:
-        first = init_state(model, task, optimizers, experiment.parameter_averages, *given)
-        return first._replace(gradient_norms=init_gradient_norms(experiment.update_guard, optimizers))
+    def make(*arguments: Any) -> TrainState:
+        state = init_state(model, task, optimizers, experiment.parameter_averages, *arguments)
+        return state._replace(gradient_norms=init_gradient_norms(experiment.update_guard, optimizers))
 
     hyper = hyperparameters_by_objective(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
@@ -133,7 +135,7 @@ def build_components(
 
 
 def _make_objective_optimizer(
-    objective: Objective, config: OptimizerConfig, experiment: ExperimentConfig, model: Model
+    objective: Objective, config: OptimizerConfig, steps: int, model: Model, embedding_patterns: Sequence[str]
 ) -> Optimizer:
     """Build the optimizer of an objective, after checking its patterns.
 
@@ -142,14 +144,13 @@ def _make_objective_optimizer(
             without stacked layers, or the maximal update parametrization is trained by SGD.
     """
     check_trainable_patterns(config, objective, leaves_by_path(model.functional.shapes()))
-    front = models.FAMILIES[models.family_name(experiment.model)].embedding_patterns
-    above = None if config.layer_decay == 1 else count_layers_above(model, front)
+    layers_above = None if config.layer_decay == 1 else count_layers_above(model, embedding_patterns)
     if model.width_ratio != 1 and config.algorithm is OptimizerAlgorithm.SGD:
         raise UserError(
             "config.model.base_width has a rule of learning rates for Adam alone: say config.optimizer.algorithm=adam "
             "or adamw"
         )
-    return make_optimizer(config, experiment.run.steps, above, width_rate_factors(model))
+    return make_optimizer(config, steps, layers_above, width_rate_factors(model))
 
 
 def run_startup_checks(experiment: ExperimentConfig, components: TrainingComponents) -> None:
