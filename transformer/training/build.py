@@ -75,7 +75,7 @@ class TrainingComponents(NamedTuple):
     @property
     def evaluations(self) -> list[Evaluation]:
         """The task's evaluations that apply to the model."""
-        return [each for each in self.task.evaluations if each.applies(self.model.sites)]
+        return [evaluation for evaluation in self.task.evaluations if evaluation.applies(self.model.sites)]
 
 
 def build_components(
@@ -252,9 +252,11 @@ def make_jitted_train_step(
     """
     step = build_train_step(experiment, components, capture)
     # Explicit shardings: if the compiler placed the new state differently, the next step would recompile.
-    placed = jax.tree.map(lambda leaf: leaf.sharding, components.abstract_state)
-    whole = NamedSharding(components.placement.mesh, PartitionSpec())  # every process reads the metrics
-    return jax.jit(trace_with_placement(components.placement, step), donate_argnums=0, out_shardings=(placed, whole))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, components.abstract_state)
+    replicated = NamedSharding(components.placement.mesh, PartitionSpec())  # every process reads the metrics
+    return jax.jit(
+        trace_with_placement(components.placement, step), donate_argnums=0, out_shardings=(shardings, replicated)
+    )
 
 
 def abstract_model_inputs(components: TrainingComponents, batch: Batch) -> Mapping[str, Any]:
@@ -277,19 +279,21 @@ def flops_counter(components: TrainingComponents) -> Callable[[Batch], float | N
 
     It returns None if they cannot be counted (`UncountableError`), which is logged once.
     """
-    known: dict[tuple[Any, ...], float | None] = {}
+    flops_by_shapes: dict[tuple[Any, ...], float | None] = {}
 
     def count(batch: Batch) -> float | None:
         shapes = tuple((name, array.shape) for name, array in sorted(batch.items()))
-        if shapes not in known:
+        if shapes not in flops_by_shapes:
             try:
-                known[shapes] = float(training_flops(components.model, abstract_model_inputs(components, batch)))
+                flops_by_shapes[shapes] = float(
+                    training_flops(components.model, abstract_model_inputs(components, batch))
+                )
             except UncountableError as error:
-                if not known:
+                if not flops_by_shapes:
                     _logger.warning(
                         "FLOPs per step and MFU are not logged, because the FLOPs cannot be counted: %s", error
                     )
-                known[shapes] = None
-        return known[shapes]
+                flops_by_shapes[shapes] = None
+        return flops_by_shapes[shapes]
 
     return count

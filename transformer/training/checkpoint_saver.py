@@ -24,8 +24,8 @@ class CheckpointSaver:
     def __init__(self, run: TrainingRun, placement: Placement, writers: RunWriters):
         self._run, self._writers = run, writers
         self._skipped_batches = skipped_batches(run.directory)
-        whole = NamedSharding(placement.mesh, PartitionSpec())
-        self._finite = jax.jit(_are_finite, out_shardings=whole)
+        replicated = NamedSharding(placement.mesh, PartitionSpec())
+        self._finite = jax.jit(_are_finite, out_shardings=replicated)
 
     def __call__(self, state: TrainState, progress: Mapping[str, Any]) -> None:
         """Save the state of its step.

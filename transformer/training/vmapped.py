@@ -123,11 +123,11 @@ def measure_vmap_speedup(
 
     def seconds(step: TrainStep, state: TrainState, batches: Sequence[Batch]) -> float:
         jax.block_until_ready(state)
-        began = time.perf_counter()
+        start = time.perf_counter()
         for batch in batches:
             state, _ = step(state, batch)
         jax.block_until_ready(state)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
     ratios = []
     for repeat in range(repeats + 1):
@@ -249,14 +249,14 @@ def _check_one_program(experiments: Sequence[ExperimentConfig], workdirs: Sequen
         )
     if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
         raise UserError("every run needs a run directory of its own, and two have the same")
-    programs = [flatten_to_json(json.loads(program_key(each))) for each in experiments]
-    configs = [flatten_to_json(each.to_config()) for each in experiments]
+    programs = [flatten_to_json(json.loads(program_key(experiment))) for experiment in experiments]
+    configs = [flatten_to_json(experiment.to_config()) for experiment in experiments]
     for program, config, workdir in zip(programs, configs, workdirs, strict=True):
         for key in programs[0] | program:
             if program.get(key) != programs[0].get(key):
-                given, first = config.get(key, "absent"), configs[0].get(key, "absent")
+                value, first = config.get(key, "absent"), configs[0].get(key, "absent")
                 raise UserError(
-                    f"config.{key}={given} of {workdir} and {first} of {workdirs[0]} make two programs: vmapped runs "
+                    f"config.{key}={value} of {workdir} and {first} of {workdirs[0]} make two programs: vmapped runs "
                     "differ in config.seed, config.name and the numbers of config.optimizer alone; a clip_norm, "
                     "weight_decay or momentum of zero is another program"
                 )
@@ -268,7 +268,7 @@ def _check_batches(experiments: Sequence[ExperimentConfig], components: Training
     Raises:
         UserError: If shapes differ.
     """
-    batches = StackedBatches([components.task.training_batches(each.run.seed) for each in experiments])
+    batches = StackedBatches([components.task.training_batches(experiment.run.seed) for experiment in experiments])
     for number in range(min(BATCHES_COMPARED, experiments[0].run.steps)):
         batches[number]
 
@@ -416,10 +416,12 @@ def _print_run_summary(runs: Sequence[TrainingRun], components: TrainingComponen
     parameters = count_parameters(components.abstract_state.variables.params)
     kind = components.placement.mesh.devices.flat[0].device_kind
     steps = runs[0].experiment.run.steps
-    what = f"resuming from step {start} to step {steps}" if start else f"training to step {steps}"
-    print(f"{len(runs)} vmapped runs of {parameters:,} parameters on 1 x {kind}, {what}; run directories", flush=True)
+    progress = f"resuming from step {start} to step {steps}" if start else f"training to step {steps}"
+    print(
+        f"{len(runs)} vmapped runs of {parameters:,} parameters on 1 x {kind}, {progress}; run directories", flush=True
+    )
     for line in components.task.data_summary:
         print(f"  {line}", flush=True)
-    for each in runs:
-        each.directory.record(parameters=parameters)
-        print(f"  {each.directory.path}: {each.experiment.run.name}", flush=True)
+    for run in runs:
+        run.directory.record(parameters=parameters)
+        print(f"  {run.directory.path}: {run.experiment.run.name}", flush=True)

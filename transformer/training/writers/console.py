@@ -100,8 +100,8 @@ class ConsoleWriter(Writer):
         if self._bar is None or split != "train":
             self._print(format_metrics(step, self._total, split, _main(values)))
             return
-        shown = ("loss", "learning_rate", "tokens_per_second")
-        self._latest = "  ".join(_fields({name: values[name] for name in shown if name in values}))
+        bar_metrics = ("loss", "learning_rate", "tokens_per_second")
+        self._latest = "  ".join(_fields({name: values[name] for name in bar_metrics if name in values}))
         if self._task is not None:
             self._bar.update(self._task, description=self._latest)
 

@@ -41,10 +41,10 @@ def _local_part(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
     """Return this process's part of an array, zero elsewhere, and which examples it holds completely."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array), np.ones(len(array), bool)
-    values, held = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
+    values, is_local = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
     for shard in array.addressable_shards:
-        values[shard.index], held[shard.index] = np.asarray(shard.data), True
-    return values, held.reshape(len(held), -1).all(axis=1)
+        values[shard.index], is_local[shard.index] = np.asarray(shard.data), True
+    return values, is_local.reshape(len(is_local), -1).all(axis=1)
 
 
 class TensorBoardWriter(Writer):
@@ -103,9 +103,9 @@ class TensorBoardWriter(Writer):
                     if np.isfinite(value):
                         curve = self._summary.scalar(f"heads/{site}/{name}/{layer}.{head}", float(value))
                         self._write_event(step=step, summary=curve)
-            coarsest, held = zip(*map(_local_part, next(iter(stored.levels.values()))), strict=True)
+            coarsest, is_local = zip(*map(_local_part, next(iter(stored.levels.values()))), strict=True)
             weights = Quantized(*coarsest).weights()
-            for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
+            for example in np.flatnonzero(np.all(is_local, axis=0)[:_EXAMPLES]):
                 image = render_head_grid(np.asarray(weights[example]))
                 # Not by tensorboardX's function for images, which needs Pillow; the image is a PNG file already.
                 image = self._summary.Summary.Image(
@@ -121,5 +121,5 @@ class TensorBoardWriter(Writer):
         """Append one event as a TensorFlow record: its length and its bytes, each with a checksum."""
         event = self._event.Event(wall_time=time.time(), step=int(step), **what).SerializeToString()
         length = struct.pack("<Q", len(event))
-        checksums = (struct.pack("<I", self._checksum(each)) for each in (length, event))
+        checksums = (struct.pack("<I", self._checksum(content)) for content in (length, event))
         self._file.append(b"".join((length, next(checksums), event, next(checksums))))

@@ -109,7 +109,7 @@ class WandbTracker:
         self._run.define_metric("*", step_metric=_STEP)
         self._run.define_metric(f"{_REPORTED}*", hidden=True)
         summary = self._run.summary if run.resumed else {}
-        self._held = {key: int(summary[key]) for key in summary.keys() if key.startswith(_REPORTED)}  # noqa: SIM118
+        self._last_steps = {key: int(summary[key]) for key in summary.keys() if key.startswith(_REPORTED)}  # noqa: SIM118
 
     def write(self, report: Metrics | Samples) -> None:
         match report:
@@ -128,7 +128,7 @@ class WandbTracker:
     def _log(self, step: int, report: Mapping[str, Any], names: Iterable[str]) -> None:
         """Send a report, unless W&B has one of its kind (the same keys and names) for this step or a later one."""
         kind = _REPORTED + sha256("\n".join((*report, *names)).encode()).hexdigest()[:12]
-        if step > self._held.get(kind, -1):
+        if step > self._last_steps.get(kind, -1):
             self._run.log({_STEP: step, kind: step, **report})
 
     def close(self, complete: bool) -> None:
@@ -151,21 +151,23 @@ class MlflowTracker:
         from mlflow.entities import Metric, Param
 
         self._client, self._metric = MlflowClient(), Metric
-        self._held: dict[str, int] = {}
+        self._last_steps: dict[str, int] = {}
         self._resumed = None
         experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "headwise"))
         if run.resumed:
-            found = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'", max_results=1)
-            self._resumed = found[0].info.run_id if found else None
+            runs = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'", max_results=1)
+            self._resumed = runs[0].info.run_id if runs else None
         if self._resumed is not None:
             self._run = self._resumed
             self._client.update_run(self._run, status="RUNNING")
             return
         tags = {_ID: run.id, **({} if run.group is None else {_GROUP: run.group})}
         self._run = self._client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
-        told = [Param(_UNNAMED.sub("_", key), str(value)[:_VALUE]) for key, value in flatten_config(run.config).items()]
-        for start in range(0, len(told), _AT_ONCE):
-            self._client.log_batch(self._run, params=told[start : start + _AT_ONCE])
+        parameters = [
+            Param(_UNNAMED.sub("_", key), str(value)[:_VALUE]) for key, value in flatten_config(run.config).items()
+        ]
+        for start in range(0, len(parameters), _AT_ONCE):
+            self._client.log_batch(self._run, params=parameters[start : start + _AT_ONCE])
         self._client.log_dict(self._run, dict(run.config), "config.json")
 
     def write(self, report: Metrics | Samples) -> None:
@@ -190,24 +192,24 @@ class MlflowTracker:
 
     def _experiment(self, name: str) -> str:
         """Return the id of an experiment by its name; another process may create it at the same time."""
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return self._client.create_experiment(name)
             except Exception:
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-        return found.experiment_id
+        return experiment.experiment_id
 
     def _last_step(self, key: str) -> int:
         """Return the last step of a metric that MLflow has of a resumed run; -1 if it has none."""
         if self._resumed is None:
             return -1
-        if key not in self._held:
-            steps = [each.step for each in self._client.get_metric_history(self._run, key)]
-            self._held[key] = max(steps, default=-1)
-        return self._held[key]
+        if key not in self._last_steps:
+            steps = [metric.step for metric in self._client.get_metric_history(self._run, key)]
+            self._last_steps[key] = max(steps, default=-1)
+        return self._last_steps[key]
 
 
 class TrackioTracker:
@@ -363,9 +365,9 @@ class TrackersWriter(Writer):
             A line for each tracker that did not take all reports.
         """
         self.close()
-        told = ReportThread.join(self._threads, seconds)
+        lines = ReportThread.join(self._threads, seconds)
         self._page.remove()
-        return told
+        return lines
 
     def _enqueue(self, report: Metrics | Samples) -> None:
         if not self._threads:
@@ -376,14 +378,14 @@ class TrackersWriter(Writer):
 
     def _describe_run(self) -> RunDescription:
         """Return the description of the run, with the id that it got when it was first tracked."""
-        directory, made = RunDirectory(parse_path(self._workdir)), uuid.uuid4().hex[:12]
-        known, config = None, {}
+        directory, new_id = RunDirectory(parse_path(self._workdir)), uuid.uuid4().hex[:12]
+        known_id, config = None, {}
         # Where its own records cannot be read or written, the run says so itself.
         with contextlib.suppress(OSError, UserError, IndexError):
-            config, known = directory.config(), directory.facts().get(_TRACKED_AS)
-            if known is None:
-                directory.record(**{_TRACKED_AS: made})
-        return RunDescription(known or made, directory.path.name, self._group, config, known is not None)
+            config, known_id = directory.config(), directory.facts().get(_TRACKED_AS)
+            if known_id is None:
+                directory.record(**{_TRACKED_AS: new_id})
+        return RunDescription(known_id or new_id, directory.path.name, self._group, config, known_id is not None)
 
 
 class ReportThread:
@@ -399,7 +401,7 @@ class ReportThread:
     def __init__(self, name: str, open_it: Callable[[], Any]):
         self._name, self._open = name, open_it
         self._queue: queue.Queue[tuple[Callable[[Any], None], bool]] = queue.Queue(QUEUE_SIZE)
-        self._told = self._done = 0
+        self._num_queued = self._num_sent = 0
         self._error = ""
         # Not waited for when the process ends.
         self._thread = threading.Thread(target=self._run, name=f"{_PREFIX}{name}", daemon=True)
@@ -407,7 +409,7 @@ class ReportThread:
 
     def enqueue(self, report: Callable[[Any], None]) -> None:
         """Queue a report if there is room, and return at once."""
-        self._put(report, last=False)
+        self._try_enqueue(report, last=False)
 
     def end(self, close: Callable[[Any], None]) -> None:
         """Let the thread end after the queued reports.
@@ -415,7 +417,7 @@ class ReportThread:
         Args:
             close: The last report, which closes the tracker.
         """
-        if not self._put(close, last=True):
+        if not self._try_enqueue(close, last=True):
             # If the queue is full, drop one report to make room: the thread must end if it ever continues.
             with contextlib.suppress(queue.Empty):
                 self._queue.get_nowait()
@@ -433,17 +435,17 @@ class ReportThread:
             A line for each thread that did not send all of its reports.
         """
         until = time.monotonic() + seconds
-        for each in threads:
-            each._thread.join(max(until - time.monotonic(), 0))
-        return [each._left_out(seconds) for each in threads if each._told != each._done]
+        for thread in threads:
+            thread._thread.join(max(until - time.monotonic(), 0))
+        return [thread._describe_unsent(seconds) for thread in threads if thread._num_queued != thread._num_sent]
 
-    def _left_out(self, seconds: float) -> str:
+    def _describe_unsent(self, seconds: float) -> str:
         hangs = f"no answer within {seconds:.0f} s" if self._thread.is_alive() else ""
         why = "; ".join(filter(None, (hangs, self._error))) or "more reports than it took"
-        return f"{self._name} did not take {self._told - self._done} of {self._told} reports ({why})"
+        return f"{self._name} did not take {self._num_queued - self._num_sent} of {self._num_queued} reports ({why})"
 
-    def _put(self, report: Callable[[Any], None], *, last: bool) -> bool:
-        self._told += 1
+    def _try_enqueue(self, report: Callable[[Any], None], *, last: bool) -> bool:
+        self._num_queued += 1
         try:
             self._queue.put_nowait((report, last))
         except queue.Full:
@@ -451,14 +453,14 @@ class ReportThread:
         return True
 
     def _run(self) -> None:
-        opened = self._tried(self._open)
+        opened = self._try_call(self._open)
         last = not opened
         while not last:
             report, last = self._queue.get()
-            if self._tried(functools.partial(report, opened[0])):
-                self._done += 1
+            if self._try_call(functools.partial(report, opened[0])):
+                self._num_sent += 1
 
-    def _tried(self, act: Callable[[], Any]) -> list[Any]:
+    def _try_call(self, act: Callable[[], Any]) -> list[Any]:
         """Call a function; return its result in a list, or an empty list if it raises anything."""
         try:
             return [act()]

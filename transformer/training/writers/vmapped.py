@@ -65,11 +65,11 @@ class VmappedWriters(Writer):
                 self._write_maps(step, maps)
             case HeadStatistics(step, statistics):
                 for run, writer in self._active.items():
-                    of_run = {
+                    run_statistics = {
                         site: {name: values[run] for name, values in table.items()}
                         for site, table in statistics.items()
                     }
-                    writer.write(HeadStatistics(step, of_run))
+                    writer.write(HeadStatistics(step, run_statistics))
             case Progress():
                 for writer in self._writers():
                     writer.write(report)
@@ -84,7 +84,7 @@ class VmappedWriters(Writer):
                 stack.callback(writer.close)
 
     def _write_metrics(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        by_run = {run: {name: _of_run(value, run) for name, value in values.items()} for run in self._active}
+        by_run = {run: {name: _value_of_run(value, run) for name, value in values.items()} for run in self._active}
         for run, writer in self._active.items():
             if present := {name: number for name, number in by_run[run].items() if number is not None}:
                 writer.write(Metrics(step, split, present))
@@ -104,5 +104,5 @@ class VmappedWriters(Writer):
         yield self._shared
 
 
-def _of_run(value: Any, run: int) -> Any:
+def _value_of_run(value: Any, run: int) -> Any:
     return value if np.ndim(value) == 0 else value[run]
