@@ -169,7 +169,7 @@ def test_runs_that_do_not_fit_are_refused_in_one_line(
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
     assert "cannot join an ensemble with" in capsys.readouterr().err
     with monkeypatch.context() as patched:
-        patched.setattr(run_loading, "_tokenizer_file", lambda workdir: str(workdir).encode())
+        patched.setattr(run_loading, "tokenizer_digests", lambda path: {"tokenizer.json": str(path)})
         with pytest.raises(UserError, match="its tokenizer is another"):
             load_ensemble(runs[:2])
     kept = (runs[1] / "tokenizer.json").read_text()

@@ -245,8 +245,8 @@ def load_ensemble(
                 "by config.initialize_from or a copy of its files"
             )
     chosen = [
-        evaluation_view(one.model, run_step, of_experiment.eval_parameters).variables
-        for of_experiment, one, run_step in runs
+        evaluation_view(run_components.model, run_state, run_experiment.eval_parameters).variables
+        for run_experiment, run_components, run_state in runs
     ]
     # An empty average, so that evaluation keeps the chosen parameters.
     state = state._replace(variables=join_variables(chosen), averages={experiment.eval_parameters: {}})
