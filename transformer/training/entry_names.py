@@ -84,7 +84,9 @@ def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None
     Returns:
         The match; None if both have the same tokens in the same order.
     """
-    source_names, target_names = (tuple(each.pieces(range(each.vocab_size))) for each in (source, target))
+    source_names, target_names = (
+        tuple(tokenizer.pieces(range(tokenizer.vocab_size))) for tokenizer in (source, target)
+    )
     if source_names == target_names:
         return None
     entries = list(_find_names(source_names, target_names))

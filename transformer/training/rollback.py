@@ -99,7 +99,7 @@ def skipped_batches(directory: RunDirectory) -> list[list[int]]:
 
 
 def _ranges(recorded: RollbackRecord | None) -> list[list[int]]:
-    return [] if recorded is None else [list(each) for each in recorded.skipped_batches]
+    return [] if recorded is None else [list(skipped_range) for skipped_range in recorded.skipped_batches]
 
 
 def describe_no_longer_skipped(saved: Mapping[str, Any], skipped_ranges: list[list[int]], step: int) -> str | None:
@@ -147,16 +147,18 @@ def _rollback_target(run: TrainingRun, wanted: RollbackRequest | None, steps: li
         return under_way
     step = max(steps, default=0) if wanted.step is None else wanted.step
     if step not in (0, *steps):
-        there = f"of steps {', '.join(map(str, steps))}" if steps else "none"
-        raise UserError(f"--rollback_to_step={step}: the run has checkpoints {there}, and 0 is its start")
+        existing = f"of steps {', '.join(map(str, steps))}" if steps else "none"
+        raise UserError(f"--rollback_to_step={step}: the run has checkpoints {existing}, and 0 is its start")
     if not 0 <= wanted.num_batches_to_skip < 2**31:
         raise UserError(f"--skip_batches={wanted.num_batches_to_skip} must be a number of batches, 0 or more")
     skipped_ranges = _ranges(recorded)
     first = batch_number(step, skipped_ranges)
     if wanted.num_batches_to_skip:
         last = batch_number(step + wanted.num_batches_to_skip - 1, skipped_ranges)
-        skipped_ranges = [list(each) for each in merge_ranges([*skipped_ranges, [first, last - first + 1]])]
-    ranges = tuple(BatchRange(*each) for each in skipped_ranges)
+        skipped_ranges = [
+            list(skipped_range) for skipped_range in merge_ranges([*skipped_ranges, [first, last - first + 1]])
+        ]
+    ranges = tuple(BatchRange(*skipped_range) for skipped_range in skipped_ranges)
     _record_rewind(run.directory, RollbackRecord(wanted.step, wanted.num_batches_to_skip, ranges, step))
     print(
         f"rolling back to step {step} and skipping {wanted.num_batches_to_skip} batches from batch {first}", flush=True
@@ -224,22 +226,22 @@ def _way_past(run: TrainingRun, step: int, *, alone: bool = False) -> RollbackRe
     latest = max((saved for saved in steps if saved <= step), default=0)
     way = RollbackRequest(latest, step - latest)
 
-    def done() -> bool:
+    def is_recorded() -> bool:
         recorded = read_rollback_record(run.directory)
         return recorded is not None and recorded.repeats(way)
 
     # The same request would count as done already; skipping one more batch makes it a new one.
     return (
         way._replace(num_batches_to_skip=way.num_batches_to_skip + 1)
-        if (done() if alone else run_on_primary(done))
+        if (is_recorded() if alone else run_on_primary(is_recorded))
         else way
     )
 
 
 def _steps_in(directory: RunDirectory) -> list[int]:
     folder = directory.checkpoints_dir
-    saved = [each for each in folder.iterdir() if (each / "manifest" / "metadata").is_file()] if folder.is_dir() else []
-    return [int(each.name) for each in saved if each.name.isdecimal()]
+    saved = [path for path in folder.iterdir() if (path / "manifest" / "metadata").is_file()] if folder.is_dir() else []
+    return [int(path.name) for path in saved if path.name.isdecimal()]
 
 
 def _rewind_command(run: TrainingRun, way: RollbackRequest) -> str:
