@@ -211,7 +211,7 @@ class RunDirectory:
                 directory._check_claim(plain, may_change)  # another process may have started in between
                 directory._remove_unfinished()
                 is_new = not directory.is_run()
-                starts = directory._starts()
+                starts = directory._read_starts()
                 if not directory.config_file.exists():
                     directory.write_config(plain)
                 remember_config(plain)
