@@ -46,7 +46,7 @@ class TokenSequenceTask(BaseTask):
     condition_inputs: tuple[str, ...]
     special_tokens: SpecialTokens = SpecialTokens(PAD, BEGIN, END)
 
-    def inputs_of(self, batch: Batch) -> dict[str, Any]:
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arrays of a batch that the model reads."""
         return {name: batch[name] for name in self.interface.inputs}
 
@@ -72,7 +72,7 @@ class TokenSequenceTask(BaseTask):
         Returns:
             The logits, the model's auxiliary results, and the metrics `loss` (nats per token) and `accuracy`.
         """
-        inputs = self.inputs_of(batch)
+        inputs = self.model_inputs(batch)
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         sums = token_loss(logits, jnp.asarray(batch["labels"]), self.predicted_steps(batch), label_smoothing=0.0)
         metrics = {
@@ -182,7 +182,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         Args:
             batch: Their inputs and true sequences.
         """
-        self.probe_examples, self.probe_batch = batch, self.inputs_of(batch)
+        self.probe_examples, self.probe_batch = batch, self.model_inputs(batch)
 
     def encode_sequences(self, symbols: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
         """Convert sequences of symbols to `target` and `labels` of a batch."""
@@ -216,7 +216,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         """Return the symbols of one sequence, up to its end."""
         return [self.symbols[number] for number in trim_at_end_token(row)]
 
-    def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
+    def name_steps(self, row: np.ndarray) -> tuple[str, ...]:
         """Return the names of the steps of one row of `labels`: its symbols and, if it has one, its end."""
         return (*self.decode_symbols(row), *([self.symbols[END]] if END in row else []))
 
@@ -332,7 +332,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
     ) -> AxisLabels:
         """Return the labels of a batch, without the gold alignments of sequences that are not correct."""
-        steps = tuple(map(self.steps_of, batch["labels"]))
+        steps = tuple(map(self.name_steps, batch["labels"]))
         looked, images = sites_between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
         gold = {site.name: self.gold_alignments(batch, site) for site in looked}
         if right_B is not None:
@@ -355,7 +355,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         right_B = (generated["labels"] == batch["labels"]).all(axis=1)
         labels = self._describe(generated, view.model.sites, right_B)
         return Predictions(
-            self.format_lines(generated["labels"]), labels, make_capture_function(view, self.inputs_of(generated))
+            self.format_lines(generated["labels"]), labels, make_capture_function(view, self.model_inputs(generated))
         )
 
 

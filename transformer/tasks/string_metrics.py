@@ -74,16 +74,16 @@ def edit_distance(output: str, reference: str) -> int:
     return row[-1]
 
 
-def string_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
+def string_report(outputs: Sequence[str], references: Sequence[str], *, num_samples: int) -> EvaluationReport:
     """Report the share of correct strings, and `character_accuracy` = 1 - edits / characters of the references.
 
     Args:
         outputs: The recognized strings.
         references: The true strings.
-        shown: The number of samples.
+        num_samples: The number of samples.
     """
     pairs = list(zip(outputs, references, strict=True))
     exact = float(np.mean([output == reference for output, reference in pairs]))
     glyphs = 1 - sum(edit_distance(*pair) for pair in pairs) / max(sum(map(len, references)), 1)
-    samples = [{"target": reference, "output": output} for output, reference in pairs[:shown]]
+    samples = [{"target": reference, "output": output} for output, reference in pairs[:num_samples]]
     return EvaluationReport({"exact_match": exact, "character_accuracy": glyphs}, samples, note=f"{len(pairs)} strings")

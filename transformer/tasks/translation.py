@@ -268,7 +268,7 @@ class Translation(TokenSequenceTask):
     ) -> tuple[Array, LossAux]:
         """Compute the smoothed cross-entropy in nats per token, plus what is learned from rewards."""
         hidden_BxTxE, aux = view.model.apply(
-            view.variables, self.inputs_of(batch), method="hidden", train=view.train, key=key, capture=view.capture
+            view.variables, self.model_inputs(batch), method="hidden", train=view.train, key=key, capture=view.capture
         )
         labels_BxT, counts_BxT = jnp.asarray(batch["labels"]), self.predicted_steps(batch)
         score = functools.partial(view.model.logits, view.variables)

@@ -266,7 +266,7 @@ def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str
     return _override(base, overrides, parse_value)
 
 
-def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
+def format_as_flags(values: Mapping[str, Any], highlighted: Iterable[str] = ()) -> str:
     """Format all keys of a config with their values as command-line flags, one a line.
 
     A key that differs from its default is marked * and has the default in a comment; the default of an objective's
@@ -274,13 +274,13 @@ def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str
 
     Args:
         values: The nested config.
-        given: Dotted keys that are marked >.
+        highlighted: Dotted keys that are marked >.
 
     Raises:
         UserError: If the config is invalid.
     """
     resolved = resolve_config(values).to_config()
-    tree, given, flat = config_schema(values), set(given), flatten_config(resolved)
+    tree, highlighted, flat = config_schema(values), set(highlighted), flatten_config(resolved)
     title = "* differs from its default, > given on the command line"
     lines: dict[str, list[str]] = {"": [f"# {resolved['name']}: {title}"]}
     for key, value in flat.items():
@@ -292,7 +292,7 @@ def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str
         # The defaults of an objective's optimizer are the values of `optimizer`.
         default = flat[f"optimizer.{key.rpartition('.')[2]}"] if section == "optimizers" else node.default
         own = default is not dataclasses.MISSING and default == value
-        marks = ("" if own else "*") + (">" if key in given else "")
+        marks = ("" if own else "*") + (">" if key in highlighted else "")
         example = "" if own or default in (dataclasses.MISSING, "") else override_flag("", default).partition("=")[2]
         comment = f"  # {marks}{f' default {example}' if example else ''}" if marks else ""
         word = shlex.quote(override_flag(key, value))
@@ -314,13 +314,13 @@ def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: ReadV
     return replace_keys(values, rest, tree, read)
 
 
-def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: ReadValue) -> dict[str, Any]:
+def _choose(base: Mapping[str, Any], choices: Mapping[str, Any], read: ReadValue) -> dict[str, Any]:
     """Set the keys that determine others: whole sections, then the size, then family and task."""
     values = dict(base)
     for key in (*_CHOICES.keys, *_CHOOSING):
-        if key not in chosen:
+        if key not in choices:
             continue
-        value = read_override(_CHOICES, key, chosen[key], read)
+        value = read_override(_CHOICES, key, choices[key], read)
         section, dot, name = key.partition(".")
         if not dot:
             values[section] = value

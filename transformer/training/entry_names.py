@@ -104,6 +104,6 @@ def _find_names(source: Sequence[str], target: Sequence[str]) -> tuple[int, ...]
     return tuple(places.get(name, -1) if counts[1][name] == 1 else -1 for name in target)
 
 
-def list_names(names: Sequence[str], shown: int = 8) -> str:
+def list_names(names: Sequence[str], limit: int = 8) -> str:
     """List the first names, and count them if there are more: "a, b, ... (9 in all)"."""
-    return ", ".join(names[:shown]) + (f", ... ({len(names):,} in all)" if len(names) > shown else "")
+    return ", ".join(names[:limit]) + (f", ... ({len(names):,} in all)" if len(names) > limit else "")

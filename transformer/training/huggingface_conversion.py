@@ -445,8 +445,8 @@ def export_to_huggingface(
     reader = tasks.TASKS[tasks.task_name(experiment.task)].input_reader
     if reader is None:
         raise UserError(f"{workdir} is of the task {tasks.task_name(experiment.task)}: Hugging Face has no such model")
-    kept = reader.load_preprocessor(directory.path)
-    interface = dataclasses.replace(reader.make_task_interface(experiment.task, kept), output=None)
+    saved_preprocessor = reader.load_preprocessor(directory.path)
+    interface = dataclasses.replace(reader.make_task_interface(experiment.task, saved_preprocessor), output=None)
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
     # Arrays of these shapes that take no memory: NumPy's are read without a second copy.
     shapes = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), shapes)
@@ -459,20 +459,20 @@ def export_to_huggingface(
     model, params = merge_lora(experiment.model, params)
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")
-    if isinstance(kept, ImageSpec):
-        height, width, channels = kept.shape
+    if isinstance(saved_preprocessor, ImageSpec):
+        height, width, channels = saved_preprocessor.shape
         if height != width:
             raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
         with atomic_output_folder(target, "--save_pretrained"):
-            family = write_model_folder(target, model, params, keys=class_name_keys(kept.classes))
+            family = write_model_folder(target, model, params, keys=class_name_keys(saved_preprocessor.classes))
             content = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, content)
     else:
         keys = class_name_keys(interface.class_names) if len(interface.class_names) > 1 else {}
         with atomic_output_folder(target, "--save_pretrained"):
-            tokens = _token_keys(experiment, kept)
+            tokens = _token_keys(experiment, saved_preprocessor)
             family = write_model_folder(target, model, params, tokens, keys)
-            _write_tokenizer(directory.path, target, kept, experiment.model.max_length, family.model_type)
+            _write_tokenizer(directory.path, target, saved_preprocessor, experiment.model.max_length, family.model_type)
             task = experiment.task
             if decoding := getattr(task, "decoding", None):
                 content = generation_config.generation_config(decoding, getattr(task, "num_beams", None), tokens)

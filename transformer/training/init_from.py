@@ -469,10 +469,10 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
         raise UserError(f"the manifest of step {at} in {path} is not usable: classes: must be a list of names")
     names = _leaf_names(stored, run, average)
 
-    def read(wanted: Wanted) -> dict[str, jax.Array]:
+    def read(requests: Wanted) -> dict[str, jax.Array]:
         with _reading_checkpoints(path, run) as checkpoints:
-            leaves = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in wanted.items()})
-        return {source: leaves[names[source]] for source in wanted}
+            leaves = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in requests.items()})
+        return {source: leaves[names[source]] for source in requests}
 
     leaves = {source: ArrayInfo(stored[name].shape, stored[name].dtype) for source, name in names.items()}
     averaged = frozenset(source for source, name in names.items() if name.startswith(AVERAGES))
@@ -542,10 +542,10 @@ def _source_of_folder(path: Path, run: str) -> InitSource:
         raise UserError(f"config.initialize_from.run: {error}") from error
     arrays: dict[str, np.ndarray] = {}
 
-    def read(wanted: Wanted) -> dict[str, jax.Array]:
+    def read(requests: Wanted) -> dict[str, jax.Array]:
         if not arrays:
             arrays.update(leaves_by_path(published.read_params()))
-        return {source: _placed_array(arrays[source], leaf) for source, leaf in wanted.items()}
+        return {source: _placed_array(arrays[source], leaf) for source, leaf in requests.items()}
 
     leaves = {
         name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.param_shapes).items()
@@ -701,9 +701,9 @@ def select_entries(values: jax.Array, fresh: jax.Array, axis: int, entries: Sequ
     return jnp.where((places >= 0).reshape(shape), selected, fresh)
 
 
-def _list_paths(paths: Sequence[str], shown: int = 6) -> str:
+def _list_paths(paths: Sequence[str], limit: int = 6) -> str:
     """List paths, or their folders if there are many."""
-    if len(paths) <= shown:
+    if len(paths) <= limit:
         return ", ".join(paths)
     folders: dict[str, int] = {}
     for path in paths:

@@ -271,11 +271,11 @@ def _check_sources(
         return
     path = missing[0]
     source, rule = origins[path]
-    others = f" (and none for {len(missing) - 1} more: {list_names(missing[1:], shown=4)})" if missing[1:] else ""
+    remainder = f" (and none for {len(missing) - 1} more: {list_names(missing[1:], limit=4)})" if missing[1:] else ""
     by_rule = "" if rule is None else f" (by the rule {rule.text!r})"
     raise UserError(
         f"config.initialize_from: the run has no {source!r}{by_rule} for the parameter {path} "
-        f"{targets[path].shape}{others}; {suggest_nearest(source, sources)}; say where it comes from with the rule "
+        f"{targets[path].shape}{remainder}; {suggest_nearest(source, sources)}; say where it comes from with the rule "
         f"'{path} = SOURCE', or leave it fresh with {f'{_together(missing, targets)} = {FRESH}'!r}"
     )
 
@@ -304,7 +304,7 @@ def _match_source(
         raise UserError(f"{target_text} has another number of axes than {stored}; {instead}")
     differing = [axis for axis, sizes in enumerate(zip(target.shape, leaf.shape, strict=True)) if len(set(sizes)) > 1]
     axis = differing[0]
-    if "layers" in [target.axes[each] for each in differing if target.axes]:
+    if "layers" in [target.axes[dimension] for dimension in differing if target.axes]:
         raise UserError(
             f"{target_text} has another number of layers than {stored}: layers are never resized; give both models one "
             f"depth, or {instead}"

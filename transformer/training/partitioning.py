@@ -288,9 +288,9 @@ def trace_with_placement[**P, R](placement: Placement, function: Callable[P, R])
     """Wrap a function so that it is traced for a placement whenever it is compiled."""
 
     @functools.wraps(function)
-    def traced(*arguments: P.args, **named: P.kwargs) -> R:
+    def traced(*arguments: P.args, **options: P.kwargs) -> R:
         with use_placement(placement):
-            return function(*arguments, **named)
+            return function(*arguments, **options)
 
     return traced
 

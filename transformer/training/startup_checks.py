@@ -64,7 +64,7 @@ def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
     needed = sum(size for size, _, _ in sizes)
     if memory is None or needed <= memory:
         return
-    _, path, leaf = max(sizes, key=lambda each: each[0])
+    _, path, leaf = max(sizes, key=lambda entry: entry[0])
     raise UserError(
         f"out of memory: parameters and optimizer state take {needed / GB:,.0f} GB, and this device has "
         f"{memory / GB:,.0f} GB: use a smaller model, or shard it with config.sharding; the largest array is "
@@ -171,11 +171,11 @@ def _check_map(site: Site, captured: CapturedAttention, labels: AxisLabels) -> N
             + (": add the axis of layers, also for one layer" if len(shape) == 4 else "")
         )
     names = {0: ("layers", site.layers), 2: ("heads", site.heads)}
-    for dimension, (what, named) in names.items():
-        if shape[dimension] != len(named):
+    for dimension, (what, labeled) in names.items():
+        if shape[dimension] != len(labeled):
             raise UserError(
                 f"the map of the site {site.name!r} has {shape[dimension]} {what}, but the site names "
-                f"{len(named)}: {list(named)}"
+                f"{len(labeled)}: {list(labeled)}"
             )
     if shape[1] != len(labels.titles):
         raise UserError(
@@ -201,7 +201,7 @@ def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Bat
         inputs, value, aux = _traced(watched, task, objective, abstract, batch, capture)
         _check_inputs(task.interface, inputs)
         _check_loss(objective, value, aux, abstract)
-        returned = {name for _, of_pass in watched.passes for name in of_pass.losses}
+        returned = {name for _, recorded_pass in watched.passes for name in recorded_pass.losses}
         dropped |= returned - set(aux.losses)
         added |= set(aux.losses)
         looked |= bool(aux.maps)

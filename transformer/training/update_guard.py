@@ -90,10 +90,10 @@ def guard_update(
         else jnp.array(False)
     )
     good, recent = finite & ~empty, {}
-    for name, seen in previous_state.gradient_norms.items():
+    for name, recent_norms in previous_state.gradient_norms.items():
         norm = norms[_GRADIENT if len(previous_state.gradient_norms) == 1 else f"{name}/{_GRADIENT}"]
-        good &= (norm <= update_guard.spike_factor * jnp.median(seen)) | jnp.any(seen == 0)
-        recent[name] = jnp.roll(seen, 1).at[0].set(norm.astype(seen.dtype))
+        good &= (norm <= update_guard.spike_factor * jnp.median(recent_norms)) | jnp.any(recent_norms == 0)
+        recent[name] = jnp.roll(recent_norms, 1).at[0].set(norm.astype(recent_norms.dtype))
 
     def select(new: Any, old: Any) -> Any:
         return jax.tree.map(lambda new, old: jnp.where(good, new, old), new, old)

@@ -116,7 +116,7 @@ def measure_vmap_speedup(
     components = build_components(experiments[0], folder)
     _check_batches(experiments, components)
     compiled = make_jitted_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
-    alone, together = (shard_host_batches(each, components.placement) for each in compiled)
+    alone, together = (shard_host_batches(train_step, components.placement) for train_step in compiled)
     sources = [components.task.training_batches(each.run.seed) for each in experiments]
     stacked = StackedBatches(sources)
     batches = [stacked[number] for number in range(steps)]

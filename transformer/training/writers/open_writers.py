@@ -25,8 +25,8 @@ RecordWriter = MetricsWriter | SamplesWriter | HeadStatisticsWriter
 class RunWriters(MultiWriter):
     """The writers of one run, which know the extents of its files of records."""
 
-    def __init__(self, files: Sequence[RecordWriter], *others: Writer):
-        super().__init__(*files, *others)
+    def __init__(self, files: Sequence[RecordWriter], *other_writers: Writer):
+        super().__init__(*files, *other_writers)
         self._files = files
 
     def extents(self) -> dict[str, FileExtent]:
