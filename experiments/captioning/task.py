@@ -37,13 +37,7 @@ from transformer.data.synthetic_scenes import SceneGenerator, SceneItem, render_
 from transformer.tasks.attention_mass import NO_CELL, TARGET_OVER_GRID, cell_of_patch
 from transformer.tasks.axis_labels import GoldAlignment
 from transformer.tasks.base_task import check_batch_size, report_means
-from transformer.tasks.hard_attention_reinforce import (
-    estimate_reinforce_loss,
-    initial_baseline,
-    samples_attention,
-    token_log_likelihood,
-    update_baseline,
-)
+from transformer.tasks.hard_attention_reinforce import add_reinforce_loss, initial_baseline, samples_attention
 from transformer.tasks.sequence_generation_base import (
     ImageToSequenceTask,
     gold_alignments_from_mask,
@@ -126,9 +120,10 @@ class Captioning(ImageToSequenceTask):
     def data_summary(self) -> tuple[str, ...]:
         """A line on the numbers of scenes and of words."""
         count = len(captions.caption_vocabulary(self.scene_generator))
-        held = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
+        num_held_out = -(-self.config.num_eval_examples // self.config.batch_size) * self.config.batch_size
         return (
-            f"data scenes: drawn anew at every step, {held:,} validation and {held:,} test, captions of {count} words",
+            f"data scenes: drawn anew at every step, {num_held_out:,} validation and {num_held_out:,} test, "
+            f"captions of {count} words",
         )
 
     def training_batches(self, seed: int) -> BatchSource:
@@ -141,12 +136,12 @@ class Captioning(ImageToSequenceTask):
     def _batch(self, scenes: Sequence[Sequence[SceneItem]], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Render the scenes, with their captions; `named` is the cell that each word names."""
         image = scale_pixels(render_scenes(self.scene_generator, scenes, random))
-        named = np.full((len(scenes), self.steps), NO_CELL, np.int32)
+        noun_cells = np.full((len(scenes), self.steps), NO_CELL, np.int32)
         for row, items in enumerate(scenes):
             for step, cell in captions.noun_positions(items):
-                named[row, step] = cell
-        told = self.encode_sequences([captions.write_caption(self.scene_generator, items) for items in scenes])
-        return {"image": image, "named": named, **told}
+                noun_cells[row, step] = cell
+        sequences = self.encode_sequences([captions.write_caption(self.scene_generator, items) for items in scenes])
+        return {"image": image, "named": noun_cells, **sequences}
 
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> PyTree:
         """Return the initial REINFORCE baseline of a model with hard attention; nothing otherwise."""
@@ -157,15 +152,9 @@ class Captioning(ImageToSequenceTask):
     ) -> tuple[Array, LossAux]:
         """Return the cross-entropy in nats per word, plus the REINFORCE loss of hard attention."""
         logits, aux, metrics = self.score_target(view, batch, denominators, key)
-        loss = metrics["loss"]
-        if not (view.train and "attention_log_prob" in aux.extras):
-            return loss, LossAux.from_aux(aux, view.task_state, metrics)
-        baseline, counts_BxT = view.task_state["baseline"], predicted_step_mask(batch)
-        likelihood_BxT = token_log_likelihood(logits, jnp.asarray(batch["labels"]))
-        estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
-        loss += self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        updated = update_baseline(baseline, estimate, counts_BxT)
-        return loss, LossAux.from_aux(aux, updated, metrics, task_state_weight=jnp.sum(counts_BxT))
+        labels_BxT, counts_BxT = jnp.asarray(batch["labels"]), predicted_step_mask(batch)
+        num_tokens = denominators["tokens"]
+        return add_reinforce_loss(self.config, view, aux, metrics, lambda: logits, labels_BxT, counts_BxT, num_tokens)
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of the loss, of decoded captions, and of the attention mass at nouns."""

@@ -253,7 +253,7 @@ class InstructionFollowing(SymbolSequenceTask):
         own_BxTxS = clause_mask(jnp.asarray(batch["clause_of_action"]), jnp.asarray(batch["clause_of_word"]))
         masses = {
             site: attention_mass_within(weights, own_BxTxS)
-            for site, weights in capture_weights(view, self.inputs_of(batch), AXES).items()
+            for site, weights in capture_weights(view, self.model_inputs(batch), AXES).items()
         }
         words_B = jnp.sum(jnp.asarray(batch["source"]) != PAD, axis=1)
         even = jnp.sum(jnp.sum(own_BxTxS, axis=2) / words_B[:, None])
@@ -276,7 +276,7 @@ class InstructionFollowing(SymbolSequenceTask):
     ) -> AxisLabels:
         """Label walks; for those that are not `right` it is unknown which words their actions follow."""
         names = {
-            "target": tuple(map(self.steps_of, batch["labels"])),
+            "target": tuple(map(self.name_steps, batch["labels"])),
             "source": tuple(map(self._decode_words, batch["source"])),
         }
         poses = [
@@ -314,7 +314,7 @@ class InstructionFollowing(SymbolSequenceTask):
             goal = "as asked" if right[-1] else f"asked for {_pose_name(maze_tables.maze, walk.poses[-1])}"
             lines.append(f"{' '.join(self.decode_symbols(row)) or 'stays'}: {where}, {goal}")
         labels = self._describe(examples, decoded, view.model.sites, (decoded["labels"] == true["labels"]).all(axis=1))
-        return Predictions(lines, labels, make_capture_function(view, self.inputs_of(decoded)))
+        return Predictions(lines, labels, make_capture_function(view, self.model_inputs(decoded)))
 
     def _sample_walk(self, text: str, random: np.random.Generator) -> InstructedWalk:
         """Place a text's instruction in a sampled maze."""

@@ -42,7 +42,7 @@ from transformer.tasks.task import (
 from transformer.tasks.text_data import pad_texts, token_axis_labels
 from transformer.tasks.text_generation import encode_prompts, generate_continuations, predict_continuations
 from transformer.tasks.text_task_base import CONTINUATION_READER, real_positions
-from transformer.tasks.translation_data import special_tokens
+from transformer.tasks.translation_data import pad_begin_end_ids
 
 # No title has more than 7 words, and no article more than 48.
 CONTEXT_LENGTH = 56
@@ -79,7 +79,8 @@ class NewsArticles(GeneratedTask):
     further_inputs = ("lengths",)
 
     def __init__(self, config: NewsArticlesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
-        self.tokenizer, self.special = tokenizer, special_tokens(tokenizer)
+        self.tokenizer = tokenizer
+        _, _, self._eos_id = pad_begin_end_ids(tokenizer)
         random = random_generator(VALIDATION_SEED, 2**32)
         self._probe_articles = [sample_article(random, held_out=True) for _ in range(config.num_probe_examples)]
         super().__init__(config, make_task_interface(config, tokenizer), "language_modeling", rows_multiple)
@@ -94,7 +95,7 @@ class NewsArticles(GeneratedTask):
 
     def _encode(self, articles: Sequence[NewsArticle]) -> list[list[int]]:
         texts = [f"{article.title} {TITLE_END} {article.text}" for article in articles]
-        return [[*ids, self.special.eos_id] for ids in self.tokenizer.encode(texts)]
+        return [[*ids, self._eos_id] for ids in self.tokenizer.encode(texts)]
 
     def _batch(self, articles: Sequence[NewsArticle]) -> dict[str, np.ndarray]:
         """Return rows of one width: tokens, next tokens, and the number of tokens before the article."""
@@ -155,14 +156,14 @@ class NewsArticles(GeneratedTask):
             return {}, {"tokens": generate_continuations(view, self.tokenizer, batch, decoding).tokens[:, 0]}
 
         def finish_writing(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
-            texts = [self.tokenizer.decode(token_row) for token_row in rows["tokens"].tolist()]
-            read_articles = [
+            texts = [self.tokenizer.decode(row) for row in rows["tokens"].tolist()]
+            readings = [
                 read_article(article.kind, article.title_facts, text)
                 for article, text in zip(articles, texts, strict=True)
             ]
-            agreeing = float(np.mean([read.agrees for read in read_articles]))
+            agreeing = float(np.mean([reading.agrees for reading in readings]))
             scalars = {
-                "title_facts": float(np.mean([read.title_facts for read in read_articles])),
+                "title_facts": float(np.mean([reading.title_facts for reading in readings])),
                 "agreeing_articles": agreeing,
                 "reader_accuracy": 1 - agreeing / 2,
             }

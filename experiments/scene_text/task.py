@@ -145,7 +145,7 @@ class SceneText(ImageToSequenceTask):
             def finish(
                 sums: Any, rows: Mapping[str, np.ndarray], references: Sequence[str] = references
             ) -> EvaluationReport:
-                return string_report(self.format_lines(rows["tokens"]), references, shown=_NUM_SAMPLES)
+                return string_report(self.format_lines(rows["tokens"]), references, num_samples=_NUM_SAMPLES)
 
             name, by_line = line.value, functools.partial(_name_metrics, line)
             evaluations += [

@@ -25,7 +25,7 @@ def transcript_report(outputs: Sequence[str], references: Sequence[str], *, num_
     Returns:
         The report.
     """
-    report = string_report(outputs, references, shown=num_samples)
+    report = string_report(outputs, references, num_samples=num_samples)
     scalars = report.scalars
     rate = 1 - scalars["character_accuracy"]
     return report._replace(scalars={"character_error_rate": rate, "exact_match": scalars["exact_match"]})

@@ -195,7 +195,7 @@ class Transcription(SymbolSequenceTask):
         Returns:
             The labels.
         """
-        steps, lengths = tuple(map(self.steps_of, batch["labels"])), batch["lengths"]
+        steps, lengths = tuple(map(self.name_steps, batch["labels"])), batch["lengths"]
         # As a key a position is known by the symbol that it has read.
         tokens = {
             "target": steps,
@@ -233,7 +233,7 @@ class Transcription(SymbolSequenceTask):
         right_B = (decoded["labels"] == batch["labels"]).all(axis=1)
         labels = self.make_batch_labels(decoded, view.model.sites, right_B)
         return Predictions(
-            self.format_lines(decoded["labels"]), labels, make_capture_function(view, self.inputs_of(decoded))
+            self.format_lines(decoded["labels"]), labels, make_capture_function(view, self.model_inputs(decoded))
         )
 
     def make_utterances(self, texts: Sequence[str], seed: int = 0) -> list[Utterance]:
@@ -337,7 +337,7 @@ class SpokenDigitRecognition(Transcription):
         heard_BxT = jnp.asarray(batch["ends"]) > begins_BxT
         first_BxT = heard_BxT & (jnp.diff(begins_BxT, axis=1, prepend=-1) != 0)
         several_B = jnp.sum(first_BxT, axis=1) > 1
-        weights = capture_weights(view, self.inputs_of(batch), HEARD)
+        weights = capture_weights(view, self.model_inputs(batch), HEARD)
 
         def site_monotonicity(counted_BxT: Bool[Array, "B T"]) -> dict[Site, Array]:
             return {
@@ -427,7 +427,7 @@ def encode_audio_inputs(
     batch |= task.encode_sequences(transcripts)
     everywhere_wrong = np.zeros(len(transcripts), bool)  # whose digit a symbol is nobody knows
     return EncodedInputs(
-        task.inputs_of(batch), "forward", task.make_batch_labels(batch, view.model.sites, everywhere_wrong)
+        task.model_inputs(batch), "forward", task.make_batch_labels(batch, view.model.sites, everywhere_wrong)
     )
 
 

@@ -180,7 +180,7 @@ class Summarization(TokenSequenceTask):
             self.article_generator.sample(random, config.max_facts, unseen=True)
             for _ in range(config.num_probe_examples)
         ]
-        self.probe_batch = self.inputs_of(self._batch(self._probe_articles, config.max_facts))
+        self.probe_batch = self.model_inputs(self._batch(self._probe_articles, config.max_facts))
 
     @property
     def data_summary(self) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ class Summarization(TokenSequenceTask):
         texts = [self._split_words(text) for text in request.texts]
         encoded = self.lexicon.encode_articles(texts, self.longest, PAD)
         summaries = self._decode_lines(self.decode_tokens(view, encoded, decoding), texts)
-        inputs = self.inputs_of({**encoded, **self._encode_summaries(summaries, texts, decoding.max_new_tokens + 1)})
+        inputs = self.model_inputs({**encoded, **self._encode_summaries(summaries, texts, decoding.max_new_tokens + 1)})
         return Predictions(
             [" ".join(words) for words in summaries],
             self._describe(texts, summaries, view.model.sites),

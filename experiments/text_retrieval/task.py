@@ -51,7 +51,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.translation_data import special_tokens
+from transformer.tasks.translation_data import pad_begin_end_ids
 
 _ROLES = ("pad", "begin", "end", "unknown")
 
@@ -107,16 +107,16 @@ class EncodedSplit:
     def __init__(self, pairs: Sequence[TextPair], tokenizer: AnyTokenizer, max_tokens: int, group_size: int):
         rows = [encode_texts([pair[side] for pair in pairs], tokenizer) for side in (0, 1)]
         fits = [max(len(row) for row in pair_rows) <= max_tokens for pair_rows in zip(*rows, strict=True)]
-        fitting = [
+        indices = [
             index
             for start in range(0, len(pairs), group_size)
             for index in range(start, min(start + group_size, len(pairs)))
             if all(fits[start : start + group_size])
         ]
-        self.pairs, self.left_out = [pairs[index] for index in fitting], len(pairs) - len(fitting)
-        pad = special_tokens(tokenizer).pad_id
+        self.pairs, self.left_out = [pairs[index] for index in indices], len(pairs) - len(indices)
+        pad, _, _ = pad_begin_end_ids(tokenizer)
         self.source, self.target = (
-            pad_rows([side_rows[index] for index in fitting], max_tokens, pad) for side_rows in rows
+            pad_rows([side_rows[index] for index in indices], max_tokens, pad) for side_rows in rows
         )
 
     def __len__(self) -> int:
@@ -159,11 +159,11 @@ class TextRetrieval(BaseTask):
                 f"config.task.max_tokens={config.max_tokens} tokens, fewer than config.task.batch_size="
                 f"{config.batch_size}"
             )
-        shape, special = InputSpec((config.batch_size, config.max_tokens)), special_tokens(tokenizer)
+        shape = InputSpec((config.batch_size, config.max_tokens))
         self.interface = TaskInterface(
             {"source": shape, "target": shape},
             {"joint": tokenizer.vocab_size},
-            *special,
+            *pad_begin_end_ids(tokenizer),
             output=PAIR_EMBEDDING.output,
         )
         negatives = "each pair has all others of the batch as negatives"
@@ -254,24 +254,19 @@ class TextRetrieval(BaseTask):
         check_text_length(texts, rows, self.config.max_tokens)
         pool = self.splits["test"].batch(self.pools["test"])
         candidates = [self.splits["test"].pairs[index].target for index in self.pools["test"]]
-        queries = pad_rows(rows, self.config.max_tokens, special_tokens(self.tokenizer).pad_id)
+        max_tokens, (pad_id, _, _) = self.config.max_tokens, pad_begin_end_ids(self.tokenizer)
+        queries = pad_rows(rows, max_tokens, pad_id)
         embed = jax.jit(functools.partial(view.model.apply, train=False))
         query_QxE = np.asarray(embed(view.variables, {"source": queries, "target": queries})[0])[:, 0]
         pool_NxE = np.asarray(embed(view.variables, pool)[0])[:, 1]
         cosine_QxN = query_QxE @ pool_NxE.T
-        retrieved = [
-            TextPair(text, candidates[best]) for text, best in zip(texts, cosine_QxN.argmax(axis=1), strict=True)
-        ]
+        pairs = [TextPair(text, candidates[best]) for text, best in zip(texts, cosine_QxN.argmax(axis=1), strict=True)]
         inputs = {
-            side: pad_rows(
-                encode_texts([pair[place] for pair in retrieved], self.tokenizer),
-                self.config.max_tokens,
-                special_tokens(self.tokenizer).pad_id,
-            )
+            side: pad_rows(encode_texts([pair[place] for pair in pairs], self.tokenizer), max_tokens, pad_id)
             for place, side in enumerate(("source", "target"))
         }
-        lines = [f"{pair.target}  {cosine:.3f}" for pair, cosine in zip(retrieved, cosine_QxN.max(axis=1), strict=True)]
-        return Predictions(lines, self._describe(retrieved), make_capture_function(view, inputs))
+        lines = [f"{pair.target}  {cosine:.3f}" for pair, cosine in zip(pairs, cosine_QxN.max(axis=1), strict=True)]
+        return Predictions(lines, self._describe(pairs), make_capture_function(view, inputs))
 
 
 def _embedding_rows(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -282,8 +277,8 @@ def _embedding_rows(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple
 
 def encode_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> list[list[int]]:
     """Return the tokens of each text between a begin and an end token."""
-    special = special_tokens(tokenizer)
-    return [[special.bos_id, *ids, special.eos_id] for ids in tokenizer.encode(list(texts))]
+    _, bos_id, eos_id = pad_begin_end_ids(tokenizer)
+    return [[bos_id, *ids, eos_id] for ids in tokenizer.encode(list(texts))]
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int, pad: int) -> Int[np.ndarray, "B T"]:

@@ -31,14 +31,14 @@ from transformer.tasks.registry import TASKS, build_synthetic_task, task_config
 from transformer.tasks.task import StateView
 from transformer.training.build import TrainingComponents, run_startup_checks
 from transformer.training.checked_batches import CheckedBatches
-from transformer.training.compiled_evaluation import compile_evaluations
+from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
 from transformer.training.compiled_probe import compile_probe
 from transformer.training.initial_state import trained_parameters
-from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
+from transformer.training.loop import Reporter, train_loop
 from transformer.training.state import TrainState, derive_key
 from transformer.training.vmapped import StackedBatches, stack_states, take_run, vmap_step
 from transformer.training.writers.map_writer import MapWriter
-from transformer.training.writers.writer import MultiWriter, NullWriter
+from transformer.training.writers.writer import Metrics, MultiWriter, Report, Writer
 
 Record = tuple[int, str, Mapping[str, float]]
 MICRO_BATCHES = 4
@@ -54,14 +54,15 @@ class Lane(NamedTuple):
 LANES, VECTORIZED = (Lane(7, 0.1), Lane(8, 0.1), Lane(7, 0.03)), 3  # steps
 
 
-class Recorder(NullWriter):
+class Recorder(Writer):
     """A writer that keeps the numbers."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        self.records.append((step, split, dict(values)))
+    def write(self, report: Report) -> None:
+        if isinstance(report, Metrics):
+            self.records.append((report.step, report.split, dict(report.values)))
 
 
 class Trial:
@@ -74,7 +75,9 @@ class Trial:
             dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, head_statistics_every=1)),
             self.setting,
         )
-        self.evaluations: list[LoopEvaluation] = self.measured() if watched or self.case.metric[0] != "train" else []
+        self.evaluations: list[CompiledEvaluation] = (
+            self.measured() if watched or self.case.metric[0] != "train" else []
+        )
         self.checkpoints = Checkpoints(folder / "checkpoints", max_to_keep=2)
         self.first = alone.initial(experiment)
         half, steps = self.case.steps // 2, self.case.steps
@@ -95,15 +98,11 @@ class Trial:
             alone.step, alone.initial(experiment), steps, half=half, maps=maps, save=self.save
         )
 
-    def measured(self) -> list[LoopEvaluation]:
+    def measured(self) -> list[CompiledEvaluation]:
         """The first evaluation of its task, and how its maps align."""
         chosen = self.setting.evaluations
         chosen = [*chosen[:1], *[each for each in chosen[1:] if each.name == "alignment"]]
-        compiled = compile_evaluations(self.setting.model, chosen, self.setting.placement)
-        return [
-            LoopEvaluation(evaluation.name, evaluation.split, evaluation.at_end, evaluate)
-            for evaluation, evaluate in zip(chosen, compiled, strict=True)
-        ]
+        return compile_evaluations(self.setting.model, chosen, self.setting.placement)
 
     def save(self, state: TrainState, progress: Mapping[str, Any]) -> None:
         self.checkpoints.save(int(state.step), state, {})
@@ -116,12 +115,18 @@ class Trial:
             state,
             step,
             CheckedBatches(self.setting.task.training_batches(seed=5), self.setting.task.interface),
-            steps=steps,
             reporter=Reporter(
-                Cadence(
-                    log_every=max(steps // 10, 1), eval_every=max(steps // 4, 1), maps_every=half, checkpoint_every=half
+                dataclasses.replace(
+                    self.alone.experiment.run,
+                    steps=steps,
+                    log_every=max(steps // 10, 1),
+                    eval_every=max(steps // 4, 1),
+                    maps_every=half,
+                    head_statistics_every=0,
+                    checkpoint_every=half,
                 ),
                 self.evaluations,
+                lambda evaluation, state: evaluation(state),
                 self.probe,
                 MultiWriter(recorder, *([maps] if maps else [])),
                 ProgressMonitor(),

@@ -19,7 +19,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.decoding_config import DecodingConfig
-from transformer.tasks.text_generation import _continued, encode_prompts
+from transformer.tasks.text_generation import _make_continuation, encode_prompts
 
 WORDS = ("the", "cat", "sat", "on", "mat", ".", "no", "not", "犬")
 TEXT = "the cat sat on the mat. no cat sat not on the mat ."
@@ -151,7 +151,7 @@ def test_any_line_is_labeled_and_continued_without_loss(kind: str) -> None:
         assert spelled.removeprefix("▁" if kind == "llama" else "") == line.replace(" ", "▁")
         place = len(line) // 2
         prompt, rest = made.encode([line[:place]])[0], made.encode([line[place:]])[0]
-        continuation = _continued(made, line[:place], prompt, rest, DecodingConfig()).text
+        continuation = _make_continuation(made, line[:place], prompt, rest, DecodingConfig()).text
         assert continuation == (" " if kind == "llama" else "") + line[place:]
 
 
@@ -161,7 +161,7 @@ def test_a_prompt_keeps_the_space_behind_it(tokenizer: Tokenizer) -> None:
         (ids,) = tokenizer.encode([prompt])
         if whole[: len(ids)] == ids:
             assert (
-                prompt + _continued(tokenizer, prompt, ids, whole[len(ids) :], DecodingConfig()).text
+                prompt + _make_continuation(tokenizer, prompt, ids, whole[len(ids) :], DecodingConfig()).text
                 == "the cat sat on the mat"
             )
 
@@ -169,7 +169,7 @@ def test_a_prompt_keeps_the_space_behind_it(tokenizer: Tokenizer) -> None:
 def test_white_space_that_a_tokenizer_drops_from_a_prompt_is_not_doubled() -> None:
     for made in (gpt1(), bert(), words()):
         (ids,), (sat,) = made.encode(["the cat "]), made.encode(["sat"])
-        assert "the cat " + _continued(made, "the cat ", ids, sat, DecodingConfig()).text == "the cat sat"
+        assert "the cat " + _make_continuation(made, "the cat ", ids, sat, DecodingConfig()).text == "the cat sat"
 
 
 @pytest.mark.parametrize("prompted", [True, False])
@@ -191,7 +191,7 @@ def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: Tokenizer
             # Behind the last word of a text the space of GPT-1's tokens is to come.
             whole = tokenizer.continuation(prompt, chosen) + " " * word_ends
             decoding = DecodingConfig(stop_sequences=(stop,))
-            answer = _continued(tokenizer, "the cat" if prompted else "", prompt, chosen[:ended], decoding).text
+            answer = _make_continuation(tokenizer, "the cat" if prompted else "", prompt, chosen[:ended], decoding).text
             assert answer == whole[: whole.index(stop)], (text, stop)
             # No earlier; a space behind the prompt is GPT-1's prompt's own.
             assert word_ends or stop not in tokenizer.continuation(prompt, chosen[: ended - 1])
@@ -200,7 +200,10 @@ def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: Tokenizer
 def test_a_stop_string_in_front_of_a_word_is_found() -> None:
     for made in (gpt1(), bert(), sentencepiece(), llama(), words()):
         (prompt,), (chosen,) = made.encode(["the cat"]), made.encode(["sat on the mat"])
-        assert _continued(made, "the cat", prompt, chosen, DecodingConfig(stop_sequences=(" the",))).text == " sat on"
+        assert (
+            _make_continuation(made, "the cat", prompt, chosen, DecodingConfig(stop_sequences=(" the",))).text
+            == " sat on"
+        )
 
 
 def test_bytes_that_make_no_character_leave_the_prompt_alone() -> None:

@@ -77,7 +77,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "compile_loop_evaluations", lambda components, monitor: [])
+        patch.setattr(driver, "compile_evaluations", lambda *arguments: [])
         patch.setattr(driver, "compile_run_probe", nothing_seen)
         for name, symbols, model in (
             ("recurrent", 6, {"family": "recurrent_encoder_decoder", "width": 8, "embedding_width": 8}),
@@ -169,7 +169,7 @@ def test_runs_that_do_not_fit_are_refused_in_one_line(
     assert cli.run(evaluate.COMMAND, evaluate.main, words) == 2
     assert "cannot join an ensemble with" in capsys.readouterr().err
     with monkeypatch.context() as patched:
-        patched.setattr(run_loading, "_tokenizer_file", lambda workdir: str(workdir).encode())
+        patched.setattr(run_loading, "tokenizer_digests", lambda path: {"tokenizer.json": str(path)})
         with pytest.raises(UserError, match="its tokenizer is another"):
             load_ensemble(runs[:2])
     kept = (runs[1] / "tokenizer.json").read_text()

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.faults.outcome import Row
-from tests.faults.subject import LIMIT, SAVED_EVERY, Child, Progress, config, differences, forked, result, trained
+from tests.faults.subject import LIMIT, SAVED_EVERY, Child, SharedProgress, config, differences, forked, result, trained
 
 REPEATED = 2 * SAVED_EVERY - 1  # steps, at most, while a save goes on beside the next ones
 
@@ -23,7 +23,7 @@ def kills(folder: Path, count: int, seed: int = 0) -> list[Row]:
     seconds = time.monotonic() - began
     delivered, restarts, failed, repeated, wrong, complete = 0, 0, 0, 0, 0, 0
     while delivered < count:
-        run, progress, last = Path(tempfile.mkdtemp(dir=folder)) / "run", Progress(), 0
+        run, progress, last = Path(tempfile.mkdtemp(dir=folder)) / "run", SharedProgress(), 0
         while True:
             progress.clear()
             child = Child(folder, trained, values, run, cache, progress)
@@ -59,7 +59,7 @@ def kills(folder: Path, count: int, seed: int = 0) -> list[Row]:
     ]
 
 
-def _killed(child: Child, progress: Progress, draw: random.Random, seconds: float) -> bool:
+def _killed(child: Child, progress: SharedProgress, draw: random.Random, seconds: float) -> bool:
     """Kill it, half of the time at any instant, else at one while it steps; False where it had ended before."""
     stepping, until = draw.random() < 0.5, time.monotonic() + LIMIT
     while stepping and not progress.seen()[0] and not child.ended() and time.monotonic() < until:

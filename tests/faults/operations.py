@@ -24,6 +24,7 @@ from tests.faults.subject import forked
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.jsonl_reading import read_records
 from transformer.training.writers.jsonl import MetricsWriter
+from transformer.training.writers.writer import Metrics
 
 KINDS = ("kill", "torn", "EIO", "ENOSPC")
 CALLS = ("write", "fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "ftruncate")
@@ -87,7 +88,7 @@ def begin(folder: Path) -> None:
     """A run with two checkpoints, and records up to the second."""
     checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsWriter(folder / "metrics.jsonl")
     for step in (1, 2):
-        metrics.write_scalars(step, "train", {"loss": 1 / step})
+        metrics.write(Metrics(step, "train", {"loss": 1 / step}))
         metrics.flush()
         checkpoints.save(step, state(step), {"records": {"metrics.jsonl": metrics.extent()}})
     checkpoints.close()
@@ -100,7 +101,7 @@ def go_on(folder: Path, number: int | None, kind: str) -> dict[str, Any]:
     injection, failed = Injection(number, kind), ""
     with injected(injection):
         try:
-            metrics.write_scalars(3, "train", {"loss": 1 / 3})
+            metrics.write(Metrics(3, "train", {"loss": 1 / 3}))
             metrics.flush()
             checkpoints.save(3, state(3), {"records": {"metrics.jsonl": metrics.extent()}})
             checkpoints.close()

@@ -18,18 +18,18 @@ from transformer.training import config as experiment
 from transformer.training import driver, loop
 from transformer.training.state import TrainState
 from transformer.training.writers.jsonl import JsonLinesFile
-from transformer.training.writers.writer import NullWriter
+from transformer.training.writers.writer import Progress, Report, Writer
 
 STEPS, STOPPED = 20, 13
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-class Stopped(NullWriter):
+class Stopped(Writer):
     """What ends a run between two steps, as a kill does."""
 
-    def report_progress(self, step: int, total: int) -> None:
-        if step == STOPPED:
+    def write(self, report: Report) -> None:
+        if isinstance(report, Progress) and report.step == STOPPED:
             raise Killed
 
 

@@ -23,7 +23,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.training import config as experiment
 from transformer.training import driver
-from transformer.training.writers.writer import NullWriter
+from transformer.training.writers.writer import Progress, Report, Writer
 
 STEPS, SAVED_EVERY = 60, 5
 LIMIT = 300  # seconds for a child
@@ -84,15 +84,16 @@ class Ended(NamedTuple):
     value: Any
 
 
-class Progress(NullWriter):
+class SharedProgress(Writer):
     """Where a run has come to, in memory that its parent sees: the first step of this start, and the last."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 16)
 
-    def report_progress(self, step: int, total: int) -> None:
-        first, _ = self.seen()
-        self._shared[:] = struct.pack("qq", first or step, step)
+    def write(self, report: Report) -> None:
+        if isinstance(report, Progress):
+            first, _ = self.seen()
+            self._shared[:] = struct.pack("qq", first or report.step, report.step)
 
     def seen(self) -> tuple[int, int]:
         return struct.unpack("qq", self._shared[:])

@@ -12,9 +12,9 @@ from transformer.config import UserError
 from transformer.data.datasets.translation import open_translation_dataset
 from transformer.tasks.word_alignment_evaluation import read_alignment_files, word_alignment_evaluation
 from transformer.training import build, driver, partitioning
+from transformer.training.compiled_evaluation import compile_evaluations
 from transformer.training.config import resolve_config
 from transformer.training.run_loading import load_run
-from transformer.training.run_setup import compile_loop_evaluations
 
 pytestmark = pytest.mark.slow
 
@@ -48,8 +48,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # What else is measured takes longer to compile than all else here.
         patch.setattr(
             driver,
-            "compile_loop_evaluations",
-            lambda *given: [each for each in compile_loop_evaluations(*given) if each.name == "alignment"],
+            "compile_evaluations",
+            lambda *arguments: [
+                compiled for compiled in compile_evaluations(*arguments) if compiled.evaluation.name == "alignment"
+            ],
         )
         driver.train(resolve_config(config), folder)
     return folder

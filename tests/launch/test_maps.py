@@ -168,10 +168,11 @@ SERVING = """
 import os, sys
 from pathlib import Path
 from transformer.training.writers.live_page import LivePageWriter
+from transformer.training.writers.writer import ProbeMaps
 page = LivePageWriter(Path(sys.argv[1]))
-page.write_maps(0, {})  # of a model without attention: nothing to serve
-page.write_maps(0, {"a site": None})
-page.write_maps(1, {"a site": None})
+page.write(ProbeMaps(0, {}))  # of a model without attention: nothing to serve
+page.write(ProbeMaps(0, {"a site": None}))
+page.write(ProbeMaps(1, {"a site": None}))
 sys.stdin.read()
 page.close() if sys.argv[2] == "close" else os._exit(1)
 """

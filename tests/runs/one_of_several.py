@@ -33,6 +33,7 @@ from transformer.training import config as experiment
 from transformer.training.init_from import build_initial_state
 from transformer.training.writers import open_writers
 from transformer.training.writers.map_writer import BackgroundMapWriter
+from transformer.training.writers.writer import Progress, Report
 
 SHAPES = {"divided": (16, 8), "crossed": (8, 4, 8), "whole": (5, 3), "half": (8, 16), "empty": (0, 8), "count": ()}
 DTYPES = {"half": jnp.bfloat16, "count": jnp.int32}
@@ -196,12 +197,13 @@ def dies(folder: Path) -> type[BackgroundMapWriter]:
     """The writer of a process that is killed, once the checkpoint before is there."""
 
     class Dying(BackgroundMapWriter):
-        def report_progress(self, step: int, total: int) -> None:
-            if step == DIES and jax.process_index() == jax.process_count() - 1:
+        def write(self, report: Report) -> None:
+            dies = isinstance(report, Progress) and report.step == DIES
+            if dies and jax.process_index() == jax.process_count() - 1:
                 while not (folder / "checkpoints" / str(DIES - 1)).exists():
                     time.sleep(0.05)
                 os.kill(os.getpid(), signal.SIGKILL)
-            super().report_progress(step, total)
+            super().write(report)
 
     return Dying
 

@@ -137,6 +137,8 @@ def test_another_config_is_refused_and_nothing_changes(run: Path, change: dict, 
 def test_keys_that_may_change_do(run: Path):
     config = {**CONFIG, "steps": 200, "cadence": {"maps": 0, "log": 5}}
     with RunDirectory.claim(run, config, may_change=("steps", "cadence.maps")) as directory:
+        assert directory.config() == CONFIG  # the resume may still be refused
+        directory.write_config(config)
         assert directory.config() == config
     with (
         pytest.raises(UserError, match=r"config\.cadence\.maps=0"),
@@ -267,9 +269,9 @@ def test_a_kill_while_writing_leaves_the_old_config(run: Path, monkeypatch: pyte
     monkeypatch.setattr(Path, "replace", killed)
     with (
         pytest.raises(KeyboardInterrupt),
-        RunDirectory.claim(run, {**CONFIG, "steps": 3}, may_change=("steps",)),
+        RunDirectory.claim(run, {**CONFIG, "steps": 3}, may_change=("steps",)) as directory,
     ):
-        pass
+        directory.write_config({**CONFIG, "steps": 3})
     assert (run / "config.json").read_bytes() == before
     monkeypatch.undo()
     with RunDirectory.claim(run, CONFIG):

@@ -11,7 +11,7 @@ from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.trial_store import TrialStore
 from transformer.studies.sweeps.trials import Trial, trial_from_config
-from transformer.studies.sweeps.worker import Report, run_worker
+from transformer.studies.sweeps.worker import ReportMetrics, run_worker
 
 HOLD = "hold"  # a file beside the trials' directories: while it is there, they stand still in their middle
 
@@ -22,7 +22,7 @@ class Sleeping:
     def __init__(self, seconds: float = 0.0):
         self._seconds = seconds
 
-    def train(self, trial: Trial, directory: Path, report: Report) -> None:
+    def train(self, trial: Trial, directory: Path, report: ReportMetrics) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for tick in range(len(read_records(RunDirectory(directory).metrics_file)) + 1, trial.config["ticks"] + 1):
             time.sleep(self._seconds)

@@ -14,6 +14,7 @@ from transformer.system.terminal import (
     raw_terminal_stream,
 )
 from transformer.training.writers.console import ConsoleWriter
+from transformer.training.writers.writer import Metrics, Progress, Samples
 
 ESCAPES = "a\x1b]0;title\x07b\r\x9bc\u202ed"
 SHOWN = r"a\x1b]0;title\x07b\r\x9bc\u202ed"
@@ -60,8 +61,8 @@ def test_the_bar_still_draws_and_samples_beside_it_are_text(monkeypatch: pytest.
 
     def main(arguments: object) -> None:
         console = ConsoleWriter(3, sys.stdout)
-        console.report_progress(1, 3)
-        console.write_samples(1, "validation", [{"source": ESCAPES, "output": "b", "target": "b"}])
+        console.write(Progress(1, 3))
+        console.write(Samples(1, "validation", [{"source": ESCAPES, "output": "b", "target": "b"}]))
         console.close()
 
     with escape_terminal_output():  # as headwise does around every command
@@ -80,7 +81,7 @@ def test_mpirun_is_no_terminal_though_its_processes_have_one(monkeypatch: pytest
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     assert not is_watched(Screen())
     console = ConsoleWriter(3, screen := Screen())
-    console.report_progress(1, 3)
-    console.write_scalars(1, "train", {"loss": 2.0})
+    console.write(Progress(1, 3))
+    console.write(Metrics(1, "train", {"loss": 2.0}))
     console.close()
     assert screen.getvalue().split() == ["step", "1/3", "train", "loss", "2"]

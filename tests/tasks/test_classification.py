@@ -16,7 +16,8 @@ from transformer.config import UserError
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
-from transformer.tasks.classification import Classification, classification_report, encode_texts, matthews_correlation
+from transformer.tasks.classification_metrics import classification_report, matthews_correlation
+from transformer.tasks.labeled_text_task import LabeledTextTask
 from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.tasks.task import PredictionRequest, StateView
@@ -33,7 +34,7 @@ SITE = "classifier/attention"
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> Classification:
+def task(tmp_path_factory: pytest.TempPathFactory) -> LabeledTextTask:
     return task_of(tmp_path_factory.mktemp("classification"))
 
 
@@ -42,7 +43,7 @@ def task_of(folder: Path, **values: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def view(task: Classification) -> StateView:
+def view(task: LabeledTextTask) -> StateView:
     config = model_config({"family": "recurrent_classifier", "embedding_width": 4, "encoder": {"width": 3}})
     model = build_model(config, task.interface, Precision())
     return StateView(model, fresh_variables(model), {}, {}, jnp.int32(0), train=False)
@@ -92,16 +93,16 @@ def test_matthews_at_its_bounds_and_where_a_class_is_missing(confusion: list[lis
     assert math.isfinite(classification_report({"loss": 0.0, "confusion": np.array(confusion)}).scalars["f1"])
 
 
-def alone(task: Classification, view: StateView, text: str, **options: Any) -> Any:
+def alone(task: LabeledTextTask, view: StateView, text: str, **options: Any) -> Any:
     """What the model says of one text, whose tokens alone are those of its batch of one."""
-    (row,) = encode_texts(task.tokenizer, [text])
+    (row,) = task.head.encode_texts([text]).rows
     inputs = {"tokens": np.int32([row]), "lengths": np.int32([len(row)])}
     return programs.apply(view.model, view.variables, inputs, train=False, **options)
 
 
 @pytest.mark.slow
 def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_another(
-    task: Classification, view: StateView
+    task: LabeledTextTask, view: StateView
 ) -> None:
     evaluation = task.evaluations[0]
     batches = [evaluation.batches[number] for number in range(len(evaluation.batches))]
@@ -110,7 +111,7 @@ def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_anothe
     sums = [jax.device_get(step(batch)) for batch in batches]
     found = evaluation.finish(jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *sums), None)
     nats, right, counts = 0.0, 0, np.zeros((2, 2))
-    for text, label in task.splits["validation"].texts:
+    for text, label in task.splits["validation"].examples:
         logits = np.asarray(alone(task, view, text)[0], np.float64)[0]
         nats -= logits[label] - np.log(np.exp(logits).sum())
         right += logits.argmax() == label
@@ -122,7 +123,7 @@ def test_evaluations_measure_the_whole_split_in_batches_as_one_text_after_anothe
     assert [(each.split, each.at_end) for each in task.evaluations] == [("validation", False), ("test", True)]
 
 
-def test_a_training_loss_divides_by_the_texts_alone(task: Classification, view: StateView) -> None:
+def test_a_training_loss_divides_by_the_texts_alone(task: LabeledTextTask, view: StateView) -> None:
     source = task.training_batches(0)
     batch = next(source[step] for step in range(100) if (source[step]["index"] < 0).any())
     (objective,) = task.objectives
@@ -136,17 +137,17 @@ def test_a_training_loss_divides_by_the_texts_alone(task: Classification, view: 
 def test_texts_stand_between_begin_and_end_and_long_ones_are_cut(tmp_path: Path) -> None:
     task = task_of(tmp_path, tokenizer="bytes", bucket_lengths=(12,), dataset="word_order/train=20,validation=4,test=4")
     tokenizer, train = task.tokenizer, task.splits["train"]
-    for (text, _), row in zip(train.texts, train.rows, strict=True):
+    for (text, _), row in zip(train.examples, train.rows, strict=True):
         assert (row[0], row[-1]) == (tokenizer.bos_id, tokenizer.eos_id)
         assert bytes(row[1:-1]).decode() == text[:10]
-    assert train.num_truncated == sum(len(text) > 10 for text, _ in train.texts)
+    assert train.num_truncated == sum(len(text) > 10 for text, _ in train.examples)
     assert task.interface.vocabularies == {"tokens": 258, "classes": 2}
 
 
-def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, view: StateView) -> None:
+def test_the_probe_is_labeled_by_tokens_and_true_classes(task: LabeledTextTask, view: StateView) -> None:
     site = Site(SITE, Axis("tokens"), Axis("tokens"), ("0",), ("0",))
     labels = task.axis_labels([site])
-    held_out = task.splits["validation"].texts
+    held_out = task.splits["validation"].examples
     shown = [held_out[0], held_out[8], held_out[-1]]
     for (text, label), title, pieces in zip(shown, labels.titles, labels.tokens["tokens"], strict=True):
         assert title == f"{('cat', 'dog')[label]}: {text}"
@@ -161,11 +162,11 @@ def test_the_probe_is_labeled_by_tokens_and_true_classes(task: Classification, v
         assert (of_text[:length] > 0).all()
 
 
-def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classification, view: StateView) -> None:
+def test_an_answer_is_the_class_with_its_probability_and_its_map(task: LabeledTextTask, view: StateView) -> None:
     texts = ["dog behind cat", "a cat stands behind the dog"]
     answers = task.predict(view, PredictionRequest(texts))
     for number, text in enumerate(texts):
-        (row,) = encode_texts(task.tokenizer, [text])
+        (row,) = task.head.encode_texts([text]).rows
         logits, aux = jax.device_get(alone(task, view, text, capture=Capture((SITE,))))
         probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
         name, said = answers.lines[number].split()
@@ -192,7 +193,7 @@ def test_an_answer_is_the_class_with_its_probability_and_its_map(task: Classific
     ids=["language", "num_beams", "long"],
 )
 def test_what_cannot_be_answered_is_refused(
-    request_: PredictionRequest, says: str, task: Classification, view: StateView
+    request_: PredictionRequest, says: str, task: LabeledTextTask, view: StateView
 ) -> None:
     with pytest.raises(UserError) as told:
         task.predict(view, request_)
@@ -225,7 +226,7 @@ def test_rows_that_a_mesh_cannot_divide_are_refused(tmp_path: Path) -> None:
         build_task(task_config(SMALL), tmp_path, 3)
 
 
-def test_made_up_texts_have_the_real_shapes_at_their_longest(task: Classification) -> None:
+def test_made_up_texts_have_the_real_shapes_at_their_longest(task: LabeledTextTask) -> None:
     told = build_synthetic_task(task_config(SMALL | {"dataset": "glue/SST-2"}))
     assert {name: value.shape for name, value in abstract_batch(told).items()} == {
         "tokens": (4, 16),

@@ -13,16 +13,11 @@ import pytest
 from scipy import stats
 
 from transformer.config import UserError
+from transformer.data.labeled_text_batches import LabeledExample
 from transformer.models.model import Aux, Variables
-from transformer.tasks.fine_tuning import (
-    FineTuning,
-    FineTuningConfig,
-    average_ranks,
-    input_sequences,
-    make_task_interface,
-    pearson_correlation,
-    spearman_correlation,
-)
+from transformer.tasks.classification_metrics import average_ranks, pearson_correlation, spearman_correlation
+from transformer.tasks.fine_tuning import FineTuningConfig, FineTuningHead
+from transformer.tasks.labeled_text_task import LabeledTextTask
 from transformer.tasks.registry import build_synthetic_task, build_task, task_config
 from transformer.tasks.synthetic_data import abstract_batch
 from transformer.tasks.task import PredictionRequest, StateView
@@ -56,7 +51,7 @@ class Bag:
         return hidden @ variables.params["tokens"]
 
 
-def view_of(task: FineTuning) -> StateView:
+def view_of(task: LabeledTextTask) -> StateView:
     sizes, random = task.interface.vocabularies, np.random.default_rng(0)
     params = {
         "table": random.normal(size=(sizes["tokens"], WIDTH)) * 0.2,
@@ -68,7 +63,7 @@ def view_of(task: FineTuning) -> StateView:
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FineTuning]:
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LabeledTextTask]:
     return {name: task_of(tmp_path_factory.mktemp(name), name) for name in FORMS}
 
 
@@ -94,7 +89,7 @@ def arranged(problem: str, texts: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("problem", FORMS)
 def test_a_batch_has_the_sequences_of_its_examples_each_a_batch_apart(
-    problem: str, tasks: dict[str, FineTuning]
+    problem: str, tasks: dict[str, LabeledTextTask]
 ) -> None:
     task, seen = tasks[problem], []
     source = task.training_batches(0)
@@ -109,43 +104,43 @@ def test_a_batch_has_the_sequences_of_its_examples_each_a_batch_apart(
                 assert not batch["lengths"][list(places)].any()
                 continue
             seen.append(index)
-            texts, label = task.splits["train"].texts[index]
+            texts, label = task.splits["train"].examples[index]
             assert batch["labels"][row] == label
             for place, of_sequence in zip(places, arranged(problem, texts), strict=True):
                 length = batch["lengths"][place]
                 assert batch["tokens"][place, :length].tolist() == expected_row(of_sequence)
                 # What is read is the state at the extract token.
                 assert batch["tokens"][place, length - 1] == 258
-    assert sorted(seen) == list(range(len(task.splits["train"].texts)))
+    assert sorted(seen) == list(range(len(task.splits["train"].examples)))
     assert batch["labels"].dtype == (np.float32 if problem == "similarity" else np.int32)
 
 
 @pytest.mark.parametrize("problem", FORMS)
-def test_a_run_takes_the_batches(problem: str, tasks: dict[str, FineTuning]) -> None:
+def test_a_run_takes_the_batches(problem: str, tasks: dict[str, LabeledTextTask]) -> None:
     """A run looks over what it is fed: the number of an answer is not held against the one output of a sequence."""
     task = tasks[problem]
     vetted = CheckedBatches(task.training_batches(0), task.interface)
     for step in range(2):
         np.testing.assert_array_equal(vetted[step]["labels"], task.training_batches(0)[step]["labels"])
-    labels = max(int(each.label) for each in task.splits["train"].texts)
+    labels = max(int(each.label) for each in task.splits["train"].examples)
     wrong = {**task.training_batches(0)[0], "labels": np.array([labels + 1])}
-    if not task.shape.has_scores:
+    if not task.config.shape.has_scores:
         with pytest.raises(UserError, match=f"labels.0. = {labels + 1}, no token of a vocabulary of {labels + 1}"):
             CheckedBatches([wrong], task.interface)[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("problem", FORMS)
-def test_the_losses_are_those_of_their_equations(problem: str, tasks: dict[str, FineTuning]) -> None:
+def test_the_losses_are_those_of_their_equations(problem: str, tasks: dict[str, LabeledTextTask]) -> None:
     task = tasks[problem]
     view, source = view_of(task), task.training_batches(1)
     # One with rows that only fill it, where there is one.
     batch = min((source[step] for step in range(4)), key=lambda batch: batch["index"].min())
     denominators = task.denominators(batch)
-    loss, aux = jax.jit(lambda: task._loss(view, batch, denominators, jax.random.key(0)))()
+    loss, aux = jax.jit(lambda: task.head.loss(view, batch, denominators, jax.random.key(0)))()
     table, scoring = (np.asarray(view.variables.params[name], np.float64) for name in ("table", "tokens"))
     answered, nats, count = [], 0.0, 0
     for index in batch["index"][batch["index"] >= 0]:
-        texts, label = task.splits["train"].texts[index]
+        texts, label = task.splits["train"].examples[index]
         rows = [expected_row(each) for each in arranged(problem, texts)]
         outputs = [numbers(view, row) for row in rows]
         logits = np.concatenate(outputs) if problem == "choice" else np.sum(outputs, axis=0)
@@ -166,7 +161,7 @@ def test_the_losses_are_those_of_their_equations(problem: str, tasks: dict[str, 
 
 
 def test_the_auxiliary_gradient_is_lambda_times_the_language_models(
-    tasks: dict[str, FineTuning], tmp_path: Path
+    tasks: dict[str, LabeledTextTask], tmp_path: Path
 ) -> None:
     task = tasks["entailment"]
     view, batch = view_of(task), task.training_batches(0)[0]
@@ -180,7 +175,7 @@ def test_the_auxiliary_gradient_is_lambda_times_the_language_models(
 
     def weighed(weight: float) -> Any:
         changed = task_of(tmp_path, "entailment", auxiliary=weight)
-        return gradient(lambda view: changed._loss(view, batch, denominators, jax.random.key(0))[0])
+        return gradient(lambda view: changed.head.loss(view, batch, denominators, jax.random.key(0))[0])
 
     def language_model(view: StateView) -> Any:
         hidden, _ = view.model.apply(view.variables, batch, method="hidden", train=True)
@@ -199,30 +194,30 @@ def test_the_auxiliary_gradient_is_lambda_times_the_language_models(
 
 
 def test_exchanging_two_similar_texts_changes_nothing_and_answers_move_with_their_alternatives(
-    tasks: dict[str, FineTuning],
+    tasks: dict[str, LabeledTextTask],
 ) -> None:
     task = tasks["similarity"]
     view = view_of(task)._replace(train=False)
-    one, other = task.splits["train"].texts[0].texts
+    one, other = task.splits["train"].examples[0].texts
     there, back = (task.predict(view, PredictionRequest([f"{a} $ {b}"])).lines for a, b in ((one, other), (other, one)))
     assert there == back
 
-    def outputs(task: FineTuning, texts: list[str]) -> np.ndarray:
-        rows = input_sequences(task.config, task.tokenizer, [texts])
+    def outputs(task: LabeledTextTask, texts: list[str]) -> np.ndarray:
+        rows = task.head.encode([LabeledExample(tuple(texts), 0)]).rows
         found = np.stack([numbers(view_of(task), row) for row in rows])
-        return np.asarray(task.combine_outputs(jnp.float32(found)))[0]
+        return np.asarray(task.head.combine_outputs(jnp.float32(found)))[0]
 
     np.testing.assert_array_equal(outputs(task, [one, other]), outputs(task, [other, one]))
     # An asymmetric arrangement would tell: the two sequences of a pair differ.
     task = tasks["choice"]
-    context, *answers = task.splits["train"].texts[0].texts
+    context, *answers = task.splits["train"].examples[0].texts
     straight = outputs(task, [context, *answers])
     order = [2, 0, 1]
     np.testing.assert_array_equal(outputs(task, [context, *(answers[n] for n in order)]), straight[order])
     assert len(set(straight.tolist())) == 3
 
 
-def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str, FineTuning]) -> None:
+def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str, LabeledTextTask]) -> None:
     for problem in FORMS:
         task = tasks[problem]
         view, evaluation = view_of(task)._replace(train=False), task.evaluations[0]
@@ -232,7 +227,7 @@ def test_figures_of_a_split_are_those_of_its_examples_one_by_one(tasks: dict[str
         rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[rows for _, rows in parts])
         found = evaluation.finish(sums, rows).scalars
         said, labels = [], []
-        for texts, label in task.splits["validation"].texts:
+        for texts, label in task.splits["validation"].examples:
             outputs = [numbers(view, expected_row(each)) for each in arranged(problem, texts)]
             said.append(np.concatenate(outputs) if problem == "choice" else np.sum(outputs, axis=0))
             labels.append(label)
@@ -272,7 +267,7 @@ def test_encoders_read_texts_between_the_tokenizers_own_tokens(
         sequences = 3 if name == "choice" else 1
         assert (len(batch["tokens"]), count) == (4 * sequences, 2 * sequences)
         for row in np.flatnonzero(batch["index"] >= 0):
-            texts, _ = task.splits["train"].texts[batch["index"][row]]
+            texts, _ = task.splits["train"].examples[batch["index"][row]]
             pairs = arranged(name, texts) if name == "choice" else [texts]
             for place, of_sequence in enumerate(pairs):
                 first, *second = (list(text.encode()) for text in of_sequence)
@@ -288,7 +283,7 @@ def test_encoders_read_texts_between_the_tokenizers_own_tokens(
         assert names[-len(end)] == "<end>"
 
 
-def test_what_is_cut_is_said(tmp_path: Path, tasks: dict[str, FineTuning]) -> None:
+def test_what_is_cut_is_said(tmp_path: Path, tasks: dict[str, LabeledTextTask]) -> None:
     """Examples, not sequences; whole ones are as they were, and a set that fits says nothing of it."""
     assert len(tasks["choice"].data_summary) == 1
     whole = tasks["choice"].splits
@@ -323,7 +318,7 @@ def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
         lines = [f"x\t{number % 2}\t\tSentence {number} of {name}." for number in range(count)]
         (cola / f"{name}.tsv").write_text("\n".join(lines))
     task = task_of(tmp_path, "", dataset="glue/CoLA", data_dir=str(tmp_path), test_split="development")
-    assert [len(task.splits[name].texts) for name in ("train", "validation", "development")] == [8, 6, 10]
+    assert [len(task.splits[name].examples) for name in ("train", "validation", "development")] == [8, 6, 10]
     finish = task.evaluations[1].finish
     counts = np.array([[3, 1], [2, 4]])
     found = finish({"loss": 5.0, "confusion": counts}, None)
@@ -331,9 +326,9 @@ def test_glue_scores_a_set_by_its_own_measure(tmp_path: Path) -> None:
     assert found.note == "10 texts; glue: matthews x 100"
 
 
-def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTuning]) -> None:
+def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, LabeledTextTask]) -> None:
     labels = tasks["similarity"].axis_labels(())
-    examples = tasks["similarity"].splits["validation"].texts
+    examples = tasks["similarity"].splits["validation"].examples
     assert len(labels.titles) == len(tasks["similarity"].probe_batch["tokens"]) == 4
     for place, title in enumerate(labels.titles):
         texts, score = examples[(0, 0, 4, 4)[place]]
@@ -342,13 +337,13 @@ def test_the_probe_names_the_marks_and_says_what_is_true(tasks: dict[str, FineTu
         assert (names[0], names[-1], names.count("<delimiter>")) == ("<start>", "<extract>", 1)
         first = "".join(names[1 : names.index("<delimiter>")]).replace("▁", " ")
         assert first == f" {texts[place % 2]}"
-    (_, *answers), label = tasks["choice"].splits["validation"].texts[0]
+    (_, *answers), label = tasks["choice"].splits["validation"].examples[0]
     assert tasks["choice"].axis_labels(()).titles[0].startswith(f"{answers[int(label)]}: ")
 
 
-def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning]) -> None:
+def test_answers_to_several_examples_are_their_own(tasks: dict[str, LabeledTextTask]) -> None:
     task = tasks["choice"]
-    view, examples = view_of(task)._replace(train=False), task.splits["test"].texts
+    view, examples = view_of(task)._replace(train=False), task.splits["test"].examples
     lines = task.predict(view, PredictionRequest([" $ ".join(each.texts) for each in examples])).lines
     for line, ((context, *answers), _) in zip(lines, examples, strict=True):
         outputs = np.concatenate([numbers(view, expected_row((context, each))) for each in answers])
@@ -372,7 +367,7 @@ def test_answers_to_several_examples_are_their_own(tasks: dict[str, FineTuning])
     ],
 )
 def test_what_cannot_be_answered_is_refused(
-    problem: str, request_: PredictionRequest, says: str, tasks: dict[str, FineTuning]
+    problem: str, request_: PredictionRequest, says: str, tasks: dict[str, LabeledTextTask]
 ) -> None:
     with pytest.raises(UserError) as told:
         tasks[problem].predict(view_of(tasks[problem]), request_)
@@ -403,12 +398,12 @@ def test_a_config_that_cannot_be_is_refused(values: dict[str, Any], says: str, t
     assert says in str(told.value)
 
 
-def test_the_interface_asks_for_next_tokens_where_their_loss_counts(tasks: dict[str, FineTuning]) -> None:
+def test_the_interface_asks_for_next_tokens_where_their_loss_counts(tasks: dict[str, LabeledTextTask]) -> None:
     task = tasks["choice"]
     assert task.interface.vocabularies == {"tokens": 259, "classes": 1, "labels": 3, "next tokens": 259}
     assert task.interface.output == "class and next tokens"
     assert task.interface.inputs["tokens"].shape == (12, 128)
-    plain = make_task_interface(FineTuningConfig(dataset="grammar/choice", auxiliary=0.0), task.tokenizer)
+    plain = FineTuningHead(FineTuningConfig(dataset="grammar/choice", auxiliary=0.0), task.tokenizer).interface
     assert plain.vocabularies == {"tokens": 259, "classes": 1, "labels": 3}
     assert plain.output == "class"
     told = build_synthetic_task(task.config)

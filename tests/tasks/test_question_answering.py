@@ -12,9 +12,9 @@ import pytest
 from tests.tasks.fixed_model import view_with
 from transformer.config import UserError
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
+from transformer.tasks.labeled_text_task import LabeledTextTask
 from transformer.tasks.question_answering import (
     BestSpans,
-    QuestionAnswering,
     begin_positions,
     best_spans,
     context_positions,
@@ -36,7 +36,7 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> QuestionAnswering:
+def task(tmp_path_factory: pytest.TempPathFactory) -> LabeledTextTask:
     return task_of(tmp_path_factory.mktemp("question_answering"))
 
 
@@ -95,7 +95,7 @@ def test_the_context_and_the_begin_token_are_found(
     assert begin_positions(lengths, delimiters).tolist() == [begin]
 
 
-def evaluate(task: QuestionAnswering, logits_of: Any) -> Any:
+def evaluate(task: LabeledTextTask, logits_of: Any) -> Any:
     (evaluation,) = (each for each in task.evaluations if each.split == "validation")
     step = jax.jit(lambda logits, batch: evaluation.step(view_with(lambda _: logits), batch, None))
     steps = [step(logits_of(batch), batch) for batch in evaluation.batches]
@@ -104,8 +104,8 @@ def evaluate(task: QuestionAnswering, logits_of: Any) -> Any:
     return evaluation.finish(sums, rows)
 
 
-def test_a_model_that_knows_every_answer_has_all_of_them_over_windows(task: QuestionAnswering) -> None:
-    windows = task._windows["validation"]
+def test_a_model_that_knows_every_answer_has_all_of_them_over_windows(task: LabeledTextTask) -> None:
+    windows = task.splits["validation"].examples
     assert len(windows) > 6  # several a question
 
     def right(batch: Any) -> Any:
@@ -128,14 +128,16 @@ def test_a_model_that_knows_every_answer_has_all_of_them_over_windows(task: Ques
     assert never["exact_match"] == pytest.approx(np.mean([not each.answers for each in questions.values()]))
 
 
-def test_the_best_of_all_windows_is_the_answer_unless_none_scores_more(task: QuestionAnswering) -> None:
-    windows = [each for each in task._windows["validation"] if each.number == 0][:2]
+def test_the_best_of_all_windows_is_the_answer_unless_none_scores_more(task: LabeledTextTask) -> None:
+    windows = [each for each in task.splits["validation"].examples if each.number == 0][:2]
     place = windows[0].context_start
     texts = [window.text_of_span(place, place + 1) for window in windows]
 
     def answer(scores: tuple[float, float], no_answer: tuple[float, float]) -> str:
         places = np.array([place, place])
-        return task._answers(windows, BestSpans(places, places + 1, np.array(scores), np.array(no_answer)))[0]
+        return task.head.select_answers(windows, BestSpans(places, places + 1, np.array(scores), np.array(no_answer)))[
+            0
+        ]
 
     assert answer((1.0, 3.0), (0.0, 0.0)) == texts[1]
     assert answer((3.0, 1.0), (4.0, 2.0)) == texts[0]
@@ -144,13 +146,13 @@ def test_the_best_of_all_windows_is_the_answer_unless_none_scores_more(task: Que
 
 def test_a_run_whose_questions_all_have_an_answer_always_answers(tmp_path: Path) -> None:
     answering = task_of(tmp_path, dataset="grammar/questions/train=12,validation=6,test=4")
-    window = answering._windows["validation"][0]
+    window = answering.splits["validation"].examples[0]
     place = np.array([window.context_start])
     best = BestSpans(place, place, np.array([0.0]), np.array([9.0]))
-    assert answering._answers([window], best) == {0: window.text_of_span(place[0], place[0])}
+    assert answering.head.select_answers([window], best) == {0: window.text_of_span(place[0], place[0])}
 
 
-def test_a_question_is_answered_with_words_of_its_context(task: QuestionAnswering) -> None:
+def test_a_question_is_answered_with_words_of_its_context(task: LabeledTextTask) -> None:
     # The first token of the context, and the begin token.
     answering, silent = (
         view_with(lambda inputs: first_of(inputs["types"])),
@@ -203,16 +205,16 @@ def first_of(types_BxT: Any) -> Any:
 
 def test_roberta_reads_no_token_types(tmp_path: Path) -> None:
     task = task_of(tmp_path, sequence_format="roberta")
-    batch = task.batches("train", 0)[0]
+    batch = task.head.batches("train", 0)[0]
     assert "types" not in batch
     assert "types" not in task.interface.inputs
 
 
 def test_xlnet_reads_the_question_behind_its_context(tmp_path: Path) -> None:
     task = task_of(tmp_path, sequence_format="xlnet")
-    batch, tokenizer = task.batches("train", 0)[0], task.tokenizer
+    batch, tokenizer = task.head.batches("train", 0)[0], task.tokenizer
     for row, index in enumerate(batch["index"]):
-        window, length = task._windows["train"][index], batch["lengths"][row]
+        window, length = task.splits["train"].examples[index], batch["lengths"][row]
         tokens, types = batch["tokens"][row, :length].tolist(), batch["types"][row].tolist()
         first = tokens.index(tokenizer.eos_id) + 1
         assert tokenizer.decode(tokens[first : length - 2]) == window.question.question

@@ -4,7 +4,7 @@ import pytest
 
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 from transformer.tasks.decoding_config import DecodingConfig
-from transformer.tasks.text_generation import _continued
+from transformer.tasks.text_generation import _make_continuation
 
 TOKENIZER = byte_tokenizer(("end",))
 
@@ -27,5 +27,5 @@ def tokens_of(text: str) -> list[int]:
 )
 def test_the_tokens_are_those_of_the_text(chosen: list[int], stops: tuple[str, ...], text: str, kept: int) -> None:
     prompt = tokens_of("say: ")
-    continued = _continued(TOKENIZER, "say: ", prompt, chosen, DecodingConfig(stop_sequences=stops))
+    continued = _make_continuation(TOKENIZER, "say: ", prompt, chosen, DecodingConfig(stop_sequences=stops))
     assert (continued.text, continued.tokens) == (text, prompt + chosen[:kept])

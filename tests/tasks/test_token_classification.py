@@ -9,9 +9,10 @@ import pytest
 
 from tests.tasks.fixed_model import view_with
 from transformer.config import UserError
+from transformer.tasks.labeled_text_task import LabeledTextTask
 from transformer.tasks.registry import build_task, task_config
 from transformer.tasks.task import PredictionRequest
-from transformer.tasks.token_classification import TokenClassification, bracket_labels, word_label_scores
+from transformer.tasks.token_classification import bracket_labels, word_label_scores
 
 SMALL = {
     "name": "token_classification",
@@ -24,12 +25,12 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> TokenClassification:
+def task(tmp_path_factory: pytest.TempPathFactory) -> LabeledTextTask:
     return task_of(tmp_path_factory.mktemp("token_classification"))
 
 
 @pytest.fixture(scope="module")
-def task_of_xlnet(tmp_path_factory: pytest.TempPathFactory) -> TokenClassification:
+def task_of_xlnet(tmp_path_factory: pytest.TempPathFactory) -> LabeledTextTask:
     return task_of(tmp_path_factory.mktemp("token_classification_of_xlnet"), sequence_format="xlnet")
 
 
@@ -42,9 +43,9 @@ def test_the_first_token_of_a_word_has_its_label(
     name: str, num_end_tokens: int, request: pytest.FixtureRequest
 ) -> None:
     task = request.getfixturevalue(name)
-    batch = task.batches("train", 0)[0]
+    batch = task.head.batches("train", 0)[0]
     for row in np.flatnonzero(batch["index"] >= 0):
-        text = task._texts["train"][batch["index"][row]]
+        text = task.splits["train"].examples[batch["index"][row]].text
         places = np.flatnonzero(batch["counts"][row])
         assert batch["labels"][row, places].tolist() == list(text.label)
         # Decoded from one place to the next, the tokens are the words.
@@ -58,14 +59,14 @@ def test_a_word_with_a_no_break_space_has_one_label(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     files = {"dataset": "train.conll", "validation_files": "train.conll", "test_files": "train.conll"}
     task = task_of(tmp_path / "run", **files, data_dir=str(tmp_path), classes=("O", "B-LOC"))
-    batch = task.batches("validation", None)[0]
+    batch = task.head.batches("validation", None)[0]
     assert batch["counts"][0].sum() == 2
     assert batch["labels"][0][batch["counts"][0]].tolist() == [1, 0]
     assert task.axis_labels([]).titles[0] == "[LOC New\u00a0York] sleeps"
 
 
-def test_xlnet_tells_the_begin_token_apart_at_the_end(task_of_xlnet: TokenClassification) -> None:
-    batch = task_of_xlnet.batches("train", 0)[0]
+def test_xlnet_tells_the_begin_token_apart_at_the_end(task_of_xlnet: LabeledTextTask) -> None:
+    batch = task_of_xlnet.head.batches("train", 0)[0]
     real = np.flatnonzero(batch["index"] >= 0)
     assert len(real)
     for tokens, types, length in zip(*(batch[name][real] for name in ("tokens", "types", "lengths")), strict=True):
@@ -74,12 +75,12 @@ def test_xlnet_tells_the_begin_token_apart_at_the_end(task_of_xlnet: TokenClassi
         assert types[length - 1] == 2
 
 
-def test_loss_and_accuracy_are_those_of_labeled_tokens(task: TokenClassification) -> None:
-    batch = task.batches("train", 0)[1]
+def test_loss_and_accuracy_are_those_of_labeled_tokens(task: LabeledTextTask) -> None:
+    batch = task.head.batches("train", 0)[1]
     logits_BxTxC = np.random.default_rng(0).normal(size=(*batch["tokens"].shape, 5)).astype(np.float32)
 
     def loss_and_accuracy(logits: Any, batch: Any) -> Any:
-        loss, aux = task._loss(view_with(lambda _: logits), batch, task.denominators(batch), None)
+        loss, aux = task.head.loss(view_with(lambda _: logits), batch, task.denominators(batch), None)
         return loss, aux.metrics["accuracy"]
 
     loss, accuracy = jax.jit(loss_and_accuracy)(logits_BxTxC, batch)
@@ -90,7 +91,7 @@ def test_loss_and_accuracy_are_those_of_labeled_tokens(task: TokenClassification
     np.testing.assert_allclose(accuracy, np.mean(logits_BxTxC[rows, places].argmax(axis=-1) == labels), rtol=1e-6)
 
 
-def test_a_model_that_knows_every_label_has_all_entities(task: TokenClassification) -> None:
+def test_a_model_that_knows_every_label_has_all_entities(task: LabeledTextTask) -> None:
     (evaluation,) = (each for each in task.evaluations if each.split == "validation")
     sums: dict[str, Any] = {}
     found: list[dict[str, Any]] = []
@@ -121,12 +122,12 @@ def test_scores_count_whole_entities() -> None:
     assert word_label_scores([["O"]], [["O"]], entities=True)["f1"] == 0
 
 
-def test_words_without_a_token_are_no_entities(task: TokenClassification, tmp_path: Path) -> None:
+def test_words_without_a_token_are_no_entities(task: LabeledTextTask, tmp_path: Path) -> None:
     short = task_of(tmp_path, bucket_lengths=(8,))
     assert "cut to 8 tokens" in short.data_summary[1]
-    words = short._words["train"][0]
+    words = short.splits["train"].examples[0]
     assert len(words.row) == 8
-    assert short._word_labels(words, np.full(8, 1))[-1] == "O"
+    assert short.head.word_labels(words, np.full(8, 1))[-1] == "O"
 
 
 def test_labels_are_written_in_brackets() -> None:
@@ -135,8 +136,8 @@ def test_labels_are_written_in_brackets() -> None:
     assert bracket_labels(words, ["NN", "NN", "VB", "NN"]) == "ann/NN lee/NN left/VB paris/NN"
 
 
-def test_a_text_is_answered_with_its_entities(task: TokenClassification) -> None:
-    classes = task.classes
+def test_a_text_is_answered_with_its_entities(task: LabeledTextTask) -> None:
+    classes = task.head.class_names
     person = view_with(lambda inputs: np.tile(np.eye(5)[classes.index("B-PER")], (*inputs["tokens"].shape, 1)))
     answered = task.predict(person, PredictionRequest(["paris sings"]))
     assert answered.lines == ["[PER paris] [PER sings]"]

@@ -64,7 +64,7 @@ GROUPED = [
 
 def test_exact_match_of_all_of_languages_and_of_kinds() -> None:
     outputs = ["eins", "drei", "um eins", "deux"]
-    report = translation_report(TranslationConfig(), GROUPED, outputs, shown=2)
+    report = translation_report(TranslationConfig(), GROUPED, outputs, num_samples=2)
     exact = {name: value for name, value in report.scalars.items() if name.startswith("exact_match")}
     assert exact == {
         "exact_match": 0.5,
@@ -86,7 +86,7 @@ def test_exact_match_of_all_of_languages_and_of_kinds() -> None:
 
 def test_one_language_without_kinds_is_one_group() -> None:
     pairs = [pair("a", "b", "de"), pair("c", "d", "de")]
-    report = translation_report(TranslationConfig(), pairs, ["b", "x"], shown=0)
+    report = translation_report(TranslationConfig(), pairs, ["b", "x"], num_samples=0)
     assert set(report.scalars) == {"bleu", "exact_match"}
     assert report.samples == []
 
@@ -95,8 +95,8 @@ def test_groups_of_source_lengths_are_scored_where_they_are_asked_for() -> None:
     pairs = [pair(*sentences(words), "de") for words in (1, 2, 3, 4, 5, 7, 9)]
     outputs = [known.target for known in pairs]
     outputs[1] = outputs[3] = outputs[4] = "x"
-    plain = translation_report(TranslationConfig(), pairs, outputs, shown=0).scalars
-    found = translation_report(TranslationConfig(), pairs, outputs, shown=0, length_bounds=(2, 4, 6)).scalars
+    plain = translation_report(TranslationConfig(), pairs, outputs, num_samples=0).scalars
+    found = translation_report(TranslationConfig(), pairs, outputs, num_samples=0, length_bounds=(2, 4, 6)).scalars
     assert {name: found[name] for name in plain} == plain
     assert {name: value for name, value in found.items() if name not in plain and "exact" in name} == {
         "exact_match/length_1_2": 0.5,
@@ -107,7 +107,7 @@ def test_groups_of_source_lengths_are_scored_where_they_are_asked_for() -> None:
     direct = sacrebleu.corpus_bleu(outputs[5:], [[known.target for known in pairs[5:]]], force=True).score
     assert found["bleu/length_7_up"] == direct
     # No source is as long as that: there is no such group, rather than one without a score.
-    far = translation_report(TranslationConfig(), pairs, outputs, shown=0, length_bounds=(9, 12)).scalars
+    far = translation_report(TranslationConfig(), pairs, outputs, num_samples=0, length_bounds=(9, 12)).scalars
     assert {name for name in far if name not in plain} == {"bleu/length_1_9", "exact_match/length_1_9"}
 
 
@@ -161,7 +161,7 @@ def perfect(batch: Batch) -> dict[str, np.ndarray]:
 
 
 def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed: TranslationSplit) -> None:
-    evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, shown=0)
+    evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, num_samples=0)
     assert {batch["source"].shape for batch in evaluation.batches} == {(8, 16)}
     indices = [int(index) for batch in evaluation.batches for index in batch["index"] if index >= 0]
     assert indices == list(range(len(mixed.pairs) - 1))  # the last pair fits no batch
@@ -170,7 +170,7 @@ def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed:
 
 
 def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokenizer, mixed: TranslationSplit) -> None:
-    evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, shown=0)
+    evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, num_samples=0)
     shuffled = list(OneEpoch(BucketedPairBatches(mixed.encoded, lengths=CONFIG.bucket_lengths, tokens=32, seed=5)))
     order = [int(index) for batch in shuffled for index in batch["index"] if index >= 0]
     assert order != sorted(order)
@@ -184,7 +184,7 @@ def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokeniz
 def test_what_comes_after_the_end_is_not_said(tokenizer: Tokenizer) -> None:
     pairs = [pair("s0", "t0 t1", "de")]
     split = TranslationSplit("test", pairs, encode_pairs(tokenizer, pairs))
-    evaluation = translation_evaluation(CONFIG, tokenizer, split, unused, shown=1, at_end=True)
+    evaluation = translation_evaluation(CONFIG, tokenizer, split, unused, num_samples=1, at_end=True)
     ids = [*split.encoded.targets[0], *split.encoded.targets[0]]
     tokens = np.full((1, 16), PAD, np.int32)
     tokens[0, : len(ids)] = ids

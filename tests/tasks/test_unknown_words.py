@@ -33,12 +33,13 @@ from transformer.tasks.translation_data import (
     TranslationSplit,
     UnknownReplacement,
     encode_pairs,
-    special_tokens,
+    pad_begin_end_ids,
 )
 from transformer.tasks.unknown_words import make_unknown_word_replacer
 
 TOKENIZER = train_words(["a b c d e", "u v w x", "a u v"], 15, ("de", "fr"))
 UNKNOWN = TOKENIZER.unk_id
+PAD_ID, BOS_ID, EOS_ID = pad_begin_end_ids(TOKENIZER)
 PAIRS = [
     SentencePair("a Anna b Berlin", "u Anna v Berlin", "de"),
     SentencePair("Zoe c", "w Zoé", "fr"),
@@ -74,7 +75,7 @@ class FixedAttention:
 
 def in_numpy(model: FixedAttention, pair: SentencePair, tokens: Iterable[int], dictionary: dict[str, str]) -> str:
     """One translation, word by word: the mean of all heads of both modules, of the words behind the tag."""
-    words, written, read = pair.source.split(), [], special_tokens(TOKENIZER).bos_id
+    words, written, read = pair.source.split(), [], BOS_ID
     known = {number: piece.removeprefix("▁") for piece, number in TOKENIZER.backend.get_vocab().items()}
     for token in tokens:
         if token == TOKENIZER.eos_id:
@@ -91,7 +92,7 @@ def view_of(model: Any) -> StateView:
 
 
 def ids_of(text: str) -> list[int]:
-    return [*TOKENIZER.encode([text])[0], special_tokens(TOKENIZER).eos_id]
+    return [*TOKENIZER.encode([text])[0], EOS_ID]
 
 
 def dictionary_file(folder: Path) -> str:
@@ -112,7 +113,7 @@ def test_replaced_words_and_bleu_are_numpys(how: UnknownReplacement, tmp_path: P
 
     # What a model would say, in another order than the pairs, and what it says after the end.
     said = {1: "UNK w UNK", 2: "UNK UNK x UNK UNK", 0: "u UNK v UNK"}
-    order, tokens_BxT = [1, 2, 0], np.full((4, 8), special_tokens(TOKENIZER).pad_id, np.int32)
+    order, tokens_BxT = [1, 2, 0], np.full((4, 8), PAD_ID, np.int32)
     source_BxS = tokens_BxT.copy()
     for row, index in enumerate(order):
         ids = [*ids_of(said[index]), UNKNOWN][:8]
@@ -218,7 +219,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def test_attention_of_the_whole_translation_is_that_of_decoding(family: str, num_beams: int) -> None:
     side = InputSpec((3, 8))
     interface = TaskInterface(
-        {"source": side, "target": side}, {"joint": TOKENIZER.vocab_size}, *special_tokens(TOKENIZER)
+        {"source": side, "target": side}, {"joint": TOKENIZER.vocab_size}, *pad_begin_end_ids(TOKENIZER)
     )
     model: Model = build(model_config(FAMILIES[family]), interface, Precision())
     replacer = make_unknown_word_replacer(CONFIG, TOKENIZER)
@@ -231,7 +232,7 @@ def test_attention_of_the_whole_translation_is_that_of_decoding(family: str, num
     shapes = model.functional.shapes()
     variables = Variables(jax.tree.map(lambda leaf: jnp.asarray(random(size=leaf.shape), leaf.dtype), shapes), {})
     inputs = {"source": jnp.asarray(sources)}
-    tokens = SpecialTokens(*special_tokens(TOKENIZER))
+    tokens = SpecialTokens(*pad_begin_end_ids(TOKENIZER))
     search = jax.jit(lambda variables: generate(model, variables, inputs, strategy=strategy, length=8, tokens=tokens))
     best_BxT = search(variables).tokens[:, 0]
     view = view_of(model)._replace(variables=variables)
@@ -243,7 +244,7 @@ def test_attention_of_the_whole_translation_is_that_of_decoding(family: str, num
         _, cache, aux = step(cache, read_R)
         weights = np.mean([np.asarray(aux.maps[name].weights)[:, :, :, 0].mean((0, 2)) for name in names], axis=0)
         for row, (pair, ids) in enumerate(zip(PAIRS, np.asarray(best_BxT), strict=True)):
-            if special_tokens(TOKENIZER).eos_id not in ids[:place]:
+            if EOS_ID not in ids[:place]:
                 assert found[row, place] == 1 + np.argmax(weights[row, 1 : 1 + len(pair.source.split())])
         read_R = best_BxT[:, place]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformer.runs.jsonl_reading import read_records
 from transformer.training.writers.console import ConsoleWriter
+from transformer.training.writers.writer import Progress, Report
 
 CONFIG: dict[str, Any] = {
     "name": "small",
@@ -55,10 +56,10 @@ def console_killed_at(step: int) -> type[ConsoleWriter]:
     """The console of a run that does not live to see the end of that step."""
 
     class KilledConsole(ConsoleWriter):
-        def report_progress(self, at: int, total: int) -> None:
-            if at == step:
+        def write(self, report: Report) -> None:
+            if isinstance(report, Progress) and report.step == step:
                 raise Killed
-            super().report_progress(at, total)
+            super().write(report)
 
     return KilledConsole
 

@@ -12,8 +12,7 @@ from tests.training import small_run
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.models import registry as models
-from transformer.tasks.task import EvaluationReport
-from transformer.training import build, driver, run_setup
+from transformer.training import build, driver
 from transformer.training import config as experiment
 from transformer.training.partitioning import ShardingConfig, make_placement, shard_batch
 from transformer.training.step import TrainStep
@@ -67,11 +66,6 @@ class Trained(NamedTuple):
     step: TrainStep
 
 
-def of_nothing(model: Any, evaluations: Any, placement: Any) -> list[Any]:
-    """Evaluations that compile nothing."""
-    return [lambda state: EvaluationReport({}) for _ in evaluations]
-
-
 @pytest.fixture(
     scope="module",
     params=[ONE_SITE, pytest.param(THREE_SITES, marks=pytest.mark.slow)],
@@ -91,7 +85,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         patch.setattr(build, "make_placement", lambda config: placement)
         patch.setattr(driver, "make_jitted_train_step", keeping)
         # Evaluations would only be compiled here.
-        patch.setattr(run_setup, "compile_evaluations", of_nothing)
+        patch.setattr(driver, "compile_evaluations", lambda *arguments: [])
         driver.train(experiment.resolve_config(request.param.config), folder)
     ((setting, step),) = kept
     return Trained(request.param, folder, setting, step)

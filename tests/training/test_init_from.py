@@ -30,10 +30,10 @@ from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.ablations import comparability
-from transformer.tasks.task import EvaluationReport
-from transformer.training import build, driver, init_from, run_loading, run_setup, vmapped
+from transformer.training import build, driver, init_from, run_loading, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
+from transformer.training.compiled_probe import Probe
 from transformer.training.init_from import InitializeFromConfig, build_initial_state
 from transformer.training.state import TrainState
 from transformer.training.writers.open_writers import RunWriters
@@ -76,22 +76,16 @@ LARGER = CONFIG["model"] | {"vocab_size": 264, "max_length": 14}
 RESIZE = ("resize embedding/table", "resize unembedding/*", "resize output_bias/*", "resize positions/table")
 
 
-def of_nothing(model: Any, evaluations: Any, *more: Any) -> list[Any]:
-    """Evaluations that compile nothing."""
-    return [lambda state: EvaluationReport({}) for _ in evaluations]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def one_device() -> Iterator[None]:
     """Sharding has a test of its own; maps and evaluations are not looked at here, and compiled for nothing."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: mesh.single_device_placement())
-        for module in (driver, vmapped):
-            patch.setattr(module, "open_writers", lambda *arguments, **named: RunWriters(()))
-            patch.setattr(module, "peak_flops", lambda devices: 1e9)
-        patch.setattr(run_setup, "compile_probe", lambda *arguments, **named: ({}, lambda state: {}))
-        patch.setattr(run_setup, "compile_evaluations", of_nothing)
+        patch.setattr(driver, "open_writers", lambda *arguments, **named: RunWriters(()))
+        patch.setattr(driver, "peak_flops", lambda devices: 1e9)
+        patch.setattr(driver, "compile_run_probe", lambda *arguments: Probe({}, lambda state: {}))  # type: ignore[arg-type]
+        patch.setattr(driver, "compile_evaluations", lambda *arguments: [])
         yield
 
 
@@ -315,7 +309,7 @@ def test_vmapped_begin_there_too(source: Path, tmp_path: Path, monkeypatch: pyte
         states.append(state)
         raise Killed
 
-    monkeypatch.setattr(vmapped, "train_loop", stopped)
+    monkeypatch.setattr(driver, "train_loop", stopped)
     with pytest.raises(Killed):
         vmapped.train_vmapped(runs, [tmp_path / "one", tmp_path / "two"])
     stacked = states[0]

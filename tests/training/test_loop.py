@@ -1,21 +1,23 @@
 """The loop by itself, around a step that only counts: what is called when, and what is reported."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from transformer.attention.capture import CapturedAttention
+from transformer.config import RunConfig
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import EvaluationReport
-from transformer.training.loop import Cadence, LoopEvaluation, Reporter, train_loop
+from transformer.training.loop import Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.step import StepMetrics
 from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
-from transformer.training.writers.writer import Writer
+from transformer.training.writers.writer import HeadStatistics, Metrics, ProbeMaps, Progress, Report, Samples, Writer
 
 
 class Count(NamedTuple):
@@ -31,26 +33,24 @@ class Numbers:
         return {"number": np.array([step])}
 
 
-class Recorder:
+class Recorder(Writer):
     """A writer that keeps every call, by name, in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        self.calls.append(("scalars", step, split, dict(values)))
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Any]) -> None:
-        self.calls.append(("samples", step, split, list(samples)))
-
-    def write_maps(self, step: int, maps: Mapping[str, np.ndarray]) -> None:
-        self.calls.append(("maps", step, dict(maps)))
-
-    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        self.calls.append(("heads", step, dict(heads)))
-
-    def report_progress(self, step: int, total: int) -> None:
-        self.calls.append(("progress", step, total))
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self.calls.append(("scalars", step, split, dict(values)))
+            case Samples(step, split, samples):
+                self.calls.append(("samples", step, split, list(samples)))
+            case ProbeMaps(step, maps):
+                self.calls.append(("maps", step, dict(maps)))
+            case HeadStatistics(step, statistics):
+                self.calls.append(("heads", step, dict(statistics)))
+            case Progress(step, total):
+                self.calls.append(("progress", step, total))
 
     def flush(self) -> None:
         self.calls.append(("flush", None))
@@ -76,6 +76,12 @@ class Until(ProgressMonitor):
         super().begin_unit(what, makes=makes)
 
 
+EVALUATIONS: list[Any] = [
+    SimpleNamespace(evaluation=SimpleNamespace(name="bleu", split="validation", at_end=False)),
+    SimpleNamespace(evaluation=SimpleNamespace(name="error_rate", split="test", at_end=True)),
+]
+
+
 class Trial:
     """One run of the loop, with all that it asked for."""
 
@@ -96,11 +102,9 @@ class Trial:
         captured = CapturedAttention(None, {"entropy": np.full((1, 2), 3 * seen)}, {"entropy": np.full((1, 2), seen)})
         return Count(number), StepMetrics(denominators, values, {"site": captured})
 
-    def measured(self, name: str, at_end: bool) -> LoopEvaluation:
-        sample = {"output": name}
-        return LoopEvaluation(
-            name, "validation" if not at_end else "test", at_end, lambda s: EvaluationReport({name: s.step}, [sample])
-        )
+    def evaluate(self, compiled: Any, state: Count) -> EvaluationReport:
+        name = compiled.evaluation.name
+        return EvaluationReport({name: state.step}, [{"output": name}])
 
     def probe(self, state: Count) -> dict[str, np.ndarray]:
         self.writer.calls.append(("probe", state.step))
@@ -110,24 +114,23 @@ class Trial:
         self.writer.calls.append(("save", int(np.max(state.step))))
         self.saved.append(dict(progress))
 
-    def run(self, steps: int, cadence: Cadence, start: int = 0, **options: Any) -> Any:
-        evaluations = [self.measured("bleu", False), self.measured("error_rate", True)]
-        reporter = Reporter(cadence, evaluations, self.probe, self.writer, self.monitor)  # type: ignore[arg-type]
+    def run(self, steps: int, start: int = 0, accumulator: MetricAccumulator | None = None, **intervals: int) -> Any:
+        config = RunConfig("loop", {}, {}, {}, steps, **intervals)  # type: ignore[arg-type]
+        reporter = Reporter(config, EVALUATIONS, self.evaluate, self.probe, self.writer, self.monitor)  # type: ignore[arg-type]
         return train_loop(
             Count(start),  # type: ignore[arg-type]
             self.step,  # type: ignore[arg-type]
             Numbers(),
-            steps=steps,
             reporter=reporter,
             save=self.save,  # type: ignore[arg-type]
-            **options,
+            accumulator=accumulator,
         )
 
 
 def test_each_thing_happens_at_its_cadence_and_at_the_end() -> None:
     trial = Trial()
     assert isinstance(trial.writer, Writer)
-    state = trial.run(11, Cadence(log_every=2, eval_every=3, maps_every=4, checkpoint_every=5))
+    state = trial.run(11, log_every=2, eval_every=3, maps_every=4, checkpoint_every=6)
     assert state == Count(11)
     assert trial.fed == list(range(11))
     assert trial.writer.steps("progress") == list(range(1, 12))
@@ -136,21 +139,21 @@ def test_each_thing_happens_at_its_cadence_and_at_the_end() -> None:
     assert trial.writer.steps("samples", "validation") == [3, 6, 9, 11]
     assert trial.writer.steps("scalars", "test") == [11]  # an evaluation of the end
     assert trial.writer.steps("maps") == [0, 4, 8, 11]
-    assert trial.writer.steps("save") == [5, 10, 11]
+    assert trial.writer.steps("save") == [6, 11]
     assert [int(c[2]["site"][0]) for c in trial.writer.calls if c[0] == "maps"] == [0, 4, 8, 11]
     assert trial.writer.calls[-1] == ("save", 11)  # a run that has its last checkpoint is complete
 
 
 def test_zero_means_only_at_the_end() -> None:
     trial = Trial()
-    trial.run(4, Cadence(log_every=1, eval_every=0, maps_every=0, checkpoint_every=0))
+    trial.run(4, log_every=1, eval_every=0, maps_every=0, checkpoint_every=0)
     for name in (("scalars", "validation"), ("maps",), ("save",)):
         assert trial.writer.steps(*name) == [4]
 
 
 def test_a_resumed_run_goes_on_where_it_stopped() -> None:
     trial = Trial()
-    trial.run(9, Cadence(log_every=3, eval_every=0, maps_every=3, checkpoint_every=3), start=6)
+    trial.run(9, log_every=3, eval_every=0, maps_every=3, checkpoint_every=3, start=6)
     assert trial.fed == [6, 7, 8]
     assert trial.writer.steps("scalars", "train") == [9]
     assert trial.writer.steps("maps") == [9]  # none of step 0: the first run has it
@@ -158,13 +161,13 @@ def test_a_resumed_run_goes_on_where_it_stopped() -> None:
 
 def test_a_finished_run_does_nothing() -> None:
     trial = Trial()
-    assert trial.run(9, Cadence(log_every=3, eval_every=3, maps_every=3, checkpoint_every=3), start=9) == Count(9)
+    assert trial.run(9, log_every=3, eval_every=3, maps_every=3, checkpoint_every=3, start=9) == Count(9)
     assert trial.writer.calls == []
 
 
 def test_the_metrics_of_every_step_count_once() -> None:
     trial = Trial()
-    trial.run(7, Cadence(log_every=3, eval_every=0, maps_every=0, checkpoint_every=0))
+    trial.run(7, log_every=3, eval_every=0, maps_every=0, checkpoint_every=0)
     reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     windows = ([1, 2, 3], [4, 5, 6], [7])
     assert [r["loss"] for r in reports] == [np.mean(w) for w in windows]
@@ -180,7 +183,7 @@ def test_the_metrics_of_every_step_count_once() -> None:
 def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do() -> None:
     trial = Trial()
     accumulator = MetricAccumulator(flops=lambda batch: 1000.0 * float(batch["number"][0] + 1), peak_flops=5e6)
-    trial.run(4, Cadence(log_every=2, eval_every=0, maps_every=0, checkpoint_every=0), accumulator=accumulator)
+    trial.run(4, log_every=2, eval_every=0, maps_every=0, checkpoint_every=0, accumulator=accumulator)
     reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     a_step = [r["mfu"] / r["steps_per_second"] for r in reports]
     assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
@@ -196,7 +199,10 @@ def test_two_steps_in_a_row_that_made_no_update_stop_a_run_that_bears_one(bad: f
     ) as diverged:
         trial.run(
             6,
-            Cadence(log_every=5, eval_every=0, maps_every=0, checkpoint_every=5),
+            log_every=5,
+            eval_every=0,
+            maps_every=0,
+            checkpoint_every=5,
             accumulator=MetricAccumulator(ConsecutiveSkips(2).check),
         )
     assert isinstance(diverged.value, FloatingPointError)
@@ -206,7 +212,7 @@ def test_two_steps_in_a_row_that_made_no_update_stop_a_run_that_bears_one(bad: f
 
 def test_steps_that_made_no_update_are_counted_and_in_no_mean() -> None:
     trial = Trial(losses={2: math.nan, 5: math.inf, 6: math.nan})
-    trial.run(6, Cadence(log_every=4, eval_every=0, maps_every=0, checkpoint_every=4))
+    trial.run(6, log_every=4, eval_every=0, maps_every=0, checkpoint_every=4)
     reports = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
     assert [r["skipped_updates"] for r in reports] == [1, 2]
     assert reports[0]["loss"] == np.mean([1, 3, 4])
@@ -229,7 +235,7 @@ def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
 ) -> None:
     trial = Trial(stopped_before=before)
     with pytest.raises(RunStopped):
-        trial.run(8, Cadence(log_every=2, eval_every=4, maps_every=4, checkpoint_every=4))
+        trial.run(8, log_every=2, eval_every=4, maps_every=4, checkpoint_every=4)
     assert trial.writer.steps("save") == saved
     if saved and trial.saved[-1]:
         assert (trial.saved[-1]["reports_done"], trial.saved[-1]["window"]["steps"]) == (reports_done, window)
@@ -240,9 +246,7 @@ def test_a_run_that_is_stopped_saves_what_it_made_and_what_the_next_needs(
     accumulator = MetricAccumulator()
     progress = trial.saved[-1] if saved else {}
     accumulator.restore_window(**progress.get("window", {"steps": 0, "sums": {}}))
-    rest.run(
-        8, Cadence(log_every=2, eval_every=4, maps_every=4, checkpoint_every=4), start=made, accumulator=accumulator
-    )
+    rest.run(8, log_every=2, eval_every=4, maps_every=4, checkpoint_every=4, start=made, accumulator=accumulator)
     reports = {
         c[1]: c[3]["loss"] for t in (trial, rest) for c in t.writer.calls if c[0] == "scalars" and c[2] == "train"
     }
@@ -260,7 +264,10 @@ def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_
     trial.step = step  # type: ignore[method-assign]
     trial.run(
         6,
-        Cadence(log_every=2, eval_every=9, maps_every=0, checkpoint_every=0),
+        log_every=2,
+        eval_every=9,
+        maps_every=0,
+        checkpoint_every=0,
         start=np.full(2, 2),  # type: ignore[arg-type]
         accumulator=MetricAccumulator(
             lambda step, _, values: checked.append((step, values["loss"].tolist())), lambda batch: 10.0
@@ -277,7 +284,7 @@ def test_several_runs_at_one_step_have_means_of_their_own_and_are_checked_every_
 
 def test_heads_are_reported_of_the_steps_that_observed_them_and_of_no_other() -> None:
     trial = Trial()
-    trial.run(7, Cadence(log_every=3, eval_every=0, maps_every=0, checkpoint_every=0, head_statistics_every=2))
+    trial.run(7, log_every=3, eval_every=0, maps_every=0, checkpoint_every=0, head_statistics_every=2)
     reports = [call for call in trial.writer.calls if call[0] == "heads"]
     assert [call[1] for call in reports] == [2, 4, 6]
     for _, _, heads in reports:
@@ -305,5 +312,5 @@ def test_the_host_reads_a_step_only_when_the_next_is_under_way() -> None:
         return Count(state.step + 1), StepMetrics({}, {"loss": Watched(state.step + 1)})  # type: ignore[dict-item]
 
     trial.step = step  # type: ignore[method-assign]
-    trial.run(6, Cadence(log_every=3, eval_every=0, maps_every=0, checkpoint_every=0))
+    trial.run(6, log_every=3, eval_every=0, maps_every=0, checkpoint_every=0)
     assert read == [(1, 2), (2, 3), (3, 3), (4, 5), (5, 6), (6, 6)]

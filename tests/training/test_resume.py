@@ -24,7 +24,6 @@ from transformer.runs.exceptions import RunFailed, RunStopped
 from transformer.runs.jsonl_reading import read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_checksum import add_checksum
-from transformer.tasks.task import EvaluationReport
 from transformer.training import (
     build,
     checkpoint_metadata,
@@ -36,10 +35,12 @@ from transformer.training import (
     run_setup,
 )
 from transformer.training import config as experiment
+from transformer.training.compiled_probe import Probe
 from transformer.training.rollback import RollbackRequest
 from transformer.training.state import TrainState
 from transformer.training.writers import open_writers as files
 from transformer.training.writers.map_writer import MapWriter
+from transformer.training.writers.writer import ProbeMaps, Report
 
 STEPS, SAVED, STOPPED = 8, 4, 7
 PROMPTS = {"prompts": ("the ", "of "), "max_new_tokens": 4}
@@ -187,9 +188,10 @@ def unlooked(workdirs: Path) -> Path:
 class KilledMaps(MapWriter):
     """The maps of a process that dies as soon as one step of them is on disk."""
 
-    def write_maps(self, step: int, maps: Any) -> None:
-        super().write_maps(step, maps)
-        raise Killed
+    def write(self, report: Report) -> None:
+        super().write(report)
+        if isinstance(report, ProbeMaps):
+            raise Killed
 
 
 @pytest.mark.parametrize(
@@ -263,7 +265,7 @@ def test_what_is_not_finite_ends_in_one_line_that_leads_past_it(
                 levels = {name: each._replace(scale=each.scale * np.nan) for name, each in kept.levels.items()}
                 return {**maps, site: kept._replace(levels=levels)}
 
-            return plan, spoilt
+            return Probe(plan, spoilt)
 
         monkeypatch.setattr(driver, "compile_run_probe", spoilt_probe)
     else:
@@ -323,17 +325,13 @@ def test_another_seed_is_another_run(stopped: Path, workdirs: Path) -> None:
     resolved = experiment.resolve_config(config(**changes))
     folder = workdirs / "seed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_setup, "compile_evaluations", lambda model, all_of_them, _: [_nothing for _ in all_of_them])
+        patch.setattr(driver, "compile_evaluations", lambda *arguments: [])
         driver.train(resolved, folder)
     (mine,) = without_clock(folder, "train")
     theirs = without_clock(stopped)[0]
     assert mine["step"] == theirs["step"] == 2
     assert mine["loss"] != theirs["loss"]
     assert mine["learning_rate"] == theirs["learning_rate"]
-
-
-def _nothing(state: TrainState) -> EvaluationReport:
-    return EvaluationReport({})
 
 
 @pytest.mark.parametrize(
@@ -358,10 +356,10 @@ def test_fewer_steps_than_are_done_are_refused(half: Path, workdirs: Path) -> No
     folder = workdirs / "fewer"
     shutil.copytree(half, folder)
     fewer = experiment.resolve_config(config(steps=2, log_every=2, checkpoint_every=2))
-    records = (folder / "metrics.jsonl").read_bytes()
+    before = contents(folder, "metrics.jsonl", "config.json")
     with pytest.raises(UserError, match=rf"config\.steps=2 is less than the step of the latest checkpoint, {SAVED}"):
         driver.train(fewer, folder)
-    assert (folder / "metrics.jsonl").read_bytes() == records
+    assert contents(folder, "metrics.jsonl", "config.json") == before
 
 
 def test_a_checkpoint_of_another_model_is_refused_by_its_first_leaf(half: Path, workdirs: Path) -> None:
@@ -459,7 +457,7 @@ def test_what_stopped_a_run_is_told_and_not_what_of_its_maps_was_lost(
     shutil.copytree(half, folder)
 
     def diverged(*arguments: Any, reporter: Any, **more: Any) -> None:
-        reporter.writer.write_maps(6, {})  # which no store takes
+        reporter.writer.write(ProbeMaps(6, {}))  # which no store takes
         raise FloatingPointError("loss is nan at step 7")
 
     monkeypatch.setattr(driver, "train_loop", diverged)

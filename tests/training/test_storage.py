@@ -24,6 +24,7 @@ from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.worker import PROGRESS
 from transformer.training.writers.jsonl import MetricsWriter
 from transformer.training.writers.tensorboard import TensorBoardWriter
+from transformer.training.writers.writer import Metrics
 
 # Not imported here: what it is depends on an environment variable that is set below.
 pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")
@@ -159,7 +160,7 @@ def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
     run = run / str(lost)
     file = MetricsWriter(run / "m")
     for step in range(1, 9):
-        file.write_scalars(step, "train", {"loss": 1 / step})
+        file.write(Metrics(step, "train", {"loss": 1 / step}))
     file.close()
     before = read_records(run / "m")
     stopped = MetricsWriter(run / "m")
@@ -179,7 +180,7 @@ def test_a_kill_while_dropping_steps_leaves_the_old_lines_or_the_kept_ones(
     resumed = MetricsWriter(run / "m")
     resumed.truncate(after_step=3)
     assert read_records(run / "m") == before[:3]
-    resumed.write_scalars(4, "train", {"loss": 1 / 4})
+    resumed.write(Metrics(4, "train", {"loss": 1 / 4}))
     resumed.close()
     assert read_records(run / "m") == before[:4]
 
@@ -213,7 +214,7 @@ def test_a_file_that_was_copied_from_a_disk_goes_on(run: Path, server: BucketSer
     server.put("bucket", f"{_key(run)}/m", b'{"step": 1, "split": "a"}\n{"step": 2, "split": "a"}\n')
     file = MetricsWriter(run / "m")
     file.truncate(1)
-    file.write_scalars(2, "b", {})
+    file.write(Metrics(2, "b", {}))
     file.close()
     assert [(record["step"], record["split"]) for record in read_records(run / "m")] == [(1, "a"), (2, "b")]
 
@@ -333,7 +334,7 @@ def test_a_run_that_lost_its_lease_stops_with_one_line_and_writes_nothing_more(r
     def train() -> None:
         with RunDirectory.claim(run, CONFIG) as directory:
             opened.append(MetricsWriter(directory.metrics_file))
-            opened[0].write_scalars(1, "train", {"loss": 1.0})
+            opened[0].write(Metrics(1, "train", {"loss": 1.0}))
             theirs = {**json.loads(server.objects[key].content), "holder": "process 1 on host other", "token": "x"}
             server.put(*key, json.dumps(theirs).encode())
             try:
@@ -507,6 +508,7 @@ def test_a_run_directory_in_a_bucket_is_claimed_refused_and_read_as_on_a_disk(ru
     assert _contents(server, run) == before
     with RunDirectory.claim(run, {**CONFIG, "steps": 200}, may_change=("steps",)) as directory:
         assert not directory.is_new
+        directory.write_config({**CONFIG, "steps": 200})
         assert directory.config()["steps"] == 200
     starts = json.loads(directory.environment_file.read_text())
     assert [start.get("parameters") for start in starts] == [3, None]
@@ -551,10 +553,10 @@ def test_the_log_and_the_events_arrive(run: Path, server: BucketServer, monkeypa
             with directory.log_to_file():
                 ours.info(note)
         board = TensorBoardWriter(directory.tensorboard_dir)
-        board.write_scalars(1, "train", {"loss": 2.5})
+        board.write(Metrics(1, "train", {"loss": 2.5}))
         _wait(lambda: server.names(f"{_key(run)}/tensorboard/"))
         (early,) = [server.objects["bucket", name] for name in server.names(f"{_key(run)}/tensorboard/")]
-        board.write_scalars(2, "train", {"loss": 1.5})
+        board.write(Metrics(2, "train", {"loss": 1.5}))
         board.close()
         (late,) = [server.objects["bucket", name] for name in server.names(f"{_key(run)}/tensorboard/")]
     lines = (run / "log.txt").read_text().splitlines()

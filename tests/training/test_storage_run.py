@@ -25,12 +25,15 @@ from transformer.storage import lease
 from transformer.storage.paths import parse_path
 from transformer.storage.storage import DirectoryLost
 from transformer.tasks.task import EvaluationReport
-from transformer.training import build, driver, partitioning, run_setup
+from transformer.training import build, driver, partitioning
 from transformer.training import config as experiment
+from transformer.training.background_compile import Program
+from transformer.training.compiled_evaluation import CompiledEvaluation
 from transformer.training.init_from import build_initial_state, copy_source_tokenizer
 from transformer.training.run_loading import load_run
 from transformer.training.state import TrainState
 from transformer.training.writers.console import ConsoleWriter
+from transformer.training.writers.writer import Progress, Report
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the extra gcs")]
 
@@ -48,13 +51,18 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def evaluated(model: Any, evaluations: Any, *more: Any) -> list[Any]:
-    """Evaluations that have something to say and nothing to compile."""
+class ConstantEvaluation(CompiledEvaluation):
+    """An evaluation that has something to say and nothing to compile."""
 
-    def evaluate(state: TrainState) -> EvaluationReport:
+    def __call__(self, state: TrainState) -> EvaluationReport:
         return EvaluationReport({"width": 16.0}, ({"source": "one", "output": "eins", "target": "eins"},))
 
-    return [evaluate for _ in evaluations]
+    def programs(self, abstract: TrainState) -> Iterator[Program]:
+        return iter(())
+
+
+def evaluated(model: Any, evaluations: Any, placement: Any, monitor: Any) -> list[CompiledEvaluation]:
+    return [ConstantEvaluation(evaluation, None, placement, monitor) for evaluation in evaluations]  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,7 +75,7 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
         patch.setattr(driver, "peak_flops", lambda devices: 1e9)
-        patch.setattr(run_setup, "compile_evaluations", evaluated)
+        patch.setattr(driver, "compile_evaluations", evaluated)
         yield server
 
 
@@ -184,8 +192,8 @@ def test_a_run_whose_lease_is_taken_stops_before_its_checkpoint(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Robbed(ConsoleWriter):
-        def report_progress(self, step: int, total: int) -> None:
-            if step == SAVED:
+        def write(self, report: Report) -> None:
+            if isinstance(report, Progress) and report.step == SAVED:
                 key = "bucket", "runs/robbed/lock"
                 about = {**json.loads(server.objects[key].content), "holder": "process 1 on host other", "token": "x"}
                 server.put(*key, json.dumps(about).encode())

@@ -17,7 +17,7 @@ from transformer.runs.jsonl_reading import read_records
 from transformer.training.config import resolve_config
 from transformer.training.driver import train
 from transformer.training.writers.trackers import MlflowTracker, RunDescription, open_trackers
-from transformer.training.writers.writer import MultiWriter
+from transformer.training.writers.writer import Metrics, MultiWriter
 
 Curves = dict[str, list[tuple[int, float]]]
 # The second start goes on behind step 4, and sends nothing twice.
@@ -84,7 +84,7 @@ def test_mlflow_holds_the_numbers_the_config_and_the_page(folder: Path, monkeypa
     # A run that was killed reports again what lies behind its checkpoint: nothing of it is there twice.
     again = MlflowTracker(RunDescription(run.data.tags["headwise.id"], "run", "sweep", {}, resumed=True))
     for step in (6, 8, 10):
-        again.write_scalars(step, "train", {"loss": 1.0})
+        again.write(Metrics(step, "train", {"loss": 1.0}))
     steps = [each.step for each in client.get_metric_history(run.info.run_id, "train/loss")]
     assert steps == [2, 4, 6, 8, 10]
 

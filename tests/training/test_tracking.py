@@ -31,6 +31,7 @@ from transformer.training.writers.trackers import (
     any_tracker_hangs,
     parse_trackers,
 )
+from transformer.training.writers.writer import Metrics, Progress, Samples
 
 # The folder of compiled programs stays that of the tests.
 COMMAND = dataclasses.replace(train.COMMAND, before_jax=None)
@@ -52,11 +53,9 @@ class Recorder:
         self._kept = kept
         kept.append(("open", run.id, run.name, run.group, run.config, run.resumed))
 
-    def write_scalars(self, step: int, split: str, values: Any) -> None:
-        self._kept.append((step, split, values))
-
-    def write_samples(self, step: int, split: str, samples: Any) -> None:
-        self._kept.append((step, split, samples))
+    def write(self, report: Metrics | Samples) -> None:
+        content = report.values if isinstance(report, Metrics) else report.samples
+        self._kept.append((report.step, report.split, content))
 
     def write_page(self, path: Path) -> None:
         self._kept.append(("page", path.read_text()))
@@ -86,9 +85,9 @@ def workdir(tmp_path: Path) -> Path:
 
 def tell(trackers: TrackersWriter, steps: Sequence[int], total: int) -> None:
     for step in steps:
-        trackers.write_scalars(step, "train", {"loss": 0.5 * step})
-        trackers.report_progress(step, total)
-    trackers.write_samples(steps[-1], "test", [{"output": "ok"}])
+        trackers.write(Metrics(step, "train", {"loss": 0.5 * step}))
+        trackers.write(Progress(step, total))
+    trackers.write(Samples(steps[-1], "test", [{"output": "ok"}]))
     trackers.close()
 
 
@@ -128,7 +127,7 @@ def test_a_run_without_maps_has_no_page(kept: list[Any], workdir: Path) -> None:
 
 def test_trials_are_told_as_one_sweep(kept: list[Any], workdir: Path) -> None:
     with ModelTrainer(trackers=("recorder",))._tracking(workdir) as writers:
-        writers[0].write_scalars(1, "train", {"loss": 1.0})
+        writers[0].write(Metrics(1, "train", {"loss": 1.0}))
     assert kept[0][2:4] == ("one", "sweep")
     assert kept[-1] == ("close", False)
     with ModelTrainer()._tracking(workdir) as writers:
@@ -143,7 +142,7 @@ def test_a_run_that_is_stopped_waits_less(workdir: Path, monkeypatch: pytest.Mon
 
     def stopped() -> None:
         with tracking.open_trackers(("x",), workdir, said.append) as (writer,):
-            writer.write_scalars(1, "train", {"loss": 1.0})
+            writer.write(Metrics(1, "train", {"loss": 1.0}))
             raise RunStopped
 
     with pytest.raises(RunStopped):
@@ -288,12 +287,12 @@ def test_what_wandb_has_of_a_run_that_was_killed_is_not_sent_again(monkeypatch: 
 
     def report(tracker: WandbTracker, first: int, last: int, *, killed: bool = False) -> None:
         for step in range(first, last + 1, 2):
-            tracker.write_scalars(step, "train", {"loss": 1.0 / (step + 1)})
-            tracker.write_scalars(step, "validation", {"loss": 2.0 / (step + 1)})
-            tracker.write_samples(step, "validation", [{"source": f"text {step}", "output": "x"}])
+            tracker.write(Metrics(step, "train", {"loss": 1.0 / (step + 1)}))
+            tracker.write(Metrics(step, "validation", {"loss": 2.0 / (step + 1)}))
+            tracker.write(Samples(step, "validation", [{"source": f"text {step}", "output": "x"}]))
             if not (killed and step == last):
-                tracker.write_scalars(step, "validation", {"bleu": float(step)})
-                tracker.write_samples(step, "validation", [{"prompt": f"prompt {step}"}])
+                tracker.write(Metrics(step, "validation", {"bleu": float(step)}))
+                tracker.write(Samples(step, "validation", [{"prompt": f"prompt {step}"}]))
 
     whole, killed = RecordingWandb("wandb"), RecordingWandb("wandb")
     with monkeypatch.context() as patched:

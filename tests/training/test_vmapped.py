@@ -30,7 +30,7 @@ from transformer.training.run_setup import TrainingRun
 from transformer.training.update_guard import TrainingDiverged
 from transformer.training.vmapped import StackedBatches
 from transformer.training.writers.vmapped import VmappedWriters
-from transformer.training.writers.writer import NullWriter
+from transformer.training.writers.writer import Metrics, ProbeMaps, Report, Samples, Writer
 
 STEPS, SAVED, STOPPED, HUGE = 8, 4, 7, 1e30
 CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "vmapped", "maps_every": 4}
@@ -49,8 +49,7 @@ def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: partitioning.single_device_placement())
-        for module in (training, vmapped):
-            patch.setattr(module, "peak_flops", lambda devices: 1e9)
+        patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 
 
@@ -68,7 +67,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All vmapped, killed behind a checkpoint and resumed."""
     folder = tmp_path_factory.mktemp("together")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vmapped, "ConsoleWriter", console_killed_at(STOPPED))
+        patch.setattr(training, "ConsoleWriter", console_killed_at(STOPPED))
         with pytest.raises(Killed):
             train(RUNS, folder)
     for name in RUNS:
@@ -83,7 +82,7 @@ def train(runs: Mapping[str, experiment.ExperimentConfig], folder: Path) -> list
     return vmapped.train_vmapped(list(runs.values()), [folder / name for name in runs], also)
 
 
-class LossRecorder(NullWriter):
+class LossRecorder(Writer):
     """Keeps the losses of each run, by its directory."""
 
     runs: ClassVar[dict[Path, list[tuple[int, str, float]]]] = {}
@@ -91,8 +90,9 @@ class LossRecorder(NullWriter):
     def __init__(self, path: Path):
         self._losses = self.runs[path] = []
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        self._losses.append((step, split, float(values["loss"])))
+    def write(self, report: Report) -> None:
+        if isinstance(report, Metrics):
+            self._losses.append((report.step, report.split, float(report.values["loss"])))
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -220,8 +220,8 @@ SHAPE = SimpleNamespace(abstract_state={"x": np.zeros(2, int), **HYPERPARAMETERS
 
 def test_vmapped_go_back_to_the_latest_step_that_all_have(tmp_path: Path) -> None:
     runs = made(tmp_path, one=(2, 4), two=(2, 4, 6), three=(4, 6))
-    step, resumed = resume_runs_together(runs, SHAPE)  # type: ignore[arg-type]
-    assert (step, [each.state["x"][0] for each in resumed]) == (4, [4, 4, 4])  # type: ignore[index]
+    resumed = resume_runs_together(runs, SHAPE)  # type: ignore[arg-type]
+    assert [(point.step, point.state["x"][0]) for point in resumed] == [(4, 4)] * 3  # type: ignore[index]
     assert [each.checkpoints.steps() for each in runs] == [[2, 4], [2, 4], [4]]
 
 
@@ -230,7 +230,7 @@ def test_vmapped_go_back_to_the_latest_step_that_is_sound_in_all(
 ) -> None:
     runs = made(tmp_path, one=(2, 4), two=(2, 4))
     (tmp_path / "two" / "checkpoints" / "4" / "manifest" / "metadata").write_text("")
-    assert resume_runs_together(runs, SHAPE)[0] == 2  # type: ignore[arg-type]
+    assert resume_runs_together(runs, SHAPE)[0].step == 2  # type: ignore[arg-type]
     assert "it is kept as damaged-4; step 2 is used instead" in capsys.readouterr().err
     assert [each.checkpoints.steps() for each in runs] == [[2], [2]]
 
@@ -244,7 +244,7 @@ def test_vmapped_lose_nothing_where_one_has_lost_its_checkpoints(tmp_path: Path)
 
 def test_vmapped_begin_again_where_they_were_killed_in_the_midst_of_the_first_save(tmp_path: Path) -> None:
     runs = made(tmp_path, one=(2,), two=())
-    assert resume_runs_together(runs, SHAPE) == (0, [])  # type: ignore[arg-type]
+    assert resume_runs_together(runs, SHAPE) == []  # type: ignore[arg-type]
     assert [each.checkpoints.steps() for each in runs] == [[], []]
     assert last_saved_step(tmp_path / "one" / "checkpoints") is None
 
@@ -306,44 +306,46 @@ def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
     assert vmapped.measure_vmap_speedup(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
 
 
-class CallRecorder(NullWriter):
+class CallRecorder(Writer):
     """Keeps the calls that it gets."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Any]) -> None:
-        self.calls.append((step, split, dict(values)))
-
-    def write_samples(self, step: int, split: str, samples: Any) -> None:
-        self.calls.append((step, split, list(samples)))
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self.calls.append((step, split, dict(values)))
+            case Samples(step, split, samples):
+                self.calls.append((step, split, list(samples)))
 
     def close(self) -> None:
         self.calls.append("closed")
 
 
 def test_maps_that_are_not_finite_end_the_run_whose_they_are() -> None:
-    class Refusing(NullWriter):
-        def write_maps(self, step: int, maps: Mapping[str, Any]) -> None:
-            raise NonFiniteError(step, "maps['self'] holds NaN")
+    class Refusing(Writer):
+        def write(self, report: Report) -> None:
+            raise NonFiniteError(report.step, "maps['self'] holds NaN")
 
-    class Maps(NullWriter):
+    class Maps(Writer):
         def __init__(self) -> None:
             self.kept: list[Any] = []
 
-        def write_maps(self, step: int, maps: Mapping[str, Any]) -> None:
-            self.kept.append((step, maps))
+        def write(self, report: Report) -> None:
+            assert isinstance(report, ProbeMaps)
+            self.kept.append((report.step, report.maps))
 
     kept, ended = Maps(), []
     writers = VmappedWriters(
         [Refusing(), kept], not_finite=lambda run, found: (ended.append(run), writers.stop(run))[1]
     )
     for step in (1, 2):
-        writers.write_maps(step, {"self": {0: "nan", 1: "sound"}})
+        writers.write(ProbeMaps(step, {"self": {0: "nan", 1: "sound"}}))
     assert ended == [0]
     assert kept.kept == [(1, {"self": "sound"}), (2, {"self": "sound"})]
     with pytest.raises(NonFiniteError):
-        VmappedWriters([Refusing()]).write_maps(1, {"self": {0: "nan"}})
+        VmappedWriters([Refusing()]).write(ProbeMaps(1, {"self": {0: "nan"}}))
 
 
 @pytest.mark.slow
@@ -364,11 +366,11 @@ def test_a_state_that_is_not_finite_ends_its_run_alone(
 def test_every_run_is_told_its_own_until_it_is_stopped() -> None:
     one, two, shared = CallRecorder(), CallRecorder(), CallRecorder()
     writers = VmappedWriters([one, two], shared)
-    writers.write_scalars(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0})
-    writers.write_samples(1, "test", [[], [{"output": "x"}]])
-    writers.write_scalars(2, "test", {"bleu": (None, 5.0)})
+    writers.write(Metrics(1, "train", {"loss": np.array([1.0, 3.0]), "rate": 7.0}))
+    writers.write(Samples(1, "test", [[], [{"output": "x"}]]))
+    writers.write(Metrics(2, "test", {"bleu": (None, 5.0)}))
     writers.stop(1)
-    writers.write_scalars(3, "train", {"loss": np.array([2.0, np.nan])})
+    writers.write(Metrics(3, "train", {"loss": np.array([2.0, np.nan])}))
     writers.close()
     assert one.calls == [(1, "train", {"loss": 1.0, "rate": 7.0}), (3, "train", {"loss": 2.0}), "closed"]
     told = [(1, "train", {"loss": 3.0, "rate": 7.0}), (1, "test", [{"output": "x"}]), (2, "test", {"bleu": 5.0})]

@@ -27,24 +27,25 @@ from transformer.training.writers.console import ConsoleWriter, LogWriter
 from transformer.training.writers.jsonl import MetricsWriter
 from transformer.training.writers.map_writer import BackgroundMapWriter
 from transformer.training.writers.tensorboard import TensorBoardWriter
-from transformer.training.writers.writer import BestEffortWriter, MultiWriter, NullWriter
+from transformer.training.writers.writer import (
+    BestEffortWriter,
+    HeadStatistics,
+    Metrics,
+    MultiWriter,
+    ProbeMaps,
+    Progress,
+    Report,
+    Samples,
+    Writer,
+)
 
 
-class Recorder:
+class Recorder(Writer):
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def write_scalars(self, *arguments: object) -> None:
-        self.calls.append("scalars")
-
-    def write_samples(self, *arguments: object) -> None:
-        self.calls.append("samples")
-
-    def write_maps(self, *arguments: object) -> None:
-        self.calls.append("maps")
-
-    def report_progress(self, *arguments: object) -> None:
-        self.calls.append("progress")
+    def write(self, report: Report) -> None:
+        self.calls.append(type(report).__name__)
 
     def flush(self) -> None:
         self.calls.append("flush")
@@ -55,7 +56,7 @@ class Recorder:
 
 def test_metrics_are_one_plain_object_a_line(tmp_path: Path):
     file = MetricsWriter(tmp_path / "metrics.jsonl")
-    file.write_scalars(1, "train", {"loss": np.float32(2.5), "count": np.int64(3)})
+    file.write(Metrics(1, "train", {"loss": np.float32(2.5), "count": np.int64(3)}))
     on_disk = (tmp_path / "metrics.jsonl").read_text()
     assert on_disk == '{"step": 1, "split": "train", "loss": 2.5, "count": 3}\n'
     file.close()
@@ -63,7 +64,7 @@ def test_metrics_are_one_plain_object_a_line(tmp_path: Path):
 
 def test_a_number_that_is_not_finite_is_null(tmp_path: Path):
     file = MetricsWriter(tmp_path / "m")
-    file.write_scalars(1, "train", {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": 1.0})
+    file.write(Metrics(1, "train", {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": 1.0}))
     file.close()
     assert read_records(tmp_path / "m") == [{"step": 1, "split": "train", "a": None, "b": None, "c": None, "d": 1.0}]
 
@@ -71,7 +72,7 @@ def test_a_number_that_is_not_finite_is_null(tmp_path: Path):
 def test_a_metric_cannot_hide_the_step(tmp_path: Path):
     file = MetricsWriter(tmp_path / "m")
     with pytest.raises(ValueError, match="'step'"):
-        file.write_scalars(1, "train", {"step": 3.0})
+        file.write(Metrics(1, "train", {"step": 3.0}))
     assert (tmp_path / "m").read_bytes() == b""
 
 
@@ -92,9 +93,9 @@ def test_a_torn_last_line_is_cut_at_every_length(tmp_path: Path):
 def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path: Path):
     def report(file: MetricsWriter, steps: range) -> None:
         for step in steps:
-            file.write_scalars(step, "train", {"loss": 1 / step})
+            file.write(Metrics(step, "train", {"loss": 1 / step}))
             if step % 4 == 0:
-                file.write_scalars(step, "validation", {"loss": 2 / step})
+                file.write(Metrics(step, "validation", {"loss": 2 / step}))
 
     whole = MetricsWriter(tmp_path / "whole")
     report(whole, range(1, 13))
@@ -141,10 +142,10 @@ def test_lines_that_changed_since_the_checkpoint_are_noticed(
 ):
     path = tmp_path / "m"
     file = MetricsWriter(path)
-    file.write_scalars(1, "a", {"loss": 1})
-    file.write_scalars(2, "a", {"loss": 0.125})
+    file.write(Metrics(1, "a", {"loss": 1}))
+    file.write(Metrics(2, "a", {"loss": 0.125}))
     extent, content = file.extent(), path.read_bytes()
-    file.write_scalars(3, "a", {"loss": 3})
+    file.write(Metrics(3, "a", {"loss": 3}))
     file.close()
     resumed = MetricsWriter(path)
     resumed.truncate(2, extent)
@@ -161,10 +162,10 @@ def test_plain_lines_without_a_terminal(tmp_path: Path):
     values = {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0, "mfu": 0.31}
     with (tmp_path / "output").open("w") as stream:
         console = ConsoleWriter(3000, stream)
-        console.write_scalars(400, "train", values)
-        console.report_progress(401, 3000)
-        console.write_scalars(1000, "validation", {**values, "loss": float("nan")})
-        console.write_samples(1000, "validation", [{"source": "[red]one[/red]", "output": "eins"}])
+        console.write(Metrics(400, "train", values))
+        console.write(Progress(401, 3000))
+        console.write(Metrics(1000, "validation", {**values, "loss": float("nan")}))
+        console.write(Samples(1000, "validation", [{"source": "[red]one[/red]", "output": "eins"}]))
         console.close()
     shown = (tmp_path / "output").read_text()
     train, validation, *samples = shown.splitlines()
@@ -179,8 +180,8 @@ def test_plain_lines_without_a_terminal(tmp_path: Path):
 def test_details_are_left_out_where_there_is_more_than_details(tmp_path: Path):
     with (tmp_path / "out.txt").open("w") as stream:
         console = ConsoleWriter(10, stream)
-        console.write_scalars(1, "validation", {"loss": 2.0, "test/loss": 3.0, "importance_cv/encoder/0": 0.5})
-        console.write_scalars(1, "validation", {"greedy/accuracy/5": 0.25, "greedy/area/5": 0.5})
+        console.write(Metrics(1, "validation", {"loss": 2.0, "test/loss": 3.0, "importance_cv/encoder/0": 0.5}))
+        console.write(Metrics(1, "validation", {"greedy/accuracy/5": 0.25, "greedy/area/5": 0.5}))
     first, second = (tmp_path / "out.txt").read_text().splitlines()
     assert "test/loss 3" in first
     assert "importance_cv" not in first
@@ -196,11 +197,11 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
     shown = b""
     with os.fdopen(terminal, "w") as stream:
         console = ConsoleWriter(3000, stream)
-        console.report_progress(400, 3000)
-        console.write_scalars(401, "train", {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0})
-        console.write_scalars(401, "validation", {"exact_match": 0.5})
-        console.write_samples(401, "validation", [{"source": "[red]one[/red]"}])
-        console.report_progress(402, 3000)
+        console.write(Progress(400, 3000))
+        console.write(Metrics(401, "train", {"loss": 2.134, "learning_rate": 3.1e-4, "tokens_per_second": 8200.0}))
+        console.write(Metrics(401, "validation", {"exact_match": 0.5}))
+        console.write(Samples(401, "validation", [{"source": "[red]one[/red]"}]))
+        console.write(Progress(402, 3000))
         console.close()
         with contextlib.suppress(BlockingIOError):
             while True:  # a read gives no more than a page
@@ -216,8 +217,8 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
 def test_the_log_has_numbers_and_samples(caplog: pytest.LogCaptureFixture):
     log = LogWriter(10)
     with caplog.at_level(logging.INFO, "transformer"):
-        log.write_scalars(5, "train", {"loss": 1.0})
-        log.write_samples(5, "validation", [{"source": "one", "output": "eins"}, {"source": "100 % s"}])
+        log.write(Metrics(5, "train", {"loss": 1.0}))
+        log.write(Samples(5, "validation", [{"source": "one", "output": "eins"}, {"source": "100 % s"}]))
     assert [" ".join(message.split()) for message in caplog.messages] == [
         "step 5/10 train loss 1",
         "step 5 validation source: one output: eins",
@@ -233,13 +234,13 @@ def test_sinks_pass_everything_on_and_close_all():
 
     first, second, third = Recorder(), Failing(), Recorder()
     writers = MultiWriter(first, second, third)
-    writers.write_scalars(1, "train", {})
-    writers.write_samples(1, "train", [])
-    writers.write_maps(1, {})
-    writers.report_progress(1, 2)
+    writers.write(Metrics(1, "train", {}))
+    writers.write(Samples(1, "train", []))
+    writers.write(ProbeMaps(1, {}))
+    writers.write(Progress(1, 2))
     with pytest.raises(OSError, match="disk full"):
         writers.close()
-    assert first.calls == second.calls == third.calls == ["scalars", "samples", "maps", "progress", "close"]
+    assert first.calls == second.calls == third.calls == ["Metrics", "Samples", "ProbeMaps", "Progress", "close"]
 
 
 def _events(directory: Path) -> list:
@@ -280,24 +281,27 @@ class Slow(Recorder):
         super().__init__()
         self.let, self.error = threading.Event(), error
 
-    def write_maps(self, step: int, maps: object) -> None:
+    def write(self, report: Report) -> None:
+        if not isinstance(report, ProbeMaps):
+            super().write(report)
+            return
         assert self.let.wait(10)
         if self.error is not None:
             raise self.error
-        self.calls.append(f"maps {step}")
+        self.calls.append(f"maps {report.step}")
 
 
 def test_maps_are_written_in_order_while_the_loop_goes_on():
     slow = Slow()
     background = BackgroundMapWriter(slow)
-    background.write_maps(1, {})
-    background.write_maps(2, {})
-    background.write_scalars(2, "train", {})
-    assert slow.calls == ["scalars"]
+    background.write(ProbeMaps(1, {}))
+    background.write(ProbeMaps(2, {}))
+    background.write(Metrics(2, "train", {}))
+    assert slow.calls == ["Metrics"]
     slow.let.set()
     background.flush()
-    assert slow.calls == ["scalars", "maps 1", "maps 2", "flush"]
-    background.write_maps(3, {})
+    assert slow.calls == ["Metrics", "maps 1", "maps 2", "flush"]
+    background.write(ProbeMaps(3, {}))
     background.close()
     assert slow.calls[-2:] == ["maps 3", "close"]
 
@@ -306,14 +310,14 @@ def test_a_write_that_failed_in_the_background_is_not_lost():
     slow = Slow(OSError("disk full"))
     slow.let.set()
     background = BackgroundMapWriter(slow)
-    background.write_maps(1, {})
+    background.write(ProbeMaps(1, {}))
     with pytest.raises(OSError, match="disk full"):
         background.flush()
-    background.write_maps(1, {})
+    background.write(ProbeMaps(1, {}))
     concurrent.futures.wait(background._pending)
     with pytest.raises(OSError, match="disk full"):
-        background.write_maps(2, {})
-    background.write_maps(2, {})
+        background.write(ProbeMaps(2, {}))
+    background.write(ProbeMaps(2, {}))
     with pytest.raises(OSError, match="disk full"):
         background.close()
     assert slow.calls == ["close"]
@@ -321,9 +325,9 @@ def test_a_write_that_failed_in_the_background_is_not_lost():
 
 def test_events_are_on_the_disk_soon_and_not_only_at_the_end(tmp_path: Path):
     board = TensorBoardWriter(tmp_path)
-    board.write_scalars(1, "train", {"first": 1.0})
+    board.write(Metrics(1, "train", {"first": 1.0}))
     (file,) = tmp_path.iterdir()
-    board.write_scalars(2, "train", {"second": 1.0})
+    board.write(Metrics(2, "train", {"second": 1.0}))
     assert b"train/second" in file.read_bytes()
     board.close()
 
@@ -341,38 +345,38 @@ def test_an_event_that_cannot_be_written_leaves_the_events_before_it_whole(
         return write(descriptor, content[:fits])
 
     board = TensorBoardWriter(tmp_path)
-    board.write_scalars(1, "train", {"loss": 1.0})
+    board.write(Metrics(1, "train", {"loss": 1.0}))
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", fills)
         with pytest.raises(OSError, match="No space left"):
-            board.write_scalars(2, "train", {"loss": 2.0})
-    board.write_scalars(3, "train", {"loss": 3.0})
+            board.write(Metrics(2, "train", {"loss": 2.0}))
+    board.write(Metrics(3, "train", {"loss": 3.0}))
     board.close()
     assert [event.step for event in _events(tmp_path) if event.summary.value] == [1, 3]
 
 
-@pytest.mark.parametrize("report", ["scalars", "samples", "maps", "heads", "progress", "flush", "close", "opening"])
+@pytest.mark.parametrize("report", ["write", "flush", "close", "opening"])
 def test_what_an_optional_sink_raises_is_said_once_and_stops_nothing(
     report: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Failing(NullWriter):
+    class Failing(Recorder):
         def __getattribute__(self, name: str) -> object:
             if name in (report, "close"):
                 raise OSError(errno.EIO, "Input/output error", "events")
             return super().__getattribute__(name)
 
-    def opened() -> NullWriter:
+    def opened() -> Writer:
         if report == "opening":
             raise OSError(errno.EIO, "Input/output error", "events")
         return Failing()
 
     writer = BestEffortWriter("the events", opened)
     for _ in range(2):
-        writer.write_scalars(1, "train", {})
-        writer.write_samples(1, "train", [])
-        writer.write_maps(1, {})
-        writer.write_heads(1, {})
-        writer.report_progress(1, 2)
+        writer.write(Metrics(1, "train", {}))
+        writer.write(Samples(1, "train", []))
+        writer.write(ProbeMaps(1, {}))
+        writer.write(HeadStatistics(1, {}))
+        writer.write(Progress(1, 2))
         writer.flush()
     writer.close()
     said = capsys.readouterr().err
@@ -380,7 +384,7 @@ def test_what_an_optional_sink_raises_is_said_once_and_stops_nothing(
 
 
 def test_that_the_directory_is_lost_is_no_fault_of_an_optional_sink() -> None:
-    class Losing(NullWriter):
+    class Losing(Recorder):
         def flush(self) -> None:
             raise DirectoryLost("taken over")
 
@@ -392,13 +396,15 @@ def test_events_hold_scalars_samples_and_maps(tmp_path: Path):
     maps_LxBxHxQxK = np.zeros((2, 3, 4, 5, 6), np.float32)
     maps_LxBxHxQxK[1, 0, 2, 3, 4] = 1.0
     board = TensorBoardWriter(tmp_path, resumed_step=6)
-    board.write_scalars(7, "train", {"loss": 2.5})
-    board.write_samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}])
+    board.write(Metrics(7, "train", {"loss": 2.5}))
+    board.write(Samples(7, "validation", [{"source": "one", "output": "eins"}, {"source": "two"}]))
     entropy = np.stack([np.arange(8.0).reshape(2, 4), np.full((2, 4), np.nan), np.full((2, 4), 1.0)], axis=1)
-    board.write_maps(
-        7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, resolution_levels(5, 6, (64,)), {"entropy": entropy})}
+    board.write(
+        ProbeMaps(
+            7, {"decoder/cross": quantize_maps(maps_LxBxHxQxK, resolution_levels(5, 6, (64,)), {"entropy": entropy})}
+        )
     )
-    board.report_progress(7, 9)
+    board.write(Progress(7, 9))
     board.close()
     events = _events(tmp_path)
     assert [event.step for event in events if event.HasField("session_log")] == [7]
@@ -436,11 +442,13 @@ import sys
 sys.path.insert(0, {str(tmp_path)!r})
 import numpy as np
 from transformer.training.writers.tensorboard import TensorBoardWriter
+from transformer.training.writers.writer import Metrics, ProbeMaps, Samples
 board = TensorBoardWriter({str(tmp_path / "events")!r})
-board.write_scalars(1, "train", {{"loss": 1.0}})
-board.write_samples(1, "train", [{{"source": "a"}}])
+board.write(Metrics(1, "train", {{"loss": 1.0}}))
+board.write(Samples(1, "train", [{{"source": "a"}}]))
 from transformer.maps.capture_plan import resolution_levels, quantize_maps
-board.write_maps(1, {{"site": quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), resolution_levels(2, 2, (64,)))}})
+maps = quantize_maps(np.zeros((1, 1, 1, 2, 2), np.float32), resolution_levels(2, 2, (64,)))
+board.write(ProbeMaps(1, {{"site": maps}}))
 board.close()
 import json
 print(json.dumps([name for name in ("torch", "tensorflow") if name in sys.modules]))

@@ -21,7 +21,7 @@ from transformer.tasks.task import Batch
 from transformer.training.build import TrainingComponents, build_components, flops_counter, make_jitted_train_step
 from transformer.training.compiled_probe import Probe, compile_probe
 from transformer.training.config import ExperimentConfig
-from transformer.training.loop import Cadence, Reporter, train_loop
+from transformer.training.loop import Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.partitioning import shard_batch, shard_host_batches
 from transformer.training.state import TrainState
@@ -154,10 +154,18 @@ def _time_loop(
         state,
         step,
         components.task.training_batches(experiment.run.seed),
-        steps=steps,
         reporter=Reporter(
-            Cadence(experiment.run.log_every, 0, maps_every=0 if probe is None else steps, checkpoint_every=0),
+            dataclasses.replace(
+                experiment.run,
+                steps=steps,
+                eval_every=0,
+                maps_every=0 if probe is None else steps,
+                checkpoint_every=0,
+                permanent_checkpoint_every=0,
+                head_statistics_every=0,
+            ),
             evaluations=[],
+            evaluate=lambda evaluation, state: evaluation(state),
             probe=(lambda state: {}) if probe is None else probe.run,
             writer=writer,
             monitor=ProgressMonitor(),

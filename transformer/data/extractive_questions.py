@@ -32,6 +32,11 @@ class ExtractiveQuestion(NamedTuple):
     context: str
     answers: tuple[Answer, ...]
 
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The texts that a model reads."""
+        return self.question, self.context
+
 
 class QuestionWindow(NamedTuple):
     """A sequence of a question and a part of its context.

@@ -72,20 +72,32 @@ class EncodedWords(NamedTuple):
     """A text's token numbers between the special tokens, and the token that each word begins with.
 
     Attributes:
+        text: The text.
         row: The token numbers.
         first_tokens: The place in `row` of each word's first token; -1 for a word without one, as one that is cut off.
     """
 
+    text: LabeledWords
     row: list[int]
     first_tokens: list[int]
+
+    @property
+    def texts(self) -> tuple[str]:
+        """The text as a tuple, like the texts of a `LabeledExample`."""
+        return self.text.texts
+
+    @property
+    def label(self) -> tuple[int, ...]:
+        """The number of each word's class."""
+        return self.text.label
 
     def cut(self, longest: int, end: Sequence[int]) -> "EncodedWords":
         """Return the text cut to `longest` tokens, the last of which are `end`."""
         if len(self.row) <= longest:
             return self
-        end_start = longest - len(end)
-        first_tokens = [place if place < end_start else -1 for place in self.first_tokens]
-        return EncodedWords([*self.row[:end_start], *end], first_tokens)
+        stop = longest - len(end)
+        first_tokens = [place if place < stop else -1 for place in self.first_tokens]
+        return EncodedWords(self.text, [*self.row[:stop], *end], first_tokens)
 
 
 class TokenLabelBatches(LabeledTextBatches):
@@ -94,23 +106,23 @@ class TokenLabelBatches(LabeledTextBatches):
     `counts` [B, T] are the tokens that have a label.
 
     Args:
-        words: The encoded texts.
-        labels: The labels of the words of each text.
-        batching: The arguments of `LabeledTextBatches`.
+        texts: The encoded texts.
+        options: The options of `LabeledTextBatches`.
     """
 
-    def __init__(self, words: Sequence[EncodedWords], labels: Sequence[Sequence[int]], **batching: Any):
-        super().__init__([encoded.row for encoded in words], [0] * len(words), **batching)
-        self._words, self._word_labels = words, labels
+    def __init__(self, texts: Sequence[EncodedWords], **options: Any):
+        super().__init__([text.row for text in texts], [0] * len(texts), **options)
+        self._encoded_texts = texts
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         batch = super().__getitem__(step)
         labels, counts = np.zeros_like(batch["tokens"]), np.zeros(batch["tokens"].shape, bool)
-        for row, example in enumerate(batch["index"]):
-            if example < 0:
+        for row, index in enumerate(batch["index"]):
+            if index < 0:
                 continue
-            places = np.array(self._words[example].first_tokens)
-            labels[row, places[places >= 0]] = np.array(self._word_labels[example])[places >= 0]
+            text = self._encoded_texts[index]
+            places = np.array(text.first_tokens)
+            labels[row, places[places >= 0]] = np.array(text.label)[places >= 0]
             counts[row, places[places >= 0]] = True
         return {**batch, "labels": labels, "counts": counts}

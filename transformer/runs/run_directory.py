@@ -184,7 +184,8 @@ class RunDirectory:
     ) -> Iterator["RunDirectory"]:
         """Create or resume a run directory, for this process alone while the context lasts.
 
-        A process that dies, in any way, releases its directory.
+        A process that dies, in any way, releases its directory. The config of a new run is recorded at once; a resumed
+        run keeps the recorded one until `write_config`, as it may still be refused.
 
         Args:
             path: The path of the directory.
@@ -211,10 +212,15 @@ class RunDirectory:
                 directory._remove_unfinished()
                 is_new = not directory.is_run()
                 starts = directory._read_starts()
-                write_json(directory.config_file, plain)
+                if not directory.config_file.exists():
+                    directory.write_config(plain)
                 remember_config(plain)
                 write_json(directory.environment_file, [*starts, describe_environment()])
             yield dataclasses.replace(directory, is_new=is_new)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Record the resolved config, ready for JSON, with which the run is trained."""
+        write_json(self.config_file, config)
 
     def record(self, **facts: Any) -> None:
         """Add facts about this start, fields of `RunStart`, to environment.json.

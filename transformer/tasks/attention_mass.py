@@ -98,11 +98,11 @@ def head_with_most_mass(
     Returns:
         The mass, the name of the site, the layer and the head.
     """
-    of_head = {
-        (name.removeprefix(_MASS), *place): float(of_site[place])
-        for name, of_site in sums.items()
+    mass_of_head = {
+        (name.removeprefix(_MASS), *place): float(site_sums[place])
+        for name, site_sums in sums.items()
         if name.startswith(_MASS)
-        for place in np.ndindex(np.shape(of_site))
+        for place in np.ndindex(np.shape(site_sums))
     }
-    site, layer, head = max(of_head, key=of_head.__getitem__)
+    site, layer, head = max(mass_of_head, key=mass_of_head.__getitem__)
     return float((sums if reported_sums is None else reported_sums)[_MASS + site][layer, head]), site, layer, head

@@ -104,7 +104,9 @@ def describe_top_classes(logits_BxC: Float[Array, "B C"], classes: Sequence[str]
         classes: The names of the C classes.
     """
     probabilities_BxC = np.asarray(jax.nn.softmax(logits_BxC))
-    return [f"{classes[int(of_row.argmax())]} {of_row.max():.3f}" for of_row in probabilities_BxC]
+    return [
+        f"{classes[int(probabilities_C.argmax())]} {probabilities_C.max():.3f}" for probabilities_C in probabilities_BxC
+    ]
 
 
 def make_capture_function(view: StateView, inputs: Batch, *, method: str = "forward") -> CaptureFunction:
@@ -154,16 +156,16 @@ def refuse_text_options(request: PredictionRequest, does: str) -> None:
         UserError: If the request has a language, several samples, stop strings, a coverage penalty or a replacement of
             unknown words.
     """
-    given = request.decoding
+    options = request.decoding
     if (
         request.language is not None
-        or "stop_sequences" in given
-        or given.get("num_samples", 1) > 1
-        or given.get("coverage_penalty")
+        or "stop_sequences" in options
+        or options.get("num_samples", 1) > 1
+        or options.get("coverage_penalty")
     ):
         raise UserError(f"this run {does}: leave out --target_language, --num_samples, --stop and --coverage_penalty")
-    if "replace_unknown" in given:
-        raise UserError(f"--replace_unknown={given['replace_unknown']} is for runs that translate sentences")
+    if "replace_unknown" in options:
+        raise UserError(f"--replace_unknown={options['replace_unknown']} is for runs that translate sentences")
 
 
 def check_input_texts(sentences: InputTexts, *, two_sided: bool = False) -> None:

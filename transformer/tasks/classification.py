@@ -1,51 +1,26 @@
 """Text classification: predict the class of a text."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float
 
-from transformer.attention.sites import Site
+from transformer.data.datasets.fine_tuning import ExampleShape
 from transformer.data.datasets.glue import glue_metric
 from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
-from transformer.data.labeled_text_batches import LabeledText
-from transformer.data.text_batches import SpecialTokenFrame
-from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
-from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import (
-    check_input_texts,
-    describe_top_classes,
-    make_capture_function,
-    real_rows,
-    refuse_decoding_options,
-)
-from transformer.tasks.labeled_text_task_base import EncodedSplit, LabeledTextConfig, LabeledTextTask
+from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
+from transformer.data.labeled_text_batches import LabeledExample, LabeledText
+from transformer.models.task_interface import TEXT_CLASSIFICATION, Signature
+from transformer.tasks.base_task import describe_top_classes, real_rows
+from transformer.tasks.classification_metrics import classification_report, confusion_matrix, score_report
+from transformer.tasks.labeled_text_config import LabeledTextConfig
+from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextHead, labeled_text_task
 from transformer.tasks.losses import class_loss
-from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
-from transformer.tasks.task import (
-    Batch,
-    EncodedInputs,
-    EvaluationReport,
-    InputReader,
-    InputTexts,
-    LossAux,
-    Objective,
-    PredictionRequest,
-    Predictions,
-    StateView,
-    TaskSpec,
-)
-from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
-
-# The special tokens of a newly trained tokenizer, which surround every text.
-ROLES = ("begin", "end")
+from transformer.tasks.task import Batch, EvaluationReport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,220 +42,144 @@ class ClassificationConfig(LabeledTextConfig):
         if self.classes or not is_tsv_or_jsonl(self.dataset):
             class_names(self.dataset, self.classes)
 
-
-class Classification(LabeledTextTask):
-    """The task of text classification; implements transformer.tasks.task.Task."""
-
-    def __init__(
-        self,
-        config: ClassificationConfig,
-        tokenizer: AnyTokenizer,
-        splits: Mapping[str, EncodedSplit],
-        rows_multiple: int = 1,
-    ):
-        super().__init__(config, tokenizer, splits, rows_multiple)
-        self.config, self.classes = config, class_names(config.dataset, config.classes)
-        self.interface = make_task_interface(config, tokenizer)
-        self.objectives = (Objective("classification", self._loss),)
-        self.evaluations = self.make_evaluations(config, "classification", self._sums, self._report)
+    @property
+    def shape(self) -> ExampleShape:
+        """One text, and the classes of the data set."""
+        return ExampleShape(SequenceLayout.SINGLE, 1, class_names(self.dataset, self.classes))
 
     @property
-    def data_summary(self) -> tuple[str, ...]:
-        """How many texts each split has, and how many are cut."""
-        return self.summarize_data(self.config, "texts")
+    def signature(self) -> Signature:
+        """What the task requires of a model."""
+        return TEXT_CLASSIFICATION
 
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        """Compute the mean of -log p(class) over the texts, in nats."""
-        logits_BxC, aux = self.apply_model(view, batch, key)
-        sums = class_loss(logits_BxC, jnp.asarray(batch["labels"]), real_rows(batch))
-        metrics = {
-            "loss": sums.cross_entropy / denominators["examples"],
-            "accuracy": sums.correct / denominators["examples"],
-        }
-        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
+    def open_splits(self) -> dict[str, Sequence[LabeledText]]:
+        """Read the texts of the splits that are trained on and evaluated."""
+        dataset = open_labeled_texts(self.dataset, data_dir=self.data_dir, classes=self.classes, held_out=self.held_out)
+        return {name: dataset.split(name) for name in ("train", *self.eval_splits)}
 
-    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """Sum the loss, and count the texts of each class (rows) predicted as each class (columns)."""
-        logits_BxC, _ = self.apply_model(view, batch, None)
-        labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
-        nats = class_loss(logits_BxC, labels_B, real_B).cross_entropy
-        return {"loss": nats, "confusion": confusion_matrix(logits_BxC, labels_B, real_B)}, None
 
-    def _report(self, split: str, sums: Mapping[str, Any], rows: None) -> EvaluationReport:
-        return classification_report(sums, rows, measure=glue_metric(self.config.dataset))
+class ExampleHead[C: LabeledTextConfig](LabeledTextHead[C]):
+    """One answer to an example of one or more texts: a class, one of several texts, or a score.
 
-    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """Return the tokens of the probe's texts, and their classes as titles."""
-        return self._labels(
-            self.probe_batch, [f"{self.classes[int(each.label)]}: {each.texts[0]}" for each in self._shown]
-        )
+    The loss is the mean over the examples of -log p(label), in nats, or of the squared error of a score.
+    """
 
-    def _labels(self, batch: Batch, titles: Sequence[str]) -> AxisLabels:
-        rows = [row[:length] for row, length in zip(batch["tokens"], batch["lengths"], strict=True)]
-        return token_axis_labels(self.tokenizer, rows, titles)
+    name = "classification"
+    action = "classifies"
 
-    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """Predict the most probable class of each text, and its probability.
+    def parse_text(self, text: str) -> LabeledExample:
+        """Return the text as an example."""
+        return LabeledExample((text,), 0)
 
-        Raises:
-            UserError: If a target language or a decoding option is given, or a text is too long.
+    def encode(self, examples: Sequence[Any], longest: int | None = None) -> EncodedSplit:
+        """Encode the sequences of every example, one example after the other."""
+        shape, delimiters = self.config.shape, self.config.delimiters(self.tokenizer)
+        ids = self.tokenizer.encode([self.config.encoded_text(text) for example in examples for text in example.texts])
+        rows, num_truncated = [], 0
+        for start in range(0, len(ids), shape.num_texts):
+            sequences = shape.layout.arrange_texts(ids[start : start + shape.num_texts])
+            rows += [delimiters.join_texts(texts, longest) for texts in sequences]
+            num_truncated += longest is not None and any(
+                sum(map(len, texts)) + delimiters.num_special_tokens(len(texts)) > longest for texts in sequences
+            )
+        return EncodedSplit(examples, rows, num_truncated)
+
+    def make_synthetic_example(self) -> LabeledExample:
+        """Return an example with the first label."""
+        shape = self.config.shape
+        return LabeledExample(("made up",) * shape.num_texts, 0.0 if shape.has_scores else 0)
+
+    @property
+    def vocabularies(self) -> dict[str, int]:
+        """The number of outputs of a sequence, and of answers if each is one of several sequences."""
+        shape = self.config.shape
+        answers = {"labels": shape.num_sequences} if shape.layout is SequenceLayout.CHOICE else {}
+        return {"classes": shape.num_outputs, **answers}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes; a score and the logit of a choice are both a single output, with another meaning."""
+        shape = self.config.shape
+        return shape.classes or ("choice" if shape.layout is SequenceLayout.CHOICE else "score",)
+
+    def combine_outputs(self, outputs_SBxC: Float[Array, "SB C"]) -> Float[Array, "B _"]:
+        """Combine the outputs of the sequences of an example.
+
+        Those of an unordered pair are added, which equals the head's map of the sum of both states. Those of several
+        answers become the logits of the choice.
+
+        Args:
+            outputs_SBxC: The model's outputs; the sequences of an example are a whole batch apart.
+
+        Returns:
+            The logits of classes or answers [B, A], or scores [B, 1].
         """
-        refuse_decoding_options(request, "classifies")
-        rows = encode_texts(self.tokenizer, request.texts)
-        self.config.check_fits(request.texts, rows)
-        batch = pad_texts(rows, self.tokenizer)
-        inputs = {name: jnp.asarray(values) for name, values in batch.items()}
-        logits_BxC, _ = view.model.apply(view.variables, inputs, train=False)
-        lines = describe_top_classes(logits_BxC, self.classes)
-        titles = [f"{line}: {text}" for line, text in zip(lines, request.texts, strict=True)]
-        return Predictions(lines, self._labels(batch, titles), make_capture_function(view, inputs))
+        shape = self.config.shape
+        if shape.num_sequences == 1:
+            return outputs_SBxC
+        outputs_SxBxC = outputs_SBxC.reshape(shape.num_sequences, -1, outputs_SBxC.shape[-1])
+        return outputs_SxBxC[:, :, 0].T if shape.layout is SequenceLayout.CHOICE else jnp.sum(outputs_SxBxC, axis=0)
+
+    def loss_sums(self, outputs: Float[Array, "SB C"], batch: Batch) -> dict[str, Array]:
+        """Sum the loss over the examples, and count the correct ones unless labels are scores."""
+        outputs_BxA, real_B = self.combine_outputs(outputs), real_rows(batch)
+        labels_B = jnp.asarray(batch["labels"])
+        if self.config.shape.has_scores:
+            return {"loss": jnp.sum(jnp.where(real_B, (outputs_BxA[:, 0] - labels_B) ** 2, 0))}
+        sums = class_loss(outputs_BxA, labels_B, real_B)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct}
+
+    def evaluation_sums(
+        self, outputs: Float[Array, "SB C"], batch: Batch
+    ) -> tuple[dict[str, Array], dict[str, Array] | None]:
+        """Sum the loss and the confusion matrix; of scores, return the scores themselves as rows."""
+        loss, outputs_BxA = self.loss_sums(outputs, batch)["loss"], self.combine_outputs(outputs)
+        labels_B, real_B = jnp.asarray(batch["labels"]), real_rows(batch)
+        if self.config.shape.has_scores:
+            rows = {"predicted": outputs_BxA[:, 0], "true": labels_B, "real": real_B}
+            return {"loss": loss, "examples": jnp.sum(real_B).astype(jnp.float32)}, rows
+        return {"loss": loss, "confusion": confusion_matrix(outputs_BxA, labels_B, real_B)}, None
+
+    def report(self, split: str, sums: Mapping[str, Any], rows: Any) -> EvaluationReport:
+        """Report the metrics of a split.
+
+        Classes have loss, accuracy, Matthews correlation and, if there are two, F1. Answers to choose from have loss
+        and accuracy, since the place of an answer means nothing. Scores have loss and the correlations of Pearson and
+        Spearman. Data sets of GLUE have `glue` as well.
+        """
+        shape = self.config.shape
+        if shape.has_scores:
+            return score_report(sums, rows)
+        return classification_report(sums, rows, measure=glue_metric(self.config.dataset), classes=bool(shape.classes))
+
+    def predict(self, outputs: Float[Array, "BS C"], inputs: Batch, encoded: EncodedSplit) -> list[str]:
+        """Return the most probable class or answer of each example with its probability, or its score."""
+        shape = self.config.shape
+        order = np.arange(len(encoded.rows)).reshape(-1, shape.num_sequences).T.ravel()
+        outputs_BxA = self.combine_outputs(outputs[order])
+        if shape.has_scores:
+            return [f"{float(score):.3f}" for score in outputs_BxA[:, 0]]
+        return [
+            describe_top_classes(outputs_BxA[number][None], shape.classes or example.texts[1:])[0]
+            for number, example in enumerate(encoded.examples)
+        ]
+
+    def label_titles(self, examples: Sequence[Any]) -> list[str]:
+        """Return the label and the texts of each example."""
+        return [f"{self._label_name(example)}: {' | '.join(example.texts)}" for example in examples]
+
+    def _label_name(self, example: LabeledExample) -> str:
+        shape = self.config.shape
+        if shape.has_scores:
+            return f"{example.label:g}"
+        return (shape.classes or example.texts[1:])[int(example.label)]
 
 
-def make_task_interface(config: ClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
-    """Return what the task requires of a model: a logit for each class of the data set."""
-    classes = class_names(config.dataset, config.classes)
-    return TaskInterface(
-        inputs={
-            "tokens": InputSpec((config.batch_size, config.max_text_length)),
-            "lengths": InputSpec((config.batch_size,)),
-        },
-        vocabularies={"tokens": tokenizer.vocab_size, "classes": len(classes)},
-        pad_id=tokenizer.pad_id,
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-        output=TEXT_CLASSIFICATION.output,
-        class_names=classes,
-    )
+class ClassificationHead(ExampleHead[ClassificationConfig]):
+    """The class of a text."""
+
+    def input_titles(self, texts: Sequence[str], encoded: EncodedSplit) -> None:
+        """Return None: texts have their first words as titles."""
 
 
-def encode_inputs(
-    config: ClassificationConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
-) -> EncodedInputs:
-    """Encode texts between the begin and the end token.
-
-    Args:
-        config: The task's config.
-        view: The state.
-        tokenizer: The tokenizer.
-        sentences: The texts.
-
-    Raises:
-        UserError: If a text is empty or longer than the largest of `config.bucket_lengths`, or a target or a language
-            is given.
-    """
-    check_input_texts(sentences)
-    rows = encode_texts(tokenizer, sentences.texts)
-    config.check_fits(sentences.texts, rows)
-    return EncodedInputs(pad_texts(rows, tokenizer), "forward", token_axis_labels(tokenizer, rows))
-
-
-def encode_texts(tokenizer: AnyTokenizer, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
-    """Encode texts between the begin and the end token, as far as the tokenizer has them.
-
-    Args:
-        tokenizer: The tokenizer.
-        texts: The texts.
-        longest: The number of tokens to which a row is cut; None cuts nothing.
-
-    Returns:
-        The token numbers of each text.
-    """
-    frame = SpecialTokenFrame(tokenizer.bos_id, tokenizer.eos_id)
-    room = None if longest is None else longest - frame.num_tokens
-    return [frame.wrap(np.array(row[:room])).tolist() for row in tokenizer.encode(list(texts))]
-
-
-def confusion_matrix(
-    logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], real_B: Bool[Array, " B"]
-) -> Float[Array, "C C"]:
-    """Count the real rows of each class (rows) that are predicted as each class (columns).
-
-    Args:
-        logits_BxC: The logits.
-        labels_B: The true classes.
-        real_B: Which rows count.
-    """
-    count = logits_BxC.shape[1]
-    cells_B = labels_B * count + jnp.argmax(logits_BxC, axis=-1)
-    confusion = jnp.zeros(count**2, jnp.float32).at[cells_B].add(real_B.astype(jnp.float32))
-    return confusion.reshape(count, count)
-
-
-def classification_report(
-    sums: Mapping[str, Any], rows: object = None, *, measure: str | None = None, classes: bool = True
-) -> EvaluationReport:
-    """Report the mean loss, the accuracy and the Matthews correlation; with two classes also F1 of the second.
-
-    F1 = 2 TP / (2 TP + FP + FN), 0 if the second class neither occurs nor is predicted.
-
-    Args:
-        sums: `loss` and `confusion` [C, C].
-        rows: Ignored.
-        measure: The metric that is the data set's score on GLUE, reported as `glue` as well, times 100.
-        classes: Whether class numbers mean something. If they are only the places of answers, loss and accuracy are
-            all.
-    """
-    confusion = np.asarray(sums["confusion"], np.float64)
-    count = confusion.sum()
-    scalars = {"loss": float(sums["loss"]) / count, "accuracy": float(np.trace(confusion) / count)}
-    if classes:
-        scalars["matthews"] = matthews_correlation(confusion)
-    if classes and len(confusion) == 2:
-        found, wrong = confusion[1, 1], confusion[0, 1] + confusion[1, 0]
-        scalars["f1"] = float(2 * found / max(2 * found + wrong, 1))
-    if measure is not None:
-        scalars["glue"] = 100 * scalars[measure]
-    return EvaluationReport(
-        scalars, note=f"{int(count)} texts" + ("" if measure is None else f"; glue: {measure} x 100")
-    )
-
-
-def matthews_correlation(confusion_CxC: Float[np.ndarray, "C C"]) -> float:
-    """Compute the Matthews correlation of true and predicted classes, for any number of classes.
-
-    (c s - sum_k t_k p_k) / sqrt((s^2 - sum_k t_k^2) (s^2 - sum_k p_k^2)) for c correct predictions of s, where class k
-    is true t_k times and predicted p_k times (Gorodkin 2004); with two classes Matthews 1975.
-
-    Args:
-        confusion_CxC: The counts of each true class (rows) and predicted class (columns).
-
-    Returns:
-        The correlation, from -1 to 1; 0 if all texts are of one class or predicted as one.
-    """
-    right, count = np.trace(confusion_CxC), confusion_CxC.sum()
-    true_C, answered_C = confusion_CxC.sum(1), confusion_CxC.sum(0)
-    spread = (count**2 - true_C @ true_C) * (count**2 - answered_C @ answered_C)
-    return float((right * count - true_C @ answered_C) / np.sqrt(spread)) if spread > 0 else 0.0
-
-
-def build_task(config: ClassificationConfig, directory: Path, rows_multiple: int = 1) -> Classification:
-    """Build the task over its data.
-
-    Args:
-        config: The config.
-        directory: The run directory, which keeps the tokenizer.
-        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
-    """
-    opened = open_labeled_texts(
-        config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out
-    )
-    labeled = {name: opened.split(name) for name in ("train", *config.eval_splits)}
-    texts = {name: [each.text for each in split] for name, split in labeled.items()}
-    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, ROLES)
-    encode = functools.partial(encode_texts, tokenizer)
-    splits = {name: EncodedSplit.of(labeled[name], texts[name], encode, config.max_text_length) for name in labeled}
-    return Classification(config, tokenizer, splits, rows_multiple)
-
-
-def build_synthetic_task(config: ClassificationConfig, rows_multiple: int = 1) -> Classification:
-    """Build the task over synthetic texts that are all of the greatest length."""
-    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, ROLES)
-    split = EncodedSplit(
-        [LabeledText("made up", 0)] * config.batch_size, [[0] * config.max_text_length] * config.batch_size
-    )
-    return Classification(config, tokenizer, dict.fromkeys(("train", *config.eval_splits), split), rows_multiple)
-
-
-TASK = TaskSpec(ClassificationConfig, build_synthetic_task, build_task, InputReader(make_task_interface, encode_inputs))
+TASK = labeled_text_task(ClassificationConfig, ClassificationHead)

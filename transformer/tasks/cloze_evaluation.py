@@ -53,27 +53,27 @@ class ClozeEvaluation:
             UserError: If no question can be made of a text.
         """
         train_texts, held_out_texts = (
-            [self.tokenizer.decode(document) for document in each] for each in (train, held_out)
+            [self.tokenizer.decode(document) for document in documents] for documents in (train, held_out)
         )
         lexicon, evaluations = WordFrequencies.count_words(train_texts), []
         for name in ("cloze", "last_words"):
-            examples, gaps = (self._made(texts, lexicon, name) for texts in (train_texts, held_out_texts))
+            examples, gaps = (self._make_questions(texts, lexicon, name) for texts in (train_texts, held_out_texts))
             evaluations.append(self._evaluation(name, split, parameters, lexicon, examples, gaps))
         return tuple(evaluations)
 
-    def _made(self, texts: Sequence[str], lexicon: WordFrequencies, name: str) -> list[ClozeQuestion]:
-        around = len(self.tokenizer.encode([PASSAGE_SEPARATOR])[0]) + len(self.tokenizer.leading_ids)
-        room = self.context_length // (1 + max(self.shots)) - around
-        made = make_cloze_questions(
+    def _make_questions(self, texts: Sequence[str], lexicon: WordFrequencies, name: str) -> list[ClozeQuestion]:
+        num_extra_tokens = len(self.tokenizer.encode([PASSAGE_SEPARATOR])[0]) + len(self.tokenizer.leading_ids)
+        room = self.context_length // (1 + max(self.shots)) - num_extra_tokens
+        questions = make_cloze_questions(
             texts, lexicon, self.tokenizer, count=self.num_questions, room=room, last=name == "last_words"
         )
-        if not made:
+        if not questions:
             raise UserError(
                 f"config.task.num_cloze_questions={self.num_questions}: no question can be made within {room} tokens, "
                 f"config.task.context_length={self.context_length} over {1 + max(self.shots)} passages: give more, or "
                 "fewer config.task.shots"
             )
-        return made
+        return questions
 
     def _evaluation(
         self,
@@ -81,22 +81,23 @@ class ClozeEvaluation:
         split: str,
         parameters: str,
         lexicon: WordFrequencies,
-        shown: list[ClozeQuestion],
+        examples: list[ClozeQuestion],
         questions: list[ClozeQuestion],
     ) -> Evaluation:
         rows = []
-        for known in self.shots:
-            examples = [example.completed_text(example.answer) for example in shown[:known]]
+        for num_shots in self.shots:
+            completed = [example.completed_text(example.answer) for example in examples[:num_shots]]
             for question in questions:
-                before = PASSAGE_SEPARATOR.join([*examples, question.before])
+                before = PASSAGE_SEPARATOR.join([*completed, question.before])
                 if name == "cloze":
                     rows += [self._row(before, word + question.after) for word in question.candidates]
                 else:
                     rows.append(self._row(before, question.answer, only=True))
 
-        def finish(sums: Any, found: Mapping[str, np.ndarray]) -> EvaluationReport:
+        def finish(sums: Any, row_scores: Mapping[str, np.ndarray]) -> EvaluationReport:
             scores = {
-                key: values[: len(rows)].reshape(len(self.shots), len(questions), -1) for key, values in found.items()
+                key: values[: len(rows)].reshape(len(self.shots), len(questions), -1)
+                for key, values in row_scores.items()
             }
             report = cloze_report if name == "cloze" else last_words_report
             return report(questions, lexicon, self.shots, scores)
@@ -105,13 +106,15 @@ class ClozeEvaluation:
             name, split, self._batches(rows), score_labels_by_row, finish, at_end=True, parameters=parameters
         )
 
-    def _row(self, before: str, behind: str, *, only: bool = False) -> tuple[list[int], int]:
-        """Return the tokens of a text and the index of the first that is scored: 1, or with `only` that of `behind`."""
+    def _row(self, before: str, after: str, *, only: bool = False) -> tuple[list[int], int]:
+        """Return the tokens of a text and the index of the first that is scored: 1, or with `only` that of `after`."""
         opening = self.tokenizer.leading_ids
-        whole, first = self.tokenizer.encode([before + behind, before])
-        unlike = (place for place, pair in enumerate(zip(whole, first, strict=False)) if len(set(pair)) > 1)
-        same = next(unlike, len(first))
-        return [*opening, *whole], max(len(opening) + same if only else 1, 1)
+        text_ids, before_ids = self.tokenizer.encode([before + after, before])
+        different_places = (
+            place for place, pair in enumerate(zip(text_ids, before_ids, strict=False)) if len(set(pair)) > 1
+        )
+        num_shared = next(different_places, len(before_ids))
+        return [*opening, *text_ids], max(len(opening) + num_shared if only else 1, 1)
 
     def _batches(self, rows: Sequence[tuple[list[int], int]]) -> Sequence[Batch]:
         """Return rows of `context_length` tokens; rows that only fill up the last batch are empty."""
@@ -142,13 +145,13 @@ def score_labels_by_row(view: StateView, batch: Batch, key: Any) -> tuple[dict, 
     inputs = {name: jnp.asarray(batch[name]) for name in ("tokens", "lengths")}
     hidden_BxTxE, _ = view.model.apply(view.variables, inputs, method="hidden", train=False)
 
-    def of_row(row: tuple[Array, Array, Bool[Array, " T"]]) -> dict[str, Array]:
+    def score_row(row: tuple[Array, Array, Bool[Array, " T"]]) -> dict[str, Array]:
         hidden_TxE, labels_T, counts_T = row
         logits_1xTxV = view.model.logits(view.variables, hidden_TxE[None])
         sums = token_loss(logits_1xTxV, labels_T[None], counts_T[None], label_smoothing=0.0)
         return {"nats": sums.cross_entropy, "wrong": jnp.sum(counts_T) - sums.correct}
 
-    return {}, jax.lax.map(of_row, (hidden_BxTxE, jnp.asarray(batch["labels"]), jnp.asarray(batch["counts"])))
+    return {}, jax.lax.map(score_row, (hidden_BxTxE, jnp.asarray(batch["labels"]), jnp.asarray(batch["counts"])))
 
 
 Scores = Mapping[str, np.ndarray]
@@ -168,13 +171,17 @@ def cloze_report(
     Returns:
         `cloze_accuracy_N` for N shots, and the accuracy of the baselines.
     """
-    likeliest = np.argmin(scores["nats"], axis=-1)
+    predicted = np.argmin(scores["nats"], axis=-1)
     answers = [question.candidates.index(question.answer) for question in questions]
-    right = (likeliest == np.array(answers)).mean(axis=-1)
-    scalars = {f"cloze_accuracy_{known}": float(share) for known, share in zip(shots, right, strict=True)}
-    scalars |= _frequencies("cloze", questions, lexicon)
-    chosen_candidates = zip(questions, likeliest[0].tolist(), strict=True)
-    texts = [question.completed_text(f"[{question.candidates[chosen]}]") for question, chosen in chosen_candidates]
+    accuracies = (predicted == np.array(answers)).mean(axis=-1)
+    scalars = {
+        f"cloze_accuracy_{num_shots}": float(accuracy) for num_shots, accuracy in zip(shots, accuracies, strict=True)
+    }
+    scalars |= _baseline_accuracies("cloze", questions, lexicon)
+    chosen_candidates = zip(questions, predicted[0].tolist(), strict=True)
+    texts = [
+        question.completed_text(f"[{question.candidates[candidate]}]") for question, candidate in chosen_candidates
+    ]
     samples = [
         {"output": text, "answer": question.answer} for text, question in zip(texts[:4], questions, strict=False)
     ]
@@ -196,19 +203,24 @@ def last_words_report(
         `last_words_accuracy_N` and `last_words_perplexity_N` for N shots, and the accuracy of the baselines.
     """
     scalars = {}
-    for number, known in enumerate(shots):
-        scalars[f"last_words_accuracy_{known}"] = float((scores["wrong"][number] == 0).mean())
-        scalars[f"last_words_perplexity_{known}"] = float(np.exp(min(scores["nats"][number].mean(), 700.0)))
+    for number, num_shots in enumerate(shots):
+        scalars[f"last_words_accuracy_{num_shots}"] = float((scores["wrong"][number] == 0).mean())
+        scalars[f"last_words_perplexity_{num_shots}"] = float(np.exp(min(scores["nats"][number].mean(), 700.0)))
     return EvaluationReport(
-        scalars | _frequencies("last_words", questions, lexicon), note=f"{len(questions)} last words"
+        scalars | _baseline_accuracies("last_words", questions, lexicon), note=f"{len(questions)} last words"
     )
 
 
-def _frequencies(name: str, questions: Sequence[ClozeQuestion], lexicon: WordFrequencies) -> dict[str, float]:
+def _baseline_accuracies(name: str, questions: Sequence[ClozeQuestion], lexicon: WordFrequencies) -> dict[str, float]:
     """Compute how often the answer is the most frequent candidate before the gap, or in the training text."""
     return {
         f"{name}_{which}": float(
-            np.mean([each.most_frequent_candidate(lexicon, in_context=here) == each.answer for each in questions])
+            np.mean(
+                [
+                    question.most_frequent_candidate(lexicon, in_context=in_passage) == question.answer
+                    for question in questions
+                ]
+            )
         )
-        for which, here in (("frequency_here", True), ("frequency_in_training", False))
+        for which, in_passage in (("frequency_here", True), ("frequency_in_training", False))
     }

@@ -110,28 +110,28 @@ class DecodingConfig(Config):
             raise UserError(f"num_samples={self.num_samples} needs sampling: give temperature, top_k or top_p as well")
 
     @classmethod
-    def with_request(cls, given: Mapping[str, Any], **own: Any) -> "DecodingConfig":
+    def with_request(cls, request: Mapping[str, Any], **settings: Any) -> "DecodingConfig":
         """Build the config from a request and a task's own settings.
 
         Args:
-            given: The fields that the request sets.
-            **own: The task's own settings, which the request overrides. Sampling, also that of the task's own, replaces
-                the task's own beam search; a beam search of the request replaces the task's own sampling.
+            request: The fields that the request sets.
+            **settings: The task's own settings, which the request overrides. Sampling, also that of the task's own,
+                replaces the task's own beam search; a beam search of the request replaces the task's own sampling.
 
         Raises:
             UserError: If the request has an unknown or invalid field, `score_words`, or `replace_unknown`.
         """
-        refuse_score_words(given)
+        refuse_score_words(request)
         for name in ("replace_unknown", "unknown_dictionary"):
-            if name in given:
-                raise UserError(f"--{name}={given[name]} is for runs that translate sentences")
-        if given.get("num_beams", 1) > 1:
-            own = {name: value for name, value in own.items() if name not in _SAMPLING}
-        elif any(name in own | dict(given) for name in _SAMPLING):
-            own["num_beams"] = 1
-        if (own | dict(given)).get("num_beams", 1) == 1:
-            own.pop("coverage_penalty", None)
-        return from_config(cls, own | dict(given), "decoding")
+            if name in request:
+                raise UserError(f"--{name}={request[name]} is for runs that translate sentences")
+        if request.get("num_beams", 1) > 1:
+            settings = {name: value for name, value in settings.items() if name not in _SAMPLING}
+        elif any(name in settings | dict(request) for name in _SAMPLING):
+            settings["num_beams"] = 1
+        if (settings | dict(request)).get("num_beams", 1) == 1:
+            settings.pop("coverage_penalty", None)
+        return from_config(cls, settings | dict(request), "decoding")
 
     @property
     def strategy(self) -> DecodingStrategy:
@@ -158,8 +158,10 @@ class DecodingConfig(Config):
         unknown = range(tokenizer.vocab_size, vocabulary)
         table = None
         if self.stop_sequences:
-            written = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))
-            table = build_stop_table(self.stop_sequences, *([*known, *[b""] * len(unknown)] for known in written))
+            token_tables = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))
+            table = build_stop_table(
+                self.stop_sequences, *([*token_bytes, *[b""] * len(unknown)] for token_bytes in token_tables)
+            )
         return Constraints(self.repetition_penalty, (*unknown, *self.forbidden_ids), table)
 
 
@@ -168,14 +170,14 @@ def _sampling_options(config: DecodingDefaults | DecodingConfig) -> list[str]:
     return [name for name in _SAMPLING if getattr(config, name) is not None]
 
 
-def refuse_score_words(given: Mapping[str, Any]) -> None:
+def refuse_score_words(options: Mapping[str, Any]) -> None:
     """Refuse words to score at masked positions, for a run that does not fill in masks.
 
     Raises:
-        UserError: If `given` has `score_words`.
+        UserError: If `options` has `score_words`.
     """
-    if "score_words" in given:
-        raise UserError(f"--score_words={','.join(given['score_words'])} is for runs that fill in hidden tokens")
+    if "score_words" in options:
+        raise UserError(f"--score_words={','.join(options['score_words'])} is for runs that fill in hidden tokens")
 
 
 def check_coverage_penalty(coverage_penalty: float, num_beams: int) -> None:

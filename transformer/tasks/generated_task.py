@@ -53,7 +53,7 @@ class GeneratedTask(BaseTask, abc.ABC):
         self.config, self.interface = config, interface
         self.objectives = (Objective(objective, self.loss, key_name=key_name),)
         self.probe_examples = self.draw_probe_examples()
-        self.probe_batch = self.inputs_of(self.probe_examples)
+        self.probe_batch = self.model_inputs(self.probe_examples)
         self.evaluations = self.make_evaluations("validation", VALIDATION_SEED) + self.make_evaluations(
             "test", TEST_SEED
         )
@@ -82,13 +82,13 @@ class GeneratedTask(BaseTask, abc.ABC):
         batch = self.training_batches(PROBE_SEED)[0]
         return {name: values[: self.config.num_probe_examples] for name, values in batch.items()}
 
-    def inputs_of(self, batch: Batch) -> dict[str, Any]:
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arrays of a batch that the model reads."""
         return {name: batch[name] for name in (*self.interface.inputs, *self.further_inputs)}
 
     def apply_model(self, view: StateView, batch: Batch, key: Key[Array, ""] | None) -> tuple[Any, Aux]:
         """Run the model on the inputs of a batch."""
-        inputs = {name: jnp.asarray(values) for name, values in self.inputs_of(batch).items()}
+        inputs = {name: jnp.asarray(values) for name, values in self.model_inputs(batch).items()}
         return view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
 
     def loss(

@@ -124,24 +124,24 @@ class ImageClassificationConfig(Config, path="config.task"):
 class ImageClassification(BaseTask):
     """The task of image classification; implements transformer.tasks.task.Task."""
 
-    def __init__(self, config: ImageClassificationConfig, opened: ImageDataset, rows_multiple: int = 1):
+    def __init__(self, config: ImageClassificationConfig, dataset: ImageDataset, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
-        self.config, self.classes = config, opened.classes
-        further = [split for split in opened.splits if split not in (*SPLITS, *config.eval_splits)]
+        self.config, self.classes = config, dataset.classes
+        unused_splits = [split for split in dataset.splits if split not in (*SPLITS, *config.eval_splits)]
         self.split_note = join_notes(
-            (opened.split_note, f"splits that are not used: {', '.join(further)}" if further else "")
+            (dataset.split_note, f"splits that are not used: {', '.join(unused_splits)}" if unused_splits else "")
         )
-        self.splits = {name: opened.split(name) for name in ("train", *config.eval_splits)}
-        self.interface = make_task_interface(config, opened.facts)
+        self.splits = {name: dataset.split(name) for name in ("train", *config.eval_splits)}
+        self.interface = make_task_interface(config, dataset.facts)
         self.objectives = (Objective("classification", self._loss),)
         self.evaluations = tuple(self._evaluation(split) for split in config.eval_splits)
         held_out = self.splits[config.validation_split]
         count = min(config.num_probe_examples, len(held_out.labels))
-        shown = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
-        self._shown = LabeledImages(
-            shuffle_patches(held_out.pixels[shown], config.shuffled_patch_size), held_out.labels[shown]
+        probe_indices = np.linspace(0, len(held_out.labels) - 1, count).astype(int)
+        self._probe_images = LabeledImages(
+            shuffle_patches(held_out.pixels[probe_indices], config.shuffled_patch_size), held_out.labels[probe_indices]
         )
-        self.probe_batch = {"image": config.normalization(self._shown.pixels)}
+        self.probe_batch = {"image": config.normalization(self._probe_images.pixels)}
 
     def fingerprint(self) -> dict[str, str]:
         """Return the SHA-256 of every split's pixels and classes."""
@@ -155,12 +155,12 @@ class ImageClassification(BaseTask):
 
     def _batches(self, split: str, seed: int | None) -> ImageBatches:
         config, images = self.config, self.splits[split]
-        how, normalize = config.augmentation, config.normalization
+        augmentation, normalize = config.augmentation, config.normalization
         return ImageBatches(
             images,
             rows=config.batch_size,
             seed=seed,
-            augmentation=how,
+            augmentation=augmentation,
             normalize=normalize,
             shuffled_by=config.shuffled_patch_size,
         )
@@ -216,8 +216,8 @@ class ImageClassification(BaseTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the probe images, and their classes as titles."""
-        titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._shown.labels, 1)]
-        return image_axis_labels(sites, self._shown.pixels, titles)
+        titles = [f"{self.classes[label]} {number}" for number, label in enumerate(self._probe_images.labels, 1)]
+        return image_axis_labels(sites, self._probe_images.pixels, titles)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Predict the most probable class of the image in each file, and its probability.
@@ -326,24 +326,25 @@ def build_task(config: ImageClassificationConfig, directory: Path, rows_multiple
     Raises:
         UserError: If data are missing, or have another shape or other classes than the run began with.
     """
-    opened = open_image_dataset(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
+    dataset = open_image_dataset(config.dataset, data_dir=config.data_dir, resizing=config.resizing)
     if (directory / IMAGE_SPEC_FILE).is_file():
-        kept = ImageSpec.load(directory)
-        if kept != opened.facts:
+        recorded = ImageSpec.load(directory)
+        if recorded != dataset.facts:
             raise UserError(
-                f"{config.dataset} has images of {opened.facts.shape} in {len(opened.classes)} classes, but the run "
-                f"began with {kept.shape} in {len(kept.classes)}, as its {IMAGE_SPEC_FILE} says: give it its own data"
+                f"{config.dataset} has images of {dataset.facts.shape} in {len(dataset.classes)} classes, but the run "
+                f"began with {recorded.shape} in {len(recorded.classes)}, as its {IMAGE_SPEC_FILE} says: give it its "
+                "own data"
             )
     else:
-        opened.facts.save(directory)
-    return ImageClassification(config, opened, rows_multiple)
+        dataset.facts.save(directory)
+    return ImageClassification(config, dataset, rows_multiple)
 
 
 def build_synthetic_task(config: ImageClassificationConfig, rows_multiple: int = 1) -> ImageClassification:
     """Build the task over gray images of the data set's size; files without a `side` are taken to be 32 pixels wide."""
-    opened = placeholder_image_dataset(config.dataset, config.batch_size, resizing=config.resizing)
-    splits = dict.fromkeys(("train", *config.eval_splits), opened.split("train"))
-    return ImageClassification(config, dataclasses.replace(opened, splits=splits), rows_multiple)
+    dataset = placeholder_image_dataset(config.dataset, config.batch_size, resizing=config.resizing)
+    splits = dict.fromkeys(("train", *config.eval_splits), dataset.split("train"))
+    return ImageClassification(config, dataclasses.replace(dataset, splits=splits), rows_multiple)
 
 
 READER = InputReader(make_task_interface, encode_inputs, ImageSpec.load)

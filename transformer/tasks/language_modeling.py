@@ -181,14 +181,14 @@ class LanguageModeling(TextTask):
         return metrics["loss"], LossAux.from_aux(aux, self.next_task_state(view, batch, aux), metrics)
 
     def _loss_evaluation(self, name: str, documents: Documents) -> Evaluation:
-        fed = {
+        batching_note = {
             Batching.WINDOWS: f"windows of {self.config.context_length} that do not overlap",
             Batching.PACKED: f"documents of their own, cut to {self.config.context_length}",
         }[self.config.batching]
 
         def finish(sums: Mapping[str, Any], rows: object) -> EvaluationReport:
             scalars = mean_token_metrics(sums) | expert_importance_cv(sums)
-            return EvaluationReport(scalars, note=f"{int(sums['tokens'])} tokens in {fed}")
+            return EvaluationReport(scalars, note=f"{int(sums['tokens'])} tokens in {batching_note}")
 
         return Evaluation(
             name="loss",
@@ -265,9 +265,9 @@ def expert_importance_sums(maps: Mapping[str, CapturedAttention], counts_BxT: Bo
         counts_BxT: Which positions count.
     """
     return {
-        f"{_IMPORTANCE}{site}": jnp.sum(jnp.where(counts_BxT[:, :, None], of_site.weights[:, :, 0], 0), axis=(1, 2))
-        for site, of_site in maps.items()
-        if of_site.weights is not None
+        f"{_IMPORTANCE}{site}": jnp.sum(jnp.where(counts_BxT[:, :, None], gates.weights[:, :, 0], 0), axis=(1, 2))
+        for site, gates in maps.items()
+        if gates.weights is not None
     }
 
 
@@ -283,11 +283,11 @@ def expert_importance_cv(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     """
     return {
         f"importance_cv/{name.removeprefix(_IMPORTANCE)}/{layer}": float(
-            np.std(of_layer) / max(np.mean(of_layer), 1e-30)
+            np.std(importances) / max(np.mean(importances), 1e-30)
         )
-        for name, of_site in sums.items()
+        for name, layer_importances in sums.items()
         if name.startswith(_IMPORTANCE)
-        for layer, of_layer in enumerate(of_site)
+        for layer, importances in enumerate(layer_importances)
     }
 
 

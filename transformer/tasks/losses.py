@@ -176,8 +176,8 @@ def _few_passes_backward(
         everywhere = jnp.where(is_token_V, everywhere, 0)
     is_label_BxTxV = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype) == labels_BxT[..., None]
     target_BxTxV = jnp.where(is_label_BxTxV, at_label, 0) + everywhere
-    of_logits_BxTxV = (gradient.smoothed + gradient.cross_entropy) * softmax_BxTxV - target_BxTxV
-    return jnp.where(counts_BxT[..., None], of_logits_BxTxV, 0), None, None
+    logits_gradient_BxTxV = (gradient.smoothed + gradient.cross_entropy) * softmax_BxTxV - target_BxTxV
+    return jnp.where(counts_BxT[..., None], logits_gradient_BxTxV, 0), None, None
 
 
 _token_loss_in_few_passes.defvjp(_few_passes_forward, _few_passes_backward)
@@ -222,7 +222,7 @@ def chunked_token_loss(
     if logits_at_once is None:
         logits_at_once = LOGITS_AT_ONCE_ON_GPUS if target_platform() == "gpu" else LOGITS_AT_ONCE
 
-    def loss_of(hidden: Array, labels: Array, counts: Array) -> TokenLoss:
+    def chunk_loss(hidden: Array, labels: Array, counts: Array) -> TokenLoss:
         if hidden.dtype == jnp.bfloat16:
             return _token_loss_in_few_passes(
                 score(hidden).astype(jnp.float32), labels, counts, label_smoothing, num_tokens
@@ -231,14 +231,17 @@ def chunked_token_loss(
 
     batch, length, _ = hidden_BxTxE.shape
     vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]
-    placed = current_placement()
-    divided, along = 1, 1
-    if placed is not None:
-        divided, along = placed.num_shards("batch") * placed.num_shards("vocabulary"), placed.num_shards("length")
+    placement = current_placement()
+    num_logit_shards, num_length_shards = 1, 1
+    if placement is not None:
+        num_logit_shards, num_length_shards = (
+            placement.num_shards("batch") * placement.num_shards("vocabulary"),
+            placement.num_shards("length"),
+        )
     # A multiple of the devices between which positions are sharded.
-    chunk = max(logits_at_once * divided // (batch * vocabulary), 1) * along
+    chunk = max(logits_at_once * num_logit_shards // (batch * vocabulary), 1) * num_length_shards
     if chunk >= length:
-        return loss_of(hidden_BxTxE, labels_BxT, counts_BxT)
+        return chunk_loss(hidden_BxTxE, labels_BxT, counts_BxT)
 
     def cut(x: Array) -> Array:
         padded = jnp.pad(x, ((0, 0), (0, -length % chunk), *((0, 0),) * (x.ndim - 2)))
@@ -247,7 +250,7 @@ def chunked_token_loss(
 
     @jax.checkpoint
     def add(sums: TokenLoss, part: tuple[Array, Array, Array]) -> tuple[TokenLoss, None]:
-        return jax.tree.map(jnp.add, sums, loss_of(*part)), None
+        return jax.tree.map(jnp.add, sums, chunk_loss(*part)), None
 
     parts = tuple(map(cut, (hidden_BxTxE, labels_BxT, counts_BxT)))
     zero = jnp.zeros((), jnp.promote_types(hidden_BxTxE.dtype, jnp.float32))

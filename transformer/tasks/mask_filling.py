@@ -66,7 +66,7 @@ def fill_masks(
     for text, tokens in zip(texts, encoded, strict=True):
         if len(tokens) > max_length:
             raise UserError(f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {max_length} positions")
-    spelled = [_tokens_of(tokenizer, word) for word in words]
+    word_token_ids = [_single_token_ids(tokenizer, word) for word in words]
     batch = pad_texts(encoded, tokenizer)
     # No special tokens, and no rows of the vocabulary that the tokenizer does not know.
     allowed = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
@@ -75,16 +75,22 @@ def fill_masks(
     def predict(variables: Variables, batch: Batch) -> tuple[Array, list[Array]]:
         logits, _ = view.model.apply(variables, batch, train=False)
         best = jnp.take(jnp.asarray(allowed), jnp.argmax(logits[..., allowed], axis=-1))
-        everything = jax.nn.logsumexp(logits[..., allowed], axis=-1)
-        return best, [jnp.exp(jax.nn.logsumexp(logits[..., each], axis=-1) - everything) for each in spelled]
+        log_total = jax.nn.logsumexp(logits[..., allowed], axis=-1)
+        return best, [
+            jnp.exp(jax.nn.logsumexp(logits[..., token_ids], axis=-1) - log_total) for token_ids in word_token_ids
+        ]
 
     best, weights = predict(view.variables, batch)
     hidden = batch["tokens"] == tokenizer.mask_id
     filled = np.where(hidden, best, batch["tokens"])
-    probabilities = np.stack([np.asarray(each) for each in weights], -1) if weights else np.zeros((*hidden.shape, 0))
+    probabilities = (
+        np.stack([np.asarray(word_probabilities) for word_probabilities in weights], -1)
+        if weights
+        else np.zeros((*hidden.shape, 0))
+    )
     return [
-        FilledText(list(row[:length]), of_row[places])
-        for row, length, of_row, places in zip(filled, batch["lengths"], probabilities, hidden, strict=True)
+        FilledText(list(row[:length]), row_probabilities[places])
+        for row, length, row_probabilities, places in zip(filled, batch["lengths"], probabilities, hidden, strict=True)
     ]
 
 
@@ -94,7 +100,7 @@ def describe_word_probabilities(words: Sequence[str], probabilities: Float[np.nd
     return "".join(f" | {place}" for place in places) if words else ""
 
 
-def _tokens_of(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
+def _single_token_ids(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
     """Return the tokens of a word, with and without a leading space.
 
     Raises:

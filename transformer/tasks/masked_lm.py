@@ -247,16 +247,16 @@ class MaskedLanguageModeling(TextTask):
         """
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
             raise UserError("this run reads from the left (config.task.objective=left_to_right): it fills in nothing")
-        given = dict(request.decoding)
-        words = given.pop("score_words", ())
-        refuse_decoding_options(request._replace(decoding=given), "fills in hidden tokens")
+        decoding = dict(request.decoding)
+        words = decoding.pop("score_words", ())
+        refuse_decoding_options(request._replace(decoding=decoding), "fills in hidden tokens")
         filled = fill_masks(view, self.tokenizer, request.texts, max_input_length(view), words)
         lines = [
-            self.tokenizer.decode(each.tokens) + describe_word_probabilities(words, each.probabilities)
-            for each in filled
+            self.tokenizer.decode(text.tokens) + describe_word_probabilities(words, text.probabilities)
+            for text in filled
         ]
         return predictions_with_maps(
-            view, lines, make_encoded_inputs(self.tokenizer, [each.tokens[:MAX_PROBE_TOKENS] for each in filled])
+            view, lines, make_encoded_inputs(self.tokenizer, [text.tokens[:MAX_PROBE_TOKENS] for text in filled])
         )
 
     def _windows(self, documents: Documents, seed: int | None) -> WindowBatches:
@@ -293,19 +293,19 @@ class MaskedLanguageModeling(TextTask):
     def _loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        sums, aux = self._of_batch(view, batch, key)
+        sums, aux = self._loss_sums(view, batch, key)
         metrics = _mean_metrics(sums, denominators)
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
-    def _of_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
+    def _loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], Aux]:
         """Sum over the predicted tokens and, with next-sentence prediction, over the pairs."""
         sums, aux = self.token_sums(view, batch, jnp.asarray(batch["counts"]), key)
-        found = {"loss": sums.cross_entropy, "accuracy": sums.correct}
+        loss_sums = {"loss": sums.cross_entropy, "accuracy": sums.correct}
         if self.config.next_sentence:
             follows_B = jnp.asarray(batch["follows"])
             pair_loss = class_loss(aux.extras["next_sentence"], follows_B, jnp.ones_like(follows_B, bool))
-            found |= {"next_sentence_loss": pair_loss.cross_entropy, "next_sentence_accuracy": pair_loss.correct}
-        return found, aux
+            loss_sums |= {"next_sentence_loss": pair_loss.cross_entropy, "next_sentence_accuracy": pair_loss.correct}
+        return loss_sums, aux
 
     def _middle(self, name: str, batches: OneEpoch) -> Evaluation:
         """Measure how well the middle token of every text is predicted: one question for models of both objectives."""
@@ -368,13 +368,13 @@ class MaskedLanguageModeling(TextTask):
         """Sum over the masked tokens; every evaluation masks the same ones, so that results are comparable."""
         fixed = jax.random.fold_in(jax.random.key(0), jnp.max(jnp.asarray(batch["index"])))
         batch, _ = self.prepare_batch(view, batch, fixed)
-        found, _ = self._of_batch(view, batch, key)
+        loss_sums, _ = self._loss_sums(view, batch, key)
         if self.config.objective is PretrainingObjective.LEFT_TO_RIGHT:
-            return {**found, **self.denominators(batch)}, None
+            return {**loss_sums, **self.denominators(batch)}, None
         labels_BxT, counts_BxT = batch["labels"], batch["counts"]
         unigram, bigram = self.baselines.predict(jnp.asarray(batch["tokens"]), self._mask)
         sums = {
-            **found,
+            **loss_sums,
             "unigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == unigram)),
             "bigram_accuracy": jnp.sum(counts_BxT & (labels_BxT == bigram)),
             **self.denominators(batch),
@@ -399,10 +399,10 @@ class FrequencyBaselines:
         """Count the tokens of the training text."""
         joined = np.concatenate(list(documents))
         most_frequent = int(np.bincount(joined, minlength=vocabulary).argmax())
-        before, behind = (
+        tokens, next_tokens = (
             np.concatenate([document[part] for document in documents]) for part in (slice(None, -1), slice(1, None))
         )
-        pairs, counts = np.unique(before.astype(np.int64) * vocabulary + behind, return_counts=True)
+        pairs, counts = np.unique(tokens.astype(np.int64) * vocabulary + next_tokens, return_counts=True)
         following = np.full(vocabulary, most_frequent, np.int32)
         order = np.argsort(counts, kind="stable")
         # Assigned in order of increasing count, so that the most frequent pair of each token remains.

@@ -198,7 +198,7 @@ class PermutationLanguageModeling(TextTask):
 
         If the model's memory is shorter, its first positions are padding and hidden.
         """
-        before, inputs = (jax.tree.map(jnp.asarray, dict(given)) for given in (self._before, self.probe_batch))
+        before, inputs = (jax.tree.map(jnp.asarray, dict(arrays)) for arrays in (self._before, self.probe_batch))
         _, read = view.model.apply(view.variables, before, method="content", train=False)
         if "memory" in read.extras:
             memory_BxLxMxE, (rows, length) = read.extras["memory"], before["tokens"].shape
@@ -211,8 +211,10 @@ class PermutationLanguageModeling(TextTask):
         """Return the tokens of the probe examples, with and without those of the memory."""
         labels = super().axis_labels(sites)
         texts = np.concatenate([self._before["tokens"], self.probe_batch["tokens"]], axis=1)
-        whole = token_axis_labels(self.tokenizer, [list(row) for row in texts])
-        return dataclasses.replace(labels, tokens={**labels.tokens, MEMORY_AND_TOKENS.name: whole.tokens["tokens"]})
+        full_labels = token_axis_labels(self.tokenizer, [list(row) for row in texts])
+        return dataclasses.replace(
+            labels, tokens={**labels.tokens, MEMORY_AND_TOKENS.name: full_labels.tokens["tokens"]}
+        )
 
 
 def build_task(

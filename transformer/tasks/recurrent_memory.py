@@ -125,23 +125,23 @@ def sums_over_segments(
         score: A function from one segment with its memory to its sums and what it leaves.
         remember: Whether segments read the memory. Otherwise each is read as if it were the first.
     """
-    cut = {
+    segment_arrays = {
         name: jnp.moveaxis(jnp.reshape(jnp.asarray(value), (len(value), segments, -1)), 1, 0)
         for name, value in batch.items()
         if value.ndim == 2
     }
-    rows, width = cut["tokens"].shape[1:]
+    rows, width = segment_arrays["tokens"].shape[1:]
     past_S = jnp.arange(segments) * width
     lengths_SxB = jnp.clip(jnp.asarray(batch["lengths"]) - past_S[:, None], 0, width)
-    first = empty_memory(view, {"tokens": cut["tokens"][0]})
+    first = empty_memory(view, {"tokens": segment_arrays["tokens"][0]})
 
     def read(memory: Array | None, segment: tuple[Any, Array, Array]) -> tuple[Array | None, dict[str, Array]]:
         values, lengths_B, past = segment
-        behind = {} if memory is None else {"memory": memory, "past": jnp.full(rows, past if remember else 0)}
-        sums, left = score({**values, "lengths": lengths_B, **behind})
-        return left.get("memory"), sums
+        memory_inputs = {} if memory is None else {"memory": memory, "past": jnp.full(rows, past if remember else 0)}
+        sums, extras = score({**values, "lengths": lengths_B, **memory_inputs})
+        return extras.get("memory"), sums
 
-    _, sums = jax.lax.scan(read, first, (cut, lengths_SxB, past_S))
+    _, sums = jax.lax.scan(read, first, (segment_arrays, lengths_SxB, past_S))
     return {name: jnp.sum(value, axis=0) for name, value in sums.items()}
 
 

@@ -65,8 +65,8 @@ class SegmentLanguageModeling(LanguageModeling):
         train_shards: TokenMixture | None = None,
     ):
         super().__init__(config, tokenizer, splits, rows_multiple, how, train_shards)
-        of_segments = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
-        self.evaluations = (*self.evaluations, *of_segments)
+        segment_evaluations = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
+        self.evaluations = (*self.evaluations, *segment_evaluations)
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return segments that follow one another from step to step."""

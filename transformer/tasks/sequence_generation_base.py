@@ -38,20 +38,25 @@ class TokenSequenceTask(BaseTask):
     Attributes:
         interface: The interface of the task.
         condition_inputs: The names of the inputs that the sequence is generated from.
-        num_known_tokens: The number of tokens that may be generated, where a model's vocabulary is larger. None is all.
+        special_tokens: The special tokens, and the number of tokens that may be generated where a model's vocabulary is
+            larger.
     """
 
     interface: TaskInterface
     condition_inputs: tuple[str, ...]
-    num_known_tokens: int | None = None
+    special_tokens: SpecialTokens = SpecialTokens(PAD, BEGIN, END)
 
-    def inputs_of(self, batch: Batch) -> dict[str, Any]:
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
         """Return the arrays of a batch that the model reads."""
         return {name: batch[name] for name in self.interface.inputs}
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the number of predicted tokens, ends included, by which every sum is divided."""
-        return {"tokens": jnp.sum(predicted_step_mask(batch)).astype(jnp.float32)}
+        return {"tokens": jnp.sum(self.predicted_steps(batch)).astype(jnp.float32)}
+
+    def predicted_steps(self, batch: Batch) -> Bool[Array, "B T"]:
+        """Return the steps at which a token or the end is predicted."""
+        return jnp.asarray(batch["labels"]) != self.special_tokens.fill_id
 
     def score_target(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
@@ -67,9 +72,9 @@ class TokenSequenceTask(BaseTask):
         Returns:
             The logits, the model's auxiliary results, and the metrics `loss` (nats per token) and `accuracy`.
         """
-        inputs = self.inputs_of(batch)
+        inputs = self.model_inputs(batch)
         logits, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
-        sums = token_loss(logits, jnp.asarray(batch["labels"]), predicted_step_mask(batch), label_smoothing=0.0)
+        sums = token_loss(logits, jnp.asarray(batch["labels"]), self.predicted_steps(batch), label_smoothing=0.0)
         metrics = {
             "loss": sums.cross_entropy / denominators["tokens"],
             "accuracy": sums.correct / denominators["tokens"],
@@ -84,9 +89,9 @@ class TokenSequenceTask(BaseTask):
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        """Sum the loss over a batch: the step of an evaluation."""
-        _, _, sums = self.score_target(view, batch, {"tokens": jnp.float32(1)}, key)
-        return {**sums, **self.denominators(batch)}, None
+        """Sum the loss and its metrics over a batch: the step of an evaluation."""
+        _, aux = self.loss(view, batch, {"tokens": jnp.float32(1)}, key)
+        return {**aux.metrics, **self.denominators(batch)}, None
 
     def decode(self, view: StateView, batch: Batch, decoding: DecodingConfig) -> Int[Array, "B T"]:
         """Generate sequences: a pure function that can run under jit.
@@ -105,7 +110,7 @@ class TokenSequenceTask(BaseTask):
             {name: jnp.asarray(batch[name]) for name in self.condition_inputs},
             strategy=decoding.strategy,
             length=decoding.max_new_tokens,
-            tokens=SpecialTokens(PAD, BEGIN, END, self.num_known_tokens),
+            tokens=self.special_tokens,
             key=jax.random.key(decoding.seed),
             constraints=Constraints(decoding.repetition_penalty),
         )
@@ -123,8 +128,8 @@ class TokenSequenceTask(BaseTask):
         """
 
         @jax.jit
-        def run(variables: Any, given: Batch) -> Array:
-            return self.decode(view._replace(variables=variables), given, decoding)
+        def run(variables: Any, inputs: Batch) -> Array:
+            return self.decode(view._replace(variables=variables), inputs, decoding)
 
         return np.asarray(run(view.variables, {name: batch[name] for name in self.condition_inputs}))
 
@@ -153,7 +158,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         name: str,
         symbols: Sequence[str],
         longest: int,
-        given: Mapping[str, InputSpec],
+        condition_specs: Mapping[str, InputSpec],
         *,
         rows: int,
         num_beams: int,
@@ -164,8 +169,9 @@ class SymbolSequenceTask(TokenSequenceTask):
     ):
         self.symbols, self.steps, self.separator = (*SPECIAL, *symbols), longest + 1, separator
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
-        self.num_beams, self.condition_inputs, self.num_known_tokens = num_beams, tuple(given), len(self.symbols)
-        inputs = {**given, "target": InputSpec((rows, self.steps))}
+        self.num_beams, self.condition_inputs = num_beams, tuple(condition_specs)
+        self.special_tokens = self.special_tokens._replace(vocab_size=len(self.symbols))
+        inputs = {**condition_specs, "target": InputSpec((rows, self.steps))}
         sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
         self.interface = TaskInterface(inputs, sizes, PAD, BEGIN, END, output=output)
         self.objectives = (Objective(name, self.loss),)
@@ -176,11 +182,13 @@ class SymbolSequenceTask(TokenSequenceTask):
         Args:
             batch: Their inputs and true sequences.
         """
-        self.probe_examples, self.probe_batch = batch, self.inputs_of(batch)
+        self.probe_examples, self.probe_batch = batch, self.model_inputs(batch)
 
     def encode_sequences(self, symbols: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
         """Convert sequences of symbols to `target` and `labels` of a batch."""
-        return teacher_forcing_arrays([[self._numbers[symbol] for symbol in of_row] for of_row in symbols], self.steps)
+        return teacher_forcing_arrays(
+            [[self._numbers[symbol] for symbol in sequence] for sequence in symbols], self.steps
+        )
 
     def decoding_step(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict, dict]:
         """Generate sequences from a batch: the step of an evaluation, with `tokens` as rows."""
@@ -208,7 +216,7 @@ class SymbolSequenceTask(TokenSequenceTask):
         """Return the symbols of one sequence, up to its end."""
         return [self.symbols[number] for number in trim_at_end_token(row)]
 
-    def steps_of(self, row: np.ndarray) -> tuple[str, ...]:
+    def name_steps(self, row: np.ndarray) -> tuple[str, ...]:
         """Return the names of the steps of one row of `labels`: its symbols and, if it has one, its end."""
         return (*self.decode_symbols(row), *([self.symbols[END]] if END in row else []))
 
@@ -273,15 +281,15 @@ def gold_alignments_from_mask(
         places_BxTxK: Which positions each symbol is about.
         sure: Whether the links are sure, or merely possible.
     """
-    links = (np.argwhere(np.asarray(of_row)) for of_row in places_BxTxK)
-    return tuple(tuple(GoldAlignment(int(step), int(key), sure) for step, key in of_row) for of_row in links)
+    links = (np.argwhere(np.asarray(row_links)) for row_links in places_BxTxK)
+    return tuple(tuple(GoldAlignment(int(step), int(key), sure) for step, key in row_links) for row_links in links)
 
 
 def keep_correct_gold_alignments(
     links: Sequence[tuple[GoldAlignment, ...]], right_B: Bool[np.ndarray, " B"]
 ) -> tuple[tuple[GoldAlignment, ...], ...]:
     """Keep the gold alignments of correctly generated sequences; those of others are unknown."""
-    return tuple(of_row if right else () for of_row, right in zip(links, right_B, strict=True))
+    return tuple(row_links if right else () for row_links, right in zip(links, right_B, strict=True))
 
 
 class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
@@ -303,9 +311,9 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
     def __init__(
         self, name: str, symbols: Sequence[str], longest: int, *, size: int, rows: int, num_beams: int, separator: str
     ):
-        given = {"image": InputSpec((rows, size, size, 3), jnp.float32, Modality.IMAGE)}
+        condition_specs = {"image": InputSpec((rows, size, size, 3), jnp.float32, Modality.IMAGE)}
         options: dict[str, Any] = {"rows": rows, "num_beams": num_beams, "separator": separator}
-        super().__init__(name, symbols, longest, given, output=IMAGE_CAPTIONING.output, **options)
+        super().__init__(name, symbols, longest, condition_specs, output=IMAGE_CAPTIONING.output, **options)
 
     @abc.abstractmethod
     def gold_alignments(self, batch: Mapping[str, np.ndarray], site: Site) -> tuple[tuple[GoldAlignment, ...], ...]:
@@ -324,7 +332,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         self, batch: Mapping[str, np.ndarray], sites: Sequence[Site], right_B: Bool[np.ndarray, " B"] | None = None
     ) -> AxisLabels:
         """Return the labels of a batch, without the gold alignments of sequences that are not correct."""
-        steps = tuple(map(self.steps_of, batch["labels"]))
+        steps = tuple(map(self.name_steps, batch["labels"]))
         looked, images = sites_between(sites, *TARGET_OVER_GRID), unscale_pixels(batch["image"])
         gold = {site.name: self.gold_alignments(batch, site) for site in looked}
         if right_B is not None:
@@ -347,7 +355,7 @@ class ImageToSequenceTask(SymbolSequenceTask, abc.ABC):
         right_B = (generated["labels"] == batch["labels"]).all(axis=1)
         labels = self._describe(generated, view.model.sites, right_B)
         return Predictions(
-            self.format_lines(generated["labels"]), labels, make_capture_function(view, self.inputs_of(generated))
+            self.format_lines(generated["labels"]), labels, make_capture_function(view, self.model_inputs(generated))
         )
 
 

@@ -46,25 +46,25 @@ def gleu(
     Returns:
         GLEU, from 0 to 1; 1 for two empty sentences.
     """
-    both, told_total, wanted_total = jnp.zeros((3, *output_BxT.shape[:-1]))
+    both, num_output_ngrams, num_reference_ngrams = jnp.zeros((3, *output_BxT.shape[:-1]))
     same_BxTxT = output_BxT[..., :, None] == output_BxT[..., None, :]
     shared_BxTxU = output_BxT[..., :, None] == reference_BxU[..., None, :]
     own, across = jnp.ones_like(same_BxTxT), jnp.ones_like(shared_BxTxU)
     for size in range(1, MAX_NGRAM + 1):
-        own, across = own & _ahead(same_BxTxT, size - 1), across & _ahead(shared_BxTxU, size - 1)
-        begins_BxT, of_reference_BxU = _begins(output_real_BxT, size), _begins(reference_real_BxU, size)
-        told_BxT = jnp.sum(own & begins_BxT[..., None, :], axis=-1)
-        wanted_BxT = jnp.sum(across & of_reference_BxU[..., None, :], axis=-1)
+        own, across = own & _equal_ahead(same_BxTxT, size - 1), across & _equal_ahead(shared_BxTxU, size - 1)
+        begins_BxT, reference_begins_BxU = _begins(output_real_BxT, size), _begins(reference_real_BxU, size)
+        output_counts_BxT = jnp.sum(own & begins_BxT[..., None, :], axis=-1)
+        reference_counts_BxT = jnp.sum(across & reference_begins_BxU[..., None, :], axis=-1)
         # Each occurrence of an n-gram has an equal share of its matches.
-        share_BxT = jnp.minimum(told_BxT, wanted_BxT) / jnp.maximum(told_BxT, 1)
+        share_BxT = jnp.minimum(output_counts_BxT, reference_counts_BxT) / jnp.maximum(output_counts_BxT, 1)
         both += jnp.sum(jnp.where(begins_BxT, share_BxT, 0), axis=-1)
-        told_total += jnp.sum(begins_BxT, axis=-1)
-        wanted_total += jnp.sum(of_reference_BxU, axis=-1)
-    larger = jnp.maximum(told_total, wanted_total)
+        num_output_ngrams += jnp.sum(begins_BxT, axis=-1)
+        num_reference_ngrams += jnp.sum(reference_begins_BxU, axis=-1)
+    larger = jnp.maximum(num_output_ngrams, num_reference_ngrams)
     return jnp.where(larger > 0, both / jnp.maximum(larger, 1), 1)
 
 
-def _ahead(same: Bool[Array, "*B T U"], places: int) -> Bool[Array, "*B T U"]:
+def _equal_ahead(same: Bool[Array, "*B T U"], places: int) -> Bool[Array, "*B T U"]:
     """Return whether the tokens `places` positions after each pair of positions are equal; False beyond the end."""
     rows, columns = same.shape[-2:]
     if places >= min(rows, columns):

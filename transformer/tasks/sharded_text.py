@@ -184,17 +184,17 @@ def load_sharded_text(
     for split in config.eval_splits:
         if split not in SPLITS[1:]:
             raise UserError(f"{split!r} cannot be evaluated with token shards: say validation or test")
-    kept = None if shards_dir is None else parse_path(shards_dir)
-    tokenizer_dir = _find_tokenizer(config, directory, kept, sources, roles)
+    kept_shards_dir = None if shards_dir is None else parse_path(shards_dir)
+    tokenizer_dir = _find_tokenizer(config, directory, kept_shards_dir, sources, roles)
     tokenizer = load_tokenizer(tokenizer_dir)
     if directory is not None and not has_tokenizer(directory):
         copy_tokenizer(tokenizer_dir, directory)
     corpora: dict[str, TokenShards] = {}
 
-    def opened(source: CorpusSource, split: str) -> TokenShards:
+    def open_shards(source: CorpusSource, split: str) -> TokenShards:
         name = f"{source.name} ({split})"
         if source.folder is None:
-            folder, files = _kept(kept, source.name), describe_files(source.files[split])
+            folder, files = _make_shards_folder(kept_shards_dir, source.name), describe_files(source.files[split])
             with refuse_unusable_storage(folder, "config.task.shards_dir"):
                 corpora[name] = tokenize_corpus(
                     files,
@@ -208,40 +208,48 @@ def load_sharded_text(
             _check_tokenizer(corpora[name], tokenizer_dir)
         return corpora[name]
 
-    held: dict[str, Documents] = {}
-    for split, named in config.held_out.by_split.items():
+    held_out_documents: dict[str, Documents] = {}
+    for split, file_names in config.held_out.by_split.items():
         if split in config.eval_splits:
-            shards = opened(_find_source(named, config.data_dir), "train")
-            held[split] = TokenRange(shards, 0, len(shards)).documents(MAX_HELD_OUT_TOKENS)
+            shards = open_shards(_find_source(file_names, config.data_dir), "train")
+            held_out_documents[split] = TokenRange(shards, 0, len(shards)).documents(MAX_HELD_OUT_TOKENS)
     sets = []
-    cut: dict[str, list[TokenRange]] = {split: [] for split in config.eval_splits if split not in held}
+    ranges_of_split: dict[str, list[TokenRange]] = {
+        split: [] for split in config.eval_splits if split not in held_out_documents
+    }
     for source in sources:
-        shards = opened(source, "train")
+        shards = open_shards(source, "train")
         stop = len(shards)
-        for split in reversed(cut):
+        for split in reversed(ranges_of_split):
             if split in source.files:
-                of_split = opened(source, split)
-                cut[split].append(TokenRange(of_split, 0, len(of_split)))
+                split_shards = open_shards(source, split)
+                ranges_of_split[split].append(TokenRange(split_shards, 0, len(split_shards)))
             else:
                 size = min(len(shards) // _CUT_FRACTION, MAX_HELD_OUT_TOKENS // len(sources))
-                cut[split].append(TokenRange(shards, stop - size, stop))
+                ranges_of_split[split].append(TokenRange(shards, stop - size, stop))
                 stop -= size
         sets.append(TokenRange(shards, 0, stop))
-    held |= {split: TokenMixture(tuple(ranges)).documents(MAX_HELD_OUT_TOKENS) for split, ranges in cut.items()}
-    shares = [weight / sum(weights) for weight in weights] or [len(each) / sum(map(len, sets)) for each in sets]
+    held_out_documents |= {
+        split: TokenMixture(tuple(ranges)).documents(MAX_HELD_OUT_TOKENS) for split, ranges in ranges_of_split.items()
+    }
+    shares = [weight / sum(weights) for weight in weights] or [
+        len(token_range) / sum(map(len, sets)) for token_range in sets
+    ]
     note = join_notes(
         [
             *(
-                f"{split} from {named}"
-                for split, named in config.held_out.by_split.items()
+                f"{split} from {file_names}"
+                for split, file_names in config.held_out.by_split.items()
                 if split in config.eval_splits
             ),
-            f"{', '.join(cut)} from the ends of the files or from files of their names" if cut else "",
+            f"{', '.join(ranges_of_split)} from the ends of the files or from files of their names"
+            if ranges_of_split
+            else "",
             f"at most {MAX_HELD_OUT_TOKENS:,} tokens of each",
             f"weights {', '.join(f'{share:.4g}' for share in shares)}" if len(shares) > 1 else "",
         ]
     )
-    return ShardedText(tokenizer, TokenMixture(tuple(sets), tuple(shares)), held, note, corpora)
+    return ShardedText(tokenizer, TokenMixture(tuple(sets), tuple(shares)), held_out_documents, note, corpora)
 
 
 def _shards_folder(name: str, data_dir: str | None) -> Path | None:
@@ -257,7 +265,7 @@ def _find_source(name: str, data_dir: str | None) -> CorpusSource:
     return CorpusSource(name, folder, {} if folder is not None else find_corpus_files(name, data_dir))
 
 
-def _kept(shards_dir: Path | None, name: str) -> Path:
+def _make_shards_folder(shards_dir: Path | None, name: str) -> Path:
     """Return the folder in which token shards are kept, made if it is not there."""
     if shards_dir is None:
         raise UserError(f"{name} is not tokenized: name a folder for its token shards by config.task.shards_dir")
@@ -294,21 +302,21 @@ def _find_tokenizer(
             "config.initialize_from.copy_tokenizer=True bring one along, or say bpe, characters or bytes"
         )
     corpora = [describe_files(source.files["train"]) for source in sources]
-    asked = (
+    settings = (
         config.tokenizer.value,
         config.vocab_size,
         TOKENIZER_SAMPLE_BYTES,
         *roles,
         *map(corpus_fingerprint, corpora),
     )
-    made = _kept(shards_dir, sources[0].name) / f"tokenizer-{fingerprint(asked)[:16]}"
-    if not has_tokenizer(made):
+    tokenizer_dir = _make_shards_folder(shards_dir, sources[0].name) / f"tokenizer-{fingerprint(settings)[:16]}"
+    if not has_tokenizer(tokenizer_dir):
         if config.tokenizer is TokenizerKind.BPE:
             print(f"training a tokenizer on at most {TOKENIZER_SAMPLE_BYTES >> 20} MiB of {config.dataset}", flush=True)
-        if isinstance(made, Path):
-            made.mkdir(exist_ok=True)
-        _train_tokenizer(config, corpora, (*roles, "end")).save(made)
-    return made
+        if isinstance(tokenizer_dir, Path):
+            tokenizer_dir.mkdir(exist_ok=True)
+        _train_tokenizer(config, corpora, (*roles, "end")).save(tokenizer_dir)
+    return tokenizer_dir
 
 
 def _train_tokenizer(config: TextConfig, corpora: Sequence[Sequence[CorpusFile]], roles: tuple[str, ...]) -> Tokenizer:

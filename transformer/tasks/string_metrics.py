@@ -35,14 +35,17 @@ def glyph_mask(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
     y_Y, x_X = patch_centers(axis)
     places_Kx2 = np.stack([np.tile(x_X, len(y_Y)), np.repeat(y_Y, len(x_X))], axis=-1)
     middles_BxTx2, turns_BxT, sides_BxT = (jnp.asarray(batch[name]) for name in ("middles", "turns", "sides"))
-    away = jnp.asarray(places_Kx2, jnp.float32) - middles_BxTx2[:, :, None]
+    offsets_BxTxKx2 = jnp.asarray(places_Kx2, jnp.float32) - middles_BxTx2[:, :, None]
     cos, sin = jnp.cos(turns_BxT)[..., None], jnp.sin(turns_BxT)[..., None]
-    along, down = cos * away[..., 0] + sin * away[..., 1], cos * away[..., 1] - sin * away[..., 0]
-    half = sides_BxT[..., None] / 2
-    covered = (jnp.abs(along) <= half) & (jnp.abs(down) <= half)
-    holds = (jnp.abs(away) <= axis.stride / 2).all(axis=-1)
-    found = (covered | holds) & (half > 0)
-    return jnp.pad(found, ((0, 0), (0, 0), (axis.num_leading_positions, 0)))
+    right_BxTxK, down_BxTxK = (
+        cos * offsets_BxTxKx2[..., 0] + sin * offsets_BxTxKx2[..., 1],
+        cos * offsets_BxTxKx2[..., 1] - sin * offsets_BxTxKx2[..., 0],
+    )
+    half_sides_BxTx1 = sides_BxT[..., None] / 2
+    covered = (jnp.abs(right_BxTxK) <= half_sides_BxTx1) & (jnp.abs(down_BxTxK) <= half_sides_BxTx1)
+    contains_middle_BxTxK = (jnp.abs(offsets_BxTxKx2) <= axis.stride / 2).all(axis=-1)
+    mask_BxTxK = (covered | contains_middle_BxTxK) & (half_sides_BxTx1 > 0)
+    return jnp.pad(mask_BxTxK, ((0, 0), (0, 0), (axis.num_leading_positions, 0)))
 
 
 def sum_glyph_attention_mass(view: StateView, batch: Batch, key: Any) -> tuple[dict, None]:
@@ -66,21 +69,21 @@ def edit_distance(output: str, reference: str) -> int:
     row = list(range(len(reference) + 1))
     for number, glyph in enumerate(output, 1):
         above, row = row, [number]
-        for column, wanted in enumerate(reference):
-            row.append(min(above[column] + (glyph != wanted), above[column + 1] + 1, row[column] + 1))
+        for column, reference_glyph in enumerate(reference):
+            row.append(min(above[column] + (glyph != reference_glyph), above[column + 1] + 1, row[column] + 1))
     return row[-1]
 
 
-def string_report(outputs: Sequence[str], references: Sequence[str], *, shown: int) -> EvaluationReport:
+def string_report(outputs: Sequence[str], references: Sequence[str], *, num_samples: int) -> EvaluationReport:
     """Report the share of correct strings, and `character_accuracy` = 1 - edits / characters of the references.
 
     Args:
         outputs: The recognized strings.
         references: The true strings.
-        shown: The number of samples.
+        num_samples: The number of samples.
     """
     pairs = list(zip(outputs, references, strict=True))
     exact = float(np.mean([output == reference for output, reference in pairs]))
     glyphs = 1 - sum(edit_distance(*pair) for pair in pairs) / max(sum(map(len, references)), 1)
-    samples = [{"target": reference, "output": output} for output, reference in pairs[:shown]]
+    samples = [{"target": reference, "output": output} for output, reference in pairs[:num_samples]]
     return EvaluationReport({"exact_match": exact, "character_accuracy": glyphs}, samples, note=f"{len(pairs)} strings")

@@ -14,7 +14,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.train_tokenizer import add_special_tokens, byte_tokenizer
 from transformer.tasks.task import Task
 from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
-from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, special_tokens
+from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, pad_begin_end_ids
 
 # Few texts have more characters; the real number is known only once the text is read.
 CHARACTERS = 128
@@ -74,13 +74,13 @@ def synthetic_encoded_splits(config: TranslationConfig) -> tuple[Tokenizer, dict
     rounding up to a row per device adds the most positions.
     """
     tokenizer = synthetic_tokenizer(config.vocab_size, ("pad", "begin", "end", "unknown"))
-    special = special_tokens(tokenizer)
+    pad_id, bos_id, eos_id = pad_begin_end_ids(tokenizer)
     words = np.arange(max(config.bucket_lengths) - 1) % max(tokenizer.vocab_size - 4, 1)
     sentence = " ".join(map(str, words))
-    ids = np.array([*words, special.eos_id], np.int32)
+    ids = np.array([*words, eos_id], np.int32)
     count = max(config.num_probe_examples, config.num_decoded_examples)
     language = config.languages[1] if config.languages else "target"
-    encoded = EncodedPairs([ids] * count, [ids] * count, pad_id=special.pad_id, bos_id=special.bos_id)
+    encoded = EncodedPairs([ids] * count, [ids] * count, pad_id=pad_id, bos_id=bos_id)
     return tokenizer, {
         name: TranslationSplit(name, [SentencePair(sentence, sentence, language)] * count, encoded)
         for name in ("train", config.validation_split, config.test_split)

@@ -243,9 +243,9 @@ def evenly_spaced_excerpts(documents: Documents, count: int, length: int) -> np.
             f"the validation text has {len(documents[0])} tokens, fewer than the {length} of a stretch that is mapped: "
             "lower config.task.probe_length, or give more text"
         )
-    chosen = np.linspace(0, starts.sum() - 1, count).astype(int)
-    number = np.searchsorted(np.cumsum(starts), chosen, side="right")
-    first = chosen - (np.cumsum(starts) - starts)[number]
+    start_numbers = np.linspace(0, starts.sum() - 1, count).astype(int)
+    number = np.searchsorted(np.cumsum(starts), start_numbers, side="right")
+    first = start_numbers - (np.cumsum(starts) - starts)[number]
     return np.stack([documents[n][start : start + length] for n, start in zip(number, first, strict=True)])
 
 

@@ -94,7 +94,7 @@ def continuation_evaluation(
     def finish(sums: Any, rows: Mapping[str, np.ndarray]) -> EvaluationReport:
         rows_of_texts = zip(texts, prompt_tokens(prompts), rows["tokens"].tolist(), strict=True)
         samples = [
-            {"prompt": text, "output": _continued(tokenizer, text, prompt, row, decoding).text}
+            {"prompt": text, "output": _make_continuation(tokenizer, text, prompt, row, decoding).text}
             for text, prompt, row in rows_of_texts
         ]
         return EvaluationReport({}, samples, note=f"{len(samples)} prompts continued")
@@ -150,7 +150,7 @@ def continue_texts(
     tokens, lengths = np.asarray(rollout.tokens), np.asarray(rollout.lengths)
     return [
         [
-            _continued(tokenizer, text, prompt, row[:length].tolist(), decoding)
+            _make_continuation(tokenizer, text, prompt, row[:length].tolist(), decoding)
             for row, length in zip(rows, row_lengths, strict=True)
         ]
         for text, prompt, rows, row_lengths in zip(texts, prompt_tokens(prompts), tokens, lengths, strict=True)
@@ -192,26 +192,32 @@ def predict_continuations(
     own["max_new_tokens"] = min(own.get("max_new_tokens", DecodingConfig.max_new_tokens), room)
     decoding = DecodingConfig.with_request(request.decoding, **own)
     continuations = continue_texts(view, tokenizer, texts, decoding, max_length)
-    lines = [text + each.text for text, several in zip(texts, continuations, strict=True) for each in several]
-    rows = [several[0].tokens[: min(MAX_PROBE_TOKENS, max_length)] for several in continuations]
+    lines = [
+        text + continuation.text for text, samples in zip(texts, continuations, strict=True) for continuation in samples
+    ]
+    rows = [samples[0].tokens[: min(MAX_PROBE_TOKENS, max_length)] for samples in continuations]
     return predictions_with_maps(view, lines, make_encoded_inputs(tokenizer, rows))
 
 
-def _continued(
-    tokenizer: AnyTokenizer, text: str, prompt: list[int], chosen: list[int], decoding: DecodingConfig
+def _make_continuation(
+    tokenizer: AnyTokenizer, text: str, prompt: list[int], generated: list[int], decoding: DecodingConfig
 ) -> Continuation:
     ends = (tokenizer.eos_id, *decoding.end_ids)
-    chosen = list(itertools.takewhile(lambda token: token not in ends, chosen))
-    whole = tokenizer.continuation(prompt, chosen)
+    generated = list(itertools.takewhile(lambda token: token not in ends, generated))
+    full_text = tokenizer.continuation(prompt, generated)
     # A final space, shown only with the next word, may already complete a stop string.
-    spaced = bool(chosen) and tokenizer.token_bytes()[chosen[-1]].endswith(b" ") and not whole.endswith(" ")
-    added = cut_at_stop(whole + " " * spaced, decoding.stop_sequences)[: len(whole)]
-    while len(added) < len(whole) and len(tokenizer.continuation(prompt, chosen[:-1])) >= len(added) and chosen:
-        chosen = chosen[:-1]
+    ends_in_space = (
+        bool(generated) and tokenizer.token_bytes()[generated[-1]].endswith(b" ") and not full_text.endswith(" ")
+    )
+    added = cut_at_stop(full_text + " " * ends_in_space, decoding.stop_sequences)[: len(full_text)]
+    while (
+        len(added) < len(full_text) and len(tokenizer.continuation(prompt, generated[:-1])) >= len(added) and generated
+    ):
+        generated = generated[:-1]
     # If the tokenizer drops trailing white space, the prompt's own is already there.
     if text[-1:].isspace() and tokenizer.encode([text]) == tokenizer.encode([text.rstrip()]):
         added = added.removeprefix(" ")
-    return Continuation(added, prompt + chosen)
+    return Continuation(added, prompt + generated)
 
 
 def output_vocabulary_size(view: StateView, inputs: Batch) -> int:

@@ -86,19 +86,22 @@ class TextTask(BaseTask):
         length = min(config.probe_length, config.context_length)
         self._repeats = make_repeated_sequences(tokenizer, repeated, length)
         texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, length)
-        probed = np.concatenate([texts, self._repeats.tokens])
-        self.probe_batch = {"tokens": probed, "lengths": np.full(len(probed), probed.shape[1], np.int32)}
+        probe_tokens = np.concatenate([texts, self._repeats.tokens])
+        self.probe_batch = {
+            "tokens": probe_tokens,
+            "lengths": np.full(len(probe_tokens), probe_tokens.shape[1], np.int32),
+        }
 
     def fingerprint(self) -> dict[str, str]:
         """Return the SHA-256 of every split's tokens."""
-        of_shards = {} if self._train_shards is None else {"train": self._train_shards.fingerprint}
-        return {name: fingerprint(documents) for name, documents in self._splits.items()} | of_shards
+        shard_fingerprint = {} if self._train_shards is None else {"train": self._train_shards.fingerprint}
+        return {name: fingerprint(documents) for name, documents in self._splits.items()} | shard_fingerprint
 
     @property
     def split_sizes(self) -> dict[str, int]:
         """The number of tokens of each split."""
-        of_shards = {} if self._train_shards is None else {"train": len(self._train_shards)}
-        return {name: sum(map(len, documents)) for name, documents in self._splits.items()} | of_shards
+        shard_size = {} if self._train_shards is None else {"train": len(self._train_shards)}
+        return {name: sum(map(len, documents)) for name, documents in self._splits.items()} | shard_size
 
     def _segment_batches(self, seed: int) -> SegmentBatches:
         """Return segments of the training text that follow one another; the end token, if there is one, ends documents.

@@ -2,15 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from transformer.attention.sites import Site
+from transformer.data.datasets.fine_tuning import ExampleShape
 from transformer.data.datasets.word_labels import is_conll_file, open_word_labels, word_classes
+from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_words import (
     EncodedWords,
     LabeledWords,
@@ -19,41 +19,15 @@ from transformer.data.labeled_words import (
     is_entity_label,
     marks_entities,
 )
-from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.models.task_interface import (
-    TOKEN_CLASSIFICATION,
-    TOKEN_CLASSIFICATION_WITH_TYPES,
-    Signature,
-    TaskInterface,
-)
-from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import (
-    check_input_texts,
-    make_capture_function,
-    refuse_decoding_options,
-)
-from transformer.tasks.fine_tuning_config import EncoderFineTuningConfig
-from transformer.tasks.labeled_text_task_base import EncodedSplit, LabeledTextTask, examples_of_splits
+from transformer.models.task_interface import TOKEN_CLASSIFICATION, TOKEN_CLASSIFICATION_WITH_TYPES, Signature
+from transformer.tasks.labeled_text_config import EncoderTextConfig
+from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextHead, labeled_text_task
 from transformer.tasks.losses import TokenLoss, token_loss
-from transformer.tasks.synthetic_data import synthetic_tokenizer_of_kind
-from transformer.tasks.task import (
-    Batch,
-    EncodedInputs,
-    EvaluationReport,
-    InputReader,
-    InputTexts,
-    LossAux,
-    Objective,
-    PredictionRequest,
-    Predictions,
-    StateView,
-    TaskSpec,
-)
-from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
+from transformer.tasks.task import Batch, EvaluationReport
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenClassificationConfig(EncoderFineTuningConfig):
+class TokenClassificationConfig(EncoderTextConfig):
     """Texts with a label for every word, their tokenizer, and the shapes of their batches.
 
     The first token of a word predicts the word's class; the others predict nothing, as in BERT.
@@ -74,131 +48,126 @@ class TokenClassificationConfig(EncoderFineTuningConfig):
             word_classes(self.dataset, self.classes)
 
     @property
+    def shape(self) -> ExampleShape:
+        """One text, and the classes of its words."""
+        return ExampleShape(SequenceLayout.SINGLE, 1, word_classes(self.dataset, self.classes))
+
+    @property
     def signature(self) -> Signature:
         """What the task requires of a model."""
-        return TOKEN_CLASSIFICATION_WITH_TYPES if self.sequence_format.has_token_types(1) else TOKEN_CLASSIFICATION
+        return TOKEN_CLASSIFICATION_WITH_TYPES if self.has_token_types else TOKEN_CLASSIFICATION
 
     @property
     def reads_own_files(self) -> bool:
         """Whether the data are files of the user's own."""
         return is_conll_file(self.dataset)
 
+    def open_splits(self) -> dict[str, Sequence[LabeledWords]]:
+        """Read the texts of the splits that are trained on and evaluated."""
+        texts = open_word_labels(self.dataset, data_dir=self.data_dir, classes=self.classes, held_out=self.held_out)
+        return self.select_splits(texts)
 
-class TokenClassification(LabeledTextTask):
-    """The task of token classification; implements transformer.tasks.task.Task."""
 
-    def __init__(
-        self,
-        config: TokenClassificationConfig,
-        tokenizer: AnyTokenizer,
-        texts: Mapping[str, Sequence[LabeledWords]],
-        words: Mapping[str, Sequence[EncodedWords]],
-        rows_multiple: int = 1,
-    ):
-        longest, end = config.max_text_length, config.delimiters(tokenizer).end_ids
-        self._texts, self._words = texts, {name: [each.cut(longest, end) for each in words[name]] for name in words}
-        splits = {
-            name: EncodedSplit(
-                texts[name],
-                [each.row for each in self._words[name]],
-                num_truncated=sum(len(each.row) > longest for each in words[name]),
-            )
-            for name in texts
-        }
-        super().__init__(config, tokenizer, splits, rows_multiple, token_types=config.token_types(tokenizer))
-        self.config, self.classes = config, word_classes(config.dataset, config.classes)
-        self.interface = make_task_interface(config, tokenizer)
-        self.objectives = (Objective("token_classification", self._loss),)
-        self.evaluations = self.make_evaluations(config, "token_classification", self._sums, self._report)
+class TokenClassificationHead(LabeledTextHead[TokenClassificationConfig]):
+    """The class of every word: the loss is the mean of -log p(class) over the words, in nats."""
 
-    @property
-    def data_summary(self) -> tuple[str, ...]:
-        """How many texts each split has, and how many are cut."""
-        return self.summarize_data(self.config, "texts")
+    name = "token_classification"
+    action = "labels words"
+    denominator = "words"
+
+    def parse_text(self, text: str) -> LabeledWords:
+        """Return the words of a text."""
+        return LabeledWords(tuple(text.split()), ())
+
+    def encode(self, examples: Sequence[LabeledWords], longest: int | None = None) -> EncodedSplit:
+        """Encode texts between the special tokens."""
+        delimiters = self.config.delimiters(self.tokenizer)
+        encoded = []
+        for text, tokens in zip(
+            examples, self.tokenizer.encode_with_offsets([" ".join(text.words) for text in examples]), strict=True
+        ):
+            word_of_character = np.repeat(np.arange(len(text.words)), [len(word) + 1 for word in text.words])
+            first_tokens = [-1] * len(text.words)
+            for place, (start, stop) in enumerate(tokens.offsets, len(delimiters.start_ids)):
+                if start < stop and first_tokens[word_of_character[start]] < 0:
+                    first_tokens[word_of_character[start]] = place
+            encoded.append(EncodedWords(text, delimiters.join_texts([tokens.ids]), first_tokens))
+        if longest is None:
+            return EncodedSplit(encoded, [text.row for text in encoded])
+        num_truncated = sum(len(text.row) > longest for text in encoded)
+        encoded = [text.cut(longest, delimiters.end_ids) for text in encoded]
+        return EncodedSplit(encoded, [text.row for text in encoded], num_truncated)
+
+    def make_synthetic_example(self) -> EncodedWords:
+        """Return a text of one word."""
+        return EncodedWords(LabeledWords(("a",), (0,)), [0] * self.config.max_text_length, [1])
 
     def batches(self, split: str, seed: int | None) -> TokenLabelBatches:
-        """Return the batches of a split, as `LabeledTextTask.batches` does, with the label of every token."""
-        return TokenLabelBatches(
-            self._words[split],
-            [each.label for each in self._texts[split]],
-            lengths=self.config.bucket_lengths,
-            rows=self.config.batch_size,
-            seed=seed,
-            pad=self.tokenizer.pad_id or 0,
-            token_types=self._token_types,
-        )
+        """Return the batches of a split, with the label of every token."""
+        return TokenLabelBatches(self._texts(split), **self.batch_options(seed))
+
+    def _texts(self, split: str) -> Sequence[Any]:
+        return self.splits[split].examples
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of texts and of words with a label, without rows that only fill up a batch."""
         return {**super().denominators(batch), "words": jnp.sum(batch["counts"]).astype(jnp.float32)}
 
-    def _loss(
-        self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
-    ) -> tuple[Array, LossAux]:
-        """Compute the mean of -log p(class) over the words, in nats."""
-        logits_BxTxC, aux = self.apply_model(view, batch, key)
-        sums = _token_sums(logits_BxTxC, batch)
-        metrics = {
-            "loss": sums.cross_entropy / denominators["words"],
-            "accuracy": sums.correct / denominators["words"],
-        }
-        return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
+    def loss_sums(self, outputs: Float[Array, "B T C"], batch: Batch) -> dict[str, Array]:
+        """Sum the loss over the words, and count the correct ones."""
+        sums = _word_loss(outputs, batch)
+        return {"loss": sums.cross_entropy, "accuracy": sums.correct}
 
-    def _sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], dict[str, Array]]:
+    def evaluation_sums(
+        self, outputs: Float[Array, "B T C"], batch: Batch
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Sum the loss, and return the most probable class of every token as rows."""
-        logits_BxTxC, _ = self.apply_model(view, batch, None)
-        sums = {"loss": _token_sums(logits_BxTxC, batch).cross_entropy, **self.denominators(batch)}
-        predicted_BxT = jnp.argmax(logits_BxTxC, axis=-1).astype(jnp.int32)
+        sums = {"loss": _word_loss(outputs, batch).cross_entropy, **self.denominators(batch)}
+        predicted_BxT = jnp.argmax(outputs, axis=-1).astype(jnp.int32)
         padding = self.config.max_text_length - predicted_BxT.shape[1]
         rows = {"index": jnp.asarray(batch["index"]), "predicted": jnp.pad(predicted_BxT, ((0, 0), (0, padding)))}
         return sums, rows
 
-    def _report(self, split: str, sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> EvaluationReport:
+    def report(self, split: str, sums: Mapping[str, Any], rows: Mapping[str, np.ndarray]) -> EvaluationReport:
         """Report the loss and the scores of the words of a split."""
         true, predicted = [], []
         for index, classes in zip(rows["index"], rows["predicted"], strict=True):
             if index >= 0:
-                true.append([self.classes[label] for label in self._texts[split][index].label])
-                predicted.append(self._word_labels(self._words[split][index], classes))
-        scores = word_label_scores(true, predicted, entities=marks_entities(self.classes))
+                text = self._texts(split)[index]
+                true.append(self._label_names(text.label))
+                predicted.append(self.word_labels(text, classes))
+        scores = word_label_scores(true, predicted, entities=marks_entities(self.class_names))
         loss = float(sums["loss"]) / max(float(sums["words"]), 1)
         return EvaluationReport({"loss": loss, **scores}, note=f"{len(true)} texts")
 
-    def _word_labels(self, words: EncodedWords, classes: Sequence[int]) -> list[str]:
+    def word_labels(self, text: EncodedWords, classes: Sequence[int]) -> list[str]:
         """Return the predicted label of each word, from the class of every token; "O" for a word without a token."""
-        return [self.classes[classes[place]] if place >= 0 else "O" for place in words.first_tokens]
+        names = self.class_names
+        return [names[classes[place]] if place >= 0 else "O" for place in text.first_tokens]
 
-    def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
-        """Return the tokens of the probe's texts, and the texts with their true labels as titles."""
-        titles = [
-            bracket_labels(each.words, [self.classes[label] for label in each.label])
-            for each in self._shown
-            if isinstance(each, LabeledWords)
+    def _label_names(self, labels: Sequence[int]) -> list[str]:
+        names = self.class_names
+        return [names[label] for label in labels]
+
+    def predict(self, outputs: Float[Array, "B T C"], inputs: Batch, encoded: EncodedSplit) -> list[str]:
+        """Return each text with the label of every word, as in "[PER jordan] met [PER austin] in [LOC paris]"."""
+        classes_BxT = np.asarray(jnp.argmax(outputs, axis=-1))
+        texts: Sequence[Any] = encoded.examples
+        return [
+            bracket_labels(text.text.words, self.word_labels(text, classes))
+            for text, classes in zip(texts, classes_BxT, strict=True)
         ]
-        return token_axis_labels(self.tokenizer, self._rows, titles)
 
-    def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
-        """Predict the label of every word, as in "[PER jordan] met [PER austin] in [LOC paris]".
+    def label_titles(self, examples: Sequence[EncodedWords]) -> list[str]:
+        """Return the texts with their true labels."""
+        return [bracket_labels(text.text.words, self._label_names(text.label)) for text in examples]
 
-        Raises:
-            UserError: If a target language or a decoding option is given, or a text is too long.
-        """
-        refuse_decoding_options(request, "labels words")
-        words = encode_words(self.config, self.tokenizer, [text.split() for text in request.texts])
-        self.config.check_fits(request.texts, [each.row for each in words])
-        batch = pad_texts([each.row for each in words], self.tokenizer, self._token_types)
-        inputs = {name: jnp.asarray(values) for name, values in batch.items()}
-        logits_BxTxC, _ = view.model.apply(view.variables, inputs, train=False)
-        classes_BxT = np.asarray(jnp.argmax(logits_BxTxC, axis=-1))
-        lines = [
-            bracket_labels(text.split(), self._word_labels(each, classes))
-            for text, each, classes in zip(request.texts, words, classes_BxT, strict=True)
-        ]
-        labels = token_axis_labels(self.tokenizer, [each.row for each in words], lines)
-        return Predictions(lines, labels, make_capture_function(view, inputs))
+    def answer_titles(self, answers: Sequence[str], texts: Sequence[str], encoded: EncodedSplit) -> list[str]:
+        """Return the texts with their predicted labels."""
+        return list(answers)
 
 
-def _token_sums(logits_BxTxC: Float[Array, "B T C"], batch: Batch) -> TokenLoss:
+def _word_loss(logits_BxTxC: Float[Array, "B T C"], batch: Batch) -> TokenLoss:
     return token_loss(logits_BxTxC, jnp.asarray(batch["labels"]), jnp.asarray(batch["counts"]), label_smoothing=0.0)
 
 
@@ -222,10 +191,10 @@ def word_label_scores(
         return scores
     correct, num_true, num_predicted = 0, 0, 0
     for one, other in zip(true, predicted, strict=True):
-        spans, found = entity_spans(one), entity_spans(other)
-        correct += len(set(spans) & set(found))
-        num_true += len(spans)
-        num_predicted += len(found)
+        true_spans, predicted_spans = entity_spans(one), entity_spans(other)
+        correct += len(set(true_spans) & set(predicted_spans))
+        num_true += len(true_spans)
+        num_predicted += len(predicted_spans)
     precision, recall = correct / max(num_predicted, 1), correct / max(num_true, 1)
     f1 = 2 * correct / max(num_true + num_predicted, 1)
     return {**scores, "precision": precision, "recall": recall, "f1": f1}
@@ -247,90 +216,4 @@ def bracket_labels(words: Sequence[str], labels: Sequence[str]) -> str:
     return " ".join([*parts, *words[place:]])
 
 
-def encode_words(
-    config: TokenClassificationConfig, tokenizer: AnyTokenizer, texts: Sequence[Sequence[str]]
-) -> list[EncodedWords]:
-    """Encode texts, each a sequence of words, between the special tokens."""
-    delimiters = config.delimiters(tokenizer)
-    found = []
-    for words, encoded in zip(texts, tokenizer.encode_with_offsets([" ".join(words) for words in texts]), strict=True):
-        word_of_character = np.repeat(np.arange(len(words)), [len(word) + 1 for word in words])
-        first_tokens = [-1] * len(words)
-        for place, (start, stop) in enumerate(encoded.offsets, len(delimiters.start_ids)):
-            if start < stop and first_tokens[word_of_character[start]] < 0:
-                first_tokens[word_of_character[start]] = place
-        found.append(EncodedWords(delimiters.join_texts([encoded.ids]), first_tokens))
-    return found
-
-
-def make_task_interface(config: TokenClassificationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
-    """Return what the task requires of a model: logits of classes at every position."""
-    classes = word_classes(config.dataset, config.classes)
-    return TaskInterface(
-        inputs=config.input_specs(config.batch_size),
-        vocabularies={"tokens": tokenizer.vocab_size, "classes": len(classes), **config.type_vocabulary},
-        pad_id=tokenizer.pad_id,
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-        output=config.signature.output,
-        class_names=classes,
-    )
-
-
-def encode_inputs(
-    config: TokenClassificationConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
-) -> EncodedInputs:
-    """Encode texts between the special tokens.
-
-    Args:
-        config: The task's config.
-        view: The state.
-        tokenizer: The tokenizer.
-        sentences: The texts.
-
-    Raises:
-        UserError: If a text is empty or longer than the largest of `config.bucket_lengths`, or a target or a language
-            is given.
-    """
-    check_input_texts(sentences)
-    rows = [each.row for each in encode_words(config, tokenizer, [text.split() for text in sentences.texts])]
-    config.check_fits(sentences.texts, rows)
-    inputs = pad_texts(rows, tokenizer, config.token_types(tokenizer))
-    return EncodedInputs(inputs, "forward", token_axis_labels(tokenizer, rows, sentences.texts))
-
-
-def build_task(config: TokenClassificationConfig, directory: Path, rows_multiple: int = 1) -> TokenClassification:
-    """Build the task over its data.
-
-    Args:
-        config: The config.
-        directory: The run directory, which keeps the tokenizer.
-        rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
-
-    Raises:
-        UserError: If data are missing, or a split has no texts.
-    """
-    opened = open_word_labels(
-        config.dataset, data_dir=config.data_dir, classes=config.classes, held_out=config.held_out
-    )
-    examples = examples_of_splits(config, opened)
-    texts = {name: [each.texts[0] for each in split] for name, split in examples.items()}
-    tokenizer = load_or_train_tokenizer(directory, config.tokenizer, config.vocab_size, texts, config.special_roles)
-    words = {name: encode_words(config, tokenizer, [each.words for each in split]) for name, split in examples.items()}
-    return TokenClassification(config, tokenizer, examples, words, rows_multiple)
-
-
-def build_synthetic_task(config: TokenClassificationConfig, rows_multiple: int = 1) -> TokenClassification:
-    """Build the task over synthetic texts, all of the greatest length."""
-    tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, config.special_roles)
-    text, words = LabeledWords(("a",), (0,)), EncodedWords([0] * config.max_text_length, [1])
-    texts, encoded = [text] * config.batch_size, [words] * config.batch_size
-    names = ("train", *config.eval_splits)
-    return TokenClassification(
-        config, tokenizer, dict.fromkeys(names, texts), dict.fromkeys(names, encoded), rows_multiple
-    )
-
-
-TASK = TaskSpec(
-    TokenClassificationConfig, build_synthetic_task, build_task, InputReader(make_task_interface, encode_inputs)
-)
+TASK = labeled_text_task(TokenClassificationConfig, TokenClassificationHead)

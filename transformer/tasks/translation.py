@@ -20,16 +20,16 @@ from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
 from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.base_task import BaseTask, check_input_texts, check_text_length, describe_splits, report_means
+from transformer.tasks.base_task import check_input_texts, check_text_length, describe_splits, report_means
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.hard_attention_reinforce import (
-    estimate_reinforce_loss,
+    add_reinforce_loss,
     initial_baseline,
     samples_attention,
     token_log_likelihood,
-    update_baseline,
 )
 from transformer.tasks.losses import chunked_token_loss
+from transformer.tasks.sequence_generation_base import TokenSequenceTask
 from transformer.tasks.sequence_level_training import (
     SequenceObjective,
     expected_reward_surrogate,
@@ -60,8 +60,8 @@ from transformer.tasks.translation_data import (
     choose_varied_pairs,
     encode_pairs,
     load_encoded_splits,
+    pad_begin_end_ids,
     pair_axis_labels,
-    special_tokens,
 )
 from transformer.tasks.translation_decoding import check_language, encode_pair_inputs, translate
 from transformer.tasks.translation_metrics import (
@@ -73,8 +73,10 @@ from transformer.tasks.translation_metrics import (
 from transformer.tasks.unknown_words import attended_sites, make_unknown_word_replacer
 
 
-class Translation(BaseTask):
+class Translation(TokenSequenceTask):
     """The task of translation; implements transformer.tasks.task.Task."""
+
+    condition_inputs = ("source",)
 
     def __init__(
         self,
@@ -84,34 +86,37 @@ class Translation(BaseTask):
         rows_multiple: int = 1,
     ):
         self.config, self.tokenizer = config, tokenizer
-        special = special_tokens(tokenizer)
-        self._special, self._pad = special, special.pad_id
+        self.special_tokens = SpecialTokens(*pad_begin_end_ids(tokenizer))
         self._splits, self._train, self._rows_multiple = splits, splits["train"], rows_multiple
         self.interface, longest = make_task_interface(config, tokenizer), max(config.bucket_lengths)
-        self.objectives = (Objective("translation", self._loss),)
+        self.objectives = (Objective("translation", self.loss),)
         validation, test = splits[config.validation_split], splits[config.test_split]
         self.evaluations = self._evaluations(validation, test)
-        shown = self._probed(validation, longest)
-        self._probed_pairs = shown.pairs
-        batch = BucketedPairBatches(shown.encoded, lengths=(longest,), tokens=longest * len(shown.pairs), seed=None)[0]
+        probe_split = self._select_probe_pairs(validation, longest)
+        self._probed_pairs = probe_split.pairs
+        batch = BucketedPairBatches(
+            probe_split.encoded, lengths=(longest,), tokens=longest * len(probe_split.pairs), seed=None
+        )[0]
         # With the reference translations: teacher forcing.
         self.probe_batch = {name: batch[name] for name in ("source", "target")}
 
-    def _probed(self, validation: TranslationSplit, longest: int) -> TranslationSplit:
+    def _select_probe_pairs(self, validation: TranslationSplit, longest: int) -> TranslationSplit:
         """Choose the pairs whose maps are stored, among those that fit a batch, so that maps and labels agree."""
         fitting = validation.encoded.indices_within_length(longest)
-        chosen = choose_varied_pairs([validation.pairs[number] for number in fitting], self.config.num_probe_examples)
-        return validation.part([fitting[number] for number in chosen])
+        pair_numbers = choose_varied_pairs(
+            [validation.pairs[number] for number in fitting], self.config.num_probe_examples
+        )
+        return validation.part([fitting[number] for number in pair_numbers])
 
     def _evaluations(self, validation: TranslationSplit, test: TranslationSplit) -> tuple[Evaluation, ...]:
         config, tokenizer = self.config, self.tokenizer
-        few = validation.part(range(min(config.num_decoded_examples, len(validation.pairs))))
+        decoded = validation.part(range(min(config.num_decoded_examples, len(validation.pairs))))
         losses = [
             Evaluation(
                 name="loss",
                 split=name,
                 batches=evaluation_batches(config, split.encoded),
-                step=self._loss_sums,
+                step=self.loss_sums,
                 finish=report_means,
                 at_end=at_end,
                 parameters=config.eval_parameters,
@@ -122,20 +127,20 @@ class Translation(BaseTask):
         decode = make_decoding_step(config, tokenizer, replacer)
         options: dict[str, Any] = {"length_bounds": config.length_bounds, "replacer": replacer}
         translations = (
-            translation_evaluation(config, tokenizer, few, decode, shown=3, **options),
-            translation_evaluation(config, tokenizer, test, decode, shown=20, at_end=True, **options),
+            translation_evaluation(config, tokenizer, decoded, decode, num_samples=3, **options),
+            translation_evaluation(config, tokenizer, test, decode, num_samples=20, at_end=True, **options),
         )
-        linked = any(pair.word_alignment is not None for pair in test.pairs)
-        aligned = (alignment_evaluation(config, tokenizer, validation, test),) if linked else ()
-        rewarded = Evaluation(
+        has_alignments = any(pair.word_alignment is not None for pair in test.pairs)
+        alignments = (alignment_evaluation(config, tokenizer, validation, test),) if has_alignments else ()
+        rewards = Evaluation(
             name="reward",
             split=config.validation_split,
-            batches=evaluation_batches(config, few.encoded),
+            batches=evaluation_batches(config, decoded.encoded),
             step=self._reward_sums,
             finish=_mean_reward,
             parameters=config.eval_parameters,
         )
-        return (*losses, *translations, *aligned, *([] if config.objective is SequenceObjective.NLL else [rewarded]))
+        return (*losses, *translations, *alignments, *([] if config.objective is SequenceObjective.NLL else [rewards]))
 
     def fingerprint(self) -> dict[str, str]:
         """Return the SHA-256 of every split's sentences."""
@@ -211,7 +216,7 @@ class Translation(BaseTask):
             {"source": jnp.asarray(batch["source"])},
             strategy=Sampling(num_beams=self.config.num_samples),
             length=labels_BxT.shape[1],
-            tokens=SpecialTokens(*self._special),
+            tokens=self.special_tokens,
             key=key,
         )
         drawn_BxNxT = rollout.tokens
@@ -219,7 +224,7 @@ class Translation(BaseTask):
             drawn_BxNxT = jnp.concatenate([labels_BxT[:, None], drawn_BxNxT], axis=1)
         reference_BxNxT = jnp.broadcast_to(labels_BxT[:, None], drawn_BxNxT.shape)
         rewards_BxN = gleu(drawn_BxNxT, self._words(drawn_BxNxT), reference_BxNxT, self._words(reference_BxNxT))
-        real_Bx1 = jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
+        real_Bx1 = jnp.any(self.predicted_steps(batch), axis=1, keepdims=True)
         all_different = self.config.objective is SequenceObjective.MRT
         counted_BxN = is_first_occurrence(drawn_BxNxT) if all_different else jnp.ones(rewards_BxN.shape, bool)
         added = {"drawn": drawn_BxNxT, "rewards": rewards_BxN, "counted": counted_BxN & real_Bx1}
@@ -227,13 +232,16 @@ class Translation(BaseTask):
 
     def _words(self, tokens: Array) -> Array:
         """Return which tokens are part of a sentence, and not its end or padding."""
-        return (tokens != self._pad) & (tokens != self._special.eos_id)
+        words = tokens != self.special_tokens.fill_id
+        for end_id in self.special_tokens.end_ids:
+            words &= tokens != end_id
+        return words
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of real target tokens and of sampled translations."""
-        denominators = {"tokens": jnp.sum(batch["labels"] != self._pad).astype(jnp.float32)}
+        denominators = super().denominators(batch)
         if "drawn" in batch:
-            denominators["drawn"] = jnp.sum(self._own(batch)).astype(jnp.float32)
+            denominators["drawn"] = jnp.sum(self._is_sample(batch)).astype(jnp.float32)
         return denominators
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
@@ -255,17 +263,15 @@ class Translation(BaseTask):
             view, [pair.target for pair in pairs], encode_pair_inputs(view, self.tokenizer, pairs)
         )
 
-    def _inputs(self, batch: Batch) -> dict[str, Array]:
-        return {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-
-    def _loss(
+    def loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
+        """Compute the smoothed cross-entropy in nats per token, plus what is learned from rewards."""
         hidden_BxTxE, aux = view.model.apply(
-            view.variables, self._inputs(batch), method="hidden", train=view.train, key=key, capture=view.capture
+            view.variables, self.model_inputs(batch), method="hidden", train=view.train, key=key, capture=view.capture
         )
-        labels_BxT = jnp.asarray(batch["labels"])
-        counts_BxT, score = labels_BxT != self._pad, functools.partial(view.model.logits, view.variables)
+        labels_BxT, counts_BxT = jnp.asarray(batch["labels"]), self.predicted_steps(batch)
+        score = functools.partial(view.model.logits, view.variables)
         sums = chunked_token_loss(
             score,
             hidden_BxTxE,
@@ -285,28 +291,24 @@ class Translation(BaseTask):
             return loss, LossAux.from_aux(
                 aux, view.task_state, {**metrics, "sample_reward": reward / denominators["drawn"]}
             )
-        if not (view.train and "attention_log_prob" in aux.extras):
-            return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
-        baseline = view.task_state["baseline"]
-        likelihood_BxT = token_log_likelihood(score(hidden_BxTxE), labels_BxT)
-        estimate = estimate_reinforce_loss(likelihood_BxT, counts_BxT, aux.extras, baseline, self.config.entropy_weight)
-        loss = metrics["loss"] + self.config.reinforce_weight * estimate.loss / denominators["tokens"]
-        updated = update_baseline(baseline, estimate, counts_BxT)
-        return loss, LossAux.from_aux(aux, updated, metrics, task_state_weight=jnp.sum(counts_BxT))
+        num_tokens = denominators["tokens"]
+        return add_reinforce_loss(
+            self.config, view, aux, metrics, lambda: score(hidden_BxTxE), labels_BxT, counts_BxT, num_tokens
+        )
 
     def _expected_reward(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Array, Array]:
         """Return the estimate of the sum of expected rewards, and the sum of the rewards of the model's samples."""
         drawn_BxNxT = jnp.asarray(batch["drawn"])
         batch_size, draws, length = drawn_BxNxT.shape
         labels_RxT = drawn_BxNxT.reshape(-1, length)
-        begin_Rx1 = jnp.full((batch_size * draws, 1), self._special.bos_id, labels_RxT.dtype)
+        begin_Rx1 = jnp.full((batch_size * draws, 1), self._train.encoded.bos_id, labels_RxT.dtype)
         inputs = {
             "source": jnp.repeat(jnp.asarray(batch["source"]), draws, axis=0),
             "target": jnp.concatenate([begin_Rx1, labels_RxT[:, :-1]], axis=1),
         }
         logits_RxTxV, _ = view.model.apply(view.variables, inputs, train=view.train, key=key)
         likelihood_RxT = token_log_likelihood(logits_RxTxV, labels_RxT)
-        likelihood_R = jnp.sum(jnp.where(labels_RxT != self._pad, likelihood_RxT, 0), axis=1)
+        likelihood_R = jnp.sum(jnp.where(labels_RxT != self.special_tokens.fill_id, likelihood_RxT, 0), axis=1)
         config, rewards_BxN = self.config, jnp.asarray(batch["rewards"])
         worth_B = expected_reward_surrogate(
             config.objective,
@@ -315,24 +317,19 @@ class Translation(BaseTask):
             jnp.asarray(batch["counted"]),
             config.mrt_alpha,
         )
-        real_B = jnp.any(jnp.asarray(batch["labels"]) != self._pad, axis=1)
-        return jnp.sum(jnp.where(real_B, worth_B, 0)), jnp.sum(jnp.where(self._own(batch), rewards_BxN, 0))
+        real_B = jnp.any(self.predicted_steps(batch), axis=1)
+        return jnp.sum(jnp.where(real_B, worth_B, 0)), jnp.sum(jnp.where(self._is_sample(batch), rewards_BxN, 0))
 
     def _reward_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
         prepared, _ = self.prepare_batch(view, batch, key)
-        own_BxN = self._own(prepared)
+        own_BxN = self._is_sample(prepared)
         return {"sample_reward": jnp.sum(jnp.where(own_BxN, prepared["rewards"], 0)), "drawn": jnp.sum(own_BxN)}, None
 
-    def _own(self, batch: Batch) -> Array:
+    def _is_sample(self, batch: Batch) -> Array:
         """Return which of the sequences of each source the model sampled: all except a reference in front of them."""
-        drawn_BxNxT, labels_BxT = jnp.asarray(batch["drawn"]), jnp.asarray(batch["labels"])
-        number = drawn_BxNxT.shape[1] - self.config.num_samples
-        return (jnp.arange(drawn_BxNxT.shape[1]) >= number) & jnp.any(labels_BxT != self._pad, axis=1, keepdims=True)
-
-    def _loss_sums(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-        ones = {"tokens": jnp.float32(1)}
-        _, aux = self._loss(view, batch, ones, key)
-        return {**aux.metrics, **self.denominators(batch)}, None
+        num_sequences = batch["drawn"].shape[1]
+        is_sample_N = jnp.arange(num_sequences) >= num_sequences - self.config.num_samples
+        return is_sample_N & jnp.any(self.predicted_steps(batch), axis=1, keepdims=True)
 
 
 def _mean_reward(sums: Mapping[str, float], rows: object) -> EvaluationReport:
@@ -342,11 +339,14 @@ def _mean_reward(sums: Mapping[str, float], rows: object) -> EvaluationReport:
 def make_task_interface(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
     """Return what the task requires of a model: source and target in one vocabulary."""
     longest = max(config.bucket_lengths)
+    pad_id, bos_id, eos_id = pad_begin_end_ids(tokenizer)
     side = InputSpec((max(config.tokens_per_batch // longest, 1), longest))
     return TaskInterface(
         inputs={"source": side, "target": side},
         vocabularies={"joint": tokenizer.vocab_size},
-        **special_tokens(tokenizer)._asdict(),
+        pad_id=pad_id,
+        bos_id=bos_id,
+        eos_id=eos_id,
         output=TRANSLATION.output,
     )
 
@@ -369,14 +369,14 @@ def translate_request(
             the language.
     """
     max_length = view.model.max_length
-    given = dict(request.decoding)
-    if "replace_unknown" in given or "unknown_dictionary" in given:
-        how = convert_value(
-            UnknownReplacement, given.pop("replace_unknown", config.replace_unknown.value), "replace_unknown"
+    options = dict(request.decoding)
+    if "replace_unknown" in options or "unknown_dictionary" in options:
+        replacement = convert_value(
+            UnknownReplacement, options.pop("replace_unknown", config.replace_unknown.value), "replace_unknown"
         )
-        own = config.unknown_dictionary if how is UnknownReplacement.DICTIONARY else ""
-        dictionary = given.pop("unknown_dictionary", own)
-        config = dataclasses.replace(config, replace_unknown=how, unknown_dictionary=dictionary)
+        own = config.unknown_dictionary if replacement is UnknownReplacement.DICTIONARY else ""
+        dictionary = options.pop("unknown_dictionary", own)
+        config = dataclasses.replace(config, replace_unknown=replacement, unknown_dictionary=dictionary)
     replacer = make_unknown_word_replacer(config, tokenizer)
     settings: dict[str, Any] = {
         "max_new_tokens": max(config.bucket_lengths) if max_length is None else max_length,
@@ -387,7 +387,7 @@ def translate_request(
     }
     if max_length is not None:
         settings["max_new_tokens"] = min(settings["max_new_tokens"], max_length)
-    decoding = DecodingConfig.with_request(given, **settings)
+    decoding = DecodingConfig.with_request(options, **settings)
     return translate(
         view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length, replacer=replacer
     )
@@ -419,8 +419,8 @@ def encode_inputs(
         sides = zip(texts, targets, strict=True)
         pairs = [SentencePair(source.strip(), target.strip(), language or "") for source, target in sides]
         encoded = encode_pairs(tokenizer, pairs)
-        for given, tokens in ((texts, encoded.sources), (targets, encoded.targets)):
-            check_text_length(given, tokens, view.model.max_length)
+        for sentences_of_side, tokens in ((texts, encoded.sources), (targets, encoded.targets)):
+            check_text_length(sentences_of_side, tokens, view.model.max_length)
     return encode_pair_inputs(view, tokenizer, pairs)
 
 

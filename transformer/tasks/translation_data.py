@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 
@@ -250,20 +250,13 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
         tokenizer.save(directory)
     note_special_tokens(tokenizer, (text for pair in pairs["train"] for text in (pair.source, pair.target)), directory)
     return tokenizer, {
-        name: TranslationSplit(name, of_split, encode_pairs(tokenizer, of_split)) for name, of_split in pairs.items()
+        name: TranslationSplit(name, split_pairs, encode_pairs(tokenizer, split_pairs))
+        for name, split_pairs in pairs.items()
     }
 
 
-class SpecialTokens(NamedTuple):
-    """The numbers of the special tokens that every sentence pair needs."""
-
-    pad_id: int
-    bos_id: int
-    eos_id: int
-
-
-def special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
-    """Return the special tokens that sentence pairs need.
+def pad_begin_end_ids(tokenizer: AnyTokenizer) -> tuple[int, int, int]:
+    """Return the numbers of the special tokens that sentence pairs need: padding, begin and end.
 
     Raises:
         UserError: If the tokenizer lacks one of them.
@@ -273,7 +266,7 @@ def special_tokens(tokenizer: AnyTokenizer) -> SpecialTokens:
         ids = special_token_ids_by_role(tokenizer)
         missing = [role for role in ("pad", "begin", "end") if ids[role] is None]
         raise UserError(f"the tokenizer has no token for {', '.join(missing)}, which translation needs")
-    return SpecialTokens(pad, begin, end)
+    return pad, begin, end
 
 
 def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedPairs:
@@ -290,16 +283,13 @@ def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> Enco
     """
     sources = tokenizer.encode([pair.source for pair in pairs])
     targets = tokenizer.encode_targets([pair.target for pair in pairs])
-    special = special_tokens(tokenizer)
+    pad_id, bos_id, eos_id = pad_begin_end_ids(tokenizer)
     tags = {language: tokenizer.language_tag_ids(language) for language in {pair.language for pair in pairs}}
     return EncodedPairs(
-        [
-            np.array([*tags[pair.language], *ids, special.eos_id], np.int32)
-            for pair, ids in zip(pairs, sources, strict=True)
-        ],
-        [np.array([*ids, special.eos_id], np.int32) for ids in targets],
-        pad_id=special.pad_id,
-        bos_id=special.bos_id,
+        [np.array([*tags[pair.language], *ids, eos_id], np.int32) for pair, ids in zip(pairs, sources, strict=True)],
+        [np.array([*ids, eos_id], np.int32) for ids in targets],
+        pad_id=pad_id,
+        bos_id=bos_id,
     )
 
 
@@ -321,12 +311,12 @@ def pair_axis_labels(
     encoded = encode_pairs(tokenizer, pairs) if encoded is None else encoded
     sources, targets = ([tokenizer.labels(ids) for ids in side] for side in (encoded.sources, encoded.targets))
     (begin,) = tokenizer.labels([encoded.bos_id])
-    known = [pair.word_alignment for pair in pairs if pair.word_alignment is not None]
+    alignments = [pair.word_alignment for pair in pairs if pair.word_alignment is not None]
     links = None
-    if len(known) == len(pairs):
+    if len(alignments) == len(pairs):
         pieces = ([tokenizer.pieces(ids) for ids in side] for side in (encoded.sources, encoded.targets))
-        of_pairs = tuple(map(_token_links, known, *pieces))
-        links = {site.name: of_pairs for site in sites_between(sites, *TARGET_OVER_SOURCE)} or None
+        token_links = tuple(map(_token_links, alignments, *pieces))
+        links = {site.name: token_links for site in sites_between(sites, *TARGET_OVER_SOURCE)} or None
     titles = tuple(" → ".join(filter(None, (pair.kind or "sentence", pair.language))) for pair in pairs)
     tokens = {
         "source": tuple(map(tuple, sources)),

@@ -20,7 +20,7 @@ from transformer.tasks.base_task import check_text_length
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, EncodedInputs, StateView
 from transformer.tasks.text_generation import output_vocabulary_size
-from transformer.tasks.translation_data import TARGET_OVER_SOURCE, encode_pairs, pair_axis_labels, special_tokens
+from transformer.tasks.translation_data import TARGET_OVER_SOURCE, encode_pairs, pad_begin_end_ids, pair_axis_labels
 from transformer.tasks.unknown_words import UnknownWordReplacer
 
 
@@ -68,7 +68,7 @@ def translate(
     batch = BucketedPairBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}
     constraints = decoding.constraints(tokenizer, output_vocabulary_size(view, source_only), begins=True)
-    tokens = SpecialTokens(*special_tokens(tokenizer), other_end_ids=decoding.end_ids)
+    tokens = SpecialTokens(*pad_begin_end_ids(tokenizer), other_end_ids=decoding.end_ids)
 
     @jax.jit
     def run(variables: Variables, inputs: Batch) -> tuple[DecodedSequences, Array | None]:
@@ -111,14 +111,15 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
     Raises:
         UserError: If the tokenizer has no tag of the language, or none is given although the run knows several.
     """
-    known = tokenizer.languages
-    if known and language not in known:
+    languages = tokenizer.languages
+    if languages and language not in languages:
         if language is None:
             raise UserError(
-                f"this run learned several languages: say one of --target_language={', --target_language='.join(known)}"
+                "this run learned several languages: say one of "
+                f"--target_language={', --target_language='.join(languages)}"
             )
-        raise UserError(f"--target_language={language} was not learned by this run; say one of: {', '.join(known)}")
-    if language and not known:
+        raise UserError(f"--target_language={language} was not learned by this run; say one of: {', '.join(languages)}")
+    if language and not languages:
         raise UserError(f"--target_language={language}: this run knows one direction alone; leave the flag out")
 
 
@@ -147,7 +148,8 @@ def make_coverage_penalty(
             f"coverage_penalty={weight} reads the attention of target over source, which this model has not: leave it "
             "out, or say 0"
         )
-    return CoveragePenalty(weight, sites, source_BxS != special_tokens(tokenizer).pad_id)
+    pad_id, _, _ = pad_begin_end_ids(tokenizer)
+    return CoveragePenalty(weight, sites, source_BxS != pad_id)
 
 
 def encode_pair_inputs(view: StateView, tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedInputs:

@@ -25,7 +25,7 @@ from transformer.tasks.translation_data import (
     TARGET_OVER_SOURCE,
     TranslationConfig,
     TranslationSplit,
-    special_tokens,
+    pad_begin_end_ids,
     word_of_each_piece,
 )
 from transformer.tasks.translation_decoding import make_coverage_penalty
@@ -40,7 +40,7 @@ def translation_evaluation(
     split: TranslationSplit,
     step: EvaluationStep,
     *,
-    shown: int,
+    num_samples: int,
     at_end: bool = False,
     length_bounds: Sequence[int] = (),
     replacer: UnknownWordReplacer | None = None,
@@ -55,7 +55,7 @@ def translation_evaluation(
         tokenizer: The tokenizer.
         split: The split.
         step: The step of `make_decoding_step`.
-        shown: The number of samples in the report.
+        num_samples: The number of samples in the report.
         at_end: Whether it runs only at the end of training.
         length_bounds: Bounds of the groups of source lengths, as in `translation_report`.
         replacer: Replaces the unknown words; the step must have it too.
@@ -67,12 +67,14 @@ def translation_evaluation(
             if index >= 0:
                 outputs[index] = tokenizer.decode(tokens)
         if replacer is None:
-            return translation_report(config, split.pairs, outputs, shown=shown, length_bounds=length_bounds)
-        unreplaced, _ = _bleu_of(config, split.pairs, outputs, range(len(outputs)))
+            return translation_report(
+                config, split.pairs, outputs, num_samples=num_samples, length_bounds=length_bounds
+            )
+        unreplaced, _ = _compute_bleu(config, split.pairs, outputs, range(len(outputs)))
         for index, tokens, positions in zip(rows["index"], rows["tokens"], rows["positions"], strict=True):
             if index >= 0:
                 outputs[index] = replacer.decode(split.pairs[index], tokens, positions)
-        report = translation_report(config, split.pairs, outputs, shown=shown, length_bounds=length_bounds)
+        report = translation_report(config, split.pairs, outputs, num_samples=num_samples, length_bounds=length_bounds)
         share = replacer.unknown_share(rows["tokens"][rows["index"] >= 0])
         return report._replace(scalars={**report.scalars, "bleu_unreplaced": unreplaced, "unknown_words": share})
 
@@ -97,12 +99,12 @@ def alignment_evaluation(
         test: The pairs on which it is measured.
     """
     longest = max(config.bucket_lengths)
-    kept, also = _with_known_links(validation, longest), _with_known_links(test, longest)
-    pairs = [*kept.pairs, *also.pairs]
+    validation_linked, test_linked = _select_linked_pairs(validation, longest), _select_linked_pairs(test, longest)
+    pairs = [*validation_linked.pairs, *test_linked.pairs]
     encoded = dataclasses.replace(
-        kept.encoded,
-        sources=[*kept.encoded.sources, *also.encoded.sources],
-        targets=[*kept.encoded.targets, *also.encoded.targets],
+        validation_linked.encoded,
+        sources=[*validation_linked.encoded.sources, *test_linked.encoded.sources],
+        targets=[*validation_linked.encoded.targets, *test_linked.encoded.targets],
     )
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
@@ -127,22 +129,30 @@ def alignment_evaluation(
         for row, index in enumerate(rows["index"]):
             if index >= 0:
                 for (site, layer, head), links in linked.items():
-                    reads_words = word_attention_weights(rows["weights"][site][row, layer, head], *words[index])
-                    links[index] = argmax_links(reads_words)
-        known = [pair.word_alignment for pair in pairs if pair.word_alignment is not None]
-        cut = len(kept.pairs)
-        errors = {head: alignment_error_rate(links[:cut], known[:cut]) for head, links in linked.items()}
+                    word_weights = word_attention_weights(rows["weights"][site][row, layer, head], *words[index])
+                    links[index] = argmax_links(word_weights)
+        alignments = [pair.word_alignment for pair in pairs if pair.word_alignment is not None]
+        num_validation = len(validation_linked.pairs)
+        errors = {
+            head: alignment_error_rate(links[:num_validation], alignments[:num_validation])
+            for head, links in linked.items()
+        }
         best = min(errors, key=errors.__getitem__)
         site, layer, head = best
         return EvaluationReport(
             {
-                "alignment_error_rate": alignment_error_rate(linked[best][cut:], known[cut:]),
-                "alignment_error_rate_diagonal": alignment_error_rate(diagonal[cut:], known[cut:]),
+                "alignment_error_rate": alignment_error_rate(
+                    linked[best][num_validation:], alignments[num_validation:]
+                ),
+                "alignment_error_rate_diagonal": alignment_error_rate(
+                    diagonal[num_validation:], alignments[num_validation:]
+                ),
                 "alignment_error_rate_validation": errors[best],
                 "alignment_layer": layer,
                 "alignment_head": head,
             },
-            note=f"{site}, layer {layer}, head {head}, chosen on {cut} validation pairs; {len(pairs) - cut} test pairs",
+            note=f"{site}, layer {layer}, head {head}, chosen on {num_validation} validation pairs; "
+            f"{len(pairs) - num_validation} test pairs",
         )
 
     return Evaluation(
@@ -162,7 +172,7 @@ def translation_report(
     pairs: Sequence[SentencePair],
     outputs: Sequence[str],
     *,
-    shown: int,
+    num_samples: int,
     length_bounds: Sequence[int] = (),
 ) -> EvaluationReport:
     """Report BLEU and exact match of all pairs and of each language, and exact match of each kind of sentence.
@@ -171,24 +181,24 @@ def translation_report(
         config: The task's config, for the options of BLEU.
         pairs: The sentence pairs.
         outputs: The translations.
-        shown: The number of samples.
+        num_samples: The number of samples.
         length_bounds: Bounds of source lengths in words; (4, 8) also reports the pairs whose sources have 1 to 4, 5 to
             8, and 9 or more words.
     """
-    whole = tuple(range(len(pairs)))
-    score, signature = _bleu_of(config, pairs, outputs, whole)
-    scalars = {"bleu": score, "exact_match": _exact(pairs, outputs, whole)}
+    all_pairs = tuple(range(len(pairs)))
+    score, signature = _compute_bleu(config, pairs, outputs, all_pairs)
+    scalars = {"bleu": score, "exact_match": _exact_match(pairs, outputs, all_pairs)}
     languages = _groups(pairs, lambda pair: pair.language)
     if len(languages) > 1:
         for language, members in languages.items():
-            scalars[f"bleu/{language}"], _ = _bleu_of(config, pairs, outputs, members)
-            scalars[f"exact_match/{language}"] = _exact(pairs, outputs, members)
+            scalars[f"bleu/{language}"], _ = _compute_bleu(config, pairs, outputs, members)
+            scalars[f"exact_match/{language}"] = _exact_match(pairs, outputs, members)
     for kind, members in _groups(pairs, lambda pair: pair.kind and f"{pair.language}/{pair.kind}").items():
-        scalars[f"exact_match/{kind}"] = _exact(pairs, outputs, members)
+        scalars[f"exact_match/{kind}"] = _exact_match(pairs, outputs, members)
     if length_bounds:
         for length, members in _groups(pairs, lambda pair: _length_name(pair, length_bounds)).items():
-            scalars[f"bleu/{length}"], _ = _bleu_of(config, pairs, outputs, members)
-            scalars[f"exact_match/{length}"] = _exact(pairs, outputs, members)
+            scalars[f"bleu/{length}"], _ = _compute_bleu(config, pairs, outputs, members)
+            scalars[f"exact_match/{length}"] = _exact_match(pairs, outputs, members)
     samples = [
         {
             "source": pairs[i].source,
@@ -196,7 +206,7 @@ def translation_report(
             "output": outputs[i],
             "language": pairs[i].language,
         }
-        for i in range(min(shown, len(pairs)))
+        for i in range(min(num_samples, len(pairs)))
     ]
     return EvaluationReport(scalars, samples, note=f"{len(pairs)} sentences, BLEU {signature}")
 
@@ -218,10 +228,10 @@ def make_decoding_step(
 
     With a replacer, the rows also have the `positions` of the source that the tokens attend to.
     """
-    chosen = make_decoding_strategy(config)
-    own = config.decoding
-    tokens = SpecialTokens(*special_tokens(tokenizer), other_end_ids=own.end_ids)
-    limits = DecodingConfig(forbidden_ids=own.forbidden_ids, repetition_penalty=own.repetition_penalty)
+    strategy = make_decoding_strategy(config)
+    decoding = config.decoding
+    tokens = SpecialTokens(*pad_begin_end_ids(tokenizer), other_end_ids=decoding.end_ids)
+    limits = DecodingConfig(forbidden_ids=decoding.forbidden_ids, repetition_penalty=decoding.repetition_penalty)
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {"source": jnp.asarray(batch["source"])}
@@ -229,7 +239,7 @@ def make_decoding_step(
             view.model,
             view.variables,
             inputs,
-            strategy=chosen,
+            strategy=strategy,
             length=inputs["source"].shape[1],
             tokens=tokens,
             constraints=limits.constraints(tokenizer, output_vocabulary_size(view, inputs), begins=True),
@@ -304,25 +314,25 @@ def diagonal_links(source_words: int, target_words: int) -> set[WordPair]:
     return {(round(target * stretch), target) for target in range(target_words)}
 
 
-def alignment_error_rate(predicted: Sequence[set[WordPair]], known: Sequence[WordAlignment]) -> float:
+def alignment_error_rate(predicted: Sequence[set[WordPair]], gold: Sequence[WordAlignment]) -> float:
     """Compute AER = 1 - (|A & S| + |A & P|) / (|A| + |S|), summed over sentence pairs (Och and Ney 2003, equation 8).
 
     Args:
         predicted: The predicted links A of each pair.
-        known: The gold alignments of each pair: the sure ones S, and the possible ones P, which include S.
+        gold: The gold alignments of each pair: the sure ones S, and the possible ones P, which include S.
     """
     agreed = total = 0
-    for links, truth in zip(predicted, known, strict=True):
+    for links, truth in zip(predicted, gold, strict=True):
         agreed += len(links.intersection(truth.sure)) + len(links.intersection(truth.possible))
         total += len(links) + len(truth.sure)
     return 1 - agreed / total
 
 
-def _with_known_links(split: TranslationSplit, longest: int) -> TranslationSplit:
+def _select_linked_pairs(split: TranslationSplit, longest: int) -> TranslationSplit:
     """Return the pairs that have known links and at most `longest` tokens on each side."""
     sides = zip(split.pairs, split.encoded.sources, split.encoded.targets, strict=True)
     fits = [pair.word_alignment is not None and max(len(s), len(t)) <= longest for pair, s, t in sides]
-    return split.part([i for i, kept in enumerate(fits) if kept])
+    return split.part([i for i, fits_pair in enumerate(fits) if fits_pair])
 
 
 def _groups(pairs: Sequence[SentencePair], name: Callable[[SentencePair], str | None]) -> dict[str, tuple[int, ...]]:
@@ -338,17 +348,17 @@ def _groups(pairs: Sequence[SentencePair], name: Callable[[SentencePair], str | 
 def _length_name(pair: SentencePair, bounds: Sequence[int]) -> str:
     """Return the name of a source's length group, as in "length_5_8"; after the last bound, "length_9_up"."""
     words = len(pair.source.split())
-    least = 1 + max((bound for bound in bounds if bound < words), default=0)
-    most = min((bound for bound in bounds if bound >= words), default=None)
-    return f"length_{least}_{'up' if most is None else most}"
+    minimum = 1 + max((bound for bound in bounds if bound < words), default=0)
+    maximum = min((bound for bound in bounds if bound >= words), default=None)
+    return f"length_{minimum}_{'up' if maximum is None else maximum}"
 
 
-def _bleu_of(
+def _compute_bleu(
     config: TranslationConfig, pairs: Sequence[SentencePair], outputs: Sequence[str], members: Sequence[int]
 ) -> tuple[float, str]:
     translations, references = [outputs[i] for i in members], [pairs[i].target for i in members]
     return bleu(translations, references, config.bleu_tokenizer, config.bleu_lowercase)
 
 
-def _exact(pairs: Sequence[SentencePair], outputs: Sequence[str], members: Sequence[int]) -> float:
+def _exact_match(pairs: Sequence[SentencePair], outputs: Sequence[str], members: Sequence[int]) -> float:
     return float(np.mean([outputs[i] == pairs[i].target for i in members]))

@@ -26,7 +26,7 @@ from transformer.tasks.translation_data import (
     TARGET_OVER_SOURCE,
     TranslationConfig,
     UnknownReplacement,
-    special_tokens,
+    pad_begin_end_ids,
 )
 
 
@@ -60,15 +60,16 @@ class UnknownWordReplacer:
             UserError: If the model has no attention of target over source.
         """
         sites = attended_sites(view.model)
-        begin_Bx1 = jnp.full_like(tokens_BxT[:, :1], special_tokens(self.tokenizer).bos_id)
+        _, bos_id, _ = pad_begin_end_ids(self.tokenizer)
+        begin_Bx1 = jnp.full_like(tokens_BxT[:, :1], bos_id)
         inputs = {"source": source_BxS, "target": jnp.concatenate([begin_Bx1, tokens_BxT[:, :-1]], axis=1)}
         _, aux = view.model.apply(view.variables, inputs, train=False, capture=Capture(sites))
-        of_sites = []
+        site_weights = []
         for site in sites:
             weights_LxBxHxTxS = aux.maps[site].weights
             assert weights_LxBxHxTxS is not None
-            of_sites.append(jnp.mean(weights_LxBxHxTxS, axis=(0, 2)))
-        mean_BxTxS = jnp.mean(jnp.stack(of_sites), axis=0)
+            site_weights.append(jnp.mean(weights_LxBxHxTxS, axis=(0, 2)))
+        mean_BxTxS = jnp.mean(jnp.stack(site_weights), axis=0)
         no_words = np.array(sorted(self.tokenizer.special_ids - {self.tokenizer.unk_id}))
         words_BxS = ~jnp.isin(source_BxS, no_words)
         return jnp.argmax(jnp.where(words_BxS[:, None], mean_BxTxS, -1), axis=-1)

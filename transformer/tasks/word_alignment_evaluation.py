@@ -58,8 +58,8 @@ def read_alignment_files(
             raise UserError(
                 f"{links}, line {number}: {link_text[:40]!r} is no list of links such as 0-0 1-2 2p3"
             ) from None
-        turned = [[link[::-1] for link in each] if reverse else each for each in read]
-        sure, possible = (tuple((i - first, j - first) for i, j in each) for each in turned)
+        turned = [[link[::-1] for link in links_of_kind] if reverse else links_of_kind for links_of_kind in read]
+        sure, possible = (tuple((i - first, j - first) for i, j in links_of_kind) for links_of_kind in turned)
         sizes = len(source_text.split()), len(target_text.split())
         for i, j in possible:
             if not (0 <= i < sizes[0] and 0 <= j < sizes[1]):
@@ -108,7 +108,7 @@ def word_alignment_evaluation(task: Task, model: Model, pairs: Sequence[Sentence
         task.config, bucket_lengths=(longest,), tokens_per_batch=max(task.config.tokens_per_batch, longest)
     )
     split = TranslationSplit("given", pairs, encoded)
-    chosen = measured = split
+    selection = measured = split
     if heads > 1:
-        chosen, measured = (split.part(range(begin, len(pairs), 2)) for begin in (0, 1))
-    return alignment_evaluation(config, tokenizer, chosen, measured)
+        selection, measured = (split.part(range(begin, len(pairs), 2)) for begin in (0, 1))
+    return alignment_evaluation(config, tokenizer, selection, measured)

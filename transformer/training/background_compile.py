@@ -44,12 +44,12 @@ def compile_in_background(programs: Iterable[Program]) -> Iterator[None]:
     if jax.process_count() > 1:
         yield
         return
-    left, lock, ended = iter(programs), threading.Lock(), threading.Event()
+    remaining, lock, ended = iter(programs), threading.Lock(), threading.Event()
 
     def compile_what_is_left() -> None:
         while not ended.is_set():
             with lock:
-                program = next(left, None)
+                program = next(remaining, None)
             if program is None:
                 return
             program.compile()
@@ -86,9 +86,9 @@ def distinct_batch_shapes(
         kind = jax.dtypes.canonicalize_dtype(array.dtype)
         return jax.ShapeDtypeStruct(array.shape, kind, sharding=batch_sharding(array.shape, placement))
 
-    seen = []
+    distinct = []
     for number in range(start, min(stop, start + BATCHES_SCANNED)):
         batch = jax.tree.map(shape, dict(batches[number]))
-        if batch not in seen:
-            seen.append(batch)
+        if batch not in distinct:
+            distinct.append(batch)
             yield batch

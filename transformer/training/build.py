@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class TrainingComponents(NamedTuple):
     @property
     def evaluations(self) -> list[Evaluation]:
         """The task's evaluations that apply to the model."""
-        return [each for each in self.task.evaluations if each.applies(self.model.sites)]
+        return [evaluation for evaluation in self.task.evaluations if evaluation.applies(self.model.sites)]
 
 
 def build_components(
@@ -107,7 +107,9 @@ def build_components(
         family.check_ring_attention_placement(experiment.model, placement)
     model = models.build(experiment.model, task.interface, experiment.precision)
     optimizers = {
-        objective.name: _make_objective_optimizer(objective, experiment.optimizer_of(objective.name), experiment, model)
+        objective.name: _make_objective_optimizer(
+            objective, experiment.optimizer_of(objective.name), experiment.run.steps, model, family.embedding_patterns
+        )
         for objective in task.objectives
     }
     if unknown := sorted(set(experiment.optimizers) - set(optimizers)):
@@ -115,9 +117,9 @@ def build_components(
             f"config.optimizers.{unknown[0]} is of no objective of this task: it has {', '.join(optimizers)}"
         )
 
-    def make(*given: Any) -> TrainState:
-        first = init_state(model, task, optimizers, experiment.parameter_averages, *given)
-        return first._replace(gradient_norms=init_gradient_norms(experiment.update_guard, optimizers))
+    def make(*arguments: Any) -> TrainState:
+        state = init_state(model, task, optimizers, experiment.parameter_averages, *arguments)
+        return state._replace(gradient_norms=init_gradient_norms(experiment.update_guard, optimizers))
 
     hyper = hyperparameters_by_objective(experiment, task)
     abstract = jax.eval_shape(make, hyper, jax.random.key(0))
@@ -133,7 +135,7 @@ def build_components(
 
 
 def _make_objective_optimizer(
-    objective: Objective, config: OptimizerConfig, experiment: ExperimentConfig, model: Model
+    objective: Objective, config: OptimizerConfig, steps: int, model: Model, embedding_patterns: Sequence[str]
 ) -> Optimizer:
     """Build the optimizer of an objective, after checking its patterns.
 
@@ -142,14 +144,13 @@ def _make_objective_optimizer(
             without stacked layers, or the maximal update parametrization is trained by SGD.
     """
     check_trainable_patterns(config, objective, leaves_by_path(model.functional.shapes()))
-    front = models.FAMILIES[models.family_name(experiment.model)].embedding_patterns
-    above = None if config.layer_decay == 1 else count_layers_above(model, front)
+    layers_above = None if config.layer_decay == 1 else count_layers_above(model, embedding_patterns)
     if model.width_ratio != 1 and config.algorithm is OptimizerAlgorithm.SGD:
         raise UserError(
             "config.model.base_width has a rule of learning rates for Adam alone: say config.optimizer.algorithm=adam "
             "or adamw"
         )
-    return make_optimizer(config, experiment.run.steps, above, width_rate_factors(model))
+    return make_optimizer(config, steps, layers_above, width_rate_factors(model))
 
 
 def run_startup_checks(experiment: ExperimentConfig, components: TrainingComponents) -> None:
@@ -251,9 +252,11 @@ def make_jitted_train_step(
     """
     step = build_train_step(experiment, components, capture)
     # Explicit shardings: if the compiler placed the new state differently, the next step would recompile.
-    placed = jax.tree.map(lambda leaf: leaf.sharding, components.abstract_state)
-    whole = NamedSharding(components.placement.mesh, PartitionSpec())  # every process reads the metrics
-    return jax.jit(trace_with_placement(components.placement, step), donate_argnums=0, out_shardings=(placed, whole))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, components.abstract_state)
+    replicated = NamedSharding(components.placement.mesh, PartitionSpec())  # every process reads the metrics
+    return jax.jit(
+        trace_with_placement(components.placement, step), donate_argnums=0, out_shardings=(shardings, replicated)
+    )
 
 
 def abstract_model_inputs(components: TrainingComponents, batch: Batch) -> Mapping[str, Any]:
@@ -276,19 +279,21 @@ def flops_counter(components: TrainingComponents) -> Callable[[Batch], float | N
 
     It returns None if they cannot be counted (`UncountableError`), which is logged once.
     """
-    known: dict[tuple[Any, ...], float | None] = {}
+    flops_by_shapes: dict[tuple[Any, ...], float | None] = {}
 
     def count(batch: Batch) -> float | None:
         shapes = tuple((name, array.shape) for name, array in sorted(batch.items()))
-        if shapes not in known:
+        if shapes not in flops_by_shapes:
             try:
-                known[shapes] = float(training_flops(components.model, abstract_model_inputs(components, batch)))
+                flops_by_shapes[shapes] = float(
+                    training_flops(components.model, abstract_model_inputs(components, batch))
+                )
             except UncountableError as error:
-                if not known:
+                if not flops_by_shapes:
                     _logger.warning(
                         "FLOPs per step and MFU are not logged, because the FLOPs cannot be counted: %s", error
                     )
-                known[shapes] = None
-        return known[shapes]
+                flops_by_shapes[shapes] = None
+        return flops_by_shapes[shapes]
 
     return count

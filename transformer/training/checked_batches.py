@@ -74,9 +74,9 @@ class CheckedBatches:
 
     def with_source(self, source: BatchSource) -> "CheckedBatches":
         """Return the same batches of another source, such as a part of their rows."""
-        other = copy.copy(self)
-        other.source = source
-        return other
+        copied = copy.copy(self)
+        copied.source = source
+        return copied
 
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of a step, counted from 0.
@@ -96,15 +96,17 @@ class CheckedBatches:
 
 def _vocabulary_sizes(interface: TaskInterface) -> dict[str, int]:
     """Return the vocabulary size of each array of token numbers, including labels."""
-    known = interface.vocabularies
-    texts = known.get("joint", known.get("tokens"))
+    vocabularies = interface.vocabularies
+    texts = vocabularies.get("joint", vocabularies.get("tokens"))
     sizes = {
         name: size
-        for name, given in interface.inputs.items()
-        if given.modality is Modality.TOKENS and given.positions is not None and np.issubdtype(given.dtype, np.integer)
-        if (size := known.get(name, texts)) is not None
+        for name, input_spec in interface.inputs.items()
+        if input_spec.modality is Modality.TOKENS
+        and input_spec.positions is not None
+        and np.issubdtype(input_spec.dtype, np.integer)
+        if (size := vocabularies.get(name, texts)) is not None
     }
-    labels = known.get("labels", known.get("classes", texts))
+    labels = vocabularies.get("labels", vocabularies.get("classes", texts))
     return sizes if labels is None else {**sizes, "labels": labels}
 
 

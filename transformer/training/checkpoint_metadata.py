@@ -136,10 +136,10 @@ def describe_config_change(recorded: Mapping[str, Any], config: Mapping[str, Any
         config: The config now.
         step: The step of the checkpoint, for the message.
     """
-    for key, (said, was) in _differences(recorded, config, free=False).items():
-        here = f"has no config.{key}" if said is None else f"says config.{key}={said}"
-        there = f"without config.{key}" if was is None else f"with config.{key}={was}"
-        return f"config.json {here}, but the checkpoint of step {step} was trained {there}"
+    for key, (current, recorded_value) in _differences(recorded, config, free=False).items():
+        current_text = f"has no config.{key}" if current is None else f"says config.{key}={current}"
+        recorded_text = f"without config.{key}" if recorded_value is None else f"with config.{key}={recorded_value}"
+        return f"config.json {current_text}, but the checkpoint of step {step} was trained {recorded_text}"
     return None
 
 
@@ -152,9 +152,9 @@ def describe_config_changes(recorded: Mapping[str, Any], config: Mapping[str, An
     """
     differences = _differences(recorded, config, free=True)
     return [
-        f"{f'no config.{key}' if said is None else f'config.{key}={said}'} from here on, "
+        f"{f'no config.{key}' if current is None else f'config.{key}={current}'} from here on, "
         f"{'none' if was is None else was} before"
-        for key, (said, was) in differences.items()
+        for key, (current, was) in differences.items()
     ]
 
 
@@ -200,8 +200,12 @@ def describe_data_change(recorded: Mapping[str, Any], now: Mapping[str, Any], st
         now: The metadata of this start.
         step: The step of the checkpoint, for the message.
     """
-    here, there = (each.get("config", {}).get("task", {}).get("dataset") for each in (now, recorded))
-    moved = "" if here == there else f", which has config.task.dataset={there} and not {here}"
+    dataset, recorded_dataset = (
+        metadata.get("config", {}).get("task", {}).get("dataset") for metadata in (now, recorded)
+    )
+    moved = (
+        "" if dataset == recorded_dataset else f", which has config.task.dataset={recorded_dataset} and not {dataset}"
+    )
     if moved and not recorded.get("data"):
         return f"config.task.dataset has changed since the checkpoint of step {step}{moved}"
     for split, before in recorded.get("data", {}).items():

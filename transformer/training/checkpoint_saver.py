@@ -15,7 +15,7 @@ from transformer.training.rollback import skipped_batches
 from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 from transformer.training.writers.open_writers import RunWriters
-from transformer.training.writers.writer import NullWriter
+from transformer.training.writers.writer import Progress, Report, Writer
 
 
 class CheckpointSaver:
@@ -24,8 +24,8 @@ class CheckpointSaver:
     def __init__(self, run: TrainingRun, placement: Placement, writers: RunWriters):
         self._run, self._writers = run, writers
         self._skipped_batches = skipped_batches(run.directory)
-        whole = NamedSharding(placement.mesh, PartitionSpec())
-        self._finite = jax.jit(_are_finite, out_shardings=whole)
+        replicated = NamedSharding(placement.mesh, PartitionSpec())
+        self._finite = jax.jit(_are_finite, out_shardings=replicated)
 
     def __call__(self, state: TrainState, progress: Mapping[str, Any]) -> None:
         """Save the state of its step.
@@ -67,7 +67,7 @@ class CheckpointSaver:
         return next((name for name, fine in zip(sorted(leaves), sound, strict=True) if not fine), None)
 
 
-class SaveWaitingWriter(NullWriter):
+class SaveWaitingWriter(Writer):
     """A writer that waits for a pending save one step before the next save is due, N steps later.
 
     A kill at any moment then costs at most 2 N - 1 steps.
@@ -76,9 +76,9 @@ class SaveWaitingWriter(NullWriter):
     def __init__(self, saver: CheckpointSaver, every: int):
         self._saver, self._every = saver, every
 
-    def report_progress(self, step: int, total: int) -> None:
+    def write(self, report: Report) -> None:
         """Wait for the pending save before the next one is due; raises the error with which it failed."""
-        if self._every and (step + 1) % self._every == 0:
+        if isinstance(report, Progress) and self._every and (report.step + 1) % self._every == 0:
             self._saver.wait()
 
 

@@ -33,7 +33,7 @@ class CompiledEvaluation:
     evaluation: Evaluation
     step: CompiledStep
     placement: Placement
-    monitor: ProgressMonitor = dataclasses.field(default_factory=ProgressMonitor)
+    monitor: ProgressMonitor
 
     def __call__(self, state: TrainState) -> EvaluationReport:
         """Run the step over all batches.
@@ -61,13 +61,13 @@ class CompiledEvaluation:
         Args:
             abstract: The training state as shapes.
         """
-        key = jax.eval_shape(lambda: jax.random.key(0))
         for batch in distinct_batch_shapes(self.evaluation.batches, 0, len(self.evaluation.batches), self.placement):
-            yield Program(self.step, (abstract.without_optimizers(), batch, key))
+            # The state's key has the sharding of the evaluation's: a call with that finds the program already traced.
+            yield Program(self.step, (abstract.without_optimizers(), batch, abstract.key))
 
 
 def compile_evaluations(
-    model: Model, evaluations: Sequence[Evaluation], placement: Placement
+    model: Model, evaluations: Sequence[Evaluation], placement: Placement, monitor: ProgressMonitor | None = None
 ) -> list[CompiledEvaluation]:
     """Return a function from the training state to a report for each evaluation.
 
@@ -77,15 +77,19 @@ def compile_evaluations(
         model: The model.
         evaluations: Evaluations that apply to the model's sites (`Evaluation.applies`).
         placement: The placement of batches on devices.
+        monitor: The monitor that is told of each batch; by default one that nobody asks to stop.
 
     Raises:
         ValueError: If an evaluation asks for an average that the run does not keep; raised when it is called.
     """
-    compiled: dict[tuple, CompiledStep] = {}
+    monitor = ProgressMonitor() if monitor is None else monitor
+    steps: dict[tuple, CompiledStep] = {}
+    compiled = []
     for evaluation in evaluations:
         key = (evaluation.step, evaluation.parameters)
-        compiled[key] = compiled.get(key) or _compile_evaluation(model, placement, *key)
-    return [CompiledEvaluation(each, compiled[each.step, each.parameters], placement) for each in evaluations]
+        steps[key] = steps.get(key) or _compile_evaluation(model, placement, *key)
+        compiled.append(CompiledEvaluation(evaluation, steps[key], placement, monitor))
+    return compiled
 
 
 def evaluation_view(model: Model, state: TrainState, parameters: str) -> StateView:

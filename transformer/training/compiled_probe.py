@@ -54,7 +54,7 @@ def compile_probe(
         resolutions: Those of an existing map store, for a resumed run; None chooses those that `config` affords.
     """
 
-    def look(state: TrainState, capture: Capture) -> Mapping[str, CapturedAttention]:
+    def run_probe(state: TrainState, capture: Capture) -> Mapping[str, CapturedAttention]:
         return task.probe(
             evaluation_view(model, state, parameters), capture, derive_key(state.key, state.step, "probe")
         ).maps
@@ -62,20 +62,23 @@ def compile_probe(
     abstract = abstract.without_optimizers()
     labels = task.axis_labels(model.sites).with_axis_names(model.sites)
     everything = Capture(tuple(site.name for site in model.sites))
-    traced = jax.eval_shape(lambda state: look(state, everything), abstract)
+    traced = jax.eval_shape(lambda state: run_probe(state, everything), abstract)
     plan = plan_capture(traced, model.sites, labels, config, times, resolutions)
-    placed = probe_placement(placement)
+    on_mesh = probe_placement(placement)
 
-    def seen(state: TrainState) -> dict[str, StoredMaps]:
-        return plan.stored_maps(look(state, plan.request()))
+    def capture_maps(state: TrainState) -> dict[str, StoredMaps]:
+        return plan.stored_maps(run_probe(state, plan.request()))
 
-    def lies(kept: jax.ShapeDtypeStruct) -> NamedSharding:
-        return NamedSharding(placed.mesh, placed.even_partition_spec(("batch", None, "heads"), kept.shape[:3]))
+    def map_sharding(stored: jax.ShapeDtypeStruct) -> NamedSharding:
+        return NamedSharding(on_mesh.mesh, on_mesh.even_partition_spec(("batch", None, "heads"), stored.shape[:3]))
 
-    lying = jax.tree.map(lies, jax.eval_shape(seen, abstract))
-    if len({device.process_index for device in placed.mesh.devices.flat}) > 1:
+    shardings = jax.tree.map(map_sharding, jax.eval_shape(capture_maps, abstract))
+    if len({device.process_index for device in on_mesh.mesh.devices.flat}) > 1:
         # The first process plots the statistics, for which it needs all examples.
-        whole = NamedSharding(placed.mesh, PartitionSpec())
-        lying = {site: kept._replace(statistics=dict.fromkeys(kept.statistics, whole)) for site, kept in lying.items()}
-    probe = jax.jit(trace_with_placement(placed, seen), out_shardings=lying)
+        replicated = NamedSharding(on_mesh.mesh, PartitionSpec())
+        shardings = {
+            site: site_shardings._replace(statistics=dict.fromkeys(site_shardings.statistics, replicated))
+            for site, site_shardings in shardings.items()
+        }
+    probe = jax.jit(trace_with_placement(on_mesh, capture_maps), out_shardings=shardings)
     return Probe(plan, lambda state: probe(state.without_optimizers()))

@@ -158,10 +158,10 @@ def resolve_config(values: Mapping[str, Any]) -> ExperimentConfig:
         initialize_from=from_config(InitializeFromConfig, run.initialize_from, "config.initialize_from"),
         update_guard=from_config(UpdateGuardConfig, run.update_guard, "config.update_guard"),
     )
-    wanted = experiment.eval_parameters
-    if wanted != "raw" and wanted not in averages:
+    parameters = experiment.eval_parameters
+    if parameters != "raw" and parameters not in averages:
         raise UserError(
-            f"config.task.eval_parameters={wanted!r} is no average of this run; say raw"
+            f"config.task.eval_parameters={parameters!r} is no average of this run; say raw"
             + "".join(f" or {name}" for name in averages)
         )
     return experiment
@@ -266,7 +266,7 @@ def apply_text_overrides(base: Mapping[str, Any], words: Iterable[tuple[str, str
     return _override(base, overrides, parse_value)
 
 
-def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str:
+def format_as_flags(values: Mapping[str, Any], highlighted: Iterable[str] = ()) -> str:
     """Format all keys of a config with their values as command-line flags, one a line.
 
     A key that differs from its default is marked * and has the default in a comment; the default of an objective's
@@ -274,13 +274,13 @@ def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str
 
     Args:
         values: The nested config.
-        given: Dotted keys that are marked >.
+        highlighted: Dotted keys that are marked >.
 
     Raises:
         UserError: If the config is invalid.
     """
     resolved = resolve_config(values).to_config()
-    tree, given, flat = config_schema(values), set(given), flatten_config(resolved)
+    tree, highlighted, flat = config_schema(values), set(highlighted), flatten_config(resolved)
     title = "* differs from its default, > given on the command line"
     lines: dict[str, list[str]] = {"": [f"# {resolved['name']}: {title}"]}
     for key, value in flat.items():
@@ -292,35 +292,35 @@ def format_as_flags(values: Mapping[str, Any], given: Iterable[str] = ()) -> str
         # The defaults of an objective's optimizer are the values of `optimizer`.
         default = flat[f"optimizer.{key.rpartition('.')[2]}"] if section == "optimizers" else node.default
         own = default is not dataclasses.MISSING and default == value
-        marks = ("" if own else "*") + (">" if key in given else "")
-        beside = "" if own or default in (dataclasses.MISSING, "") else override_flag("", default).partition("=")[2]
-        comment = f"  # {marks}{f' default {beside}' if beside else ''}" if marks else ""
+        marks = ("" if own else "*") + (">" if key in highlighted else "")
+        example = "" if own or default in (dataclasses.MISSING, "") else override_flag("", default).partition("=")[2]
+        comment = f"  # {marks}{f' default {example}' if example else ''}" if marks else ""
         word = shlex.quote(override_flag(key, value))
         lines.setdefault(section, ["", f"# {section}"]).append(f"{word:<50}{comment}".rstrip())
     return "\n".join(line for group in lines.values() for line in group)
 
 
 def _override(base: Mapping[str, Any], overrides: Mapping[str, Any], read: ReadValue) -> dict[str, Any]:
-    chosen = {key: value for key, value in overrides.items() if key in (*_CHOOSING, *_CHOICES.keys)}
-    rest = {key: value for key, value in overrides.items() if key not in chosen}
-    values = _choose(base, chosen, read)
+    choices = {key: value for key, value in overrides.items() if key in (*_CHOOSING, *_CHOICES.keys)}
+    rest = {key: value for key, value in overrides.items() if key not in choices}
+    values = _choose(base, choices, read)
     tree = config_schema(values)
-    for key in chosen:
+    for key in choices:
         _refuse_left_over(key, tree, values)
-    if "model.size" not in chosen:
+    if "model.size" not in choices:
         changes = {key.removeprefix("model."): key for key in rest if key.startswith("model.")}
         read_changes = {name: read_override(tree, key, rest[key], read) for name, key in changes.items()}
         values["model"] = remove_contradicted_size(values["model"], read_changes)
     return replace_keys(values, rest, tree, read)
 
 
-def _choose(base: Mapping[str, Any], chosen: Mapping[str, Any], read: ReadValue) -> dict[str, Any]:
+def _choose(base: Mapping[str, Any], choices: Mapping[str, Any], read: ReadValue) -> dict[str, Any]:
     """Set the keys that determine others: whole sections, then the size, then family and task."""
     values = dict(base)
     for key in (*_CHOICES.keys, *_CHOOSING):
-        if key not in chosen:
+        if key not in choices:
             continue
-        value = read_override(_CHOICES, key, chosen[key], read)
+        value = read_override(_CHOICES, key, choices[key], read)
         section, dot, name = key.partition(".")
         if not dot:
             values[section] = value
@@ -365,12 +365,14 @@ def _model(values: Mapping[str, Any]) -> SchemaSection:
     """Return the keys of the model's family; a named size gives the defaults of those that it fixes."""
     group = section_schema(models.model_config_class(values), values=values)
     keys = {"family": SchemaValue(str), **group.keys}
-    named = {key: values.get(key) for key in ("family", "size")}
+    family_and_size = {key: values.get(key) for key in ("family", "size")}
     # Without a size these keys have no default: the family has none.
-    said = (
-        {} if named["size"] is None else {key: value for key, value in fill_from_size(named).items() if key != "size"}
+    message = (
+        {}
+        if family_and_size["size"] is None
+        else {key: value for key, value in fill_from_size(family_and_size).items() if key != "size"}
     )
-    for key, value in said.items():
+    for key, value in message.items():
         node = keys.get(key)
         if isinstance(node, SchemaValue):
             keys[key] = node._replace(default=to_config(value))

@@ -1,22 +1,29 @@
-"""Train one run, from its config to its last checkpoint."""
+"""Train a run, or several vmapped ones, from their configs to their last checkpoints."""
 
 import contextlib
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from transformer.costs.chips import peak_flops
+from transformer.data.batches import BatchSource
 from transformer.runs.distributed import is_primary
 from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
-from transformer.tasks.task import Batch
-from transformer.training.background_compile import compile_in_background
+from transformer.tasks.task import Batch, EvaluationReport
+from transformer.training.background_compile import Program, compile_in_background
 from transformer.training.build import TrainingComponents, flops_counter, make_jitted_train_step
 from transformer.training.checked_batches import InvalidBatch
 from transformer.training.checkpoint_saver import CheckpointSaver, SaveWaitingWriter
+from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
+from transformer.training.compiled_probe import Probe
 from transformer.training.config import ExperimentConfig, config_hash
 from transformer.training.init_from import initialize_run
 from transformer.training.loop import Reporter, train_loop
@@ -34,9 +41,7 @@ from transformer.training.rollback import (
 )
 from transformer.training.run_setup import (
     TrainingRun,
-    compile_loop_evaluations,
     compile_run_probe,
-    make_cadence,
     print_run_summary,
     programs_to_compile,
     set_up_runs,
@@ -46,7 +51,7 @@ from transformer.training.state import TrainState
 from transformer.training.step import StepMetrics, TrainStep
 from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
 from transformer.training.writers.console import ConsoleWriter
-from transformer.training.writers.open_writers import close_with_run, open_writers
+from transformer.training.writers.open_writers import RunWriters, close_with_run, open_writers
 from transformer.training.writers.writer import MultiWriter, Writer
 
 
@@ -82,7 +87,9 @@ def train(
     Example:
         ```python
         from pathlib import Path
-        from transformer.training.config import resolve_config
+        from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
+    from transformer.training.compiled_probe import Probe
+    from transformer.training.config import resolve_config
         from transformer.training.driver import train
 
         config = {
@@ -106,87 +113,215 @@ def train(
             state = initialize_run(experiment.initialize_from, components, key, run.directory)
             resumed = ResumePoint(step=0, state=state, records={}, progress={})
         latest = run.latest
+        if is_primary():
+            run.directory.write_config(experiment.to_config())
         check_parameters_finite(resumed.state, run, latest)
         complete = latest == experiment.run.steps and resumed.reported
         if is_primary():
             print_run_summary(components, run, latest, complete)
         if not complete:
-            _train_from(resumed, run, components, profile, writer, monitor or ProgressMonitor())
+            writers = () if writer is None else (writer,)
+            train_runs(SingleRun(run, components), [resumed], writers, monitor=monitor, profile=profile)
     return run.directory
 
 
-def _train_from(
-    resumed: ResumePoint,
-    run: TrainingRun,
-    components: TrainingComponents,
-    profile: bool,
-    extra_writer: Writer | None,
-    monitor: ProgressMonitor,
+class RunGroup(Protocol):
+    """The runs that one loop trains, and what differs between one run and several in one vmapped program.
+
+    Attributes:
+        runs: The runs, whose configs have the same steps and intervals.
+        components: The components of the first run, which serve all.
+    """
+
+    runs: Sequence[TrainingRun]
+    components: TrainingComponents
+
+    def jit_step(self) -> TrainStep:
+        """Build and jit the train step of all runs."""
+
+    def training_batches(self) -> BatchSource:
+        """Return the batches of that step."""
+
+    def stack_states(self, states: Sequence[TrainState]) -> TrainState:
+        """Return the state of that step from those of the runs."""
+
+    def flops_counter(self) -> Callable[[Batch], float | None]:
+        """Return a function that counts the FLOPs of one run in a step over a batch."""
+
+    def programs_to_compile(
+        self, step: TrainStep, evaluations: Sequence[CompiledEvaluation], start: int
+    ) -> Iterable[Program]:
+        """Return the programs to compile in the background."""
+
+    def connect(
+        self,
+        records: Sequence[RunWriters],
+        savers: Sequence[CheckpointSaver],
+        console: Writer,
+        writers: Sequence[Writer],
+    ) -> Writer:
+        """Return the writer of all reports, and save by `savers` from now on.
+
+        Args:
+            records: The writers of each run's records.
+            savers: The saver of each run.
+            console: The writer to the console.
+            writers: For each run a further writer; none at all if empty.
+        """
+
+    def check(self, step: int, denominators: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
+        """Check the metrics of a step for divergence."""
+
+    def evaluate(self, evaluation: CompiledEvaluation, state: TrainState) -> EvaluationReport:
+        """Run an evaluation on each run."""
+
+    def capture_maps(self, probe: Probe, state: TrainState) -> Mapping[str, Any]:
+        """Return the maps of the probe batch by site."""
+
+    def save(self, state: TrainState, progress: Mapping[str, Any]) -> None:
+        """Save the state of each run (transformer.training.loop.train_loop)."""
+
+    def explain_errors(self) -> AbstractContextManager[None]:
+        """Handle what ends training, with the commands by which a run goes on."""
+
+
+class SingleRun:
+    """One run, trained in its own program."""
+
+    def __init__(self, run: TrainingRun, components: TrainingComponents):
+        self.runs: Sequence[TrainingRun] = (run,)
+        self.components = components
+        self._run = run
+        self._skipped_updates = ConsecutiveSkips(run.experiment.update_guard.max_consecutive_skips)
+        self._saver: CheckpointSaver
+
+    def jit_step(self) -> TrainStep:
+        return make_jitted_train_step(self._run.experiment, self.components)
+
+    def training_batches(self) -> BatchSource:
+        return place_rows_ahead(training_batches(self._run, self.components), self.components.placement)
+
+    def stack_states(self, states: Sequence[TrainState]) -> TrainState:
+        (state,) = states
+        return state
+
+    def flops_counter(self) -> Callable[[Batch], float | None]:
+        return flops_counter(self.components)
+
+    def programs_to_compile(
+        self, step: TrainStep, evaluations: Sequence[CompiledEvaluation], start: int
+    ) -> Iterable[Program]:
+        # A separate source: a source caches the plan of its epoch, which two threads must not share.
+        source = training_batches(self._run, self.components)
+        return programs_to_compile(self._run.experiment, self.components, step, evaluations, start, source)
+
+    def connect(
+        self,
+        records: Sequence[RunWriters],
+        savers: Sequence[CheckpointSaver],
+        console: Writer,
+        writers: Sequence[Writer],
+    ) -> Writer:
+        (self._saver,) = savers
+        return MultiWriter(
+            *records, console, *writers, SaveWaitingWriter(self._saver, self._run.experiment.run.checkpoint_every)
+        )
+
+    def check(self, step: int, denominators: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
+        self._skipped_updates.check(step, denominators, values)
+
+    def evaluate(self, evaluation: CompiledEvaluation, state: TrainState) -> EvaluationReport:
+        return evaluation(state)
+
+    def capture_maps(self, probe: Probe, state: TrainState) -> Mapping[str, Any]:
+        return probe.run(state)
+
+    def save(self, state: TrainState, progress: Mapping[str, Any]) -> None:
+        self._saver(state, progress)
+
+    @contextlib.contextmanager
+    def explain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except TrainingDiverged as diverged:
+            batches = training_batches(self._run, self.components)
+            raise explain_divergence(diverged, self._run, batches) from diverged
+        except InvalidBatch as invalid:
+            raise explain_invalid_batch(invalid, self._run) from invalid
+        except NonFiniteError as error:
+            raise explain_non_finite(error, self._run) from error
+
+
+def train_runs(
+    group: RunGroup,
+    points: Sequence[ResumePoint],
+    writers: Sequence[Writer] = (),
+    *,
+    monitor: ProgressMonitor | None = None,
+    profile: bool = False,
 ) -> None:
-    """Train from a resumed state to the last step."""
-    experiment, directory = run.experiment, run.directory
-    config, start = experiment.run, resumed.step
+    """Train runs together, from the points at which they resume to the last step.
 
-    plan, probe = compile_run_probe(components, run)
-    records = open_writers(
-        directory,
-        plan,
-        config_hash(experiment),
-        steps=config.steps,
-        start=start,
-        extents=resumed.records,
-        reported=resumed.reported,
-    )
-    save = CheckpointSaver(run, components.placement, records)
-    writer: Writer = records
-    if is_primary():
-        console = ConsoleWriter(config.steps, sys.stdout)
-        writer = MultiWriter(records, console, *(() if extra_writer is None else (extra_writer,)))
+    Args:
+        group: The runs.
+        points: The point of each run, all of one step.
+        writers: For each run a writer that is called after its own; none by default.
+        monitor: A monitor through which the runs can be told to stop.
+        profile: Whether to record a profiler trace of a few steps in the first run's directory.
+    """
+    runs, components, placement = group.runs, group.components, group.components.placement
+    config, start, reported = runs[0].experiment.run, points[0].step, points[0].reported
+    monitor = ProgressMonitor() if monitor is None else monitor
 
-    jitted_step = make_jitted_train_step(experiment, components)
-    step = shard_host_batches(jitted_step, components.placement)
-    evaluations = compile_loop_evaluations(components, monitor)
-    batches = training_batches(run, components)
+    probe = compile_run_probe(components, runs[0])
+    records = [
+        open_writers(
+            run.directory,
+            probe.capture_plan,
+            config_hash(run.experiment),
+            steps=config.steps,
+            start=start,
+            extents=point.records,
+            reported=reported,
+        )
+        for run, point in zip(runs, points, strict=True)
+    ]
+    savers = [CheckpointSaver(run, placement, files) for run, files in zip(runs, records, strict=True)]
+    console = ConsoleWriter(config.steps, sys.stdout) if is_primary() else MultiWriter()
+    writer = group.connect(records, savers, console, writers if is_primary() else ())
+
+    state = group.stack_states([point.state for point in points])
+    jitted_step = group.jit_step()
+    step = shard_host_batches(jitted_step, placement)
+    evaluations = compile_evaluations(components.model, components.evaluations, placement, monitor)
     accumulator = MetricAccumulator(
-        check=ConsecutiveSkips(experiment.update_guard.max_consecutive_skips).check,
-        flops=flops_counter(components),
+        check=group.check,
+        flops=group.flops_counter(),
         # On a CPU it is measured, and so before background compilation starts.
-        peak_flops=peak_flops(list(components.placement.mesh.devices.flat)),
+        peak_flops=peak_flops(list(placement.mesh.devices.flat)),
     )
-    accumulator.restore_window(**resumed.progress.get("window", {"steps": 0, "sums": {}}))
+    accumulator.restore_window(**points[0].progress.get("window", {"steps": 0, "sums": {}}))
 
     traces = contextlib.ExitStack()
     if profile:
         # The profiler can only write to a local disk.
-        folder = directory.path / "profile"
+        folder = runs[0].directory.path / "profile"
         step = ProfiledTrainStep(step, traces.enter_context(storage_of(folder).stage(folder)))
 
-    # A separate source: a source caches the plan of its epoch, which two threads must not share.
-    batches_ahead = training_batches(run, components)
-    programs = programs_to_compile(experiment, components, jitted_step, evaluations, start, batches_ahead)
-    waits_for_saves = SaveWaitingWriter(save, config.checkpoint_every)
-    reporter = Reporter(make_cadence(config), evaluations, probe, MultiWriter(writer, waits_for_saves), monitor)
+    programs = group.programs_to_compile(jitted_step, evaluations, start)
+    reporter = Reporter(
+        config, evaluations, group.evaluate, lambda state: group.capture_maps(probe, state), writer, monitor
+    )
     with close_with_run(traces), close_with_run(writer), compile_in_background(programs):
-        if not resumed.reported:
-            reporter(start, resumed.state, last=start == config.steps)
+        if not reported:
+            reporter(start, state, last=start == config.steps)
             writer.flush()
-            record_reported_checkpoint(directory, start, records.extents())
-        try:
+            for run, files in zip(runs, records, strict=True):
+                record_reported_checkpoint(run.directory, start, files.extents())
+        with group.explain_errors():
             train_loop(
-                resumed.state,
-                step,
-                place_rows_ahead(batches, components.placement),
-                steps=config.steps,
-                reporter=reporter,
-                save=save,
-                accumulator=accumulator,
+                state, step, group.training_batches(), reporter=reporter, save=group.save, accumulator=accumulator
             )
-        except TrainingDiverged as diverged:
-            raise explain_divergence(diverged, run, batches) from diverged
-        except InvalidBatch as bad:
-            raise explain_invalid_batch(bad, run) from bad
-        except NonFiniteError as found:
-            raise explain_non_finite(found, run) from found
 
 
 class ProfiledTrainStep:

@@ -84,7 +84,9 @@ def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None
     Returns:
         The match; None if both have the same tokens in the same order.
     """
-    source_names, target_names = (tuple(each.pieces(range(each.vocab_size))) for each in (source, target))
+    source_names, target_names = (
+        tuple(tokenizer.pieces(range(tokenizer.vocab_size))) for tokenizer in (source, target)
+    )
     if source_names == target_names:
         return None
     entries = list(_find_names(source_names, target_names))
@@ -102,6 +104,6 @@ def _find_names(source: Sequence[str], target: Sequence[str]) -> tuple[int, ...]
     return tuple(places.get(name, -1) if counts[1][name] == 1 else -1 for name in target)
 
 
-def list_names(names: Sequence[str], shown: int = 8) -> str:
+def list_names(names: Sequence[str], limit: int = 8) -> str:
     """List the first names, and count them if there are more: "a, b, ... (9 in all)"."""
-    return ", ".join(names[:shown]) + (f", ... ({len(names):,} in all)" if len(names) > shown else "")
+    return ", ".join(names[:limit]) + (f", ... ({len(names):,} in all)" if len(names) > limit else "")

@@ -161,22 +161,22 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
     imported = open_model_folder(source)
-    kept = load_preprocessing(source, imported)
-    if isinstance(kept, ImageSpec) and fine_tuning.dataset is None:
+    preprocessing = load_preprocessing(source, imported)
+    if isinstance(preprocessing, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
     if fine_tuning.problem is not None or fine_tuning.classes:
-        imported = _with_head_of(imported, fine_tuning.problem)
+        imported = _replace_head(imported, fine_tuning.problem)
     task_name = task_of_model(imported.model)
     if task_name in _FILES and fine_tuning.dataset is None:
         raise UserError(f"a model for {task_name} needs its data: give --dataset={_FILES[task_name]}")
-    experiment = resolve_config(fine_tuning_config(imported, kept, fine_tuning, name=workdir.resolve().name))
+    experiment = resolve_config(fine_tuning_config(imported, preprocessing, fine_tuning, name=workdir.resolve().name))
     with RunDirectory.claim(workdir, experiment.to_config(), may_change=changeable_keys(experiment)) as directory:
         try:
             # Recorded first, so that a run whose checkpoint is lost is refused and not trained from scratch.
             directory.record(converted={"model_type": imported.config["model_type"], "notes": imported.notes})
-            if not isinstance(kept, ImageSpec):
-                kept.save(directory.path)
-            parameters, notes = _save_start(experiment, directory, imported, fine_tuning.seed, kept)
+            if not isinstance(preprocessing, ImageSpec):
+                preprocessing.save(directory.path)
+            parameters, notes = _save_start(experiment, directory, imported, fine_tuning.seed, preprocessing)
         except BaseException:
             if last_saved_step(directory.checkpoints_dir) is None:
                 # Otherwise the same command would be refused once the disk has space again.
@@ -192,7 +192,7 @@ def task_of_model(model: Mapping[str, Any]) -> str:
     return TASK_OF_HEAD.get(model.get("head", ""), TASK_OF_FAMILY[model["family"]])
 
 
-def _with_head_of(imported: OpenedModel, problem: str | None) -> OpenedModel:
+def _replace_head(imported: OpenedModel, problem: str | None) -> OpenedModel:
     """Return a model with the head of a problem: its own, or one that is still to be initialized.
 
     Raises:
@@ -225,7 +225,7 @@ def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> A
 
 
 def _save_start(
-    experiment: ExperimentConfig, directory: RunDirectory, imported: OpenedModel, seed: int, kept: Any
+    experiment: ExperimentConfig, directory: RunDirectory, imported: OpenedModel, seed: int, preprocessing: Any
 ) -> tuple[int, tuple[str, ...]]:
     """Save the imported parameters as the checkpoint of step 0; return their number, and notes on the head.
 
@@ -234,7 +234,7 @@ def _save_start(
     components = build_components(experiment, directory.path, single_device_placement())
     key, abstract = jax.random.key(seed), components.abstract_state.variables
     params, notes = imported.read_params(), []
-    heads = IMAGE_HEADS if isinstance(kept, ImageSpec) else FINE_TUNED
+    heads = IMAGE_HEADS if isinstance(preprocessing, ImageSpec) else FINE_TUNED
     trained_heads = [name for name in heads if name in abstract.params]
     fresh = [name for name in trained_heads if _shapes(params.get(name)) != _shapes(abstract.params[name])]
     scoring = [name for name in trained_heads if name not in fresh and _class_axes(components.model, name)]
@@ -249,7 +249,7 @@ def _save_start(
     elif match is not None:
         notes.append(match.describe())
     elif scoring and not source_names:
-        if isinstance(kept, ImageSpec):  # whose classes are the names of folders, in the order of the alphabet
+        if isinstance(preprocessing, ImageSpec):  # whose classes are the names of folders, in the order of the alphabet
             fresh += scoring
             notes.append(
                 f"the head begins anew: config.json names no class, and the data's are {', '.join(class_names)}"
@@ -271,8 +271,8 @@ def _save_start(
     for name in partial:
         assert match is not None
         for leaf, axis in _class_axes(components.model, name).items():
-            chosen = select_entries(params[name][leaf], initial.params[name][leaf], axis, match.entries)
-            params[name] = {**params[name], leaf: chosen}
+            entries = select_entries(params[name][leaf], initial.params[name][leaf], axis, match.entries)
+            params[name] = {**params[name], leaf: entries}
     params = {name: initial.params[name] if name in fresh else params[name] for name in abstract.params}
     count = count_parameters(params)
     params = jax.tree.map(lambda leaf, values: jax.device_put(values, leaf.sharding), abstract.params, params)
@@ -312,23 +312,27 @@ def _shapes(params: PyTree) -> PyTree:
 
 
 def fine_tuning_config(
-    imported: OpenedModel | ImportedModel, kept: AnyTokenizer | ImageSpec, fine_tuning: FineTuningOptions, *, name: str
+    imported: OpenedModel | ImportedModel,
+    preprocessing: AnyTokenizer | ImageSpec,
+    fine_tuning: FineTuningOptions,
+    *,
+    name: str,
 ) -> dict[str, Any]:
     """Return the config of a run that trains an imported model further.
 
     Args:
         imported: The imported model.
-        kept: Its tokenizer, or the size and classes of its images.
+        preprocessing: Its tokenizer, or the size and classes of its images.
         fine_tuning: How it is trained.
         name: The name of the run.
 
     Raises:
         UserError: If the tokenizer has more tokens than the model.
     """
-    if isinstance(kept, ImageSpec):
+    if isinstance(preprocessing, ImageSpec):
         task = _image_task(imported, fine_tuning)
     else:
-        task = _text_task(imported, kept, fine_tuning)
+        task = _text_task(imported, preprocessing, fine_tuning)
     return {
         "name": name,
         "seed": fine_tuning.seed,
@@ -349,16 +353,16 @@ def fine_tuning_config(
     }
 
 
-def _given(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
-    given = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
-    return {"name": task_of_model(imported.model)} | {key: value for key, value in given.items() if value is not None}
+def _fine_tuning_options(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+    options = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
+    return {"name": task_of_model(imported.model)} | {key: value for key, value in options.items() if value is not None}
 
 
 def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     """Return the config of a task over images, which are resized and normalized as preprocessor_config.json says."""
     return {
         "dataset": "images",
-        **_given(imported, fine_tuning),
+        **_fine_tuning_options(imported, fine_tuning),
         **imported.preprocessing,
         "batch_size": fine_tuning.batch_size,
     }
@@ -367,7 +371,7 @@ def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOp
 def _text_task(
     imported: OpenedModel | ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions
 ) -> dict[str, Any]:
-    model, task = imported.model, _given(imported, fine_tuning)
+    model, task = imported.model, _fine_tuning_options(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
     if tokenizer.vocab_size > rows:
         raise UserError(f"the tokenizer has {tokenizer.vocab_size} tokens, more than the model's vocab_size={rows}")
@@ -441,8 +445,8 @@ def export_to_huggingface(
     reader = tasks.TASKS[tasks.task_name(experiment.task)].input_reader
     if reader is None:
         raise UserError(f"{workdir} is of the task {tasks.task_name(experiment.task)}: Hugging Face has no such model")
-    kept = reader.load_preprocessor(directory.path)
-    interface = dataclasses.replace(reader.make_task_interface(experiment.task, kept), output=None)
+    saved_preprocessor = reader.load_preprocessor(directory.path)
+    interface = dataclasses.replace(reader.make_task_interface(experiment.task, saved_preprocessor), output=None)
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
     # Arrays of these shapes that take no memory: NumPy's are read without a second copy.
     shapes = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), shapes)
@@ -455,20 +459,20 @@ def export_to_huggingface(
     model, params = merge_lora(experiment.model, params)
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")
-    if isinstance(kept, ImageSpec):
-        height, width, channels = kept.shape
+    if isinstance(saved_preprocessor, ImageSpec):
+        height, width, channels = saved_preprocessor.shape
         if height != width:
             raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
         with atomic_output_folder(target, "--save_pretrained"):
-            family = write_model_folder(target, model, params, keys=class_name_keys(kept.classes))
+            family = write_model_folder(target, model, params, keys=class_name_keys(saved_preprocessor.classes))
             content = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, content)
     else:
         keys = class_name_keys(interface.class_names) if len(interface.class_names) > 1 else {}
         with atomic_output_folder(target, "--save_pretrained"):
-            tokens = _token_keys(experiment, kept)
+            tokens = _token_keys(experiment, saved_preprocessor)
             family = write_model_folder(target, model, params, tokens, keys)
-            _write_tokenizer(directory.path, target, kept, experiment.model.max_length, family.model_type)
+            _write_tokenizer(directory.path, target, saved_preprocessor, experiment.model.max_length, family.model_type)
             task = experiment.task
             if decoding := getattr(task, "decoding", None):
                 content = generation_config.generation_config(decoding, getattr(task, "num_beams", None), tokens)

@@ -121,7 +121,7 @@ class InitReport:
             "run": self.source_name,
             "step": self.source.step,
             "average": self.average_name,
-            "loaded": {path: taken.source_path for path, taken in plan.matched_sources.items()},
+            "loaded": {path: matched.source_path for path, matched in plan.matched_sources.items()},
             "resized": {
                 path: [list(plan.matched_sources[path].array_info.shape), list(plan.targets[path].shape)]
                 for path in plan.resized_paths
@@ -144,8 +144,8 @@ class InitReport:
     def format_lines(self) -> list[str]:
         """Return the report as lines of text."""
         plan = self.plan
-        numbers = sum(taken.count_numbers(plan.targets[path]) for path, taken in plan.matched_sources.items())
-        renamed = sum(path != taken.source_path for path, taken in plan.matched_sources.items())
+        numbers = sum(matched.count_numbers(plan.targets[path]) for path, matched in plan.matched_sources.items())
+        renamed = sum(path != matched.source_path for path, matched in plan.matched_sources.items())
         loaded = f"  loaded: {len(plan.matched_sources)} parameters ({numbers:,} numbers)"
         if renamed:
             loaded += f", {renamed} from another path"
@@ -153,12 +153,14 @@ class InitReport:
             loaded += f", {self.num_averaged} as the average {self.average_name!r} has them"
         lines = [f"initialized from {self.source.description}", loaded]
         for path in plan.resized_paths:
-            taken = plan.matched_sources[path]
-            shape, axis = taken.array_info.shape, taken.resized_axis or 0
-            num_kept = min(shape[axis], plan.targets[path].shape[axis])
-            if taken.named_axis is not None:
-                num_kept = sum(entry >= 0 for entry in taken.entries)
-            lines.append(f"  resized: {path} {shape} -> {plan.targets[path].shape}, {num_kept} along axis {axis} kept")
+            matched = plan.matched_sources[path]
+            shape, axis = matched.array_info.shape, matched.resized_axis or 0
+            num_copied = min(shape[axis], plan.targets[path].shape[axis])
+            if matched.named_axis is not None:
+                num_copied = sum(entry >= 0 for entry in matched.entries)
+            lines.append(
+                f"  resized: {path} {shape} -> {plan.targets[path].shape}, {num_copied} along axis {axis} kept"
+            )
         for axis_name, match in plan.names.items():
             if paths := plan.paths_matched_along(axis_name):
                 lines.append(f"  {match.describe()} ({_list_paths(paths)})")
@@ -317,7 +319,7 @@ def plan_initialization(
         _match_names(source, class_names, workdir),
     )
     source = source._replace(notes=(*source.notes, *_notes_on_names(source, planned, class_names)))
-    averaged = sum(taken.source_path in source.averaged_paths for taken in planned.matched_sources.values())
+    averaged = sum(matched.source_path in source.averaged_paths for matched in planned.matched_sources.values())
     return InitPlanWithSource(
         source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
     )
@@ -398,10 +400,10 @@ def open_init_source(run: str, step: int | None, average: str, workdir: Path | N
     path = find_source(run, workdir)
     if not is_huggingface_folder(path):
         return _source_of_run(path, run, step, average, workdir)
-    for key, given in (("step", step), ("average", average)):
-        if given not in (None, ""):
+    for key, option in (("step", step), ("average", average)):
+        if option not in (None, ""):
             raise UserError(
-                f"config.initialize_from.{key}={given!r} is of runs: {run} is a published model, which has none"
+                f"config.initialize_from.{key}={option!r} is of runs: {run} is a published model, which has none"
             )
     return _source_of_folder(path, run)
 
@@ -467,10 +469,10 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
         raise UserError(f"the manifest of step {at} in {path} is not usable: classes: must be a list of names")
     names = _leaf_names(stored, run, average)
 
-    def read(wanted: Wanted) -> dict[str, jax.Array]:
+    def read(requests: Wanted) -> dict[str, jax.Array]:
         with _reading_checkpoints(path, run) as checkpoints:
-            found = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in wanted.items()})
-        return {source: found[names[source]] for source in wanted}
+            leaves = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in requests.items()})
+        return {source: leaves[names[source]] for source in requests}
 
     leaves = {source: ArrayInfo(stored[name].shape, stored[name].dtype) for source, name in names.items()}
     averaged = frozenset(source for source, name in names.items() if name.startswith(AVERAGES))
@@ -480,7 +482,7 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
         leaves,
         read,
         averaged,
-        _lora_of(path),
+        _read_lora_config(path),
         class_names=tuple(classes),
         load_tokenizer=functools.partial(load_tokenizer, path) if has_tokenizer(path) else None,
         notes=_notes_of_run(path, workdir),
@@ -515,11 +517,11 @@ def _leaf_names(leaves: Mapping[str, LeafShape], run: str, average: str) -> dict
     return names | {f"state/{name.removeprefix(STATE)}": name for name in leaves if name.startswith(STATE)}
 
 
-def _lora_of(path: Path) -> LoraConfig | None:
+def _read_lora_config(path: Path) -> LoraConfig | None:
     """Return the LoRA config of a run; None if its model has no LoRA parameters."""
     model = RunDirectory(path).config().get("model", {})
-    given = model.get("lora") if isinstance(model, Mapping) else None
-    return None if not given or not given.get("rank") else from_config(LoraConfig, given, "config.model.lora")
+    section = model.get("lora") if isinstance(model, Mapping) else None
+    return None if not section or not section.get("rank") else from_config(LoraConfig, section, "config.model.lora")
 
 
 def _notes_of_run(path: Path, workdir: Path | None) -> tuple[str, ...]:
@@ -540,18 +542,18 @@ def _source_of_folder(path: Path, run: str) -> InitSource:
         raise UserError(f"config.initialize_from.run: {error}") from error
     arrays: dict[str, np.ndarray] = {}
 
-    def read(wanted: Wanted) -> dict[str, jax.Array]:
+    def read(requests: Wanted) -> dict[str, jax.Array]:
         if not arrays:
             arrays.update(leaves_by_path(published.read_params()))
-        return {source: _placed_array(arrays[source], leaf) for source, leaf in wanted.items()}
+        return {source: _placed_array(arrays[source], leaf) for source, leaf in requests.items()}
 
     leaves = {
         name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.param_shapes).items()
     }
-    said = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
+    description = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
     reads_images = "image" in published.interface.inputs
     return InitSource(
-        said,
+        description,
         None,
         leaves,
         read,
@@ -571,8 +573,8 @@ def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
     """Return the targets whose source has a LoRA update that the new run has no parameters for."""
     return tuple(
         path
-        for path, taken in planned.matched_sources.items()
-        if has_lora(taken.source_path, source.leaves) and lora_paths(path)[0] not in planned.matched_sources
+        for path, matched in planned.matched_sources.items()
+        if has_lora(matched.source_path, source.leaves) and lora_paths(path)[0] not in planned.matched_sources
     )
 
 
@@ -612,7 +614,7 @@ def _read_values(
     values: dict[str, jax.Array] = {}
     waiting = dict(report.plan.matched_sources)
     while waiting:  # repeats only if several targets take one source
-        paths = {taken.source_path: path for path, taken in waiting.items()}
+        paths = {matched.source_path: path for path, matched in waiting.items()}
         stored = source.read_arrays(
             {name: _stored_leaf(where[path], waiting.pop(path).array_info) for name, path in paths.items()}
         )
@@ -667,9 +669,9 @@ def _cast_and_resize(
     def fit(fresh: Mapping[str, jax.Array], values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         fitted = {path: value.astype(where[path].dtype) for path, value in values.items()}
         for path, into in fresh.items():
-            taken = plan.matched_sources[path]
-            if taken.named_axis is not None:
-                fitted[path] = select_entries(fitted[path], into, taken.named_axis, taken.entries)
+            matched = plan.matched_sources[path]
+            if matched.named_axis is not None:
+                fitted[path] = select_entries(fitted[path], into, matched.named_axis, matched.entries)
                 continue
             common = jax.lax.slice(fitted[path], [0] * into.ndim, list(map(min, into.shape, fitted[path].shape)))
             fitted[path] = jax.lax.dynamic_update_slice(into, common, [0] * into.ndim)
@@ -699,9 +701,9 @@ def select_entries(values: jax.Array, fresh: jax.Array, axis: int, entries: Sequ
     return jnp.where((places >= 0).reshape(shape), selected, fresh)
 
 
-def _list_paths(paths: Sequence[str], shown: int = 6) -> str:
+def _list_paths(paths: Sequence[str], limit: int = 6) -> str:
     """List paths, or their folders if there are many."""
-    if len(paths) <= shown:
+    if len(paths) <= limit:
         return ", ".join(paths)
     folders: dict[str, int] = {}
     for path in paths:

@@ -101,27 +101,29 @@ class InitPlan:
     @property
     def resized_paths(self) -> tuple[str, ...]:
         """The targets whose size differs from that of their source, of which they take a part."""
-        return tuple(path for path, taken in self.matched_sources.items() if taken.resized_axis is not None)
+        return tuple(path for path, matched in self.matched_sources.items() if matched.resized_axis is not None)
 
     @property
     def partial_paths(self) -> tuple[str, ...]:
         """The targets that take a part of their source, or its entries in another order."""
-        matched_by_name = (path for path, taken in self.matched_sources.items() if taken.named_axis is not None)
+        matched_by_name = (path for path, matched in self.matched_sources.items() if matched.named_axis is not None)
         return tuple(dict.fromkeys((*self.resized_paths, *matched_by_name)))
 
     def paths_matched_along(self, axis: str) -> tuple[str, ...]:
         """Return the targets whose entries along a logical axis are taken by name."""
         return tuple(
             path
-            for path, taken in self.matched_sources.items()
-            if taken.named_axis is not None and self.targets[path].axes[taken.named_axis] == axis
+            for path, matched in self.matched_sources.items()
+            if matched.named_axis is not None and self.targets[path].axes[matched.named_axis] == axis
         )
 
     @property
     def cast_paths(self) -> tuple[str, ...]:
         """The targets whose floating-point type differs from that of their source."""
         return tuple(
-            path for path, taken in self.matched_sources.items() if taken.array_info.dtype != self.targets[path].dtype
+            path
+            for path, matched in self.matched_sources.items()
+            if matched.array_info.dtype != self.targets[path].dtype
         )
 
 
@@ -131,17 +133,17 @@ def parse_init_rule(text: str) -> InitRule:
     Raises:
         UserError: If the text is not a rule.
     """
-    written = f"{_KEY}: {text!r}"
+    rule_text = f"{_KEY}: {text!r}"
     resize = re.fullmatch(r"\s*resize\s+(\S+)\s*", text)
     if resize and "=" not in text:
         return InitRule(text, resize[1])
     sides = re.fullmatch(r"\s*([^\s=]+)\s*=\s*([^\s=]+)\s*", text)
     if sides is None:
-        raise UserError(f"{written} is no rule; a rule is {_FORMS}")
+        raise UserError(f"{rule_text} is no rule; a rule is {_FORMS}")
     target, source = sides.groups()
     if source.count("*") not in (0, target.count("*")):
         raise UserError(
-            f"{written} has {source.count('*')} * on the right and {target.count('*')} on the left: each * on the "
+            f"{rule_text} has {source.count('*')} * on the right and {target.count('*')} on the left: each * on the "
             "right stands for one on the left, so the right has as many, or none"
         )
     return InitRule(text, target, source)
@@ -180,32 +182,36 @@ def plan_parameters(
     _check_resize_rules(targets, fresh, rules)
     _check_sources(targets, sources, origins)
     names = names or {}
-    taken = {
-        path: _match_entries(path, targets[path], _taken(path, targets[path], source, sources[source], rules), names)
+    matched_sources = {
+        path: _match_entries(
+            path, targets[path], _match_source(path, targets[path], source, sources[source], rules), names
+        )
         for path, (source, _) in origins.items()
     }
-    used = {each.source_path for each in taken.values()}
-    return InitPlan(targets, taken, fresh, tuple(source for source in sources if source not in used), names)
+    used = {matched.source_path for matched in matched_sources.values()}
+    return InitPlan(targets, matched_sources, fresh, tuple(source for source in sources if source not in used), names)
 
 
-def _match_entries(path: str, target: ArrayInfo, taken: MatchedSource, names: Mapping[str, NameMatch]) -> MatchedSource:
+def _match_entries(
+    path: str, target: ArrayInfo, matched: MatchedSource, names: Mapping[str, NameMatch]
+) -> MatchedSource:
     """Take the entries of an axis by name where those of the source are others, or stand in another order."""
     for axis, logical in enumerate(target.axes):
         match = names.get(logical or "")
-        if match is None or taken.resized_axis not in (None, axis):
+        if match is None or matched.resized_axis not in (None, axis):
             continue
-        size, stored = target.shape[axis], taken.array_info.shape[axis]
+        size, stored = target.shape[axis], matched.array_info.shape[axis]
         if size < len(match.target_names) or stored < len(match.source_names):
             continue  # an axis of other entries, such as those of a second vocabulary
         if match.num_matched == 0:
             raise UserError(
-                f"config.initialize_from: the parameter {path} {target.shape} cannot take {taken.source_path!r} in the "
-                f"run: the {match.describe_names()}; leave it fresh with the rule {f'{path} = {FRESH}'!r}"
+                f"config.initialize_from: the parameter {path} {target.shape} cannot take {matched.source_path!r} in "
+                f"the run: the {match.describe_names()}; leave it fresh with the rule {f'{path} = {FRESH}'!r}"
             )
         # Rows behind the names, such as those that fill a table up, stand for nothing that both have.
         entries = (*match.entries, *(-1,) * (size - len(match.entries)))
-        return dataclasses.replace(taken, named_axis=axis, entries=entries)
-    return taken
+        return dataclasses.replace(matched, named_axis=axis, entries=entries)
+    return matched
 
 
 def _origins(
@@ -265,11 +271,11 @@ def _check_sources(
         return
     path = missing[0]
     source, rule = origins[path]
-    others = f" (and none for {len(missing) - 1} more: {list_names(missing[1:], shown=4)})" if missing[1:] else ""
+    remainder = f" (and none for {len(missing) - 1} more: {list_names(missing[1:], limit=4)})" if missing[1:] else ""
     by_rule = "" if rule is None else f" (by the rule {rule.text!r})"
     raise UserError(
         f"config.initialize_from: the run has no {source!r}{by_rule} for the parameter {path} "
-        f"{targets[path].shape}{others}; {suggest_nearest(source, sources)}; say where it comes from with the rule "
+        f"{targets[path].shape}{remainder}; {suggest_nearest(source, sources)}; say where it comes from with the rule "
         f"'{path} = SOURCE', or leave it fresh with {f'{_together(missing, targets)} = {FRESH}'!r}"
     )
 
@@ -284,28 +290,32 @@ def _together(missing: Sequence[str], targets: Mapping[str, ArrayInfo]) -> str:
     return missing[0]
 
 
-def _taken(path: str, target: ArrayInfo, source: str, leaf: ArrayInfo, rules: Sequence[InitRule]) -> MatchedSource:
-    wanted = f"config.initialize_from: the parameter {path} {target.shape} of {target.dtype}"
+def _match_source(
+    path: str, target: ArrayInfo, source: str, leaf: ArrayInfo, rules: Sequence[InitRule]
+) -> MatchedSource:
+    target_text = f"config.initialize_from: the parameter {path} {target.shape} of {target.dtype}"
     stored = f"{source!r} in the run, {leaf.shape} of {leaf.dtype}"
     instead = f"leave it fresh with the rule {f'{path} = {FRESH}'!r}"
     if target.dtype != leaf.dtype and not (_is_float(target.dtype) and _is_float(leaf.dtype)):
-        raise UserError(f"{wanted} cannot take {stored}: only floating-point numbers are cast; {instead}")
+        raise UserError(f"{target_text} cannot take {stored}: only floating-point numbers are cast; {instead}")
     if target.shape == leaf.shape:
         return MatchedSource(source, leaf)
     if len(target.shape) != len(leaf.shape):
-        raise UserError(f"{wanted} has another number of axes than {stored}; {instead}")
+        raise UserError(f"{target_text} has another number of axes than {stored}; {instead}")
     differing = [axis for axis, sizes in enumerate(zip(target.shape, leaf.shape, strict=True)) if len(set(sizes)) > 1]
     axis = differing[0]
-    if "layers" in [target.axes[each] for each in differing if target.axes]:
+    if "layers" in [target.axes[dimension] for dimension in differing if target.axes]:
         raise UserError(
-            f"{wanted} has another number of layers than {stored}: layers are never resized; give both models one "
+            f"{target_text} has another number of layers than {stored}: layers are never resized; give both models one "
             f"depth, or {instead}"
         )
     if len(differing) > 1:
-        raise UserError(f"{wanted} differs along {len(differing)} axes from {stored}: one can be resized; {instead}")
+        raise UserError(
+            f"{target_text} differs along {len(differing)} axes from {stored}: one can be resized; {instead}"
+        )
     if not any(not rule.source and match_wildcards(rule.target, path) is not None for rule in rules):
         raise UserError(
-            f"{wanted} is of another size than {stored}; take what they have in common with the rule "
+            f"{target_text} is of another size than {stored}; take what they have in common with the rule "
             f"{f'resize {path}'!r}, or {instead}"
         )
     return MatchedSource(source, leaf, axis)

@@ -39,8 +39,8 @@ def init_state(
         ValueError: If an objective trains no parameter.
     """
     variables = model.init(derive_key(key, 0, "init")) if variables is None else variables
-    kept = {name: init_average(average, variables.params) for name, average in averages.items()}
-    view = StateView(model, variables, kept, {}, jnp.int32(0), train=True)
+    average_states = {name: init_average(average, variables.params) for name, average in averages.items()}
+    view = StateView(model, variables, average_states, {}, jnp.int32(0), train=True)
     return TrainState(
         step=jnp.int32(0),
         key=key,
@@ -51,7 +51,7 @@ def init_state(
             )
             for objective in task.objectives
         },
-        averages=kept,
+        averages=average_states,
         task_state=task.init_task_state(view, derive_key(key, 0, "extra")),
         hyperparameters=jax.tree.map(
             jnp.float32, {objective.name: dict(hyper[objective.name]) for objective in task.objectives}

@@ -7,51 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from transformer.config import RunConfig
 from transformer.data.batches import BatchSource, iterate_batches
 from transformer.maps.capture_plan import StoredMaps
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import EvaluationReport
+from transformer.training.compiled_evaluation import CompiledEvaluation
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.state import TrainState
 from transformer.training.step import StepMetrics, TrainStep
-from transformer.training.writers.writer import Writer
-
-
-@dataclasses.dataclass(frozen=True)
-class Cadence:
-    """The intervals of reports and checkpoints, in steps; 0 is only at the end.
-
-    Attributes:
-        log_every: Steps between two logs of the training metrics.
-        eval_every: Steps between two evaluations.
-        maps_every: Steps between two captures of the probe batch's maps.
-        checkpoint_every: Steps between two checkpoints.
-        head_statistics_every: Steps between two logs of head statistics; 0 is never.
-    """
-
-    log_every: int
-    eval_every: int
-    maps_every: int
-    checkpoint_every: int
-    head_statistics_every: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopEvaluation:
-    """An evaluation that the training loop runs.
-
-    Attributes:
-        name: Its name.
-        split: The split that it measures.
-        at_end: Whether it runs only at the end of training.
-        evaluate: A function from the training state to the report.
-    """
-
-    name: str
-    split: str
-    at_end: bool
-    evaluate: Callable[[TrainState], EvaluationReport]
+from transformer.training.writers.writer import HeadStatistics, Metrics, ProbeMaps, Progress, Samples, Writer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +25,17 @@ class Reporter:
     """Reports the evaluations and the probe's maps between two steps.
 
     Attributes:
-        cadence: When they are due.
+        config: The config of the run, whose intervals say when they are due.
         evaluations: The evaluations.
+        evaluate: A function that runs an evaluation on the training state.
         probe: A function from the training state to the maps by site.
         writer: The writer of all reports.
         monitor: The monitor, through which the run can be told to stop.
     """
 
-    cadence: Cadence
-    evaluations: Sequence[LoopEvaluation]
+    config: RunConfig
+    evaluations: Sequence[CompiledEvaluation]
+    evaluate: Callable[[CompiledEvaluation, TrainState], EvaluationReport]
     probe: Callable[[TrainState], Mapping[str, StoredMaps]]
     writer: Writer
     monitor: ProgressMonitor
@@ -84,20 +52,20 @@ class Reporter:
             RunStopped: If the run is told to stop.
         """
         reports: list[tuple[str, EvaluationReport]] = []
-        if last or _is_due(number, self.cadence.eval_every):
-            chosen = [evaluation for evaluation in self.evaluations if last or not evaluation.at_end]
-            reports = [(evaluation.split, evaluation.evaluate(state)) for evaluation in chosen]
+        if last or _is_due(number, self.config.eval_every):
+            due = [compiled for compiled in self.evaluations if last or not compiled.evaluation.at_end]
+            reports = [(compiled.evaluation.split, self.evaluate(compiled, state)) for compiled in due]
         maps = None
-        if last or _is_due(number, self.cadence.maps_every):
+        if last or _is_due(number, self.config.maps_every):
             self.monitor.begin_unit(f"the maps of step {number}")
             maps = self.probe(state)
         for split, report in reports:
             if report.scalars:
-                self.writer.write_scalars(number, split, report.scalars)
+                self.writer.write(Metrics(number, split, report.scalars))
             if report.samples:
-                self.writer.write_samples(number, split, report.samples)
+                self.writer.write(Samples(number, split, report.samples))
         if maps is not None:
-            self.writer.write_maps(number, maps)
+            self.writer.write(ProbeMaps(number, maps))
 
 
 class PendingStep(NamedTuple):
@@ -113,12 +81,11 @@ def train_loop(
     step: TrainStep,
     source: BatchSource,
     *,
-    steps: int,
     reporter: Reporter,
     save: Callable[[TrainState, Mapping[str, Any]], None],
     accumulator: MetricAccumulator | None = None,
 ) -> TrainState:
-    """Train up to a step, and write all metrics, samples and maps.
+    """Train up to the last step of the config, and write all metrics, samples and maps.
 
     The metrics of step N - 1 are fetched after step N is dispatched, so that the device never waits for the host. The
     last checkpoint is saved after the last evaluations: a run that has it is complete. A run that is told to stop saves
@@ -129,7 +96,6 @@ def train_loop(
         state: The state to start from.
         step: The compiled train step.
         source: The training batches.
-        steps: The number of the last step.
         reporter: The reporter of evaluations and maps, and the writer of everything.
         save: A function that saves a state; its second argument is what a resumed run needs to continue the current log
             interval, {} between intervals.
@@ -143,22 +109,23 @@ def train_loop(
         RunFailed: If training diverges (raised by `accumulator` or `save`).
         RunStopped: If the run is told to stop.
     """
-    cadence, writer, monitor = reporter.cadence, reporter.writer, reporter.monitor
+    config, writer, monitor = reporter.config, reporter.writer, reporter.monitor
+    steps = config.steps
     first = int(np.max(jax.device_get(state.step)))
     done = saved = first  # the last step that was dispatched, and the last that was saved
     reported = True  # whether the reports due at step `done` are written
     pending: PendingStep | None = None
     accumulator = accumulator or MetricAccumulator()
     try:
-        if first == 0 and cadence.maps_every:
+        if first == 0 and config.maps_every:
             monitor.begin_unit("the maps of step 0")
-            writer.write_maps(0, reporter.probe(state))
+            writer.write(ProbeMaps(0, reporter.probe(state)))
         batches = iterate_batches(source, first, steps)
         for number in range(first + 1, steps + 1):
             monitor.begin_unit(f"step {number}", makes=True)
             with accumulator.waiting_for_batch():
                 batch = next(batches)
-            observe = _is_due(number, cadence.head_statistics_every)
+            observe = _is_due(number, config.head_statistics_every)
             last = number == steps
             accumulator.start_clock()
             state, metrics = step(state, batch, observe)
@@ -167,15 +134,15 @@ def train_loop(
             _read_pending(pending, accumulator, writer)
             accumulator.count_batch(batch)
             pending = PendingStep(number, metrics, observe)
-            writer.report_progress(number, steps)
-            if last or number % cadence.log_every == 0:
+            writer.write(Progress(number, steps))
+            if last or number % config.log_every == 0:
                 _read_pending(pending, accumulator, writer)
                 pending = None
-                writer.write_scalars(number, "train", accumulator.compute_and_reset())
+                writer.write(Metrics(number, "train", accumulator.compute_and_reset()))
             with accumulator.paused():
                 reporter(number, state, last)
                 reported = True
-                if last or _is_due(number, cadence.checkpoint_every):
+                if last or _is_due(number, config.checkpoint_every):
                     monitor.begin_unit(f"the checkpoint of step {number}")
                     # A run that resumes from this checkpoint does not report the steps before it again.
                     writer.flush()
@@ -197,7 +164,7 @@ def _read_pending(pending: PendingStep | None, accumulator: MetricAccumulator, w
     accumulator.add_step(pending.metrics, pending.step)
     if pending.observed:
         heads = {site: captured.means() for site, captured in pending.metrics.maps.items()}
-        writer.write_heads(pending.step, jax.device_get(heads))
+        writer.write(HeadStatistics(pending.step, jax.device_get(heads)))
 
 
 def _is_due(number: int, every: int) -> bool:

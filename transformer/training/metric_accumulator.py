@@ -37,7 +37,7 @@ class MetricAccumulator:
         flops: Callable[[Batch], float | None] = lambda batch: None,
         peak_flops: float = math.inf,
     ):
-        self._check, self._flops_of, self._peak = check, flops, peak_flops
+        self._check, self._count_flops, self._peak = check, flops, peak_flops
         self._since: float | None = None
         self._clear()
 
@@ -48,14 +48,14 @@ class MetricAccumulator:
     @contextmanager
     def waiting_for_batch(self) -> Iterator[None]:
         """Count the time inside the context, in which no batch is ready, if the clock runs."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         yield
         if self._since is not None:
-            self._waited += time.perf_counter() - began
+            self._waited += time.perf_counter() - start
 
     def count_batch(self, batch: Batch) -> None:
         """Count the FLOPs of a batch."""
-        self._flops += self._flops_of(batch) or 0.0
+        self._flops += self._count_flops(batch) or 0.0
 
     def add_step(self, metrics: StepMetrics, step: int) -> None:
         """Add the metrics of a step, waiting until the device has them; raises the errors of `check`.
@@ -81,19 +81,19 @@ class MetricAccumulator:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Exclude the time inside the context from the timing."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         yield
         if self._since is not None:
-            self._since += time.perf_counter() - began
+            self._since += time.perf_counter() - start
 
     def compute_and_reset(self) -> dict[str, Any]:
         """Return the means and rates since the last log, and reset."""
         assert self._since is not None
         seconds = time.perf_counter() - self._since
-        made: Any = self._steps - np.asarray(self._sums.get("skipped_updates", 0.0))
+        num_updates: Any = self._steps - np.asarray(self._sums.get("skipped_updates", 0.0))
         with np.errstate(invalid="ignore"):
             means: dict[str, Any] = {
-                name: value / made for name, value in self._sums.items() if name != "skipped_updates"
+                name: value / num_updates for name, value in self._sums.items() if name != "skipped_updates"
             }
         means |= {name: value for name, value in self._sums.items() if name == "skipped_updates"}
         means |= {f"{name}_per_second": value / seconds for name, value in self._totals.items()}

@@ -315,7 +315,7 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
     stacks = {name: paths for name, paths in stacks.items() if all(axes[path][:1] == (LAYERS,) for path in paths)}
     if not stacks:
         raise UserError("config.optimizer.layer_decay needs a model of stacked layers, and this one has none: say 1")
-    found: dict[str, np.ndarray] = {}
+    layers_above: dict[str, np.ndarray] = {}
     for paths in stacks.values():
         # Several blocks may form one entry of a stack; all but the last then have an inner layer axis.
         inner = max((shapes[path][1] for path in paths if axes[path][1:2] == (LAYERS,)), default=0)
@@ -324,10 +324,10 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
             if axes[path][1:2] == (LAYERS,):
                 numbers = numbers[:, None] - inner + np.arange(inner)
             above = shapes[path][0] * (inner + 1) - 1 - numbers
-            found[path] = above.reshape(above.shape + (1,) * (len(shapes[path]) - above.ndim))
-    highest = max(above.max() + 1 for above in found.values())
+            layers_above[path] = above.reshape(above.shape + (1,) * (len(shapes[path]) - above.ndim))
+    highest = max(above.max() + 1 for above in layers_above.values())
     first = set(matching_paths(shapes, front))
-    return {path: found.get(path, np.asarray(highest if path in first else 0)) for path in shapes}
+    return {path: layers_above.get(path, np.asarray(highest if path in first else 0)) for path in shapes}
 
 
 # Logical axes that grow with the width of a Transformer; those of one group are one side of a matrix.
@@ -369,5 +369,8 @@ def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Map
     trained = [path for path in matching_paths(sizes, objective.trainable) if config.is_trainable(path)]
     if len(trained) == len(sizes):
         return []
-    numbers, whole = sum(sizes[path] for path in trained), sum(sizes.values())
-    return [f"{objective.name} trains {numbers:,} of {whole:,} parameters, in {len(trained)} of {len(sizes)} arrays"]
+    num_trained, num_parameters = sum(sizes[path] for path in trained), sum(sizes.values())
+    return [
+        f"{objective.name} trains {num_trained:,} of {num_parameters:,} parameters, "
+        f"in {len(trained)} of {len(sizes)} arrays"
+    ]

@@ -74,8 +74,8 @@ def update_average(
             share = jnp.where(updated, jnp.float32(1 - average.decay), 0)
         case AverageKind.MEAN:
             count = jnp.maximum((step - average.start) // average.every, 1).astype(jnp.float32)
-            taken = (step > average.start) & ((step - average.start) % average.every == 0)
-            share = jnp.where(step < average.start + average.every, 1, jnp.where(taken, 1 / count, 0))
+            is_due = (step > average.start) & ((step - average.start) % average.every == 0)
+            share = jnp.where(step < average.start + average.every, 1, jnp.where(is_due, 1 / count, 0))
     covered = _covered(average, params)
     # In this form a share of 1 gives exactly the parameters and a share of 0 exactly the old average.
     return {path: ((1 - share) * old[path] + share * covered[path]).astype(old[path].dtype) for path in covered}

@@ -60,14 +60,16 @@ class ShardingConfig(Config, path="config.sharding"):
             if size != -1 and size < 1:
                 raise UserError(f"config.sharding.{axis}={size} must be at least 1, or -1 for the rest")
             if size != 1 and axis != "data" and not any(axis in axes for axes in rules.values()):
-                able = [name for name, other in RULES.items() if any(axis in axes for axes in other.values())]
+                supporting_rules = [
+                    name for name, axes_by_name in RULES.items() if any(axis in axes for axes in axes_by_name.values())
+                ]
                 raise UserError(
                     f"config.sharding.{axis}={size} divides nothing under config.sharding.rules={self.rules}: "
-                    f"say 1, or rules={' or '.join(able)}"
+                    f"say 1, or rules={' or '.join(supporting_rules)}"
                 )
         if list(sizes.values()).count(-1) > 1:
-            rest = " and ".join(f"config.sharding.{axis}" for axis, size in sizes.items() if size == -1)
-            raise UserError(f"{rest} are both -1: only one axis can be all that the others leave")
+            inferred_keys = " and ".join(f"config.sharding.{axis}" for axis, size in sizes.items() if size == -1)
+            raise UserError(f"{inferred_keys} are both -1: only one axis can be all that the others leave")
 
     def sizes(self) -> dict[str, int]:
         """Return the configured size of each axis of the mesh."""
@@ -90,15 +92,15 @@ def mesh_sizes(config: ShardingConfig, num_devices: int, num_slices: int = 1, ki
         UserError: If the sizes do not multiply to the number of devices, or the slices cannot divide `data`.
     """
     sizes = config.sizes()
-    said = math.prod(size for size in sizes.values() if size != -1)
-    rest = [axis for axis, size in sizes.items() if size == -1]
-    if num_devices % said if rest else num_devices != said:
+    num_fixed = math.prod(size for size in sizes.values() if size != -1)
+    inferred_axes = [axis for axis, size in sizes.items() if size == -1]
+    if num_devices % num_fixed if inferred_axes else num_devices != num_fixed:
         mesh = " x ".join(f"{axis}={size}" for axis, size in sizes.items() if size != 1)
         raise UserError(
             f"config.sharding asks for {mesh or 'one device'}, which does not make {num_devices} "
             f"{kind + ' ' if kind else ''}devices: choose sizes whose product is {num_devices}, one of them may be -1"
         )
-    filled = {axis: num_devices // said if axis in rest else size for axis, size in sizes.items()}
+    filled = {axis: num_devices // num_fixed if axis in inferred_axes else size for axis, size in sizes.items()}
     if filled["data"] % num_slices:
         raise UserError(
             f"config.sharding.data={filled['data']} must be a multiple of the {num_slices} slices of this run, which "
@@ -127,8 +129,10 @@ def make_mesh(config: ShardingConfig, devices: Sequence[jax.Device] | None = Non
     if slices == 1:
         placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     else:
-        within, across = (shape[0] // slices, *shape[1:]), (slices, *(1 for _ in shape[1:]))
-        placed = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
+        shape_within_slice, shape_across_slices = (shape[0] // slices, *shape[1:]), (slices, *(1 for _ in shape[1:]))
+        placed = mesh_utils.create_hybrid_device_mesh(
+            shape_within_slice, shape_across_slices, devices, allow_split_physical_axes=True
+        )
     return Mesh(placed, MESH_AXES, axis_types=(AxisType.Auto,) * len(shape))
 
 
@@ -161,21 +165,22 @@ def add_family_axes(placement: Placement, own: Mapping[str, tuple[str, ...]]) ->
         UserError: If a name exists already, a value is not a tuple, or it names an unknown mesh axis or one twice.
     """
     for name, axes in own.items():
-        said = f"FAMILY.logical_axes={{{name!r}: {axes!r}}}"
+        declaration = f"FAMILY.logical_axes={{{name!r}: {axes!r}}}"
         if name in placement.rules:
             raise UserError(
-                f"{said} names a logical axis that has its place already, {placement.rules[name]} under these rules: "
-                "choose another name"
+                f"{declaration} names a logical axis that has its place already, {placement.rules[name]} under these "
+                "rules: choose another name"
             )
         if not isinstance(axes, tuple | list):
-            raise UserError(f"{said} is no tuple of mesh axes: say ({axes!r},), or () for whole on every device")
+            raise UserError(f"{declaration} is no tuple of mesh axes: say ({axes!r},), or () for whole on every device")
         for axis in axes:
             if axis not in MESH_AXES:
                 raise UserError(
-                    f"{said} lies on {axis!r}, which is no axis of the mesh: {suggest_nearest(str(axis), MESH_AXES)}"
+                    f"{declaration} lies on {axis!r}, which is no axis of the mesh: "
+                    f"{suggest_nearest(str(axis), MESH_AXES)}"
                 )
         if len(set(axes)) != len(axes):
-            raise UserError(f"{said} names a mesh axis twice: say each once")
+            raise UserError(f"{declaration} names a mesh axis twice: say each once")
     return placement._replace(rules={**placement.rules, **{name: tuple(axes) for name, axes in own.items()}})
 
 
@@ -187,10 +192,10 @@ def probe_placement(placement: Placement) -> Placement:
     """
     rules = placement.rules
     # No other logical axis may use the mesh axes that examples now take.
-    whole = {name: tuple(axis for axis in axes if axis != "sequence") for name, axes in rules.items()}
+    rules_without_sequence = {name: tuple(axis for axis in axes if axis != "sequence") for name, axes in rules.items()}
     batch = tuple(axis for axis in MESH_AXES if axis not in rules["heads"])
     beside_experts = tuple(axis for axis in batch if axis not in rules["experts"])
-    return placement._replace(rules={**whole, "batch": batch, "expert_batch": beside_experts})
+    return placement._replace(rules={**rules_without_sequence, "batch": batch, "expert_batch": beside_experts})
 
 
 def state_shardings(
@@ -227,12 +232,12 @@ def state_shardings(
             )
     mesh = placement.mesh
 
-    def of_dict_by_path(path: Any, leaf: Any) -> NamedSharding:
+    def sharding_by_path(path: Any, leaf: Any) -> NamedSharding:
         return NamedSharding(mesh, specs.get(getattr(path[-1], "key", ""), PartitionSpec()))
 
-    shardings = jax.tree_util.tree_map_with_path(of_dict_by_path, abstract)
-    of_parameters = [NamedSharding(mesh, specs[path]) for path in shapes]
-    params = jax.tree.unflatten(jax.tree.structure(abstract.variables.params), of_parameters)
+    shardings = jax.tree_util.tree_map_with_path(sharding_by_path, abstract)
+    parameter_shardings = [NamedSharding(mesh, specs[path]) for path in shapes]
+    params = jax.tree.unflatten(jax.tree.structure(abstract.variables.params), parameter_shardings)
     return shardings._replace(variables=shardings.variables._replace(params=params))
 
 
@@ -266,10 +271,10 @@ def check_sequence_divides(interface: TaskInterface, placement: Placement) -> No
         UserError: If it does not; the message names the keys that can change it.
     """
     parts = placement.num_shards("length")
-    for name, given in interface.inputs.items():
-        if given.positions is not None and given.positions % parts:
+    for name, input_spec in interface.inputs.items():
+        if input_spec.positions is not None and input_spec.positions % parts:
             raise UserError(
-                f"config.sharding.sequence={parts} does not divide the {given.positions} positions of the task's "
+                f"config.sharding.sequence={parts} does not divide the {input_spec.positions} positions of the task's "
                 f"{name}: give config.task a length that is a multiple of {parts}, or another sequence"
             )
 
@@ -283,9 +288,9 @@ def trace_with_placement[**P, R](placement: Placement, function: Callable[P, R])
     """Wrap a function so that it is traced for a placement whenever it is compiled."""
 
     @functools.wraps(function)
-    def traced(*arguments: P.args, **named: P.kwargs) -> R:
+    def traced(*arguments: P.args, **options: P.kwargs) -> R:
         with use_placement(placement):
-            return function(*arguments, **named)
+            return function(*arguments, **options)
 
     return traced
 
@@ -311,8 +316,10 @@ def shard_batch(batch: Mapping[str, Any], placement: Placement) -> dict[str, jax
             return array
         if isinstance(array, jax.Array) and array.sharding == batch_sharding(array.shape, placement):
             return array
-        whole = np.asarray(array)
-        return jax.make_array_from_process_local_data(batch_sharding(whole.shape, placement), whole, whole.shape)
+        host_array = np.asarray(array)
+        return jax.make_array_from_process_local_data(
+            batch_sharding(host_array.shape, placement), host_array, host_array.shape
+        )
 
     return jax.tree.map(place, dict(batch))
 
@@ -327,8 +334,8 @@ def rows_of_process(num_rows: int, placement: Placement) -> tuple[int, int]:
     Returns:
         0 and `num_rows` if the rows of this process do not follow one another.
     """
-    held = batch_sharding((num_rows,), placement).addressable_devices_indices_map((num_rows,)).values()
-    parts = sorted({rows.indices(num_rows)[:2] for index in held if index is not None for rows in index})
+    row_slices = batch_sharding((num_rows,), placement).addressable_devices_indices_map((num_rows,)).values()
+    parts = sorted({rows.indices(num_rows)[:2] for index in row_slices if index is not None for rows in index})
     if any(before[1] != after[0] for before, after in itertools.pairwise(parts)):
         return 0, num_rows
     return parts[0][0], parts[-1][1]

@@ -103,7 +103,7 @@ def restore_state(
     return state._replace(**fields), metadata
 
 
-def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> tuple[int, list[ResumePoint]]:
+def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> list[ResumePoint]:
     """Restore the newest step of which all runs have a valid checkpoint.
 
     Later checkpoints are deleted, as they will be saved again. Damaged ones are set aside.
@@ -113,35 +113,35 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
         components: Their components.
 
     Returns:
-        The step and the point of each run; 0 and no points if all start anew.
+        The point of each run, all of one step; none if all start anew.
 
     Raises:
         UserError: If a run cannot be resumed (`resume_run`), or runs have checkpoints, but none of the same step.
     """
-    steps = [each.checkpoints.steps() for each in runs]
+    steps = [run.checkpoints.steps() for run in runs]
     damaged: list[dict[int, DamagedCheckpoint]] = [{} for _ in runs]
     for step in sorted(set.intersection(*map(set, steps)), reverse=True):
         restored = []
-        for each, wrong in zip(runs, damaged, strict=True):
+        for run, wrong in zip(runs, damaged, strict=True):
             try:
-                restored.append(restore_state(each.checkpoints, step, components))
+                restored.append(restore_state(run.checkpoints, step, components))
             except DamagedCheckpoint as error:
                 wrong[step] = error
         if len(restored) == len(runs):
             break
     else:
         _refuse_no_common(runs, steps, damaged)
-        for each in runs:
-            each.checkpoints.delete_after(0)
-        return 0, []
-    for each, (_, metadata) in zip(runs, restored, strict=True):
-        _check_unchanged(each, metadata, step)
-    for each, wrong in zip(runs, damaged, strict=True):
-        each.checkpoints.announce_damage(RestoredCheckpoint(step, None, wrong), set_aside=True)
-        each.checkpoints.delete_after(step)
-        _set_aside_damaged_maps(each.directory)
+        for run in runs:
+            run.checkpoints.delete_after(0)
+        return []
+    for run, (_, metadata) in zip(runs, restored, strict=True):
+        _check_unchanged(run, metadata, step)
+    for run, wrong in zip(runs, damaged, strict=True):
+        run.checkpoints.announce_damage(RestoredCheckpoint(step, None, wrong), set_aside=True)
+        run.checkpoints.delete_after(step)
+        _set_aside_damaged_maps(run.directory)
     pairs = zip(runs, restored, strict=True)
-    return step, [_resume_point(each, step, state, metadata) for each, (state, metadata) in pairs]
+    return [_resume_point(run, step, state, metadata) for run, (state, metadata) in pairs]
 
 
 def record_reported_checkpoint(directory: RunDirectory, step: int, records: Mapping[str, FileExtent]) -> None:
@@ -167,9 +167,11 @@ def _refuse_no_common(
             raise DamagedCheckpoint(f"{wrong[max(wrong)]}; no older step is sound in all runs: put back a copy of it")
     # If the process was killed during the first save, only some runs have it.
     if len(set().union(*steps)) > 1:
-        told = "; ".join(f"{each.directory.path} has {own or 'none'}" for each, own in zip(runs, steps, strict=True))
+        steps_by_run = "; ".join(
+            f"{run.directory.path} has {own or 'none'}" for run, own in zip(runs, steps, strict=True)
+        )
         raise UserError(
-            f"these runs have no checkpoint of one step: {told}; put back what is missing, or train them alone"
+            f"these runs have no checkpoint of one step: {steps_by_run}; put back what is missing, or train them alone"
         )
 
 

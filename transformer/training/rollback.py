@@ -66,9 +66,9 @@ class RollbackRecord:
     skipped_batches: tuple[BatchRange, ...]
     going_back_to: StepNumber | None
 
-    def repeats(self, wanted: RollbackRequest) -> bool:
+    def repeats(self, request: RollbackRequest) -> bool:
         """Whether the request is the recorded one."""
-        return wanted == (self.step, self.skip)
+        return request == (self.step, self.skip)
 
 
 def read_rollback_record(directory: RunDirectory) -> RollbackRecord | None:
@@ -99,7 +99,7 @@ def skipped_batches(directory: RunDirectory) -> list[list[int]]:
 
 
 def _ranges(recorded: RollbackRecord | None) -> list[list[int]]:
-    return [] if recorded is None else [list(each) for each in recorded.skipped_batches]
+    return [] if recorded is None else [list(skipped_range) for skipped_range in recorded.skipped_batches]
 
 
 def describe_no_longer_skipped(saved: Mapping[str, Any], skipped_ranges: list[list[int]], step: int) -> str | None:
@@ -115,18 +115,18 @@ def describe_no_longer_skipped(saved: Mapping[str, Any], skipped_ranges: list[li
     return f"rollback.json no longer has all batches that the run up to the checkpoint of step {step} has left out"
 
 
-def roll_back(run: TrainingRun, wanted: RollbackRequest | None) -> None:
+def roll_back(run: TrainingRun, request: RollbackRequest | None) -> None:
     """Roll a run back; a request that equals the last one is not repeated. All processes call it together.
 
     Args:
         run: The run.
-        wanted: The request; None only finishes a rollback that was interrupted.
+        request: The request; None only finishes a rollback that was interrupted.
 
     Raises:
         UserError: If there is no checkpoint of the step, or the record of rollbacks was changed.
     """
     steps = run.checkpoints.steps()
-    target = run_on_primary(lambda: _rollback_target(run, wanted, steps))
+    target = run_on_primary(lambda: _rollback_target(run, request, steps))
     if target is not None:
         run.checkpoints.delete_after(target)
         recorded = read_rollback_record(run.directory) if is_primary() else None
@@ -134,32 +134,34 @@ def roll_back(run: TrainingRun, wanted: RollbackRequest | None) -> None:
             _record_rewind(run.directory, dataclasses.replace(recorded, going_back_to=None))
 
 
-def _rollback_target(run: TrainingRun, wanted: RollbackRequest | None, steps: list[int]) -> int | None:
+def _rollback_target(run: TrainingRun, request: RollbackRequest | None, steps: list[int]) -> int | None:
     recorded = read_rollback_record(run.directory)
     under_way = None if recorded is None else recorded.going_back_to
-    if wanted is None:
+    if request is None:
         return under_way
-    if recorded is not None and recorded.repeats(wanted):
+    if recorded is not None and recorded.repeats(request):
         if under_way is None:
             print(
-                f"{wanted} was done before and changes nothing: to skip more, pass another --skip_batches", flush=True
+                f"{request} was done before and changes nothing: to skip more, pass another --skip_batches", flush=True
             )
         return under_way
-    step = max(steps, default=0) if wanted.step is None else wanted.step
+    step = max(steps, default=0) if request.step is None else request.step
     if step not in (0, *steps):
-        there = f"of steps {', '.join(map(str, steps))}" if steps else "none"
-        raise UserError(f"--rollback_to_step={step}: the run has checkpoints {there}, and 0 is its start")
-    if not 0 <= wanted.num_batches_to_skip < 2**31:
-        raise UserError(f"--skip_batches={wanted.num_batches_to_skip} must be a number of batches, 0 or more")
+        existing = f"of steps {', '.join(map(str, steps))}" if steps else "none"
+        raise UserError(f"--rollback_to_step={step}: the run has checkpoints {existing}, and 0 is its start")
+    if not 0 <= request.num_batches_to_skip < 2**31:
+        raise UserError(f"--skip_batches={request.num_batches_to_skip} must be a number of batches, 0 or more")
     skipped_ranges = _ranges(recorded)
     first = batch_number(step, skipped_ranges)
-    if wanted.num_batches_to_skip:
-        last = batch_number(step + wanted.num_batches_to_skip - 1, skipped_ranges)
-        skipped_ranges = [list(each) for each in merge_ranges([*skipped_ranges, [first, last - first + 1]])]
-    ranges = tuple(BatchRange(*each) for each in skipped_ranges)
-    _record_rewind(run.directory, RollbackRecord(wanted.step, wanted.num_batches_to_skip, ranges, step))
+    if request.num_batches_to_skip:
+        last = batch_number(step + request.num_batches_to_skip - 1, skipped_ranges)
+        skipped_ranges = [
+            list(skipped_range) for skipped_range in merge_ranges([*skipped_ranges, [first, last - first + 1]])
+        ]
+    ranges = tuple(BatchRange(*skipped_range) for skipped_range in skipped_ranges)
+    _record_rewind(run.directory, RollbackRecord(request.step, request.num_batches_to_skip, ranges, step))
     print(
-        f"rolling back to step {step} and skipping {wanted.num_batches_to_skip} batches from batch {first}", flush=True
+        f"rolling back to step {step} and skipping {request.num_batches_to_skip} batches from batch {first}", flush=True
     )
     return step
 
@@ -202,15 +204,15 @@ def explain_invalid_batch(bad: InvalidBatch, run: TrainingRun) -> InvalidBatch:
     )
 
 
-def explain_non_finite(found: NonFiniteError, run: TrainingRun) -> NonFiniteError:
+def explain_non_finite(error: NonFiniteError, run: TrainingRun) -> NonFiniteError:
     """Add the command that skips the batches before a state that is not finite to its error."""
     # With several processes the others may be running, so no collective call is possible.
-    way = _way_past(run, found.step, alone=jax.process_count() > 1)
+    way = _way_past(run, error.step, alone=jax.process_count() > 1)
     if not way.num_batches_to_skip:  # before any batch
-        return found
+        return error
     return NonFiniteError(
-        found.step,
-        f"{found}; the run resumes from step {way.step} and would fail again: to skip the batches since, "
+        error.step,
+        f"{error}; the run resumes from step {way.step} and would fail again: to skip the batches since, "
         f"{_rewind_command(run, way)}",
     )
 
@@ -224,22 +226,22 @@ def _way_past(run: TrainingRun, step: int, *, alone: bool = False) -> RollbackRe
     latest = max((saved for saved in steps if saved <= step), default=0)
     way = RollbackRequest(latest, step - latest)
 
-    def done() -> bool:
+    def is_recorded() -> bool:
         recorded = read_rollback_record(run.directory)
         return recorded is not None and recorded.repeats(way)
 
     # The same request would count as done already; skipping one more batch makes it a new one.
     return (
         way._replace(num_batches_to_skip=way.num_batches_to_skip + 1)
-        if (done() if alone else run_on_primary(done))
+        if (is_recorded() if alone else run_on_primary(is_recorded))
         else way
     )
 
 
 def _steps_in(directory: RunDirectory) -> list[int]:
     folder = directory.checkpoints_dir
-    saved = [each for each in folder.iterdir() if (each / "manifest" / "metadata").is_file()] if folder.is_dir() else []
-    return [int(each.name) for each in saved if each.name.isdecimal()]
+    saved = [path for path in folder.iterdir() if (path / "manifest" / "metadata").is_file()] if folder.is_dir() else []
+    return [int(path.name) for path in saved if path.name.isdecimal()]
 
 
 def _rewind_command(run: TrainingRun, way: RollbackRequest) -> str:

@@ -221,12 +221,14 @@ def load_ensemble(
         DamagedCheckpoint: If a checkpoint is damaged.
     """
     steps = (step, *(None,) * (len(workdirs) - 1))
-    runs = [load_run(workdir, of_run, task_changes, trusted) for workdir, of_run in zip(workdirs, steps, strict=True)]
-    (experiment, components, state), *others = runs
-    if not others:
+    runs = [
+        load_run(workdir, run_step, task_changes, trusted) for workdir, run_step in zip(workdirs, steps, strict=True)
+    ]
+    (experiment, components, state), *other_runs = runs
+    if not other_runs:
         return experiment, components, state
     first_tokenizer = tokenizer_digests(RunDirectory.open(workdirs[0]).path)
-    for workdir, (_, other, _) in zip(workdirs[1:], others, strict=True):
+    for workdir, (_, other, _) in zip(workdirs[1:], other_runs, strict=True):
         if _model_interface(other) != _model_interface(components):
             raise UserError(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its vocabulary or inputs are others; an "
@@ -242,12 +244,12 @@ def load_ensemble(
                 f"{workdir} cannot join an ensemble with {workdirs[0]}: its tokenizer is another; train both with one, "
                 "by config.initialize_from or a copy of its files"
             )
-    chosen = [
-        evaluation_view(one.model, of_run, of_experiment.eval_parameters).variables
-        for of_experiment, one, of_run in runs
+    members = [
+        evaluation_view(run_components.model, run_state, run_experiment.eval_parameters).variables
+        for run_experiment, run_components, run_state in runs
     ]
     # An empty average, so that evaluation keeps the chosen parameters.
-    state = state._replace(variables=join_variables(chosen), averages={experiment.eval_parameters: {}})
+    state = state._replace(variables=join_variables(members), averages={experiment.eval_parameters: {}})
     return experiment, components._replace(model=Ensemble.of([one.model for _, one, _ in runs])), state
 
 
@@ -303,11 +305,11 @@ def add_shallow_fusion(
 
     special = dict.fromkeys(_special_tokens(components), "\n")
     numbers = tuple(number(special.get(place, symbol)) for place, symbol in enumerate(task.symbols))
-    chosen = [
-        evaluation_view(one.model, of_run, of_experiment.eval_parameters).variables
-        for of_experiment, one, of_run in (loaded, (language_experiment, language, language_state))
+    members = [
+        evaluation_view(member.model, run, member_experiment.eval_parameters).variables
+        for member_experiment, member, run in (loaded, (language_experiment, language, language_state))
     ]
-    state = state._replace(variables=join_variables(chosen), averages={experiment.eval_parameters: {}})
+    state = state._replace(variables=join_variables(members), averages={experiment.eval_parameters: {}})
     return experiment, components._replace(model=ShallowFusion.of(model, language.model, numbers, weight)), state
 
 

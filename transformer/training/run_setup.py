@@ -4,30 +4,27 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from transformer.config import RunConfig, UserError
+from transformer.config import UserError
 from transformer.data.batches import BatchSource
 from transformer.maps.store import MapStore
 from transformer.models.model import count_parameters, leaves_by_path
 from transformer.runs.checkpoint import UNKNOWN_STEP, Checkpoints, last_saved_step, last_saved_step_file
 from transformer.runs.distributed import claim_run_directory, is_primary, run_on_primary, run_on_primary_first
 from transformer.runs.jsonl_reading import last_step, read_records
-from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks import registry as tasks
 from transformer.training.background_compile import Program, distinct_batch_shapes
 from transformer.training.build import TrainingComponents, build_components, run_startup_checks
 from transformer.training.checkpoint_metadata import collect_metadata
-from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
+from transformer.training.compiled_evaluation import CompiledEvaluation
 from transformer.training.compiled_probe import Probe, compile_probe
 from transformer.training.config import ExperimentConfig, changeable_keys
 from transformer.training.init_from import check_lora_scale, copy_source_tokenizer, plan_initialization
-from transformer.training.loop import Cadence, LoopEvaluation
 from transformer.training.optimizer import describe_trainable
 from transformer.training.startup_checks import describe_skipped_evaluations
 from transformer.training.step import TrainStep
@@ -238,38 +235,11 @@ def _warmup_notes(experiment: ExperimentConfig, components: TrainingComponents) 
     ]
 
 
-def make_cadence(config: RunConfig) -> Cadence:
-    """Return the intervals of logs, evaluations, maps and checkpoints of a config."""
-    return Cadence(
-        log_every=config.log_every,
-        eval_every=config.eval_every,
-        maps_every=config.maps_every,
-        checkpoint_every=config.checkpoint_every,
-        head_statistics_every=config.head_statistics_every,
-    )
-
-
-def compile_loop_evaluations(components: TrainingComponents, monitor: ProgressMonitor) -> list[LoopEvaluation]:
-    """Compile the evaluations that apply to the model.
-
-    Args:
-        components: The components.
-        monitor: The monitor that is told of each batch.
-    """
-    found = []
-    compiled = compile_evaluations(components.model, components.evaluations, components.placement)
-    for evaluation, run in zip(components.evaluations, compiled, strict=True):
-        if isinstance(run, CompiledEvaluation):
-            run = replace(run, monitor=monitor)
-        found.append(LoopEvaluation(evaluation.name, evaluation.split, evaluation.at_end, run))
-    return found
-
-
 def programs_to_compile(
     experiment: ExperimentConfig,
     components: TrainingComponents,
     step: TrainStep,
-    evaluations: Sequence[LoopEvaluation],
+    evaluations: Sequence[CompiledEvaluation],
     start: int,
     source: BatchSource,
 ) -> Iterator[Program]:
@@ -287,8 +257,7 @@ def programs_to_compile(
     batches = distinct_batch_shapes(source, start, experiment.run.steps, components.placement)
     yield from (Program(step, (components.abstract_state, batch, False)) for batch in batches)
     for evaluation in evaluations:
-        if isinstance(evaluation.evaluate, CompiledEvaluation):
-            yield from evaluation.evaluate.programs(components.abstract_state)
+        yield from evaluation.programs(components.abstract_state)
 
 
 def compile_run_probe(components: TrainingComponents, run: TrainingRun) -> Probe:

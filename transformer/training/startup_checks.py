@@ -64,7 +64,7 @@ def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
     needed = sum(size for size, _, _ in sizes)
     if memory is None or needed <= memory:
         return
-    _, path, leaf = max(sizes, key=lambda each: each[0])
+    _, path, leaf = max(sizes, key=lambda entry: entry[0])
     raise UserError(
         f"out of memory: parameters and optimizer state take {needed / GB:,.0f} GB, and this device has "
         f"{memory / GB:,.0f} GB: use a smaller model, or shard it with config.sharding; the largest array is "
@@ -82,22 +82,22 @@ def device_memory(device: Any, files: Path = Path("/")) -> float | None:
     if device.platform == "cpu":
         try:
             lines = (files / "proc" / "meminfo").read_text(encoding="ascii").splitlines()
-            told = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-            return told["MemTotal"] + told.get("SwapTotal", 0)
+            memory_info = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+            return memory_info["MemTotal"] + memory_info.get("SwapTotal", 0)
         except (OSError, ValueError, KeyError, IndexError):
             return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    told = device.memory_stats() or {}
+    memory_info = device.memory_stats() or {}
     chip = find_chip(device)
-    return told.get("bytes_limit") or (None if chip is None else chip.memory_bytes)
+    return memory_info.get("bytes_limit") or (None if chip is None else chip.memory_bytes)
 
 
 def describe_skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a line for each evaluation that is skipped because the model lacks the maps that it reads."""
     return [
-        f"evaluation {each.split}/{each.name} is skipped: the model has no attention map of "
-        f"{each.required_axes[0]} over {each.required_axes[1]}"
-        for each in evaluations
-        if each.required_axes is not None and not each.applies(model.sites)
+        f"evaluation {evaluation.split}/{evaluation.name} is skipped: the model has no attention map of "
+        f"{evaluation.required_axes[0]} over {evaluation.required_axes[1]}"
+        for evaluation in evaluations
+        if evaluation.required_axes is not None and not evaluation.applies(model.sites)
     ]
 
 
@@ -171,11 +171,11 @@ def _check_map(site: Site, captured: CapturedAttention, labels: AxisLabels) -> N
             + (": add the axis of layers, also for one layer" if len(shape) == 4 else "")
         )
     names = {0: ("layers", site.layers), 2: ("heads", site.heads)}
-    for dimension, (what, named) in names.items():
-        if shape[dimension] != len(named):
+    for dimension, (what, labeled) in names.items():
+        if shape[dimension] != len(labeled):
             raise UserError(
                 f"the map of the site {site.name!r} has {shape[dimension]} {what}, but the site names "
-                f"{len(named)}: {list(named)}"
+                f"{len(labeled)}: {list(labeled)}"
             )
     if shape[1] != len(labels.titles):
         raise UserError(
@@ -201,7 +201,7 @@ def _check_objectives(model: Model, task: Task, abstract: TrainState, batch: Bat
         inputs, value, aux = _traced(watched, task, objective, abstract, batch, capture)
         _check_inputs(task.interface, inputs)
         _check_loss(objective, value, aux, abstract)
-        returned = {name for _, of_pass in watched.passes for name in of_pass.losses}
+        returned = {name for _, recorded_pass in watched.passes for name in recorded_pass.losses}
         dropped |= returned - set(aux.losses)
         added |= set(aux.losses)
         looked |= bool(aux.maps)
@@ -247,26 +247,26 @@ def _traced(
 
 
 def _check_inputs(interface: TaskInterface, batch: Mapping[str, Any]) -> None:
-    for name, given in interface.inputs.items():
+    for name, input_spec in interface.inputs.items():
         if name not in batch:
             raise UserError(
                 f"the task's interface names the input {name!r}, which its batches lack: they have {sorted(batch)}"
             )
         array = batch[name]
-        if len(array.shape) != len(given.shape):
+        if len(array.shape) != len(input_spec.shape):
             raise UserError(
                 f"the input {name!r} of the first batch has shape {array.shape}, but the task's interface says "
-                f"{tuple(given.shape)}"
+                f"{tuple(input_spec.shape)}"
             )
-        if jnp.issubdtype(array.dtype, jnp.floating) != jnp.issubdtype(given.dtype, jnp.floating):
+        if jnp.issubdtype(array.dtype, jnp.floating) != jnp.issubdtype(input_spec.dtype, jnp.floating):
             raise UserError(
                 f"the input {name!r} of the first batch is {array.dtype}, but the task's interface says "
-                f"{jnp.dtype(given.dtype).name}"
+                f"{jnp.dtype(input_spec.dtype).name}"
             )
-        if given.positions is not None and array.shape[1] > given.positions:
+        if input_spec.positions is not None and array.shape[1] > input_spec.positions:
             raise UserError(
                 f"the input {name!r} of the first batch has {array.shape[1]} positions, more than the "
-                f"{given.positions} of the task's interface"
+                f"{input_spec.positions} of the task's interface"
             )
 
 

@@ -208,8 +208,8 @@ def _mean_of_states(states: Any, weights: Array | None = None) -> Any:
             return x[0]
         if weights is None:
             return jnp.mean(x, axis=0)
-        each = jnp.where(jnp.sum(weights) > 0, weights, 1).astype(x.dtype)
-        return jnp.tensordot(each, x, axes=1) / jnp.sum(each)
+        shares = jnp.where(jnp.sum(weights) > 0, weights, 1).astype(x.dtype)
+        return jnp.tensordot(shares, x, axes=1) / jnp.sum(shares)
 
     return jax.tree.map(mean, states)
 

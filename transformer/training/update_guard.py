@@ -90,23 +90,25 @@ def guard_update(
         else jnp.array(False)
     )
     good, recent = finite & ~empty, {}
-    for name, seen in previous_state.gradient_norms.items():
+    for name, recent_norms in previous_state.gradient_norms.items():
         norm = norms[_GRADIENT if len(previous_state.gradient_norms) == 1 else f"{name}/{_GRADIENT}"]
-        good &= (norm <= update_guard.spike_factor * jnp.median(seen)) | jnp.any(seen == 0)
-        recent[name] = jnp.roll(seen, 1).at[0].set(norm.astype(seen.dtype))
+        good &= (norm <= update_guard.spike_factor * jnp.median(recent_norms)) | jnp.any(recent_norms == 0)
+        recent[name] = jnp.roll(recent_norms, 1).at[0].set(norm.astype(recent_norms.dtype))
 
-    def kept(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda made, had: jnp.where(good, made, had), new, old)
+    def select(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda new, old: jnp.where(good, new, old), new, old)
 
     updated_state = updated_state._replace(
-        variables=kept(updated_state.variables, previous_state.variables),
-        optimizers=kept(updated_state.optimizers, previous_state.optimizers),
-        task_state=kept(updated_state.task_state, previous_state.task_state),
-        gradient_norms=kept(recent, dict(previous_state.gradient_norms)),
+        variables=select(updated_state.variables, previous_state.variables),
+        optimizers=select(updated_state.optimizers, previous_state.optimizers),
+        task_state=select(updated_state.task_state, previous_state.task_state),
+        gradient_norms=select(recent, dict(previous_state.gradient_norms)),
     )
     # The loss of an empty batch is 0 / 0 or 0, depending on the task.
-    told = {name: jnp.where(empty & _ends(name, _FINITE_METRICS), 0, value) for name, value in values.items()}
-    return updated_state, {**told, "skipped_updates": 1 - good.astype(jnp.float32)}
+    reported_values = {
+        name: jnp.where(empty & _ends(name, _FINITE_METRICS), 0, value) for name, value in values.items()
+    }
+    return updated_state, {**reported_values, "skipped_updates": 1 - good.astype(jnp.float32)}
 
 
 def _all_finite(tree: Any) -> Bool[Array, ""]:

@@ -1,13 +1,12 @@
 """Vmapped training: runs that differ only in seed and hyperparameters train in one vmapped program."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,13 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.config import UserError, to_config
-from transformer.costs.chips import peak_flops
 from transformer.data.batches import BatchSource
 from transformer.logical_axes import VMAPPED_RUNS, Placement
-from transformer.maps.capture_plan import StoredMaps
 from transformer.models.model import count_parameters
 from transformer.runs.exceptions import NonFiniteError
-from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import flatten_to_json
 from transformer.tasks.task import Batch, EvaluationReport
+from transformer.training.background_compile import Program
 from transformer.training.build import (
     TrainingComponents,
     build_components,
@@ -35,28 +32,25 @@ from transformer.training.build import (
     make_jitted_train_step,
 )
 from transformer.training.checkpoint_saver import CheckpointSaver
-from transformer.training.config import ExperimentConfig, config_hash
+from transformer.training.compiled_evaluation import CompiledEvaluation
+from transformer.training.compiled_probe import Probe
+from transformer.training.config import ExperimentConfig
+from transformer.training.driver import train_runs
 from transformer.training.init_from import copy_source_tokenizer, initialize_run
-from transformer.training.loop import LoopEvaluation, Reporter, train_loop
-from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.optimizer import OptimizerConfig, hyperparameters
 from transformer.training.partitioning import make_placement, shard_host_batches, trace_with_placement
-from transformer.training.restore import resume_runs_together
+from transformer.training.restore import ResumePoint, resume_runs_together
 from transformer.training.rollback import explain_divergence, explain_non_finite, training_batches
 from transformer.training.run_setup import (
     TrainingRun,
-    compile_loop_evaluations,
-    compile_run_probe,
-    make_cadence,
     set_up_runs,
 )
 from transformer.training.state import TrainState
 from transformer.training.step import StepMetrics, TrainStep
 from transformer.training.update_guard import ConsecutiveSkips, TrainingDiverged
-from transformer.training.writers.console import ConsoleWriter
-from transformer.training.writers.open_writers import close_with_run, open_writers
+from transformer.training.writers.open_writers import RunWriters
 from transformer.training.writers.vmapped import VmappedWriters
-from transformer.training.writers.writer import MultiWriter, NullWriter, Writer
+from transformer.training.writers.writer import MultiWriter, Writer
 
 BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compiles
 
@@ -88,10 +82,14 @@ def train_vmapped(
         diverged_at: list[int | None] = [run.directory.facts().get("diverged_at") for run in runs]
         complete = [run.latest == run.experiment.run.steps for run in runs]
         unfinished = [n for n, step in enumerate(diverged_at) if step is None and not complete[n]]
+        group = VmappedRuns([runs[number] for number in unfinished], components)
+        points = _resume_or_initialize(group.runs, components) if unfinished else []
+        for run in runs:
+            run.directory.write_config(run.experiment.to_config())
         if unfinished:
-            writers = [also[number] for number in unfinished] if also else [NullWriter()] * len(unfinished)
-            ends = _train_runs([runs[number] for number in unfinished], components, writers)
-            for number, step in zip(unfinished, ends, strict=True):
+            _print_run_summary(group.runs, components, points[0].step)
+            train_runs(group, points, [also[number] for number in unfinished] if also else ())
+            for number, step in zip(unfinished, group.diverged_at, strict=True):
                 diverged_at[number] = step
     return diverged_at
 
@@ -118,18 +116,18 @@ def measure_vmap_speedup(
     components = build_components(experiments[0], folder)
     _check_batches(experiments, components)
     compiled = make_jitted_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
-    alone, together = (shard_host_batches(each, components.placement) for each in compiled)
+    alone, together = (shard_host_batches(train_step, components.placement) for train_step in compiled)
     sources = [components.task.training_batches(each.run.seed) for each in experiments]
     stacked = StackedBatches(sources)
     batches = [stacked[number] for number in range(steps)]
 
     def seconds(step: TrainStep, state: TrainState, batches: Sequence[Batch]) -> float:
         jax.block_until_ready(state)
-        began = time.perf_counter()
+        start = time.perf_counter()
         for batch in batches:
             state, _ = step(state, batch)
         jax.block_until_ready(state)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
     ratios = []
     for repeat in range(repeats + 1):
@@ -251,14 +249,14 @@ def _check_one_program(experiments: Sequence[ExperimentConfig], workdirs: Sequen
         )
     if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
         raise UserError("every run needs a run directory of its own, and two have the same")
-    programs = [flatten_to_json(json.loads(program_key(each))) for each in experiments]
-    configs = [flatten_to_json(each.to_config()) for each in experiments]
+    programs = [flatten_to_json(json.loads(program_key(experiment))) for experiment in experiments]
+    configs = [flatten_to_json(experiment.to_config()) for experiment in experiments]
     for program, config, workdir in zip(programs, configs, workdirs, strict=True):
         for key in programs[0] | program:
             if program.get(key) != programs[0].get(key):
-                given, first = config.get(key, "absent"), configs[0].get(key, "absent")
+                value, first = config.get(key, "absent"), configs[0].get(key, "absent")
                 raise UserError(
-                    f"config.{key}={given} of {workdir} and {first} of {workdirs[0]} make two programs: vmapped runs "
+                    f"config.{key}={value} of {workdir} and {first} of {workdirs[0]} make two programs: vmapped runs "
                     "differ in config.seed, config.name and the numbers of config.optimizer alone; a clip_norm, "
                     "weight_decay or momentum of zero is another program"
                 )
@@ -270,7 +268,7 @@ def _check_batches(experiments: Sequence[ExperimentConfig], components: Training
     Raises:
         UserError: If shapes differ.
     """
-    batches = StackedBatches([components.task.training_batches(each.run.seed) for each in experiments])
+    batches = StackedBatches([components.task.training_batches(experiment.run.seed) for experiment in experiments])
     for number in range(min(BATCHES_COMPARED, experiments[0].run.steps)):
         batches[number]
 
@@ -296,151 +294,134 @@ def _compile_vmapped_step(experiment: ExperimentConfig, components: TrainingComp
     )
 
 
-def _train_runs(
-    runs: Sequence[TrainingRun], components: TrainingComponents, also: Sequence[Writer]
-) -> list[int | None]:
-    first = runs[0].experiment
-    steps = first.run.steps
-    start, resumed = resume_runs_together(runs, components)
-    jitted_step = _compile_vmapped_step(first, components)
-    batches = StackedBatches([training_batches(run, components) for run in runs])
-    plan, probe = compile_run_probe(components, runs[0])
-    if resumed:
-        states = [point.state for point in resumed]
-        extents = [point.records for point in resumed]
-    else:
-        states = [_begin_run(run, components, aloud=run is runs[0]) for run in runs]
-        extents = [{} for _ in runs]
-    state = stack_states(states, components.placement)
-    _print_run_summary(runs, components, start)
-    records = [
-        open_writers(run.directory, plan, config_hash(run.experiment), steps=steps, start=start, extents=run_extents)
-        for run, run_extents in zip(runs, extents, strict=True)
-    ]
-    savers = [CheckpointSaver(run, components.placement, files) for run, files in zip(runs, records, strict=True)]
-    diverged_at: list[int | None] = [None] * len(runs)
+class VmappedRuns:
+    """Runs that are trained in one vmapped program.
 
-    def end(number: int, why: TrainingDiverged | NonFiniteError) -> None:
-        diverged_at[number] = why.step
-        _record_divergence(runs[number], why, components)
-        writers.stop(number)
-        if not writers.active_runs:
-            raise why
+    A run that diverges is stopped, and this is recorded in its directory; the others go on.
 
-    writers_of_runs = [MultiWriter(*writers_of_run) for writers_of_run in zip(records, also, strict=True)]
-    writers = VmappedWriters(writers_of_runs, ConsoleWriter(steps, sys.stdout), not_finite=end)
-    skipped_steps = [ConsecutiveSkips(run.experiment.update_guard.max_consecutive_skips) for run in runs]
+    Args:
+        runs: The runs.
+        components: The components of the first run, which serve all.
+    """
 
-    def check(step: int, denominators: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
-        for number in writers.active_runs:
+    def __init__(self, runs: Sequence[TrainingRun], components: TrainingComponents):
+        self.runs, self.components = runs, components
+        self.diverged_at: list[int | None] = [None] * len(runs)
+        self._skipped_updates = [ConsecutiveSkips(run.experiment.update_guard.max_consecutive_skips) for run in runs]
+        self._writers: VmappedWriters
+        self._savers: Sequence[CheckpointSaver]
+
+    def jit_step(self) -> TrainStep:
+        return _compile_vmapped_step(self.runs[0].experiment, self.components)
+
+    def training_batches(self) -> BatchSource:
+        return StackedBatches([training_batches(run, self.components) for run in self.runs])
+
+    def stack_states(self, states: Sequence[TrainState]) -> TrainState:
+        return stack_states(states, self.components.placement)
+
+    def flops_counter(self) -> Callable[[Batch], float | None]:
+        flops = flops_counter(self.components)
+        return lambda batch: flops({name: array[0] for name, array in batch.items()})
+
+    def programs_to_compile(
+        self, step: TrainStep, evaluations: Sequence[CompiledEvaluation], start: int
+    ) -> Sequence[Program]:
+        return ()  # all batches have one shape, so that the first step compiles the only program
+
+    def connect(
+        self,
+        records: Sequence[RunWriters],
+        savers: Sequence[CheckpointSaver],
+        console: Writer,
+        writers: Sequence[Writer],
+    ) -> Writer:
+        self._savers = savers
+        per_run = [MultiWriter(*pair) for pair in zip(records, writers, strict=True)] if writers else records
+        self._writers = VmappedWriters(per_run, console, not_finite=self._stop_diverged)
+        return self._writers
+
+    def check(self, step: int, denominators: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> None:
+        for number in self._writers.active_runs:
             run_totals = {name: total[number] for name, total in denominators.items()}
             run_values = {name: value[number] for name, value in values.items()}
             try:
-                skipped_steps[number].check(step, run_totals, run_values)
+                self._skipped_updates[number].check(step, run_totals, run_values)
             except TrainingDiverged as diverged:
-                end(number, diverged)
+                self._stop_diverged(number, diverged)
 
-    monitor = ProgressMonitor()
-    evaluations = [
-        _evaluate_each_run(evaluation, writers, len(runs))
-        for evaluation in compile_loop_evaluations(components, monitor)
-    ]
-
-    # Only the last run raises its error; each has recorded its own.
-    with close_with_run(writers), contextlib.suppress(TrainingDiverged, NonFiniteError):
-        train_loop(
-            state,
-            shard_host_batches(jitted_step, components.placement),
-            batches,
-            steps=steps,
-            reporter=Reporter(
-                make_cadence(first.run),
-                evaluations=evaluations,
-                probe=lambda state: _probe_each_run(state, probe, writers),
-                writer=writers,
-                monitor=monitor,
-            ),
-            save=lambda state, progress: _save_runs(
-                state, {number: savers[number] for number in writers.active_runs}, end
-            ),
-            accumulator=MetricAccumulator(
-                check,
-                _flops_of_one_run(components),
-                peak_flops(list(components.placement.mesh.devices.flat)),
-            ),
+    def evaluate(self, evaluation: CompiledEvaluation, state: TrainState) -> EvaluationReport:
+        """Evaluate every unfinished run, one after the other with one compiled program."""
+        state, active_runs = state.without_optimizers(), self._writers.active_runs
+        return stack_reports(
+            [evaluation(take_run(state, number)) if number in active_runs else None for number in range(len(self.runs))]
         )
-    return diverged_at
+
+    def capture_maps(self, probe: Probe, state: TrainState) -> Mapping[str, Any]:
+        """Return the maps of every unfinished run, by site and run."""
+        state = state.without_optimizers()
+        maps_by_run = {number: probe.run(take_run(state, number)) for number in self._writers.active_runs}
+        sites = next(iter(maps_by_run.values()))
+        return {site: {number: maps[site] for number, maps in maps_by_run.items()} for site in sites}
+
+    def save(self, state: TrainState, progress: Mapping[str, Any]) -> None:
+        """Save the state of each run, and stop those whose state is not finite."""
+        active_runs = self._writers.active_runs
+        for number in active_runs:
+            self._savers[number].wait()  # so that no run saves the next one before all have this one
+        for number in active_runs:
+            try:
+                self._savers[number](take_run(state, number), {})
+            except NonFiniteError as error:
+                self._stop_diverged(number, error)
+
+    def explain_errors(self) -> AbstractContextManager[None]:
+        # Only the last run raises its error; each has recorded and explained its own.
+        return contextlib.suppress(TrainingDiverged, NonFiniteError)
+
+    def _stop_diverged(self, number: int, error: TrainingDiverged | NonFiniteError) -> None:
+        """Stop a run, record that it diverged, and print how to continue it alone; the last one raises the error."""
+        run = self.runs[number]
+        self.diverged_at[number] = error.step
+        # Otherwise a restart would return the other runs to its last checkpoint, and it would diverge again.
+        run.directory.record(diverged_at=error.step)
+        explained = (
+            explain_divergence(error, run, training_batches(run, self.components))
+            if isinstance(error, TrainingDiverged)
+            else explain_non_finite(error, run)
+        )
+        print(f"{run.directory.path}: {explained}", flush=True)
+        self._writers.stop(number)
+        if not self._writers.active_runs:
+            raise error
 
 
-def _begin_run(run: TrainingRun, components: TrainingComponents, *, aloud: bool) -> TrainState:
+def _resume_or_initialize(runs: Sequence[TrainingRun], components: TrainingComponents) -> list[ResumePoint]:
+    """Restore the latest common checkpoint of the runs, or initialize their states."""
+    if points := resume_runs_together(runs, components):
+        # A log interval that a stop has interrupted is not continued: vmapped runs are not told to stop.
+        return [point._replace(progress={}, reported=True) for point in points]
+    states = [_initialize(run, components, aloud=run is runs[0]) for run in runs]
+    return [ResumePoint(step=0, state=state, records={}, progress={}) for state in states]
+
+
+def _initialize(run: TrainingRun, components: TrainingComponents, *, aloud: bool) -> TrainState:
     experiment = run.experiment
     key = jax.random.key(experiment.run.seed)
     state = initialize_run(experiment.initialize_from, components, key, run.directory, aloud=aloud)
     return _with_hyperparameters(state, experiment, components)
 
 
-def _save_runs(
-    state: TrainState, going: Mapping[int, CheckpointSaver], end: Callable[[int, NonFiniteError], None]
-) -> None:
-    """Save the state of each run, and end those whose state is not finite."""
-    for saver in going.values():
-        saver.wait()  # so that no run saves the next one before all have this one
-    for number, saver in going.items():
-        try:
-            saver(take_run(state, number), {})
-        except NonFiniteError as found:
-            end(number, found)
-
-
-def _record_divergence(
-    each: TrainingRun, why: TrainingDiverged | NonFiniteError, components: TrainingComponents
-) -> None:
-    """Record that a run has ended, and print how to continue it by itself."""
-    # Otherwise a restart would return the other runs to its last checkpoint, and it would diverge again.
-    each.directory.record(diverged_at=why.step)
-    said = (
-        explain_divergence(why, each, training_batches(each, components))
-        if isinstance(why, TrainingDiverged)
-        else explain_non_finite(why, each)
-    )
-    print(f"{each.directory.path}: {said}", flush=True)
-
-
-def _evaluate_each_run(evaluation: LoopEvaluation, writers: VmappedWriters, count: int) -> LoopEvaluation:
-    """Evaluate every unfinished run, one after the other with one compiled program."""
-
-    def evaluate(state: TrainState) -> EvaluationReport:
-        seen = state.without_optimizers()
-        going = writers.active_runs
-        return stack_reports([evaluation.evaluate(take_run(seen, n)) if n in going else None for n in range(count)])
-
-    return dataclasses.replace(evaluation, evaluate=evaluate)
-
-
-def _probe_each_run(
-    state: TrainState, probe: Callable[[TrainState], Mapping[str, StoredMaps]], writers: VmappedWriters
-) -> dict[str, Any]:
-    """Return the maps of every unfinished run, by site and run."""
-    seen = state.without_optimizers()
-    maps_by_run = {number: probe(take_run(seen, number)) for number in writers.active_runs}
-    sites = next(iter(maps_by_run.values()))
-    return {site: {number: maps[site] for number, maps in maps_by_run.items()} for site in sites}
-
-
-def _flops_of_one_run(components: TrainingComponents) -> Callable[[Batch], float | None]:
-    """Return a function that counts the FLOPs of one run in a step of stacked batches."""
-    flops = flops_counter(components)
-    return lambda batch: flops({name: array[0] for name, array in batch.items()})
-
-
 def _print_run_summary(runs: Sequence[TrainingRun], components: TrainingComponents, start: int) -> None:
     parameters = count_parameters(components.abstract_state.variables.params)
     kind = components.placement.mesh.devices.flat[0].device_kind
     steps = runs[0].experiment.run.steps
-    what = f"resuming from step {start} to step {steps}" if start else f"training to step {steps}"
-    print(f"{len(runs)} vmapped runs of {parameters:,} parameters on 1 x {kind}, {what}; run directories", flush=True)
+    progress = f"resuming from step {start} to step {steps}" if start else f"training to step {steps}"
+    print(
+        f"{len(runs)} vmapped runs of {parameters:,} parameters on 1 x {kind}, {progress}; run directories", flush=True
+    )
     for line in components.task.data_summary:
         print(f"  {line}", flush=True)
-    for each in runs:
-        each.directory.record(parameters=parameters)
-        print(f"  {each.directory.path}: {each.experiment.run.name}", flush=True)
+    for run in runs:
+        run.directory.record(parameters=parameters)
+        print(f"  {run.directory.path}: {run.experiment.run.name}", flush=True)

@@ -182,7 +182,7 @@ def test_the_mass_of_a_clause_is_that_of_the_maps(task: InstructionFollowing) ->
     @jax.jit
     def both(variables: Any) -> Any:
         now = view._replace(variables=variables)
-        _, aux = view.model.apply(variables, task.inputs_of(batch), train=False, capture=Capture((SITE,)))
+        _, aux = view.model.apply(variables, task.model_inputs(batch), train=False, capture=Capture((SITE,)))
         return evaluation.step(now, batch, None)[0], aux.maps[SITE].weights
 
     sums, weights = jax.device_get(both(view.variables))

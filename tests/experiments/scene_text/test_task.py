@@ -170,7 +170,7 @@ def test_edits_are_levenshteins(output: str, reference: str, count: int) -> None
 
 
 def test_the_report_counts_whole_strings_and_glyphs() -> None:
-    report = string_report(["A4K", "AK", "TTTTT"], ["A4K", "A4K", "PPPP"], shown=1)
+    report = string_report(["A4K", "AK", "TTTTT"], ["A4K", "A4K", "PPPP"], num_samples=1)
     assert report.scalars == {"exact_match": pytest.approx(1 / 3), "character_accuracy": pytest.approx(1 - 6 / 10)}
     assert list(report.samples) == [{"target": "A4K", "output": "A4K"}]
 

@@ -1,7 +1,7 @@
 """Train the trials of a sweep with the loop that trains any run."""
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,11 @@ from transformer.data.datasets.tfds_preparation import restrict_downloads
 from transformer.runs.distributed import print_and_log
 from transformer.runs.trust import check_trusted
 from transformer.studies.sweeps.trials import Trial
-from transformer.studies.sweeps.worker import Report
+from transformer.studies.sweeps.worker import ReportMetrics
 from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.driver import train
 from transformer.training.writers.trackers import open_trackers
-from transformer.training.writers.writer import MultiWriter, NullWriter, Scalar, Writer
+from transformer.training.writers.writer import Metrics, MultiWriter, Report, Writer
 
 
 class ModelTrainer:
@@ -31,9 +31,9 @@ class ModelTrainer:
         self._data_dir, self._vouched, self._trackers = data_dir, trusted_names, trackers
         self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
 
-    def train(self, trial: Trial, directory: Path, report: Report) -> None:
+    def train(self, trial: Trial, directory: Path, report: ReportMetrics) -> None:
         with restrict_downloads(self._vouched), self._tracking(directory) as tracked:
-            train(self._experiment(trial), directory, writer=MultiWriter(*tracked, _Reports(report)))
+            train(self._experiment(trial), directory, writer=MultiWriter(*tracked, _MetricsCallback(report)))
 
     def program_key(self, trial: Trial) -> str:
         from transformer.training.vmapped import program_key
@@ -68,11 +68,12 @@ class ModelTrainer:
         return resolve_config(values)
 
 
-class _Reports(NullWriter):
+class _MetricsCallback(Writer):
     """A writer that passes metrics to a function."""
 
-    def __init__(self, report: Report):
+    def __init__(self, report: ReportMetrics):
         self._report = report
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        self._report(step, split, values)
+    def write(self, report: Report) -> None:
+        if isinstance(report, Metrics):
+            self._report(report.step, report.split, report.values)

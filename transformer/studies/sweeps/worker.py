@@ -53,7 +53,7 @@ PROGRESS = ("*.*", "data", "checkpoints/*", "maps/*")
 _LOOKS = 10.0  # seconds between two looks at a trial's directory
 _WAITS = (0.1, 5.0)  # seconds between two looks at the trial store where others are at all that is left: from, to
 
-Report = Callable[[int, str, Mapping[str, Any]], None]
+ReportMetrics = Callable[[int, str, Mapping[str, Any]], None]
 
 
 class TrialPruned(Exception):
@@ -75,7 +75,7 @@ class _Unknown(UserError):
 class TrialTrainer(Protocol):
     """Trains trials; `transformer.studies.sweeps.model_trainer` has the implementation that trains models."""
 
-    def train(self, trial: Trial, directory: Path, report: Report) -> None:
+    def train(self, trial: Trial, directory: Path, report: ReportMetrics) -> None:
         """Train a trial to its end, or resume it.
 
         Args:

@@ -2,16 +2,15 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
 import rich.console
 import rich.progress
 
-from transformer.maps.capture_plan import StoredMaps
 from transformer.system.terminal import escape_control_characters, is_watched, raw_terminal_stream
-from transformer.training.writers.writer import NullWriter, Sample, Scalar
+from transformer.training.writers.writer import Metrics, ProbeMaps, Progress, Report, Sample, Samples, Scalar, Writer
 
 # Shorter names for the metrics that every line has.
 _LABELS = {
@@ -54,11 +53,12 @@ def format_sample(sample: Sample) -> str:
     return f"{sample['source']}  ->  {sample['output']}{wrong}"
 
 
-class ConsoleWriter(NullWriter):
+class ConsoleWriter(Writer):
     """A writer that prints metrics and samples to the console.
 
     On a terminal it shows a progress bar with step, loss, learning rate, tokens per second and remaining time, and
-    above it a line for every other split; elsewhere a plain line for each call.
+    above it a line for every other split; elsewhere a plain line for each report. It prints the first few samples of a
+    split; samples.jsonl has all.
 
     Args:
         total_steps: The number of steps of the run.
@@ -80,22 +80,32 @@ class ConsoleWriter(NullWriter):
                 console=self._console,
             )
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self._write_metrics(step, split, values)
+            case Samples(samples=samples):
+                for sample in samples[:_SAMPLES]:
+                    self._print(f"  {format_sample(sample)}")
+            case Progress(step, total):
+                self._move_bar(step, total)
+
+    def close(self) -> None:
+        """Stop drawing the bar and restore the terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _write_metrics(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
         """Show the metrics: on a terminal those of the training split in the progress bar, else as a line."""
         if self._bar is None or split != "train":
             self._print(format_metrics(step, self._total, split, _main(values)))
             return
-        shown = ("loss", "learning_rate", "tokens_per_second")
-        self._latest = "  ".join(_fields({name: values[name] for name in shown if name in values}))
+        bar_metrics = ("loss", "learning_rate", "tokens_per_second")
+        self._latest = "  ".join(_fields({name: values[name] for name in bar_metrics if name in values}))
         if self._task is not None:
             self._bar.update(self._task, description=self._latest)
 
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Print one line for each of the first few samples; samples.jsonl has all."""
-        for sample in samples[:_SAMPLES]:
-            self._print(f"  {format_sample(sample)}")
-
-    def report_progress(self, step: int, total: int) -> None:
+    def _move_bar(self, step: int, total: int) -> None:
         """Move the bar; the first call starts it, so that earlier steps of a resumed run do not count for its speed."""
         self._total = total
         if self._bar is None:
@@ -104,11 +114,6 @@ class ConsoleWriter(NullWriter):
             self._task = self._bar.add_task(self._latest, total=total, completed=step)
             self._bar.start()
         self._bar.update(self._task, completed=step, total=total)
-
-    def close(self) -> None:
-        """Stop drawing the bar and restore the terminal."""
-        if self._bar is not None:
-            self._bar.stop()
 
     def _print(self, text: str) -> None:
         if self._bar is not None:
@@ -119,7 +124,7 @@ class ConsoleWriter(NullWriter):
             self._console.file.flush()
 
 
-class LogWriter(NullWriter):
+class LogWriter(Writer):
     """A writer that logs metrics and samples at level INFO; `RunDirectory.log_to_file` chooses the file.
 
     Args:
@@ -130,19 +135,17 @@ class LogWriter(NullWriter):
     def __init__(self, total_steps: int, run: Path | None = None):
         self._total, self._run = total_steps, {} if run is None else {"run": run}
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        _logger.info("%s", format_metrics(step, self._total, split, values), extra=self._run)
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        for sample in samples:
-            _logger.info("step %d  %s  %s", step, split, format_sample(sample), extra=self._run)
-
-    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        _logger.info("step %d  maps  %s", step, ", ".join(maps), extra=self._run)
-
-    def report_progress(self, step: int, total: int) -> None:
-        """Update the number of all steps; a line for each step would be too much."""
-        self._total = total
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):
+                _logger.info("%s", format_metrics(step, self._total, split, values), extra=self._run)
+            case Samples(step, split, samples):
+                for sample in samples:
+                    _logger.info("step %d  %s  %s", step, split, format_sample(sample), extra=self._run)
+            case ProbeMaps(step, maps):
+                _logger.info("step %d  maps  %s", step, ", ".join(maps), extra=self._run)
+            case Progress(total=total):  # a line for each step would be too much
+                self._total = total
 
 
 def _label(name: str) -> str:

@@ -6,7 +6,7 @@ They are the source of truth: pages, reports and studies are made from them.
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from transformer.runs.distributed import print_and_log
 from transformer.runs.jsonl_reading import FileExtent, complete_lines, describe_change, truncate_records
 from transformer.storage.paths import parse_path, storage_of
-from transformer.training.writers.writer import NullWriter, Sample, Scalar
+from transformer.training.writers.writer import HeadStatistics, Metrics, Report, Samples, Scalar, Writer
 
 
 class JsonLinesFile:
@@ -84,33 +84,38 @@ class JsonLinesFile:
         self._length, self._sum = len(content), hashlib.sha256(content)
 
 
-class MetricsWriter(JsonLinesFile, NullWriter):
-    """A writer that appends {"step", "split", ...metrics} to a file, a line per call."""
+class MetricsWriter(JsonLinesFile, Writer):
+    """A writer that appends {"step", "split", ...metrics} to a file, a line per report."""
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
+    def write(self, report: Report) -> None:
         """Append one line.
 
         Raises:
             ValueError: If a metric is called "step" or "split".
         """
-        taken = {"step", "split"} & set(values)
-        if taken:
-            raise ValueError(f"a metric cannot be called {taken.pop()!r}: every line already has one")
-        self.append({"step": int(step), "split": split, **{name: _plain(value) for name, value in values.items()}})
+        if not isinstance(report, Metrics):
+            return
+        reserved = {"step", "split"} & set(report.values)
+        if reserved:
+            raise ValueError(f"a metric cannot be called {reserved.pop()!r}: every line already has one")
+        values = {name: _plain_number(value) for name, value in report.values.items()}
+        self.append({"step": int(report.step), "split": report.split, **values})
 
 
-class HeadStatisticsWriter(JsonLinesFile, NullWriter):
+class HeadStatisticsWriter(JsonLinesFile, Writer):
     """A writer that appends {"step", "site", "statistic": [[head, ...] of each layer], ...}, a line per site.
 
     A number that is not finite, such as the largest logit if no row counted, is null.
     """
 
-    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        for site, statistics in heads.items():
-            self.append({"step": int(step), "site": site, **{name: _rows(of) for name, of in statistics.items()}})
+    def write(self, report: Report) -> None:
+        if isinstance(report, HeadStatistics):
+            for site, statistics in report.statistics.items():
+                rows = {name: _rows(values_LxH) for name, values_LxH in statistics.items()}
+                self.append({"step": int(report.step), "site": site, **rows})
 
 
-def _plain(value: Scalar) -> int | float | None:
+def _plain_number(value: Scalar) -> int | float | None:
     """Return a scalar as a Python number; NaN and infinity, which JSON lacks, become null."""
     number = value.item() if isinstance(value, np.number) else value
     return number if math.isfinite(number) else None
@@ -121,9 +126,10 @@ def _rows(values_LxH: np.ndarray) -> list[list[float | None]]:
     return [[float(f"{x:.7g}") if np.isfinite(x) else None for x in row] for row in values_LxH.tolist()]
 
 
-class SamplesWriter(JsonLinesFile, NullWriter):
+class SamplesWriter(JsonLinesFile, Writer):
     """A writer that appends {"step", "split", ...texts} to a file, a line per sample."""
 
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        for sample in samples:
-            self.append({"step": int(step), "split": split, **sample})
+    def write(self, report: Report) -> None:
+        if isinstance(report, Samples):
+            for sample in report.samples:
+                self.append({"step": int(report.step), "split": report.split, **sample})

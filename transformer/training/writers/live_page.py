@@ -3,14 +3,12 @@
 import multiprocessing
 import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
-from transformer.maps.capture_plan import StoredMaps
-from transformer.training.writers.writer import NullWriter
+from transformer.training.writers.writer import ProbeMaps, Report, Writer
 
 
-class LivePageWriter(NullWriter):
+class LivePageWriter(Writer):
     """A writer that starts serving the run's page at its first maps; a model without attention has none.
 
     The page is made by another process of lower priority, so that steps do not wait for it.
@@ -20,9 +18,9 @@ class LivePageWriter(NullWriter):
         self._workdir = workdir
         self._server: multiprocessing.process.BaseProcess | None = None
 
-    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Start the server at the first call with maps."""
-        if maps and self._server is None:
+    def write(self, report: Report) -> None:
+        """Start the server at the first report of maps."""
+        if isinstance(report, ProbeMaps) and report.maps and self._server is None:
             # Spawned: a fork would copy the locks of jax's threads.
             spawning = multiprocessing.get_context("spawn")
             self._server = spawning.Process(target=_serve, args=(self._workdir,), daemon=True)

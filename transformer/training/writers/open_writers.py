@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
@@ -19,22 +18,15 @@ from transformer.training.writers.map_writer import BackgroundMapWriter, MapWrit
 from transformer.training.writers.tensorboard import TensorBoardWriter
 from transformer.training.writers.writer import BestEffortWriter, MultiWriter, Writer
 
-
-class RecordWriter(Writer, Protocol):
-    """A writer that appends to a file of records."""
-
-    path: Path
-
-    def extent(self) -> FileExtent: ...
-
-    def truncate(self, after_step: int, extent: FileExtent | None = None) -> None: ...
+# A writer that appends to a file of records.
+RecordWriter = MetricsWriter | SamplesWriter | HeadStatisticsWriter
 
 
 class RunWriters(MultiWriter):
     """The writers of one run, which know the extents of its files of records."""
 
-    def __init__(self, files: Sequence[RecordWriter], *others: Writer):
-        super().__init__(*files, *others)
+    def __init__(self, files: Sequence[RecordWriter], *other_writers: Writer):
+        super().__init__(*files, *other_writers)
         self._files = files
 
     def extents(self) -> dict[str, FileExtent]:

@@ -7,7 +7,7 @@ import struct
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +21,7 @@ from transformer.maps.capture_plan import StoredMaps
 from transformer.maps.head_grid_image import render_head_grid
 from transformer.maps.quantize import Quantized
 from transformer.storage.paths import parse_path, storage_of
-from transformer.training.writers.writer import NullWriter, Sample, Scalar
+from transformer.training.writers.writer import Metrics, ProbeMaps, Report, Samples, Writer
 
 _EXAMPLES = 2
 
@@ -37,17 +37,17 @@ def _tensorboardx(module: str) -> ModuleType:
         del sys.modules["torch"]
 
 
-def _held(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
+def _local_part(array: Any) -> tuple[np.ndarray, Bool[np.ndarray, " B"]]:
     """Return this process's part of an array, zero elsewhere, and which examples it holds completely."""
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array), np.ones(len(array), bool)
-    values, held = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
+    values, is_local = np.zeros(array.shape, array.dtype), np.zeros(array.shape, bool)
     for shard in array.addressable_shards:
-        values[shard.index], held[shard.index] = np.asarray(shard.data), True
-    return values, held.reshape(len(held), -1).all(axis=1)
+        values[shard.index], is_local[shard.index] = np.asarray(shard.data), True
+    return values, is_local.reshape(len(is_local), -1).all(axis=1)
 
 
-class TensorBoardWriter(NullWriter):
+class TensorBoardWriter(Writer):
     """A writer of TensorBoard events: scalars, samples, and maps as a grid of layers x heads for the first examples.
 
     Args:
@@ -66,38 +66,46 @@ class TensorBoardWriter(NullWriter):
         # tensorboardX's writer has a thread that ends at the first failed write; its queue then blocks the run.
         self._event, self._summary = _tensorboardx("proto.event_pb2"), _tensorboardx("summary")
         self._checksum = _tensorboardx("record_writer").masked_crc32c
-        self._write(file_version="brain.Event:2")
+        self._write_event(file_version="brain.Event:2")
         if resumed_step is not None:
             start = self._event.SessionLog(status=self._event.SessionLog.START)
-            self._write(step=resumed_step + 1, session_log=start)
+            self._write_event(step=resumed_step + 1, session_log=start)
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        """Write a curve for each metric, under its split."""
-        for name, value in values.items():
-            self._write(step=step, summary=self._summary.scalar(f"{split}/{name}", float(value)))
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):  # a curve for each, under its split
+                for name, value in values.items():
+                    self._write_event(step=step, summary=self._summary.scalar(f"{split}/{name}", float(value)))
+            case Samples(step, split, samples):  # as one text, indented so that Markdown leaves them unchanged
+                lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
+                self._write_event(step=step, summary=self._summary.text(f"{split}/samples", "\n".join(lines)))
+            case ProbeMaps(step, maps):
+                self._write_maps(step, maps)
 
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Write all samples as one text, indented so that Markdown leaves them unchanged."""
-        lines = [f"    {name}: {text}" for sample in samples for name, text in sample.items()]
-        self._write(step=step, summary=self._summary.text(f"{split}/samples", "\n".join(lines)))
+    def flush(self) -> None:
+        self._file.flush()
 
-    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
+    def close(self) -> None:
+        with self._stack:
+            self._file.close()
+
+    def _write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
         """Write an image for each site and each of the first examples, and a curve for each statistic of each head.
 
         Only the first process has this writer; examples that lie partly on other processes are left out.
         """
-        for site, kept in maps.items():
-            for name, values_BxLxH in kept.statistics.items():
+        for site, stored in maps.items():
+            for name, values_BxLxH in stored.statistics.items():
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # an empty mean is NaN, and left out
                     mean_LxH = np.nanmean(np.asarray(values_BxLxH), axis=0)
                 for (layer, head), value in np.ndenumerate(mean_LxH):
                     if np.isfinite(value):
                         curve = self._summary.scalar(f"heads/{site}/{name}/{layer}.{head}", float(value))
-                        self._write(step=step, summary=curve)
-            coarsest, held = zip(*map(_held, next(iter(kept.levels.values()))), strict=True)
+                        self._write_event(step=step, summary=curve)
+            coarsest, is_local = zip(*map(_local_part, next(iter(stored.levels.values()))), strict=True)
             weights = Quantized(*coarsest).weights()
-            for example in np.flatnonzero(np.all(held, axis=0)[:_EXAMPLES]):
+            for example in np.flatnonzero(np.all(is_local, axis=0)[:_EXAMPLES]):
                 image = render_head_grid(np.asarray(weights[example]))
                 # Not by tensorboardX's function for images, which needs Pillow; the image is a PNG file already.
                 image = self._summary.Summary.Image(
@@ -107,18 +115,11 @@ class TensorBoardWriter(NullWriter):
                     encoded_image_string=encode_png(image),
                 )
                 value = self._summary.Summary.Value(tag=f"maps/{site}/{example}", image=image)
-                self._write(step=step, summary=self._summary.Summary(value=[value]))
+                self._write_event(step=step, summary=self._summary.Summary(value=[value]))
 
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        with self._stack:
-            self._file.close()
-
-    def _write(self, step: int = 0, **what: Any) -> None:
+    def _write_event(self, step: int = 0, **what: Any) -> None:
         """Append one event as a TensorFlow record: its length and its bytes, each with a checksum."""
         event = self._event.Event(wall_time=time.time(), step=int(step), **what).SerializeToString()
         length = struct.pack("<Q", len(event))
-        checksums = (struct.pack("<I", self._checksum(each)) for each in (length, event))
+        checksums = (struct.pack("<I", self._checksum(content)) for content in (length, event))
         self._file.append(b"".join((length, next(checksums), event, next(checksums))))

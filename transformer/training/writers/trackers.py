@@ -20,7 +20,7 @@ from transformer.config import UserError, flatten_config, lookup_by_name
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
-from transformer.training.writers.writer import NullWriter, Sample, Scalar, Writer
+from transformer.training.writers.writer import Metrics, Progress, Report, Samples, Writer
 
 QUEUE_SIZE = 1000  # reports in the queue, at most; then further ones are left out
 _PREFIX = "tracker "
@@ -58,11 +58,8 @@ class RunDescription:
 class Tracker(Protocol):
     """A service outside of the run directory. Its library may raise or hang at any call."""
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Send the metrics of a step and a split, except those that it has already."""
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Send example outputs."""
+    def write(self, report: Metrics | Samples) -> None:
+        """Send metrics, as Python numbers, or samples, except those that it has already."""
 
     def write_page(self, path: Path) -> None:
         """Send the page of the run's maps, a file that is removed afterwards."""
@@ -112,15 +109,16 @@ class WandbTracker:
         self._run.define_metric("*", step_metric=_STEP)
         self._run.define_metric(f"{_REPORTED}*", hidden=True)
         summary = self._run.summary if run.resumed else {}
-        self._held = {key: int(summary[key]) for key in summary.keys() if key.startswith(_REPORTED)}  # noqa: SIM118
+        self._last_steps = {key: int(summary[key]) for key in summary.keys() if key.startswith(_REPORTED)}  # noqa: SIM118
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        self._log(step, {f"{split}/{name}": value for name, value in values.items()}, values)
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        names = list(dict.fromkeys(name for sample in samples for name in sample))
-        rows = [[sample.get(name, "") for name in names] for sample in samples]
-        self._log(step, {f"{split}/samples": self._library.Table(columns=names, data=rows)}, names)
+    def write(self, report: Metrics | Samples) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self._log(step, {f"{split}/{name}": value for name, value in values.items()}, values)
+            case Samples(step, split, samples):
+                names = list(dict.fromkeys(name for sample in samples for name in sample))
+                rows = [[sample.get(name, "") for name in names] for sample in samples]
+                self._log(step, {f"{split}/samples": self._library.Table(columns=names, data=rows)}, names)
 
     def write_page(self, path: Path) -> None:
         artifact = self._library.Artifact(f"maps-{self._run.id}", type="maps")
@@ -130,7 +128,7 @@ class WandbTracker:
     def _log(self, step: int, report: Mapping[str, Any], names: Iterable[str]) -> None:
         """Send a report, unless W&B has one of its kind (the same keys and names) for this step or a later one."""
         kind = _REPORTED + sha256("\n".join((*report, *names)).encode()).hexdigest()[:12]
-        if step > self._held.get(kind, -1):
+        if step > self._last_steps.get(kind, -1):
             self._run.log({_STEP: step, kind: step, **report})
 
     def close(self, complete: bool) -> None:
@@ -153,33 +151,38 @@ class MlflowTracker:
         from mlflow.entities import Metric, Param
 
         self._client, self._metric = MlflowClient(), Metric
-        self._held: dict[str, int] = {}
+        self._last_steps: dict[str, int] = {}
         self._resumed = None
         experiment = self._experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "headwise"))
         if run.resumed:
-            found = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'", max_results=1)
-            self._resumed = found[0].info.run_id if found else None
+            runs = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'", max_results=1)
+            self._resumed = runs[0].info.run_id if runs else None
         if self._resumed is not None:
             self._run = self._resumed
             self._client.update_run(self._run, status="RUNNING")
             return
         tags = {_ID: run.id, **({} if run.group is None else {_GROUP: run.group})}
         self._run = self._client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
-        told = [Param(_UNNAMED.sub("_", key), str(value)[:_VALUE]) for key, value in flatten_config(run.config).items()]
-        for start in range(0, len(told), _AT_ONCE):
-            self._client.log_batch(self._run, params=told[start : start + _AT_ONCE])
+        parameters = [
+            Param(_UNNAMED.sub("_", key), str(value)[:_VALUE]) for key, value in flatten_config(run.config).items()
+        ]
+        for start in range(0, len(parameters), _AT_ONCE):
+            self._client.log_batch(self._run, params=parameters[start : start + _AT_ONCE])
         self._client.log_dict(self._run, dict(run.config), "config.json")
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
-        told = {_UNNAMED.sub("_", f"{split}/{name}"): value for name, value in values.items()}
-        new = [self._metric(key, value, now, step) for key, value in told.items() if step > self._last(key)]
-        if new:
-            self._client.log_batch(self._run, metrics=new)
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        lines = [f"{name}: {text}" for sample in samples for name, text in sample.items()]
-        self._client.log_text(self._run, "\n".join(lines), f"samples/{split}/{step:09d}.txt")
+    def write(self, report: Metrics | Samples) -> None:
+        match report:
+            case Metrics(step, split, values):
+                now = int(time.time() * 1000)
+                by_key = {_UNNAMED.sub("_", f"{split}/{name}"): value for name, value in values.items()}
+                new = [
+                    self._metric(key, value, now, step) for key, value in by_key.items() if step > self._last_step(key)
+                ]
+                if new:
+                    self._client.log_batch(self._run, metrics=new)
+            case Samples(step, split, samples):
+                lines = [f"{name}: {text}" for sample in samples for name, text in sample.items()]
+                self._client.log_text(self._run, "\n".join(lines), f"samples/{split}/{step:09d}.txt")
 
     def write_page(self, path: Path) -> None:
         self._client.log_artifact(self._run, str(path))
@@ -189,24 +192,24 @@ class MlflowTracker:
 
     def _experiment(self, name: str) -> str:
         """Return the id of an experiment by its name; another process may create it at the same time."""
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return self._client.create_experiment(name)
             except Exception:
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-        return found.experiment_id
+        return experiment.experiment_id
 
-    def _last(self, key: str) -> int:
+    def _last_step(self, key: str) -> int:
         """Return the last step of a metric that MLflow has of a resumed run; -1 if it has none."""
         if self._resumed is None:
             return -1
-        if key not in self._held:
-            steps = [each.step for each in self._client.get_metric_history(self._run, key)]
-            self._held[key] = max(steps, default=-1)
-        return self._held[key]
+        if key not in self._last_steps:
+            steps = [metric.step for metric in self._client.get_metric_history(self._run, key)]
+            self._last_steps[key] = max(steps, default=-1)
+        return self._last_steps[key]
 
 
 class TrackioTracker:
@@ -230,12 +233,13 @@ class TrackioTracker:
             embed=False,
         )
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        lines = [f"- {name}: {text}" for sample in samples for name, text in sample.items()]
-        self._run.log({f"{split}/samples": self._library.Markdown("\n".join(lines))}, step=step)
+    def write(self, report: Metrics | Samples) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
+            case Samples(step, split, samples):
+                lines = [f"- {name}: {text}" for sample in samples for name, text in sample.items()]
+                self._run.log({f"{split}/samples": self._library.Markdown("\n".join(lines))}, step=step)
 
     def write_page(self, path: Path) -> None:
         self._run.log_artifact(str(path), name=f"maps-{self._run.id}", type="maps")
@@ -315,7 +319,7 @@ def open_trackers(
             say(line)
 
 
-class TrackersWriter(NullWriter):
+class TrackersWriter(Writer):
     """A writer that sends metrics and samples to trackers, each in a thread of its own.
 
     Trackers are opened at the first report, when this process has the run directory. No call waits for a tracker or
@@ -333,16 +337,14 @@ class TrackersWriter(NullWriter):
         self._complete = self._closed = False
         self._page = _Page(workdir)
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        plain = {name: float(value) for name, value in values.items()}
-        self._tell(lambda tracker: tracker.write_scalars(step, split, plain))
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        kept = [dict(sample) for sample in samples]
-        self._tell(lambda tracker: tracker.write_samples(step, split, kept))
-
-    def report_progress(self, step: int, total: int) -> None:
-        self._complete = step == total
+    def write(self, report: Report) -> None:
+        match report:
+            case Metrics(step, split, values):
+                self._enqueue(Metrics(step, split, {name: float(value) for name, value in values.items()}))
+            case Samples(step, split, samples):
+                self._enqueue(Samples(step, split, [dict(sample) for sample in samples]))
+            case Progress(step, total):
+                self._complete = step == total
 
     def close(self) -> None:
         """Tell the trackers to end, and return; `wait` waits for them."""
@@ -363,27 +365,27 @@ class TrackersWriter(NullWriter):
             A line for each tracker that did not take all reports.
         """
         self.close()
-        told = ReportThread.join(self._threads, seconds)
+        lines = ReportThread.join(self._threads, seconds)
         self._page.remove()
-        return told
+        return lines
 
-    def _tell(self, report: Callable[[Any], None]) -> None:
+    def _enqueue(self, report: Metrics | Samples) -> None:
         if not self._threads:
-            run = self._tracked()
+            run = self._describe_run()
             self._threads = [ReportThread(name, functools.partial(TRACKERS[name].open, run)) for name in self._names]
         for thread in self._threads:
-            thread.enqueue(report)
+            thread.enqueue(lambda tracker: tracker.write(report))
 
-    def _tracked(self) -> RunDescription:
+    def _describe_run(self) -> RunDescription:
         """Return the description of the run, with the id that it got when it was first tracked."""
-        directory, made = RunDirectory(parse_path(self._workdir)), uuid.uuid4().hex[:12]
-        known, config = None, {}
+        directory, new_id = RunDirectory(parse_path(self._workdir)), uuid.uuid4().hex[:12]
+        known_id, config = None, {}
         # Where its own records cannot be read or written, the run says so itself.
         with contextlib.suppress(OSError, UserError, IndexError):
-            config, known = directory.config(), directory.facts().get(_TRACKED_AS)
-            if known is None:
-                directory.record(**{_TRACKED_AS: made})
-        return RunDescription(known or made, directory.path.name, self._group, config, known is not None)
+            config, known_id = directory.config(), directory.facts().get(_TRACKED_AS)
+            if known_id is None:
+                directory.record(**{_TRACKED_AS: new_id})
+        return RunDescription(known_id or new_id, directory.path.name, self._group, config, known_id is not None)
 
 
 class ReportThread:
@@ -399,7 +401,7 @@ class ReportThread:
     def __init__(self, name: str, open_it: Callable[[], Any]):
         self._name, self._open = name, open_it
         self._queue: queue.Queue[tuple[Callable[[Any], None], bool]] = queue.Queue(QUEUE_SIZE)
-        self._told = self._done = 0
+        self._num_queued = self._num_sent = 0
         self._error = ""
         # Not waited for when the process ends.
         self._thread = threading.Thread(target=self._run, name=f"{_PREFIX}{name}", daemon=True)
@@ -407,7 +409,7 @@ class ReportThread:
 
     def enqueue(self, report: Callable[[Any], None]) -> None:
         """Queue a report if there is room, and return at once."""
-        self._put(report, last=False)
+        self._try_enqueue(report, last=False)
 
     def end(self, close: Callable[[Any], None]) -> None:
         """Let the thread end after the queued reports.
@@ -415,7 +417,7 @@ class ReportThread:
         Args:
             close: The last report, which closes the tracker.
         """
-        if not self._put(close, last=True):
+        if not self._try_enqueue(close, last=True):
             # If the queue is full, drop one report to make room: the thread must end if it ever continues.
             with contextlib.suppress(queue.Empty):
                 self._queue.get_nowait()
@@ -433,17 +435,17 @@ class ReportThread:
             A line for each thread that did not send all of its reports.
         """
         until = time.monotonic() + seconds
-        for each in threads:
-            each._thread.join(max(until - time.monotonic(), 0))
-        return [each._left_out(seconds) for each in threads if each._told != each._done]
+        for thread in threads:
+            thread._thread.join(max(until - time.monotonic(), 0))
+        return [thread._describe_unsent(seconds) for thread in threads if thread._num_queued != thread._num_sent]
 
-    def _left_out(self, seconds: float) -> str:
+    def _describe_unsent(self, seconds: float) -> str:
         hangs = f"no answer within {seconds:.0f} s" if self._thread.is_alive() else ""
         why = "; ".join(filter(None, (hangs, self._error))) or "more reports than it took"
-        return f"{self._name} did not take {self._told - self._done} of {self._told} reports ({why})"
+        return f"{self._name} did not take {self._num_queued - self._num_sent} of {self._num_queued} reports ({why})"
 
-    def _put(self, report: Callable[[Any], None], *, last: bool) -> bool:
-        self._told += 1
+    def _try_enqueue(self, report: Callable[[Any], None], *, last: bool) -> bool:
+        self._num_queued += 1
         try:
             self._queue.put_nowait((report, last))
         except queue.Full:
@@ -451,14 +453,14 @@ class ReportThread:
         return True
 
     def _run(self) -> None:
-        opened = self._tried(self._open)
+        opened = self._try_call(self._open)
         last = not opened
         while not last:
             report, last = self._queue.get()
-            if self._tried(functools.partial(report, opened[0])):
-                self._done += 1
+            if self._try_call(functools.partial(report, opened[0])):
+                self._num_sent += 1
 
-    def _tried(self, act: Callable[[], Any]) -> list[Any]:
+    def _try_call(self, act: Callable[[], Any]) -> list[Any]:
         """Call a function; return its result in a list, or an empty list if it raises anything."""
         try:
             return [act()]

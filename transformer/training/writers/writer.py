@@ -1,8 +1,9 @@
-"""The interface of writers, and writers that ignore calls, forward them to several writers, or tolerate errors."""
+"""The reports of a run, the interface of writers, and writers that pass reports on or tolerate errors."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,104 +15,98 @@ Scalar = float | int | np.number
 Sample = Mapping[str, str]
 
 
-@runtime_checkable
-class Writer(Protocol):
-    """Records the metrics, samples and attention maps of a run; a writer may ignore any of them."""
+@dataclass(frozen=True)
+class Metrics:
+    """The metrics of a step.
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        """Write the metrics of a step.
+    Attributes:
+        step: The number of the step.
+        split: The split that they were measured on: "train", "validation", ...
+        values: The metrics by name.
+    """
 
-        Args:
-            step: The number of the step.
-            split: The split that they were measured on: "train", "validation", ...
-            values: The metrics by name.
-        """
+    step: int
+    split: str
+    values: Mapping[str, Scalar]
 
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Write example outputs, such as decoded sentences.
 
-        Args:
-            step: The number of the step.
-            split: The split that they are from.
-            samples: The texts of each example by name.
-        """
+@dataclass(frozen=True)
+class Samples:
+    """Example outputs, such as decoded sentences.
 
-    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Write attention maps and head statistics of the probe batch.
+    Attributes:
+        step: The number of the step.
+        split: The split that they are from.
+        samples: The texts of each example by name.
+    """
 
-        Args:
-            step: The number of the step.
-            maps: The maps by site; their arrays may not be ready yet.
-        """
+    step: int
+    split: str
+    samples: Sequence[Sample]
 
-    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Write head statistics of the training batch.
 
-        Args:
-            step: The number of the step.
-            heads: The statistics by site and name, each [layer, head].
-        """
+@dataclass(frozen=True)
+class ProbeMaps:
+    """Attention maps and head statistics of the probe batch.
 
-    def report_progress(self, step: int, total: int) -> None:
-        """Report that `step` of `total` training steps are done."""
+    Attributes:
+        step: The number of the step.
+        maps: The maps by site; their arrays may not be ready yet.
+    """
+
+    step: int
+    maps: Mapping[str, StoredMaps]
+
+
+@dataclass(frozen=True)
+class HeadStatistics:
+    """Head statistics of the training batch.
+
+    Attributes:
+        step: The number of the step.
+        statistics: The statistics by site and name, each [layer, head].
+    """
+
+    step: int
+    statistics: Mapping[str, Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """That `step` of `total` training steps are done."""
+
+    step: int
+    total: int
+
+
+Report = Metrics | Samples | ProbeMaps | HeadStatistics | Progress
+
+
+class Writer(ABC):
+    """Records the reports of a run: those that it knows; it ignores all others."""
+
+    @abstractmethod
+    def write(self, report: Report) -> None:
+        """Write a report, or ignore it."""
 
     def flush(self) -> None:
-        """Flush to the storage before a checkpoint is saved."""
+        """Flush to the storage before a checkpoint is saved; by default there is nothing to flush."""
+        return
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close; by default there is nothing to close."""
+        return
 
 
-class NullWriter:
-    """A writer that ignores everything: the base class of writers that override only some methods."""
-
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        """Do nothing."""
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        """Do nothing."""
-
-    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Do nothing."""
-
-    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Do nothing."""
-
-    def report_progress(self, step: int, total: int) -> None:
-        """Do nothing."""
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class MultiWriter:
-    """A writer that forwards each call to several writers in order."""
+class MultiWriter(Writer):
+    """A writer that passes each call on to several writers in order."""
 
     def __init__(self, *writers: Writer):
         self._writers = writers
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
+    def write(self, report: Report) -> None:
         for writer in self._writers:
-            writer.write_scalars(step, split, values)
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        for writer in self._writers:
-            writer.write_samples(step, split, samples)
-
-    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        for writer in self._writers:
-            writer.write_maps(step, maps)
-
-    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        for writer in self._writers:
-            writer.write_heads(step, heads)
-
-    def report_progress(self, step: int, total: int) -> None:
-        for writer in self._writers:
-            writer.report_progress(step, total)
+            writer.write(report)
 
     def flush(self) -> None:
         for writer in self._writers:
@@ -123,54 +118,42 @@ class MultiWriter:
                 stack.callback(writer.close)
 
 
-class BestEffortWriter:
+class BestEffortWriter(Writer):
     """A writer whose errors do not stop the run: the first error is logged and the writer is closed.
 
     DirectoryLost is raised nevertheless.
 
     Args:
         name: The name in the message.
-        open_it: A function that opens the writer.
+        open_writer: A function that opens the writer.
     """
 
-    def __init__(self, name: str, open_it: Callable[[], Writer]):
+    def __init__(self, name: str, open_writer: Callable[[], Writer]):
         self._name = name
-        self._writer: Writer | None = NullWriter()
-        self._tell(lambda _: self._keep(open_it()))
+        self._writer: Writer = MultiWriter()
+        with self._log_first_error():
+            self._writer = open_writer()
 
-    def write_scalars(self, step: int, split: str, values: Mapping[str, Scalar]) -> None:
-        self._tell(lambda writer: writer.write_scalars(step, split, values))
-
-    def write_samples(self, step: int, split: str, samples: Sequence[Sample]) -> None:
-        self._tell(lambda writer: writer.write_samples(step, split, samples))
-
-    def write_maps(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        self._tell(lambda writer: writer.write_maps(step, maps))
-
-    def write_heads(self, step: int, heads: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        self._tell(lambda writer: writer.write_heads(step, heads))
-
-    def report_progress(self, step: int, total: int) -> None:
-        self._tell(lambda writer: writer.report_progress(step, total))
+    def write(self, report: Report) -> None:
+        with self._log_first_error():
+            self._writer.write(report)
 
     def flush(self) -> None:
-        self._tell(lambda writer: writer.flush())
+        with self._log_first_error():
+            self._writer.flush()
 
     def close(self) -> None:
-        self._tell(lambda writer: writer.close())
+        with self._log_first_error():
+            self._writer.close()
 
-    def _keep(self, writer: Writer) -> None:
-        self._writer = writer
-
-    def _tell(self, report: Callable[[Writer], None]) -> None:
-        if self._writer is None:
-            return
+    @contextlib.contextmanager
+    def _log_first_error(self) -> Iterator[None]:
         try:
-            report(self._writer)
+            yield
         except DirectoryLost:
             raise
         except Exception as error:
-            broken, self._writer = self._writer, None
+            broken, self._writer = self._writer, MultiWriter()  # which ignores all further reports
             print_and_log(f"{self._name}: {' '.join(str(error).split())[:300]}; training continues without it")
             with contextlib.suppress(Exception):
                 broken.close()
