@@ -1,12 +1,15 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow faults bench reproduce pods pages docs lock clean
+.PHONY: help demo test install lint format slow faults bench reproduce pods pages docs lock clean engines
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
 PYTEST := $(PYTHON) -m pytest
 # Compiling allocates and frees small blocks all the time: with jemalloc, where it is installed, tests take a tenth less.
 JEMALLOC = $(firstword $(wildcard /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjemalloc.so.2))
+# JobSet's CustomResourceDefinition; without network access give a copy as JOBSET_CRD=file:///...
+JOBSET = https://raw.githubusercontent.com/kubernetes-sigs/jobset/v0.10.1/config/components/crd
+JOBSET_CRD := $(JOBSET)/bases/jobset.x-k8s.io_jobsets.yaml
 # The pages of results, one a topic.
 RESULTS = $(patsubst docs/%.md,%,$(wildcard docs/results/*.md))
 
@@ -44,6 +47,13 @@ slow: ## run the tests that `make test` leaves out
 faults: ## kill, tear, fill, flip and plant, and see that no run is lost and nothing changes in silence (an hour on two cores)
 	@.ci/install dev
 	$(PYTHON) -m tests.faults.run
+
+engines: ## check the files for JobSet and SkyPilot by the engines' own schema and parser, in an environment of their own
+	@.ci/install dev
+	test -x .engines/bin/python || $(PYTHON) -m venv .engines
+	.engines/bin/python -m pip install --quiet skypilot jsonschema
+	curl --fail --silent --show-error --location --output .engines/jobsets.yaml '$(JOBSET_CRD)'
+	$(PYTEST) tests/launch/test_engine_files.py
 
 bench: ## measure what the loop, head statistics and maps add to the demo's bare step
 	@.ci/install run

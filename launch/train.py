@@ -1,7 +1,9 @@
 """Train a model, or resume a run that was stopped."""
 
+import math
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,22 @@ from launch.compilation_cache import enable_compilation_cache
 from launch.platform import exit_process
 from transformer.config import UserError
 from transformer.system.command_invocation import shell_command
+
+
+def _prepare_process(arguments: Arguments) -> None:
+    """Enable the compilation cache; to check a run for a topology, make as many CPU devices as it has."""
+    topology = _topology(arguments)
+    if not arguments.check or not topology:
+        enable_compilation_cache(arguments)
+        return
+    from transformer.costs.topologies import compile_environment_variables, topology_size
+
+    os.environ.update(compile_environment_variables(f"cpu:{topology_size(topology).num_devices}"))
+
+
+def _topology(arguments: Arguments) -> str:
+    return arguments.overrides.get("topology") or arguments.base.get("topology") or ""
+
 
 COMMAND = Command(
     name="train",
@@ -32,6 +50,12 @@ COMMAND = Command(
             default=False,
             value_type=bool,
             makes_optional=("workdir",),
+        ),
+        Flag(
+            "check",
+            "check the config, the data, the directory and, for config.topology, mesh and memory, without training",
+            default=False,
+            value_type=bool,
         ),
         TRACKERS,
         Flag(
@@ -66,7 +90,7 @@ COMMAND = Command(
     ),
     takes_config=True,
     resumes=True,
-    before_jax=enable_compilation_cache,
+    before_jax=_prepare_process,
 )
 
 
@@ -88,6 +112,9 @@ def main(arguments: Arguments) -> None:
     if arguments.grace_seconds is not None and not arguments.grace_seconds > 0:
         raise UserError(f"--grace_seconds={arguments.grace_seconds} must be a number of seconds above 0")
     workdir = parse_path(arguments.workdir)
+    if arguments.check:
+        print(_check(values, workdir, arguments.trusted_names))
+        return
     lifecycle = run_lifecycle(
         arguments.coordinator_address,
         arguments.num_processes,
@@ -124,6 +151,34 @@ def main(arguments: Arguments) -> None:
             )
         if is_primary():
             print(describe_next_commands(workdir, values), flush=True)
+
+
+def _check(config: Mapping[str, Any], workdir: Path, trusted_names: Collection[str] | None) -> str:
+    """Check a run before its first step, and return what was found to be right.
+
+    Raises:
+        UserError: If something is wrong.
+    """
+    from transformer.costs.topologies import topology_size
+    from transformer.data.datasets.tfds_preparation import restrict_downloads
+    from transformer.models.model import count_parameters
+    from transformer.training.config import resolve_config
+    from transformer.training.run_setup import check_run
+
+    experiment = resolve_config(config)
+    topology = experiment.run.topology
+    memory_bytes = None if not topology or topology.startswith("cpu:") else topology_size(topology).memory_bytes
+    unknown = topology.startswith("gpu:")  # of which model it does not say
+    with restrict_downloads(trusted_names):
+        components = check_run(experiment, workdir, math.inf if unknown else memory_bytes)
+    mesh = components.placement.mesh
+    devices = f"{mesh.size} devices of {topology}" if topology else f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
+    fits = f"was not compared with the memory of {topology}" if unknown else f"fits {devices}"
+    return (
+        f"{experiment.run.name}: config, data and {workdir} are right, and the state of "
+        f"{count_parameters(components.abstract_state.variables.params):,} parameters {fits}; nothing was started. "
+        f"Whether the step fits too: {shlex.join(shell_command('compile'))}"
+    )
 
 
 def describe_next_commands(workdir: Path, config: Mapping[str, Any]) -> str:

@@ -108,13 +108,6 @@ def submit(cluster: SlurmCluster, tmp_path: Path, root: Path, monkeypatch: pytes
         more: Any = (),
         variables: dict[str, str] | None = None,
     ) -> Job:
-        name: str,
-        *words: str,
-        step_seconds: float = 0.3,
-        save_seconds: float = 0.0,
-        more: Any = (),
-        variables: dict[str, str] | None = None,
-    ) -> Job:
         monkeypatch.setenv("STEP_SECONDS", str(step_seconds))
         monkeypatch.setenv("SAVE_SECONDS", str(save_seconds))
         monkeypatch.setenv("PYTHON", str(python))
@@ -122,7 +115,9 @@ def submit(cluster: SlurmCluster, tmp_path: Path, root: Path, monkeypatch: pytes
             monkeypatch.setenv(variable, value)
         train = ("--config=config.py", f"--workdir=runs/{name}", f"--heartbeat_timeout={HEARTBEAT}", *more)
         script = str(root / "launch" / "clusters" / "train.sbatch")
-        cluster.say("sbatch", *OPTIONS, f"--job-name={name}", *words, script, *train)
+        # sbatch hands this process's environment on.
+        command = ["sbatch", *OPTIONS, f"--job-name={name}", *words, script, *train]
+        subprocess.run(command, check=True, capture_output=True)
         listed = cluster.say("squeue", "--noheader", "--format=%i %j").split("\n")
         (number,) = [line.split()[0] for line in listed if line.split()[1:] == [name]]
         return Job(cluster, number, tmp_path, name)

@@ -26,14 +26,18 @@ def state(size: int, over: PartitionSpec) -> dict[str, jax.ShapeDtypeStruct]:
 def test_devices_that_share_their_memory_hold_what_all_of_them_hold() -> None:
     # 4 MB: divided over the eight CPU devices they hold it once, and replicated eight times.
     divided, replicated = state(10**6, PartitionSpec("data")), state(10**6, PartitionSpec())
-    check_memory(divided, (), 4e6)
-    check_memory(replicated, (), 32e6)
+    check_memory(divided, (), 4e6, shared=True)
+    check_memory(replicated, (), 32e6, shared=True)
     for held, memory in ((divided, 3.9e6), (replicated, 31.9e6)):
         with pytest.raises(UserError, match=r"the largest array is table of 1000000"):
-            check_memory(held, (), memory)
+            check_memory(held, (), memory, shared=True)
     with pytest.raises(UserError):
-        check_memory(divided, state(10**6, PartitionSpec("data")), 4.1e6)
-    check_memory(divided, (), None)
+        check_memory(divided, state(10**6, PartitionSpec("data")), 4.1e6, shared=True)
+    check_memory(divided, (), None, shared=True)
+    # Devices with a memory each hold an eighth.
+    check_memory(divided, (), 0.5e6, shared=False)
+    with pytest.raises(UserError):
+        check_memory(divided, (), 0.49e6, shared=False)
 
 
 def test_the_memory_of_a_machine_is_what_it_has_and_swaps(tmp_path: Path) -> None:
@@ -55,7 +59,7 @@ def test_moments_averages_and_summed_gradients_of_bfloat16_parameters_are_counte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[Any, Any, float | None]] = []
-    monkeypatch.setattr(build, "check_memory", lambda *sizes: given.append(sizes))
+    monkeypatch.setattr(build, "check_memory", lambda *sizes, shared: given.append(sizes))
     for num_microbatches in (1, 2):
         config = resolve_config(
             {**CONFIG, "num_microbatches": num_microbatches, "precision": {"parameters": "bfloat16"}}

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer.config import UserError
 from transformer.costs.gpu_targets import GPU_TARGETS, GPUS_PER_HOST, target_config
@@ -107,6 +107,34 @@ def parse_topology(topology: str) -> tuple[str, str]:
             f"are multiples of 4, with at most {_LARGEST[platform]} chips in all"
         )
     return platform, size
+
+
+class TopologySize(NamedTuple):
+    """The devices of a topology.
+
+    Attributes:
+        num_devices: Their number.
+        memory_bytes: Bytes of main memory of each; None if unknown.
+    """
+
+    num_devices: int
+    memory_bytes: int | None
+
+
+def topology_size(topology: str) -> TopologySize:
+    """Return the number and the memory of a topology's devices, of which none need be there, nor a compiler for them.
+
+    Raises:
+        UserError: If the name is not a topology.
+    """
+    platform, size = parse_topology(topology)
+    if platform in ("cpu", "gpu"):
+        return TopologySize(int(size), None)
+    if platform in GPU_TARGETS:
+        return TopologySize(math.prod(_parse_gpus(topology, size)), GPU_TARGETS[platform].memory_bytes)
+    from transformer.costs.chips import TPU_CHIPS  # imports jax
+
+    return TopologySize(math.prod(map(int, size.split("x"))), TPU_CHIPS[platform].memory_bytes)
 
 
 def _parse_gpus(topology: str, size: str) -> tuple[int, int]:

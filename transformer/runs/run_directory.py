@@ -206,9 +206,9 @@ class RunDirectory:
                 storage.reach(directory.path)
                 check_regular_files(directory.path)
                 # Before the lock, so that a refused directory gets no lock file.
-                directory._check_claim(plain, may_change)
+                directory.check_claim(plain, may_change)
                 stack.enter_context(storage.claim(directory.path, _LOCK))
-                directory._check_claim(plain, may_change)  # another process may have started in between
+                directory.check_claim(plain, may_change)  # another process may have started in between
                 directory._remove_unfinished()
                 is_new = not directory.is_run()
                 starts = directory._read_starts()
@@ -324,7 +324,12 @@ class RunDirectory:
                 if _UNFINISHED.fullmatch(entry.name):
                     entry.unlink(missing_ok=True)
 
-    def _check_claim(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+    def check_claim(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+        """Refuse what `claim` refuses of the directory and the config, without changing anything.
+
+        Raises:
+            UserError: If the directory holds something other than a run, or a run whose config differs.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--workdir={self.path} is a file; name a directory")
         if self.is_run():

@@ -153,12 +153,15 @@ def _make_objective_optimizer(
     return make_optimizer(config, steps, layers_above, width_rate_factors(model))
 
 
-def run_startup_checks(experiment: ExperimentConfig, components: TrainingComponents) -> None:
+def run_startup_checks(
+    experiment: ExperimentConfig, components: TrainingComponents, memory_bytes: float | None = None
+) -> None:
     """Check on abstract shapes that task, model and device memory fit each other.
 
     Args:
         experiment: The checked config.
         components: The components.
+        memory_bytes: The memory of a device; by default that of the devices of the placement.
 
     Raises:
         UserError: If task and model do not fit each other
@@ -176,7 +179,13 @@ def run_startup_checks(experiment: ExperimentConfig, components: TrainingCompone
     if not (accumulates or clips):
         gradients = []  # otherwise they all exist at once, where they are added or where their norm is computed
     device = components.placement.mesh.local_devices[0]
-    check_memory(components.abstract_state, gradients, device_memory(device))
+    shared = memory_bytes is None and device.platform == "cpu"
+    check_memory(
+        components.abstract_state,
+        gradients,
+        device_memory(device) if memory_bytes is None else memory_bytes,
+        shared=shared,
+    )
     batch = components.task.training_batches(experiment.run.seed)[0]
     trace_with_placement(components.placement, check_task_fits_model)(
         components.model,

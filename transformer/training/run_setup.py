@@ -17,6 +17,7 @@ from transformer.runs.checkpoint import UNKNOWN_STEP, Checkpoints, last_saved_st
 from transformer.runs.distributed import claim_run_directory, is_primary, run_on_primary, run_on_primary_first
 from transformer.runs.jsonl_reading import last_step, read_records
 from transformer.runs.run_directory import RunDirectory
+from transformer.storage.paths import storage_of
 from transformer.tasks import registry as tasks
 from transformer.training.background_compile import Program, distinct_batch_shapes
 from transformer.training.build import TrainingComponents, build_components, run_startup_checks
@@ -96,21 +97,7 @@ def set_up_runs(
             for experiment, workdir in zip(experiments, workdirs, strict=True):
                 claim = claim_run_directory(workdir, experiment.to_config(), may_change=changeable_keys(experiment))
                 directories.append(stack.enter_context(claim))
-            # The first process prepares a tokenizer or a data set, which the others read.
-            components = run_on_primary_first(lambda: _assemble_runs(experiments, directories))
-            check(components)
-            run_startup_checks(experiments[0], components)
-            for experiment, directory in zip(experiments, directories, strict=True):
-                if directory.is_new and experiment.initialize_from.run:
-                    variables = components.abstract_state.variables
-                    prepared = plan_initialization(
-                        experiment.initialize_from,
-                        components.model,
-                        variables,
-                        directory.path,
-                        components.class_names,
-                    )
-                    check_lora_scale(prepared, getattr(experiment.model, "lora", None))
+            components = _build_checked_components(experiments, directories, check)
         except UserError:
             for directory in directories:
                 if directory.is_new and is_primary():
@@ -133,6 +120,62 @@ def set_up_runs(
                 TrainingRun(experiment, directory, checkpoints, collect_metadata(experiment, components, directory))
             )
         yield components, runs
+
+
+def check_run(experiment: ExperimentConfig, workdir: Path, memory_bytes: float | None = None) -> TrainingComponents:
+    """Check all that can be wrong with a run before its first step, and leave its directory as it was.
+
+    The config, the data, the sizes of mesh, batch and state, parameters from elsewhere, and that the directory can be
+    written, or holds this very run. Only the training step is not compiled.
+
+    Args:
+        experiment: The checked config.
+        workdir: The directory of the run, new or not.
+        memory_bytes: The memory of a device; by default that of this machine's devices.
+
+    Returns:
+        The components of the run.
+
+    Raises:
+        UserError: If the user can correct what is wrong.
+    """
+    config, may_change = experiment.to_config(), changeable_keys(experiment)
+    directory = RunDirectory(workdir)
+    if directory.is_run():
+        directory.check_claim(config, may_change)
+        refuse_missing_checkpoints(directory)
+        return _build_checked_components([experiment], [directory], memory_bytes=memory_bytes)
+    existed = workdir.exists()
+    with RunDirectory.claim(workdir, config, may_change=may_change) as directory:
+        try:
+            return _build_checked_components([experiment], [directory], memory_bytes=memory_bytes)
+        finally:
+            directory.abandon()
+            if not existed:
+                storage_of(workdir).remove_tree(workdir)
+
+
+def _build_checked_components(
+    experiments: Sequence[ExperimentConfig],
+    directories: Sequence[RunDirectory],
+    check: Callable[[TrainingComponents], None] = lambda components: None,
+    memory_bytes: float | None = None,
+) -> TrainingComponents:
+    # The first process prepares a tokenizer or a data set, which the others read.
+    components = run_on_primary_first(lambda: _assemble_runs(experiments, directories))
+    check(components)
+    run_startup_checks(experiments[0], components, memory_bytes)
+    for experiment, directory in zip(experiments, directories, strict=True):
+        if directory.is_new and experiment.initialize_from.run:
+            plan = plan_initialization(
+                experiment.initialize_from,
+                components.model,
+                components.abstract_state.variables,
+                directory.path,
+                components.class_names,
+            )
+            check_lora_scale(plan, getattr(experiment.model, "lora", None))
+    return components
 
 
 def _assemble_runs(experiments: Sequence[ExperimentConfig], directories: Sequence[RunDirectory]) -> TrainingComponents:

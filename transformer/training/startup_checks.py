@@ -48,19 +48,21 @@ def check_task_fits_model(
     _check_evaluations(model, task, abstract)
 
 
-def check_memory(abstract: Any, gradients: Any, memory: float | None) -> None:
+def check_memory(abstract: Any, gradients: Any, memory: float | None, *, shared: bool) -> None:
     """Check that a training state fits into the memory of its devices.
 
     Args:
         abstract: The shapes and shardings of the state.
         gradients: Those of the gradients that exist at the same time.
-        memory: The bytes of one device or, where the devices of this process share their memory, of all. None if
-            unknown.
+        memory: The bytes of one device or, if `shared`, of all devices of this process; None if unknown.
+        shared: Whether the devices of this process share their memory.
 
     Raises:
         UserError: If it does not fit; the message has both sizes and the largest array.
     """
-    sizes = [(_device_bytes(leaf), path, leaf) for path, leaf in jax.tree.leaves_with_path((abstract, gradients))]
+    sizes = [
+        (_device_bytes(leaf, shared), path, leaf) for path, leaf in jax.tree.leaves_with_path((abstract, gradients))
+    ]
     needed = sum(size for size, _, _ in sizes)
     if memory is None or needed <= memory:
         return
@@ -333,8 +335,7 @@ def _note_traced_pass(what: str) -> Iterator[None]:
         raise
 
 
-def _device_bytes(leaf: Any) -> int:
+def _device_bytes(leaf: Any, shared: bool) -> int:
     """Return the bytes of an array on one device, or on all of this process's devices if they share their memory."""
-    shape, devices = leaf.shape, list(leaf.sharding.addressable_devices)
-    together = len(devices) if devices and devices[0].platform == "cpu" else 1
-    return math.prod(leaf.sharding.shard_shape(shape)) * leaf.dtype.itemsize * together
+    count = len(leaf.sharding.addressable_devices) if shared else 1
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize * count
