@@ -165,7 +165,6 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("sweep.choice('seed', [1, 2])", ["--metric=loss"], "--metric=loss is no metric: write split/name"),
         ("sweep.choice('seed', [1, 2])", ["--direction=greater"], "--direction: invalid choice: 'greater'"),
         ("sweep.choice('seed', [1, 2])", ["--seed=1"], "--seed has no effect on a grid"),
-        ("sweep.choice('seed', [1, 2])", ["--storage=postgresql://h/n"], "--storage is for Optuna"),
         (
             "sweep.choice('seed', [1, 2])",
             ["--search_algorithm=hyperband", "--vmap"],

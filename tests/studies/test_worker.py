@@ -241,7 +241,7 @@ def test_a_search_algorithm_is_asked_until_the_total_and_may_prune(tmp_path):
         def __init__(self):
             self.asked = 0
 
-        def suggest(self, trial_store):
+        def suggest(self):
             self.asked += 1
             return trial(5, seed=self.asked, loss=float(self.asked)) if self.asked <= 3 else None
 
@@ -264,7 +264,7 @@ def test_an_exhausted_search_algorithm_is_not_asked_again_while_others_train(tmp
     class Exhausted:
         asked = 0
 
-        def suggest(self, trial_store):
+        def suggest(self):
             self.asked += 1
 
         def should_prune(self, trial, step, value):

@@ -184,7 +184,7 @@ def run_worker(
                 )
             pause = _WAITS[0]
         elif search_algorithm is not None and not exhausted:
-            dry = not trial_store.append_suggested_trial(total, lambda: search_algorithm.suggest(trial_store))
+            dry = not trial_store.append_suggested_trial(total, search_algorithm.suggest)
             pause = _WAITS[0]
         else:
             time.sleep(pause)
