@@ -4,7 +4,7 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from launch.cli import run
-from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
+from launch.command import TRACKERS, TRUST, VMAP, Arguments, Command, Flag
 from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
@@ -49,7 +49,7 @@ COMMAND = Command(
         TRACKERS,
         TRUST,
         Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
-        Flag("vmap", "train trials with the same program together by jax.vmap, if that is faster", False, bool),
+        VMAP,
         Flag("retry_failed", "run failed trials again", default=False, value_type=bool),
         Flag("worker", "be one worker, in this process", default=False, value_type=bool),
     ),
@@ -77,7 +77,7 @@ def main(arguments: Arguments) -> None:
             sweep.search_algorithm,
             total=total,
             metric=arguments.metric,
-            vectorize=arguments.vmap,
+            vmap=arguments.vmap or 1,
             data_dir=arguments.data_dir,
             trusted_names=sweep.trusted_names,
             trackers=trackers,
@@ -237,7 +237,7 @@ def _check_flags(arguments: Arguments, engine: str) -> None:
     optuna = engine not in PLANNED_AHEAD
     if engine == "grid" and arguments.seed is not None:
         raise UserError("--seed has no effect on a grid: omit it, or pass --search_algorithm=random")
-    if optuna and arguments.vmap:
+    if optuna and arguments.vmap is not None:
         raise UserError(
             f"--vmap needs many trials at once, and --search_algorithm={engine} suggests one after another: omit one "
             "of them"
