@@ -143,7 +143,7 @@ def run_worker(
     while True:
         planned = trial_store.trials()[:total]
         unfinished = [trial for trial in planned if trial_store.outcome(trial) is None]
-        # What had nothing more to propose is not asked again while others train: each answer is kept for ever.
+        # What had nothing more to propose is not asked again and again while others train.
         exhausted = search_algorithm is None or dry or len(planned) >= total
         if not unfinished and exhausted:
             return
