@@ -129,7 +129,8 @@ class OptunaSearch:
         self._base, self._space, self._seed, self._maximize = base, space, seed, maximize
         self._members = independent_parameters(space)
         # Hyperband chooses the bracket of a trial by this name and the trial's number.
-        self._study_name = f"headwise-{hashlib.sha256(repr(trial_store.facts()).encode()).hexdigest()[:16]}"
+        self._facts = trial_store.facts()
+        self._study_name = f"headwise-{hashlib.sha256(repr(self._facts).encode()).hexdigest()[:16]}"
         self._ended_trials: dict[str, Any] = {}  # Hyperband's, by the name of ours: each has read its reports
 
     def suggest(self) -> Trial | None:
@@ -215,7 +216,7 @@ class OptunaSearch:
         """Tell Hyperband of the reports of a trial before the step `end`, and of its outcome."""
         number = len(study.get_trials(deepcopy=False))
         study.add_trial(self._create_trial(trial, self._optuna.trial.TrialState.RUNNING, None))
-        metric = parse_metric_name(self._trial_store.facts()["metric"])
+        metric = parse_metric_name(self._facts["metric"])
         for record in read_records(RunDirectory(self._trial_store.directory(trial)).metrics_file):
             value = record.get(metric.name)
             if record["split"] == metric.split and record["step"] < end and isinstance(value, int | float):
@@ -284,12 +285,11 @@ def suggest_point(optuna_trial: Any, members: Sequence[Parameters]) -> Overrides
 def find_parameters(members: Sequence[Parameters], overrides: Mapping[str, Any]) -> dict[str, float] | None:
     """Return the values of Optuna's parameters with which `suggest_point` gives these overrides; None if none do."""
     for member, parameters in enumerate(members):
-        values = {_name_parameter(parameter): _find_value(parameter, overrides) for parameter in parameters}
-        if {key for parameter in parameters for key in parameter.keys} == set(
-            overrides
-        ) and None not in values.values():
-            known = {name: value for name, value in values.items() if value is not None}
-            return {_MEMBER: member, **known} if len(members) > 1 else known
+        found = {_name_parameter(parameter): _find_value(parameter, overrides) for parameter in parameters}
+        values = {name: value for name, value in found.items() if value is not None}
+        keys = {key for parameter in parameters for key in parameter.keys}
+        if keys == set(overrides) and len(values) == len(found):
+            return {_MEMBER: member, **values} if len(members) > 1 else values
     return None
 
 
@@ -298,7 +298,7 @@ def _suggest_parameter(optuna_trial: Any, parameter: SearchSpace) -> Overrides:
     match parameter:
         case Uniform():
             value = optuna_trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
-            return {parameter.key: float(value)}
+            return {parameter.key: min(max(float(value), parameter.low), parameter.high)}  # never outside by rounding
         case Integers():
             return {parameter.key: int(optuna_trial.suggest_int(name, parameter.low, parameter.high))}
     assert parameter.num_points is not None
