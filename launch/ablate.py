@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
+from launch.command import TRACKERS, TRUST, VMAP, Arguments, Command, Flag
 from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
@@ -66,7 +66,7 @@ COMMAND = Command(
         TRACKERS,
         TRUST,
         Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
-        Flag("vmap", "train runs with the same program together by jax.vmap, if that is faster", False, bool),
+        VMAP,
         Flag("retry_failed", "train failed runs again", default=False, value_type=bool),
         Flag("report_only", "write the page of the finished runs, without training", default=False, value_type=bool),
         Flag(
@@ -167,7 +167,7 @@ def _run_worker(arguments: Arguments) -> None:
         None,
         total=len(trial_store.trials()),
         metric=str(trial_store.facts().get("metric", "")),
-        vectorize=arguments.vmap,
+        vmap=arguments.vmap or 1,
         data_dir=arguments.data_dir,
         trusted_names=trusted_names,
         trackers=parse_trackers(arguments.trackers),

@@ -83,6 +83,13 @@ TRUST = Flag(
 
 TRACKERS = Flag("trackers", "also log metrics to these, separated by commas: wandb, mlflow, trackio")
 
+VMAP = Flag(
+    "vmap",
+    "train N runs with the same program as one, by jax.vmap (default: 1)",
+    value_type=int,
+    range=Range(1, 1024),
+)
+
 LANGUAGE_MODEL = Flag(
     "language_model", "the run of a character language model that rescores the beams (shallow fusion)"
 )

@@ -1,11 +1,10 @@
 """Run a hyperparameter sweep, or resume one that was stopped."""
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launch.cli import run
-from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
+from launch.command import TRACKERS, TRUST, VMAP, Arguments, Command, Flag
 from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
@@ -47,11 +46,10 @@ COMMAND = Command(
         Flag("metric", "the objective, as SPLIT/NAME", default="validation/loss"),
         Flag("direction", "the direction of the objective", choices=("minimize", "maximize"), default="minimize"),
         Flag("seed", "the random seed of the search algorithm (default: 0)", value_type=int, range=SEEDS),
-        Flag("storage", "Optuna's storage, such as postgresql://HOST/NAME (default: a file in WORKDIR)"),
         TRACKERS,
         TRUST,
         Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
-        Flag("vmap", "train trials with the same program together by jax.vmap, if that is faster", False, bool),
+        VMAP,
         Flag("retry_failed", "run failed trials again", default=False, value_type=bool),
         Flag("worker", "be one worker, in this process", default=False, value_type=bool),
     ),
@@ -79,7 +77,7 @@ def main(arguments: Arguments) -> None:
             sweep.search_algorithm,
             total=total,
             metric=arguments.metric,
-            vectorize=arguments.vmap,
+            vmap=arguments.vmap or 1,
             data_dir=arguments.data_dir,
             trusted_names=sweep.trusted_names,
             trackers=trackers,
@@ -208,14 +206,12 @@ def _open_sweep(arguments: Arguments) -> _Sweep:
     from transformer.studies.sweeps.optuna_search import open_optuna_search
 
     maximize = arguments.direction == "maximize"
-    search_algorithm = open_optuna_search(
-        engine, trial_store, base, space, seed=seed, maximize=maximize, url=arguments.storage
-    )
+    search_algorithm = open_optuna_search(engine, trial_store, base, space, seed=seed, maximize=maximize)
     return _Sweep(trial_store, total, search_algorithm, trusted_names)
 
 
 def _load_search_space(arguments: Arguments) -> "SearchSpace":
-    from transformer.studies.sweeps.search_space import SearchSpaceBuilder
+    from transformer.studies.sweeps.search_space import SearchSpace, SearchSpaceBuilder
 
     name = arguments.config_file
     get_sweep = load_function(name, "get_sweep")
@@ -225,7 +221,7 @@ def _load_search_space(arguments: Arguments) -> "SearchSpace":
             "sweep.choice('seed', [1, 2, 3])"
         )
     space = get_sweep(SearchSpaceBuilder())
-    if not callable(getattr(space, "draw", None)):
+    if not isinstance(space, SearchSpace):
         raise UserError(
             f"config file {name!r}: get_sweep returned a {type(space).__name__}; it must return what sweep.product, "
             "zip, chain, choice or log_uniform makes"
@@ -235,24 +231,16 @@ def _load_search_space(arguments: Arguments) -> "SearchSpace":
 
 def _check_flags(arguments: Arguments, engine: str) -> None:
     """Raise UserError for a flag that has no effect with this engine, and for a missing package."""
-    from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.optuna_search import check_installed, hyperband_resources
     from transformer.studies.sweeps.search_algorithm import PLANNED_AHEAD
 
     optuna = engine not in PLANNED_AHEAD
     if engine == "grid" and arguments.seed is not None:
         raise UserError("--seed has no effect on a grid: omit it, or pass --search_algorithm=random")
-    if not optuna and arguments.storage is not None:
-        raise UserError(f"--storage is for Optuna, which --search_algorithm={engine} does not use: omit it")
-    if optuna and arguments.vmap:
+    if optuna and arguments.vmap is not None:
         raise UserError(
             f"--vmap needs many trials at once, and --search_algorithm={engine} suggests one after another: omit one "
             "of them"
-        )
-    if optuna and arguments.storage is None and not isinstance(parse_path(arguments.workdir), Path):
-        raise UserError(
-            f"--search_algorithm={engine} keeps its study in a file on disk, and --workdir={arguments.workdir} is in a "
-            "bucket: pass --storage=postgresql://HOST/NAME, or a --workdir on a disk"
         )
     if optuna:
         check_installed(engine)

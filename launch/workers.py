@@ -30,7 +30,6 @@ UNFIT_EXIT_CODE = (
     3  # the exit code of a worker in which one trial after another or the disk failed: a new one would fail as well
 )
 _PARENT = "HEADWISE_PARENT"  # the process that started a worker: the worker ends with it
-_WORKERS = "HEADWISE_WORKERS"  # the number of its workers
 _PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"  # whether JAX reserves most of a GPU's memory at its start
 _POLL_SECONDS = 1.0  # seconds between two checks
 _REPORT_SECONDS = 10.0  # seconds between two times that others than the terminal are shown the trials
@@ -128,7 +127,7 @@ def run_workers(
     folder = storage_of(trial_store.path).scratch(trial_store.path) / "workers"
     folder.mkdir(parents=True, exist_ok=True)
     places = places[:num_unfinished]
-    worker_environment = {**environment, _PARENT: str(os.getpid()), _WORKERS: str(len(places))}
+    worker_environment = {**environment, _PARENT: str(os.getpid())}
     slots = [
         _WorkerSlot(
             [*command, "--worker"],
@@ -184,7 +183,7 @@ def run_as_worker(
     *,
     total: int,
     metric: str,
-    vectorize: bool,
+    vmap: int,
     data_dir: str | None,
     trusted_names: Collection[str],
     trackers: Sequence[str] = (),
@@ -198,7 +197,7 @@ def run_as_worker(
         search_algorithm: Proposes further trials; None to train only those planned.
         total: The number of trials.
         metric: The sweep's metric, as "split/name".
-        vectorize: Whether to train trials of one program together if that is faster.
+        vmap: The number of trials of one program to train together.
         data_dir: The folder of the data on this machine.
         trusted_names: Modules and downloadable data sets that trials may name.
         trackers: The experiment trackers that log every trial.
@@ -210,7 +209,6 @@ def run_as_worker(
     from transformer.studies.sweeps.model_trainer import ModelTrainer
     from transformer.studies.sweeps.worker import TooManyFailures, run_worker
 
-    workers = int(os.environ.get(_WORKERS, "1"))
     trainer = ModelTrainer(data_dir, trusted_names, trackers)
     try:
         run_worker(
@@ -219,8 +217,7 @@ def run_as_worker(
             total=total,
             metric=metric,
             trainer=trainer,
-            vectorize=vectorize,
-            workers=workers,
+            vmap=vmap,
         )
     except TooManyFailures as error:
         print(f"error: {error}", file=sys.stderr)

@@ -30,7 +30,6 @@ from transformer.studies.ablations.calibration import Calibration
 from transformer.studies.ablations.registration import Registration, hash_registration
 from transformer.studies.ablations.study_metadata import StudyMetadata
 from transformer.studies.sweeps.trial_store import AttemptRecord, OutcomeRecord, TrialRecord
-from transformer.studies.sweeps.worker import VmapSpeedup
 from transformer.training.checkpoint_metadata import CheckpointMetadata
 from transformer.training.rollback import RollbackRecord
 
@@ -175,7 +174,6 @@ KINDS = (
     Kind("ablation", "about.json", StudyMetadata, (), _same, ()),
     Kind("ablation", "calibration.json", Calibration, (), _same, ()),
     Kind("ablation", "registration.json", Registration, (), _registration, ()),
-    Kind("ablation", "vmapped/*/gain-*.json", VmapSpeedup, (), _same, ()),
     Kind("published", "config.json", None, (), _same, ("convert", "maps")),
     Kind("published", "tokenizer.json", None, (), _same, ("convert", "maps")),
     Kind("published", "tokenizer_config.json", None, (), _same, ("convert", "maps")),

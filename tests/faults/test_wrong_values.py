@@ -27,7 +27,6 @@ from transformer.maps.report.run_data import read_curves, read_samples
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
-from transformer.storage.json_reading import read_dataclass
 from transformer.studies.ablations.calibration import (
     calibrate,
     describe_calibration,
@@ -42,7 +41,6 @@ from transformer.studies.ablations.registration import (
 from transformer.studies.ablations.study_metadata import read_metadata, write_metadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import check_recorded_trial, make_trial
-from transformer.studies.sweeps.worker import VmapSpeedup, _write_gain
 from transformer.training.checkpoint_metadata import check_metadata
 from transformer.training.init_from import _reading_checkpoints
 from transformer.training.rollback import read_rollback_record
@@ -82,8 +80,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     registration = {"registered": "2026-01-01T00:00:00+00:00", "commit": None, "study": STUDY}
     write_json(ablation / "registration.json", {**registration, "sha256": hash_registration(registration)})
     write_calibration(ablation, calibrate(DESIGN, effect=1.0, num_studies=2))
-    (ablation / "vmapped" / "x").mkdir(parents=True)
-    _write_gain(ablation / "vmapped" / "x" / "gain-2.json", 1.5, "faster")
     return {folder.name: folder for folder in (run, sweep, ablation)}
 
 
@@ -204,7 +200,6 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "about.json": read_metadata,
     "registration.json": _read_registration,
     "calibration.json": _read_calibration,
-    "vmapped": lambda folder: read_dataclass(VmapSpeedup, folder / "vmapped" / "x" / "gain-2.json"),
 }
 OURS = [kind for kind in KINDS if kind.pattern.partition("/")[0] in READERS and "state/" not in kind.pattern]
 # Orbax's own file, whose every field but a few it reads itself.

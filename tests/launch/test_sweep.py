@@ -165,17 +165,17 @@ def test_a_mistaken_metric_is_told_and_put_right_without_training_again(tmp_path
         ("sweep.choice('seed', [1, 2])", ["--metric=loss"], "--metric=loss is no metric: write split/name"),
         ("sweep.choice('seed', [1, 2])", ["--direction=greater"], "--direction: invalid choice: 'greater'"),
         ("sweep.choice('seed', [1, 2])", ["--seed=1"], "--seed has no effect on a grid"),
-        ("sweep.choice('seed', [1, 2])", ["--storage=postgresql://h/n"], "--storage is for Optuna"),
         (
             "sweep.choice('seed', [1, 2])",
-            ["--search_algorithm=hyperband", "--vmap"],
+            ["--search_algorithm=hyperband", "--vmap=2"],
             "--search_algorithm=hyperband suggests one after",
         ),
         (
             "sweep.choice('seed', [1, 2])",
-            ["--search_algorithm=tpe", "--vmap"],
+            ["--search_algorithm=tpe", "--vmap=2"],
             "--search_algorithm=tpe suggests one after another",
         ),
+        ("sweep.choice('seed', [1, 2])", ["--vmap=0"], "--vmap"),
         ("sweep.choice('seed', [1, 2])", ["--search_algorithm=gp"], "needs "),
         ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", [], "say how many trials there are to be"),
         ("sweep.log_uniform('optimizer.learning_rate', 1e-3, 1)", ["--search_algorithm=grid"], "needs a finite space"),
@@ -194,7 +194,7 @@ def test_a_worker_of_an_unfit_machine_ends_with_a_line_and_a_code_of_its_own(tmp
 
     monkeypatch.setattr("transformer.studies.sweeps.worker.run_worker", work)
     with pytest.raises(SystemExit) as ended:
-        run_as_worker(None, None, total=1, metric="validation/loss", vectorize=False, data_dir=None, trusted_names=())
+        run_as_worker(None, None, total=1, metric="validation/loss", vmap=1, data_dir=None, trusted_names=())
     assert ended.value.code == 3
     said = capsys.readouterr().err
     assert said == "error: 3 trials in a row failed here, the last with: OSError: disk full\n"
@@ -230,7 +230,7 @@ def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys
         "2",
         "--search_algorithm=random",
     ]
-    code, out, err = call(capsys, *words, "--num_trials=9", "--config.seed=4", "--retry_failed", "--vmap")
+    code, out, err = call(capsys, *words, "--num_trials=9", "--config.seed=4", "--retry_failed", "--vmap=2")
     assert code == 0, err
     (command, trial_store), settings = given[0]
     assert command == [
@@ -240,7 +240,7 @@ def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys
         "--search_algorithm=random",
         "--num_trials=9",
         "--config.seed=4",
-        "--vmap",
+        "--vmap=2",
     ]
     assert (settings["workers"], settings["total"]) == (2, 2)
     assert "the space holds 2 different trials, fewer than --num_trials=9: all are tried" in out

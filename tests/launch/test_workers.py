@@ -212,7 +212,7 @@ def test_a_worker_ends_with_who_started_it_and_in_good_order(tmp_path, program):
     while trial_store.state(trial_store.trials()[0]) == TrialState.RUNNING:
         time.sleep(0.05)
     with trial_store.hold_trial(trial_store.trials()[0]) as lease:
-        assert [attempt.left for attempt in lease.attempts()] == [True]
+        assert [attempt.stopped_cleanly for attempt in lease.attempts()] == [True]
     # Programs that lie in a sweep's directory may be whoever's wrote it.
     assert not (tmp_path / "s" / "compiled").exists()
     (compiled,) = (tmp_path / "cache" / "headwise").iterdir()

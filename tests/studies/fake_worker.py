@@ -36,9 +36,6 @@ class Sleeping:
     def program_key(self, trial: Trial) -> str:
         return str(trial.config["ticks"])
 
-    def measure_vmap_speedup(self, trials: Sequence[Trial], folder: Path) -> float:
-        raise AssertionError("nothing is measured here")
-
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         raise AssertionError("nothing is trained together here")
 

@@ -2,11 +2,11 @@
 
 import importlib.util
 import itertools
+import json
 import math
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -140,13 +140,12 @@ def test_tpe_goes_where_the_loss_was_low_and_goes_on_where_it_stopped(tmp_path):
     near = [abs(rate + 2) < 0.5 for rate in rates]
     # Of chance's draws a third are as near.
     assert sum(near[-20:]) > 12, rates
-    # Optuna knows what became of all but the last.
-    search_algorithm.suggest(trial_store)
-    told = search_algorithm._study.get_trials()
-    assert [trial.state.name for trial in told[:40]] == [
+    told = search_algorithm.build_study().get_trials()
+    assert [trial.state.name for trial in told] == [
         "COMPLETE" if state == TrialState.DONE else "PRUNED" for state in states
     ]
-    assert not (ROOT / "optuna.journal").exists()
+    # The trial store is all there is of it.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.json", "trial_status", "trials", "trials.jsonl"]
 
 
 @needs_optuna
@@ -171,24 +170,21 @@ def test_hyperband_prunes_the_worse_and_never_the_best(tmp_path):
 
 
 @needs_optuna
-def test_a_proposal_that_was_never_planned_is_given_up(tmp_path):
+def test_what_optuna_is_told_follows_from_the_trial_store_alone(tmp_path):
     trial_store = TrialStore.open(tmp_path, {"engine": "tpe"})
     search_algorithm = open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False)
-    lost, kept = search_algorithm.suggest(trial_store), search_algorithm.suggest(trial_store)
-    assert lost != kept
-    trial_store.append_trials([kept])
-    search_algorithm.suggest(trial_store)
-    assert [trial.state.name for trial in search_algorithm._study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
-    with trial_store.hold_trial(kept) as lease:
+    first = search_algorithm.suggest()
+    # A proposal whose worker died before it was planned is made again.
+    assert search_algorithm.suggest() == first
+    trial_store.append_trials([first])
+    second = search_algorithm.suggest()
+    trial_store.append_trials([second])
+    with trial_store.hold_trial(second) as lease:
         lease.record_outcome(TrialOutcome(TrialState.DONE, 0.25, 3, ""))
-    # Another process, after a line that a kill tore.
-    with (tmp_path / "optuna.journal").open("ab") as file:
-        file.write(b'{"op_code": 4, "wor')
     again = open_optuna_search("tpe", TrialStore.open_existing(tmp_path), base(), RATES, seed=0, maximize=False)
-    again.suggest(trial_store)
-    told = again._study.get_trials()
-    assert [trial.state.name for trial in told] == ["FAIL", "COMPLETE", "FAIL", "RUNNING"]
-    assert told[1].value == 0.25
+    told = again.build_study().get_trials()
+    assert [(trial.state.name, trial.value) for trial in told] == [("RUNNING", None), ("COMPLETE", 0.25)]
+    assert again.suggest() == search_algorithm.suggest() not in (first, second)
 
 
 @needs_optuna
@@ -196,10 +192,10 @@ def test_a_proposal_that_cannot_be_is_passed_over(tmp_path):
     trial_store = TrialStore.open(tmp_path, {"engine": "tpe"})
     heads = sweep.choice("model.heads", [3, 2, 5, 7])
     search_algorithm = open_optuna_search("tpe", trial_store, base(), heads, seed=0, maximize=False)
-    trial = search_algorithm.suggest(trial_store)
+    trial = search_algorithm.suggest()
     assert trial.overrides == {"model.heads": 2}
     trial_store.append_trials([trial])
-    assert search_algorithm.suggest(trial_store) is None
+    assert search_algorithm.suggest() is None
 
 
 @needs_optuna
@@ -211,128 +207,85 @@ def test_hyperband_needs_reports_before_the_last_step(tmp_path):
 
 
 @needs_optuna
-def test_what_cannot_be_proposed_or_reached_is_one_line(tmp_path):
+def test_what_cannot_be_proposed_is_one_line(tmp_path):
     trial_store = TrialStore.open(tmp_path, {"engine": "tpe"})
     search_algorithm = open_optuna_search(
         "tpe", trial_store, base(), sweep.choice("model.heads", [3]), seed=0, maximize=False
     )
     with pytest.raises(UserError, match=r"in the trial model\.heads=3"):
-        search_algorithm.suggest(trial_store)
-    with pytest.raises(UserError, match="--storage cannot be used: "):
-        open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False, url="nosuchdatabase://here")
+        search_algorithm.suggest()
 
 
-@needs_optuna
-def test_sweeps_of_one_database_are_studies_of_their_own_though_only_their_directories_differ(tmp_path):
-    """Each would end the other's trials, as proposals that were never planned, and propose what the other has left."""
-    url = f"sqlite:///{tmp_path}/studies.db"
-    proposed = []
-    for folder in ("a/rates", "b/rates"):
-        (tmp_path / folder).mkdir(parents=True)
-        trial_store = TrialStore.open(tmp_path / folder, {"engine": "tpe"})
-        for _ in range(2):  # as two workers
-            search = open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False, url=url)
-            trial = search.suggest(trial_store)
-            trial_store.append_trials([trial])
-            proposed.append(trial.overrides)
-    assert proposed[:2] == proposed[2:]
-    assert proposed[0] != proposed[1]
+def connected(trial_store, engine="hyperband"):
+    return open_optuna_search(engine, trial_store, base(steps=9, eval_every=1), RATES, seed=0, maximize=False)
 
 
 def known_to(search_algorithm):
     """What Optuna knows of each trial: how it ended, its value, its reports, and the rungs that it has come to."""
-    return {
-        trial.user_attrs["trial"]: (
-            trial.state.name,
-            trial.value,
-            trial.intermediate_values,
-            {name for name in trial.system_attrs if name.startswith("completed_rung")},
-            trial.params,
-        )
-        for trial in search_algorithm._study.get_trials()
-        if "trial" in trial.user_attrs
-    }
-
-
-def connected(trial_store, engine="tpe", space=RATES):
-    return open_optuna_search(engine, trial_store, base(steps=9, eval_every=1), space, seed=0, maximize=False)
-
-
-def damaged(content):
-    """A journal with a bit changed, torn in its middle, without a line, cut, empty, or something else."""
-    random = Random(4)
-    for _ in range(12):
-        place, bit = random.randrange(len(content)), 1 << random.randrange(8)
-        yield content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
-    lines = content.splitlines(keepends=True)
-    for _ in range(3):
-        place = random.randrange(len(content) - 100)
-        yield content[:place] + content[place + random.randrange(1, 100) :]
-        yield b"".join(lines[: random.randrange(1, len(lines))])
-    line = random.randrange(len(lines) - 1)
-    yield b"".join([*lines[:line], *lines[line + 1 :]])
-    yield b"".join([*lines[:line], lines[line], *lines[line:]])
-    yield b""
-    yield b"[" * 100_000 + b"\n"
-    yield b'{"op_code": 0, "worker_id": "w", "study_name": "s", "directions": [1]}\n'  # as Optuna's own backend writes
+    return [
+        (trial.state.name, trial.value, trial.intermediate_values, trial.system_attrs, trial.params)
+        for trial in search_algorithm.build_study().get_trials()
+    ]
 
 
 @needs_optuna
-def test_a_damaged_journal_is_made_anew_from_the_trial_store(tmp_path, capsys):
-    trial_store, search_algorithm = run(tmp_path, "tpe", 8)
-    search_algorithm.suggest(trial_store)
-    journal = tmp_path / "optuna.journal"
-    whole, names = journal.read_bytes(), {trial.name for trial in trial_store.trials()}
-    expected = {name: about for name, about in known_to(connected(trial_store)).items() if name in names}
-    assert len(expected) == 8
-    told = 0
-    for content in damaged(whole):
-        journal.write_bytes(content)
-        again = connected(trial_store)
-        assert again.suggest(trial_store).name not in names
-        assert {name: about for name, about in known_to(again).items() if name in names} == expected
-        # It is whole now: the next worker says nothing of it.
-        told += "it is made anew from the trial store" in capsys.readouterr().err
-        connected(trial_store).suggest(trial_store)
-        assert capsys.readouterr().err == ""
-    assert told >= 16
-    journal.unlink()
-    assert known_to(connected(trial_store)) == {}
-    again = connected(trial_store)
-    again.suggest(trial_store)
-    assert {name: about for name, about in known_to(again).items() if name in names} == expected
+@pytest.mark.filterwarnings("ignore:PartialFixedSampler")
+def test_an_infinite_space_is_not_exhausted_where_the_sampler_repeats_itself(tmp_path, monkeypatch):
+    space = sweep.chain(sweep.choice("seed", [1, 2]), RATES)
+    trial_store = TrialStore.open(tmp_path, {"engine": "tpe"})
+    search_algorithm = open_optuna_search("tpe", trial_store, base(), space, seed=0, maximize=False)
+    sampler = importlib.import_module("optuna").samplers.PartialFixedSampler
+    make_sampler = search_algorithm._make_sampler
+    monkeypatch.setattr(search_algorithm, "_make_sampler", lambda seed: sampler({"member": 0}, make_sampler(seed)))
+    for _ in range(5):
+        trial_store.append_trials([search_algorithm.suggest()])
+    assert len(trial_store.trials()) == 5
 
 
 @needs_optuna
-def test_a_journal_that_knows_more_than_the_trial_store_is_made_anew(tmp_path, capsys):
-    """As of a sweep whose trial_store was put back from a copy, or of another one."""
-    run(tmp_path / "long", "tpe", 8)
-    short, _ = run(tmp_path / "short", "tpe", 3, seed=7)
-    (tmp_path / "short" / "optuna.journal").write_bytes((tmp_path / "long" / "optuna.journal").read_bytes())
-    search_algorithm = connected(short)
-    search_algorithm.suggest(short)
-    assert "it knows values that the trial store does not" in capsys.readouterr().err
-    trials = {trial.name for trial in short.trials()}
-    assert (
-        {name for name, (state, *_) in known_to(search_algorithm).items() if state == "COMPLETE"}
-        <= trials
-        <= set(known_to(search_algorithm))
-    )
+@pytest.mark.parametrize("engine", ["tpe", "hyperband"])
+def test_another_worker_is_told_the_same_and_suggests_the_same(tmp_path, engine):
+    trial_store, search_algorithm = run(tmp_path, engine, 12)
+    other = connected(TrialStore.open_existing(tmp_path), engine)
+    known = known_to(search_algorithm)
+    assert known_to(other) == known
+    assert {state for state, *_ in known} >= {"COMPLETE", "PRUNED"}
+    if engine == "hyperband":
+        for trial, (_, _, reports, rungs, _) in zip(trial_store.trials(), known, strict=True):
+            last = trial_store.outcome(trial).step
+            assert set(reports) == set(range(1, last + 1) if last < 9 else range(1, 9))
+            assert set(rungs) <= {f"completed_rung_{number}" for number in range(3)}
+    assert other.suggest() == search_algorithm.suggest()
 
 
 @needs_optuna
-def test_a_worker_whose_journal_is_taken_away_goes_on(tmp_path):
-    """Another worker makes a damaged journal anew while this one has read it."""
-    trial_store, first = run(tmp_path, "hyperband", 6)
-    first._tell_outcomes(trial_store)
-    expected = known_to(first)
-    journal = tmp_path / "optuna.journal"
-    journal.write_bytes(journal.read_bytes().replace(b'"operation"', b'"operatioN"', 1))
-    connected(trial_store, "hyperband")
-    trial = first.suggest(trial_store)
-    trial_store.append_trials([trial])
-    assert not first.should_prune(trial, 1, 0.5)
-    for name, about in expected.items():
-        assert known_to(first)[name] == about
-    assert known_to(first)[trial.name][:3] == ("RUNNING", None, {1: 0.5})
-    assert sorted(path.name for path in tmp_path.glob("optuna*")) == ["optuna.journal", "optuna.journal.lock"]
+def test_hyperband_compares_with_what_other_workers_have_reported(tmp_path):
+    trial_store, _ = run(tmp_path, "hyperband", 12)
+    best = min(trial_store.outcome(trial).value or math.inf for trial in trial_store.trials())
+    search_algorithm = connected(trial_store)
+    stopped = {value: 0 for value in (best / 100, 100 * best)}
+    for value in [*stopped] * 4:  # not every bracket stops trials early
+        trial = search_algorithm.suggest()
+        trial_store.append_trials([trial])
+        directory = trial_store.directory(trial)
+        directory.mkdir(parents=True)
+        for step in range(1, 10):
+            with (directory / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({"step": step, "split": "validation", "loss": value}) + "\n")
+            stops = search_algorithm.should_prune(trial, step, value)
+            # A resumed trial comes to a step again, and another worker is told the same.
+            assert connected(trial_store).should_prune(trial, step, value) == stops
+            if stops:
+                assert step < 9  # nothing is saved by stopping at the last step
+                stopped[value] += 1
+                break
+    assert stopped[best / 100] == 0 < stopped[100 * best]
+
+
+@needs_optuna
+def test_a_trial_that_is_not_of_the_space_is_told_of(tmp_path):
+    trial_store = TrialStore.open(tmp_path, {"engine": "tpe"})
+    trial_store.append_trials([make_trial(base(), {"seed": 2})])
+    search_algorithm = open_optuna_search("tpe", trial_store, base(), RATES, seed=0, maximize=False)
+    with pytest.raises(UserError, match="is not a point of the search space"):
+        search_algorithm.suggest()

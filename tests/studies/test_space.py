@@ -8,7 +8,8 @@ import random
 import pytest
 
 from transformer.config import UserError
-from transformer.studies.sweeps.search_space import RandomSampler, SearchSpaceBuilder, random_permutation
+from transformer.studies.sweeps.optuna_search import find_parameters, independent_parameters, suggest_point
+from transformer.studies.sweeps.search_space import SearchSpaceBuilder, random_permutation
 
 sweep = SearchSpaceBuilder()
 
@@ -37,22 +38,21 @@ def test_zip_goes_side_by_side_and_chain_one_after_the_other():
     assert chain.keys == ("a", "d")
 
 
-class Noted:
-    """Draws at random, and notes what was answered to what."""
+class Suggesting:
+    """Suggests at random as an Optuna trial does, and notes what was suggested by which name."""
 
     def __init__(self, seed):
-        self._chance, self.answers = RandomSampler(random.Random(seed)), {}
+        self._generator, self.parameters, self.choices = random.Random(seed), {}, {}
 
-    def draw_index(self, name, labels):
-        number = self._chance.draw_index(name, labels)
-        self.answers[name] = labels[number]
-        return number
+    def suggest_categorical(self, name, choices):
+        self.choices[name] = list(choices)
+        return self.parameters.setdefault(name, self._generator.choice(choices))
 
-    def draw_number(self, name, low, high, log):
-        return self.answers.setdefault(name, self._chance.draw_number(name, low, high, log))
+    def suggest_float(self, name, low, high, log):
+        return self.parameters.setdefault(name, self._generator.uniform(low, high))
 
-    def draw_integer(self, name, low, high):
-        return self.answers.setdefault(name, self._chance.draw_integer(name, low, high))
+    def suggest_int(self, name, low, high):
+        return self.parameters.setdefault(name, self._generator.randint(low, high))
 
 
 @pytest.mark.parametrize(
@@ -65,27 +65,32 @@ class Noted:
         sweep.chain(sweep.chain(A, B), sweep.chain(C, sweep.product(A, C))),
     ],
 )
-def test_answers_are_those_that_a_draw_was_given(space):
+def test_the_parameters_of_a_point_are_those_that_it_was_suggested_by(space):
+    members = independent_parameters(space)
     for seed in range(40):
-        noted = Noted(seed)
-        overrides = space.draw(noted)
-        assert space.values_that_draw(json.loads(json.dumps(overrides))) == noted.answers
+        suggesting = Suggesting(seed)
+        overrides = suggest_point(suggesting, members)
+        assert find_parameters(members, json.loads(json.dumps(overrides))) == suggesting.parameters
+        drawn = space.sample(random.Random(seed))
+        assert set(drawn) <= set(space.keys)
+        assert find_parameters(members, json.loads(json.dumps(drawn))) is not None
 
 
-def test_no_answers_give_what_is_not_of_a_space():
+def test_what_is_not_of_a_space_has_no_parameters():
     rate = sweep.log_uniform("rate", 1e-4, 1e-1)
     for space, overrides in (
         (A, {}),
         (A, {"a": 3}),
         (A, {"a": True}),
+        (A, {"a": 1, "c": 3}),
         (rate, {"rate": 1.0}),
         (C, {"c": 3.0}),
         (C, {"c": 6}),
     ):
-        assert space.values_that_draw(overrides) is None
-        assert sweep.product(B, space).values_that_draw({"b.c": "x", **overrides}) is None
-        assert sweep.chain(B, space).values_that_draw(overrides) is None
-    assert sweep.zip(B, C).values_that_draw({"b.c": "x", "c": 4}) is None
+        assert find_parameters(independent_parameters(space), overrides) is None
+        assert find_parameters(independent_parameters(sweep.product(B, space)), {"b.c": "x", **overrides}) is None
+        assert find_parameters(independent_parameters(sweep.chain(B, space)), overrides) is None
+    assert find_parameters(independent_parameters(sweep.zip(B, C)), {"b.c": "x", "c": 4}) is None
 
 
 def test_a_space_with_a_continuous_member_has_no_size():
@@ -98,38 +103,39 @@ def test_a_space_with_a_continuous_member_has_no_size():
 
 def test_log_uniform_draws_each_order_of_magnitude_alike():
     rate = sweep.log_uniform("rate", 1e-4, 1e-1)
-    chance = RandomSampler(random.Random(0))
-    found = [rate.draw(chance)["rate"] for _ in range(6000)]
+    chance = random.Random(0)
+    found = [rate.sample(chance)["rate"] for _ in range(6000)]
     assert all(1e-4 <= value <= 1e-1 for value in found)
     shares = [sum(10**low <= value < 10 ** (low + 1) for value in found) / 6000 for low in (-4, -3, -2)]
     # Three standard deviations of a share of a third of 6000: 0.018.
     assert all(abs(share - 1 / 3) < 0.02 for share in shares), shares
     plain = sweep.uniform("rate", 1, 3)
-    mean = sum(plain.draw(chance)["rate"] for _ in range(6000)) / 6000
+    mean = sum(plain.sample(chance)["rate"] for _ in range(6000)) / 6000
     assert math.isclose(mean, 2, abs_tol=0.03)
 
 
 def test_draws_are_points_of_the_space():
     space = sweep.chain(sweep.zip(B, C), sweep.product(A, B))
-    chance = RandomSampler(random.Random(1))
-    drawn = [space.draw(chance) for _ in range(300)]
+    chance = random.Random(1)
+    drawn = [space.sample(chance) for _ in range(300)]
     assert all(point in points(space) for point in drawn)
     assert all(point in drawn for point in points(space))
 
 
-def test_no_place_of_a_space_asks_by_the_name_of_another():
-    asked = []
-
-    class Asking:
-        def draw_index(self, name, labels):
-            asked.append((name, labels))
-            return 0
-
+def test_no_part_of_a_space_is_suggested_by_the_name_of_another():
     chains = [sweep.chain(sweep.choice(key, [1]), sweep.choice(f"{key}{key}", [2, 3])) for key in "pq"]
-    sweep.product(*chains, A, sweep.zip(B, C)).draw(Asking())
-    names = [name for name, _ in asked]
-    assert len(set(names)) == len(names) == 6
-    assert {name: len(labels) for name, labels in asked}["b.c+c"] == 3
+    members = independent_parameters(sweep.product(*chains, A, sweep.zip(B, C)))
+    suggesting, points = Suggesting(0), []
+    for member in range(len(members)):
+        suggesting.parameters = {"member": member}
+        points.append(set(suggest_point(suggesting, members)))
+    assert points == [{*keys, "a", "b.c", "c"} for keys in (("p", "q"), ("p", "qq"), ("pp", "q"), ("pp", "qq"))]
+    sizes = {name.split()[0]: len(choices) for name, choices in suggesting.choices.items()}
+    assert len(suggesting.choices) == len(sizes) == 7
+    assert sizes == {"member": 4, "p": 1, "pp": 2, "q": 1, "qq": 2, "a": 2, "b.c+c": 3}
+    # One key with other values in each member.
+    twice = independent_parameters(sweep.chain(A, sweep.choice("a", [3, 4])))
+    assert len({name for point in ({"a": 1}, {"a": 3}) for name in find_parameters(twice, point)}) == 3
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])

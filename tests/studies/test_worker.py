@@ -176,13 +176,13 @@ def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
     assert trial_store.outcome(trials[1]) == TrialOutcome(TrialState.FAILED, None, 2, says)
     trials = [trial(1), *(trial(2, ends="otherwise", seed=seed) for seed in range(2))]
     trial_store, trainer = sweep(tmp_path / "together", trials), Other()
-    run(trial_store, trainer, vectorize=True)
+    run(trial_store, trainer, vmap=16)
     assert trainer.groups == [[each.name for each in trials[1:]]]
     assert [trial_store.outcome(each).message for each in trials[1:]] == [says] * 2
     # Where nothing has a value nothing is recorded, and the start was left in good order.
     trial_store = sweep(tmp_path / "none", trials[1:])
     with pytest.raises(UserError, match="is unknown to the first trial"):
-        run(trial_store, Other(), vectorize=True)
+        run(trial_store, Other(), vmap=16)
     for each in trials[1:]:
         with trial_store.hold_trial(each) as lease:
             assert [attempt.stopped_cleanly for attempt in lease.attempts()] == [True]
@@ -241,7 +241,7 @@ def test_a_search_algorithm_is_asked_until_the_total_and_may_prune(tmp_path):
         def __init__(self):
             self.asked = 0
 
-        def suggest(self, trial_store):
+        def suggest(self):
             self.asked += 1
             return trial(5, seed=self.asked, loss=float(self.asked)) if self.asked <= 3 else None
 
@@ -264,7 +264,7 @@ def test_an_exhausted_search_algorithm_is_not_asked_again_while_others_train(tmp
     class Exhausted:
         asked = 0
 
-        def suggest(self, trial_store):
+        def suggest(self):
             self.asked += 1
 
         def should_prune(self, trial, step, value):
@@ -283,14 +283,9 @@ def test_an_exhausted_search_algorithm_is_not_asked_again_while_others_train(tmp
 class Together(Scripted):
     """Trials of as many ticks are one program."""
 
-    def __init__(self, gain=2.0):
+    def __init__(self):
         super().__init__()
-        self.the_gain, self.measured, self.groups = gain, 0, []
-
-    def measure_vmap_speedup(self, trials, folder):
-        self.measured += 1
-        (folder / "measured.txt").touch()
-        return self.the_gain
+        self.groups = []
 
     def train_together(self, trials, directories):
         self.groups.append([each.name for each in trials])
@@ -301,40 +296,33 @@ class Together(Scripted):
         return [3 if each.config.get("ends") == "diverges" else None for each in trials]
 
 
-def test_trials_of_one_program_are_trained_together_where_that_is_faster(tmp_path):
+def test_trials_of_one_program_are_trained_together(tmp_path):
     short = [trial(1, seed=seed) for seed in range(3)] + [trial(1, ends="diverges")]
     long = [trial(2, seed=0)]
     trial_store, trainer = sweep(tmp_path, [short[0], long[0], *short[1:]]), Together()
-    run(trial_store, trainer, vectorize=True)
+    run(trial_store, trainer, vmap=16)
     assert trainer.groups == [[each.name for each in short]]
     assert trainer.trained == [long[0].name]
-    assert trainer.measured == 1
     assert [trial_store.state(each).value for each in short] == ["done", "done", "done", "diverged"]
     assert trial_store.outcome(short[3]).step == 3
 
 
-def test_trials_are_trained_one_by_one_where_together_is_slower_or_cannot_be(tmp_path):
-    trials = [trial(1, seed=seed) for seed in range(3)]
-    trial_store, trainer = sweep(tmp_path / "slower", trials), Together(gain=0.9)
-    run(trial_store, trainer, vectorize=True)
-    assert (trainer.groups, trainer.measured) == ([], 1)
-    assert trainer.trained == [each.name for each in trials]
+def test_trials_are_trained_one_by_one_where_together_they_fail(tmp_path):
     odd = [trial(1, seed=seed, ends="not together") for seed in range(3)]
-    trial_store, trainer = sweep(tmp_path / "odd", odd), Together()
-    run(trial_store, trainer, vectorize=True)
+    trial_store, trainer = sweep(tmp_path, odd), Together()
+    run(trial_store, trainer, vmap=16)
     assert len(trainer.groups) == 1
     assert trainer.trained == [each.name for each in odd]
     assert {trial_store.state(each) for each in odd} == {TrialState.DONE}
 
 
-def test_workers_share_the_trials_of_one_program(tmp_path):
+def test_so_many_trials_are_trained_together_and_none_that_another_worker_holds(tmp_path):
     trials = [trial(1, seed=seed) for seed in range(5)]
     trial_store, trainer = sweep(tmp_path, trials), Together()
-    with trial_store.hold_trial(trials[0]):  # by another of three workers: two are left for each
+    with trial_store.hold_trial(trials[0]):
         with pytest.raises(KeyboardInterrupt):
-            run(trial_store, Interrupted(trainer), vectorize=True, workers=3)
+            run(trial_store, Interrupted(trainer), vmap=2)
         assert trainer.groups == [[trials[1].name, trials[2].name]]
-    assert [file.name for file in tmp_path.glob("vmapped/*/*.json")] == ["gain-2.json"]
 
 
 class Interrupted(Together):
@@ -355,30 +343,9 @@ def test_a_trial_at_which_two_workers_died_is_trained_alone(tmp_path):
     for each in (trials[0], trials[2], trials[0], trials[2], trials[3]):
         with trial_store.hold_trial(each) as lease:
             lease.record_start(0)
-    run(trial_store, trainer, vectorize=True)
+    run(trial_store, trainer, vmap=16)
     assert trainer.trained == [trials[0].name, trials[2].name]
     assert trainer.groups == [[trials[1].name, trials[3].name]]
-
-
-def test_a_measurement_that_kills_its_worker_is_not_made_again(tmp_path):
-    class Killing(Together):
-        error: type[BaseException] = KeyboardInterrupt
-
-        def measure_vmap_speedup(self, trials, folder):
-            self.measured += 1
-            (file,) = folder.parent.glob("gain-*.json")
-            self.noted = json.loads(file.read_text())
-            raise self.error
-
-    trial_store, trainer = sweep(tmp_path, [trial(1, seed=seed) for seed in range(3)]), Killing()
-    with pytest.raises(KeyboardInterrupt):
-        run(trial_store, trainer, vectorize=True)
-    assert trainer.noted == {"gain": 0.0, "message": "the measurement did not end"}
-    assert not list(tmp_path.glob("vmapped/*/*.json"))  # stopped, it says nothing
-    trainer.error = MemoryError
-    run(trial_store, trainer, vectorize=True)
-    assert (trainer.measured, trainer.groups) == (2, [])
-    assert len(trainer.trained) == 3
 
 
 def test_a_trial_that_has_begun_is_joined_by_none_that_has_not(tmp_path):
@@ -388,7 +355,7 @@ def test_a_trial_that_has_begun_is_joined_by_none_that_has_not(tmp_path):
         trial_store.directory(each).mkdir(parents=True)
         line = json.dumps({"step": 1, "split": "validation", "loss": 1.0})
         (trial_store.directory(each) / "metrics.jsonl").write_text(line + "\n")
-    run(trial_store, trainer, vectorize=True)
+    run(trial_store, trainer, vmap=16)
     assert trainer.groups == [[each.name for each in trials[:2]], [each.name for each in trials[2:]]]
 
 

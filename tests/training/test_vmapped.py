@@ -301,11 +301,6 @@ def test_what_cannot_be_vmapped_is_refused(tmp_path: Path, monkeypatch: pytest.M
         train(RUNS, tmp_path / "several")
 
 
-@pytest.mark.slow
-def test_the_gain_is_a_ratio_of_times(tmp_path: Path) -> None:
-    assert vmapped.measure_vmap_speedup(list(RUNS.values()), tmp_path, steps=1, repeats=1) > 0
-
-
 class CallRecorder(Writer):
     """Keeps the calls that it gets."""
 

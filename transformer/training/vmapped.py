@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import json
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,20 +23,18 @@ from transformer.tasks.task import Batch, EvaluationReport
 from transformer.training.background_compile import Program
 from transformer.training.build import (
     TrainingComponents,
-    build_components,
     build_train_step,
     flops_counter,
     hyperparameters_by_objective,
-    make_jitted_train_step,
 )
 from transformer.training.checkpoint_saver import CheckpointSaver
 from transformer.training.compiled_evaluation import CompiledEvaluation
 from transformer.training.compiled_probe import Probe
 from transformer.training.config import ExperimentConfig
 from transformer.training.driver import train_runs
-from transformer.training.init_from import copy_source_tokenizer, initialize_run
+from transformer.training.init_from import initialize_run
 from transformer.training.optimizer import OptimizerConfig, hyperparameters
-from transformer.training.partitioning import make_placement, shard_host_batches, trace_with_placement
+from transformer.training.partitioning import make_placement, trace_with_placement
 from transformer.training.restore import ResumePoint, resume_runs_together
 from transformer.training.rollback import explain_divergence, explain_non_finite, training_batches
 from transformer.training.run_setup import (
@@ -92,54 +88,6 @@ def train_vmapped(
             for number, step in zip(unfinished, group.diverged_at, strict=True):
                 diverged_at[number] = step
     return diverged_at
-
-
-def measure_vmap_speedup(
-    experiments: Sequence[ExperimentConfig], folder: Path, *, steps: int = 5, repeats: int = 5
-) -> float:
-    """Measure the speedup of training experiments vmapped instead of one after the other, of their steps alone.
-
-    Args:
-        experiments: The checked configs.
-        folder: A folder for the data.
-        steps: Steps in a repeat.
-        repeats: Repeats of both, taken in turn.
-
-    Returns:
-        The median over the repeats of the ratio of seconds.
-
-    Raises:
-        UserError: If the experiments cannot be vmapped.
-    """
-    _check_one_program(experiments, [folder / str(number) for number in range(len(experiments))])
-    copy_source_tokenizer(experiments[0].initialize_from, folder)
-    components = build_components(experiments[0], folder)
-    _check_batches(experiments, components)
-    compiled = make_jitted_train_step(experiments[0], components), _compile_vmapped_step(experiments[0], components)
-    alone, together = (shard_host_batches(train_step, components.placement) for train_step in compiled)
-    sources = [components.task.training_batches(each.run.seed) for each in experiments]
-    stacked = StackedBatches(sources)
-    batches = [stacked[number] for number in range(steps)]
-
-    def seconds(step: TrainStep, state: TrainState, batches: Sequence[Batch]) -> float:
-        jax.block_until_ready(state)
-        start = time.perf_counter()
-        for batch in batches:
-            state, _ = step(state, batch)
-        jax.block_until_ready(state)
-        return time.perf_counter() - start
-
-    ratios = []
-    for repeat in range(repeats + 1):
-        states = [_first_state(each, components) for each in experiments]
-        vectorized = seconds(together, stack_states(states, components.placement), batches)
-        single = sum(
-            seconds(alone, state, [source[number] for number in range(steps)])
-            for state, source in zip(states, sources, strict=True)
-        )
-        if repeat:  # the first compiles
-            ratios.append(single / vectorized)
-    return statistics.median(ratios)
 
 
 class StackedBatches:

@@ -3,10 +3,10 @@ r"""Pre-norm against post-norm at 2+2 and 6+6 layers, with and without warm-up, 
     python -m launch.ablate --config=experiments/ablations/configs/pre_norm_vs_post_norm.py \
         --workdir=runs/pre_and_post --register
     python -m launch.ablate --config=experiments/ablations/configs/pre_norm_vs_post_norm.py \
-        --workdir=runs/pre_and_post --vmap
+        --workdir=runs/pre_and_post --vmap=16
 
 576 runs (two arms x six tasks x six learning rates x eight seeds), 192 of them of 1,600 steps. Their time on CPU cores
-was not measured: 161 of them took two hours of one core. On a GPU `--vmap` trains sixteen runs as one program, and
+was not measured: 161 of them took two hours of one core. On a GPU `--vmap=16` trains sixteen runs as one program, and
 `--num_workers` as many programs at once: 320 runs took six minutes of an H200. One run alone, and one cell of the study
 with one seed:
 

@@ -42,12 +42,6 @@ class ModelTrainer:
             self._programs[trial.name] = program_key(self._experiment(trial))
         return self._programs[trial.name]
 
-    def measure_vmap_speedup(self, trials: Sequence[Trial], folder: Path) -> float:
-        from transformer.training.vmapped import measure_vmap_speedup
-
-        with restrict_downloads(self._vouched):
-            return measure_vmap_speedup([self._experiment(trial) for trial in trials], folder)
-
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         from transformer.training.vmapped import train_vmapped
 

@@ -1,36 +1,43 @@
 """Search with Optuna (Akiba et al. 2019): TPE, Gaussian processes, and Hyperband, which stops trials early.
 
-Optuna's knowledge follows from the trial store: before each suggestion Optuna is told of trials that it does not
-know and of the outcomes of those that it proposed, so that a worker may die at any moment. Its study is a journal of
-lines with checksums; if it is damaged, or contradicts the trial store, it is rebuilt from the trial store. Only
-`open_optuna_search` imports Optuna.
+The trial store is the only record. Whenever Optuna is asked, its study is built in memory from the store: the planned
+trials in their order, how each ended and, for Hyperband, what each has reported. So a suggestion follows from the store
+and the seed alone, and a worker may die at any moment. Only `open_optuna_search` imports Optuna.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import importlib
-import json
-import os
-import sys
+import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from transformer.config import UserError
 from transformer.runs.jsonl_reading import parse_metric_name, read_records
 from transformer.runs.run_directory import RunDirectory
-from transformer.storage.disk import break_hard_links
-from transformer.storage.json_checksum import add_checksum, has_valid_checksum
 from transformer.studies.sweeps.search_algorithm import sample_points
-from transformer.studies.sweeps.search_space import SampledValues, SearchSpace
+from transformer.studies.sweeps.search_space import (
+    Chain,
+    Integers,
+    Overrides,
+    Product,
+    SearchSpace,
+    Uniform,
+    merge_overrides,
+    to_json,
+)
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial, make_trial
 
-_NAME = "trial"  # the attribute of an Optuna trial that names ours
-_DOUBLES = 30  # proposals in a row that were made before
+_REPEATS = 30  # proposals in a row that were made before, after which a point is drawn at random
+_DRAWS = 1000  # of an infinite space, after which it counts as exhausted
+_MEMBER = "member"  # the parameter of Optuna that chooses between the members of a chain
+
+Parameters = tuple[SearchSpace, ...]
+"""Spaces of which one point each, drawn independently, makes a point of the whole: no products or chains."""
 
 
 def check_installed(engine: str) -> None:
@@ -77,9 +84,8 @@ def open_optuna_search(
     *,
     seed: int,
     maximize: bool,
-    url: str | None = None,
 ) -> "OptunaSearch":
-    """Open the Optuna search of a sweep, with its study in a journal next to the trial store or in a database.
+    """Open the Optuna search of a sweep.
 
     Args:
         engine: "tpe", "gp" or "hyperband".
@@ -88,14 +94,12 @@ def open_optuna_search(
         space: The search space.
         seed: The seed of the search.
         maximize: Whether the metric is maximized.
-        url: The URL of a database for the study, by default a journal in the sweep's directory.
 
     Returns:
         The search.
 
     Raises:
-        UserError: If a package is missing, the database cannot be reached, or trials report nothing that Hyperband
-            could stop them at.
+        UserError: If a package is missing, or trials report nothing that Hyperband could stop them at.
     """
     check_installed(engine)
     # By name: whoever runs a grid does without the package.
@@ -104,22 +108,7 @@ def open_optuna_search(
     pruner: Any = optuna.pruners.NopPruner()
     if engine == "hyperband":
         pruner = optuna.pruners.HyperbandPruner(**hyperband_resources(base))
-    # Another sweep in the same database is another study, also if only its directory is another. A journal moves with
-    # its sweep.
-    place = os.fspath(trial_store.path.absolute()) if url else ""
-    sweep = f"{place}{trial_store.facts()!r}"
-    name = f"headwise-{hashlib.sha256(sweep.encode()).hexdigest()[:16]}"
-
-    def study_in(storage: Any) -> Any:
-        return optuna.create_study(
-            storage=storage,
-            pruner=pruner,
-            study_name=name,
-            direction="maximize" if maximize else "minimize",
-            load_if_exists=True,
-        )
-
-    return OptunaSearch(optuna, study_in, url, engine, trial_store, base, space, seed)
+    return OptunaSearch(optuna, engine, pruner, trial_store, base, space, seed, maximize)
 
 
 class OptunaSearch:
@@ -128,183 +117,145 @@ class OptunaSearch:
     def __init__(
         self,
         optuna: Any,
-        study_in: Callable[[Any], Any],
-        url: str | None,
         engine: str,
+        pruner: Any,
         trial_store: TrialStore,
         base: Mapping[str, Any],
         space: SearchSpace,
         seed: int,
+        maximize: bool,
     ):
-        self._optuna, self._study_in, self._trial_store = optuna, study_in, trial_store
-        self._engine, self._base, self._space, self._seed = engine, base, space, seed
-        self._journal = None if url else trial_store.path / "optuna.journal"
-        if url:
-            self._storage = _open_database(optuna, url)
-            self._study = study_in(self._storage)
-        else:
-            self._run_with_repaired_journal(self._open_storage)
+        self._optuna, self._engine, self._pruner, self._trial_store = optuna, engine, pruner, trial_store
+        self._base, self._space, self._seed, self._maximize = base, space, seed, maximize
+        self._members = independent_parameters(space)
+        # Hyperband chooses the bracket of a trial by this name and the trial's number.
+        self._facts = trial_store.facts()
+        self._study_name = f"headwise-{hashlib.sha256(repr(self._facts).encode()).hexdigest()[:16]}"
+        self._ended_trials: dict[str, Any] = {}  # Hyperband's, by the name of ours: each has read its reports
 
-    def suggest(self, trial_store: TrialStore) -> Trial | None:
-        """Return the sampler's next trial; if it only repeats itself and the space is finite, an untried point.
+    def suggest(self) -> Trial | None:
+        """Return the sampler's next trial, or a random one that is untried if the sampler only repeats itself.
 
         Raises:
             UserError: If no proposal has a valid config.
         """
-        return self._run_with_repaired_journal(lambda: self._suggest(trial_store))
-
-    def should_prune(self, trial: Trial, step: int, value: float) -> bool:
-        return self._engine == "hyperband" and self._run_with_repaired_journal(lambda: self._prune(trial, step, value))
-
-    def _run_with_repaired_journal(self, action: Callable[[], Any]) -> Any:
-        """Run `action`, rebuilding the journal first if it is damaged."""
-        try:
-            return action()
-        except DamagedJournal as damage:
-            assert self._journal is not None
-            with _lock_journal(self._journal):
-                if damage.by_trial_store or not _is_intact(self._journal):
-                    print(f"{self._journal}: {damage}; it is made anew from the trial store", file=sys.stderr)
-                    self._rebuild(self._journal)
-                # Else another process has done so.
-            self._open_storage()
-        return action()
-
-    def _open_storage(self) -> None:
-        assert self._journal is not None
-        self._storage = self._optuna.storages.JournalStorage(_Journal(self._journal))
-        self._study = self._study_in(self._storage)
-
-    def _rebuild(self, journal: Path) -> None:
-        """Write a journal of what the trial store knows."""
-        draft = journal.with_name(f"{journal.name}.new")
-        draft.unlink(missing_ok=True)
-        self._storage = self._optuna.storages.JournalStorage(_Journal(draft))
-        self._study = self._study_in(self._storage)
-        self._tell_outcomes(self._trial_store)
-        draft.replace(journal)
-        draft.with_name(f"{draft.name}.lock").unlink(missing_ok=True)
-
-    def _suggest(self, trial_store: TrialStore) -> Trial | None:
-        self._tell_outcomes(trial_store)
-        planned = {trial.name: trial for trial in trial_store.trials()}
+        planned = {trial.name: trial for trial in self._trial_store.trials()}
+        study = self.build_study()
         mistakes: list[UserError] = []
-        for _ in range(_DOUBLES):
-            number = len(self._study.get_trials(deepcopy=False))
-            # Each worker has a sampler of its own: with one seed they would all begin with the same proposals.
-            self._study.sampler = self._make_sampler(_derive_seed(self._seed, number))
-            optuna_trial = self._study.ask()
+        for _ in range(_REPEATS):
+            number = len(study.get_trials(deepcopy=False))
+            # One seed for all would begin each study with the same proposals.
+            study.sampler = self._make_sampler(_derive_seed(self._seed, number))
+            optuna_trial = study.ask()
             try:
-                trial = make_trial(self._base, self._space.draw(_OptunaSampler(optuna_trial)))
+                trial = make_trial(self._base, suggest_point(optuna_trial, self._members))
             except UserError as error:
-                self._study.tell(optuna_trial.number, state=self._optuna.trial.TrialState.FAIL)
+                study.tell(number, state=self._optuna.trial.TrialState.FAIL)
                 mistakes.append(error)
                 continue
-            optuna_trial.set_user_attr(_NAME, trial.name)
             if trial.name not in planned:
                 return trial
-            self._end_trial(optuna_trial.number, trial_store.outcome(planned[trial.name]), ())
-        untried = None if self._space.num_points is None else self._find_untried(planned)
-        if untried is None and len(mistakes) == _DOUBLES and (self._space.num_points is None or not planned):
+            state, value = self._translate_outcome(self._trial_store.outcome(planned[trial.name]), None)
+            if state == self._optuna.trial.TrialState.RUNNING:
+                state = self._optuna.trial.TrialState.FAIL  # it runs once
+            study.tell(number, value, state=state)
+        untried = self._find_untried(planned)
+        if untried is None and len(mistakes) == _REPEATS and (self._space.num_points is None or not planned):
             raise mistakes[-1]
         return untried
 
-    def _prune(self, trial: Trial, step: int, value: float) -> bool:
-        """Record what a trial has reported, and return whether Hyperband stops it there."""
-        running = self._running_trials().get(trial.name)
-        if running is None:
-            return False
-        study = self._storage.get_study_id_from_name(self._study.study_name)
-        identity = self._storage.get_trial_id_from_study_id_trial_number(study, running.number)
-        # A trial that was resumed comes to some steps again: the first report counts.
-        if step not in running.intermediate_values:
-            self._storage.set_trial_intermediate_value(identity, step, value)
-        if step >= trial.config["steps"]:
+    def should_prune(self, trial: Trial, step: int, value: float) -> bool:
+        if self._engine != "hyperband" or step >= trial.config["steps"]:
             return False  # stopping at the last step saves nothing
-        return bool(self._study.pruner.prune(self._study, self._storage.get_trial(identity)))
+        study = self.build_study({trial.name: step})
+        number = [planned.name for planned in self._trial_store.trials()].index(trial.name)
+        return self._report(study, number, step, value)
+
+    def build_study(self, ends: Mapping[str, int] = MappingProxyType({})) -> Any:
+        """Build Optuna's study of the trials in the store, numbered as they are planned.
+
+        Args:
+            ends: The step, by the name of a trial, from which on its reports are left out; its last step by default.
+
+        Returns:
+            The study.
+
+        Raises:
+            UserError: If a trial is not a point of the search space.
+        """
+        study = self._optuna.create_study(
+            storage=self._optuna.storages.InMemoryStorage(),
+            pruner=self._pruner,
+            study_name=self._study_name,
+            direction="maximize" if self._maximize else "minimize",
+        )
+        trials = self._trial_store.trials()
+        outcomes = [self._trial_store.outcome(trial) for trial in trials]
+        values = [outcome.value for outcome in outcomes if outcome is not None and outcome.value is not None]
+        worst = (min if self._maximize else max)(values, default=None)
+        for trial, outcome in zip(trials, outcomes, strict=True):
+            if self._engine != "hyperband":
+                study.add_trial(self._create_trial(trial, *self._translate_outcome(outcome, worst)))
+            elif trial.name in self._ended_trials:
+                study.add_trial(self._ended_trials[trial.name])
+            else:
+                self._replay_trial(study, trial, outcome, ends.get(trial.name, trial.config["steps"]))
+        return study
+
+    def _create_trial(self, trial: Trial, state: Any, value: float | None) -> Any:
+        parameters = find_parameters(self._members, trial.overrides)
+        if parameters is None:
+            raise UserError(f"{self._trial_store.path}: the trial {trial.name} is not a point of the search space")
+        fixed_trial = self._optuna.trial.FixedTrial(parameters)
+        suggest_point(fixed_trial, self._members)
+        return self._optuna.trial.create_trial(
+            state=state, value=value, params=parameters, distributions=fixed_trial.distributions
+        )
+
+    def _replay_trial(self, study: Any, trial: Trial, outcome: TrialOutcome | None, end: int) -> None:
+        """Tell Hyperband of the reports of a trial before the step `end`, and of its outcome."""
+        number = len(study.get_trials(deepcopy=False))
+        study.add_trial(self._create_trial(trial, self._optuna.trial.TrialState.RUNNING, None))
+        metric = parse_metric_name(self._facts["metric"])
+        for record in read_records(RunDirectory(self._trial_store.directory(trial)).metrics_file):
+            value = record.get(metric.name)
+            if record["split"] == metric.split and record["step"] < end and isinstance(value, int | float):
+                self._report(study, number, record["step"], value)
+        if outcome is not None:
+            state, value = self._translate_outcome(outcome, None)
+            study.tell(number, value, state=state)
+            self._ended_trials[trial.name] = study.get_trials(deepcopy=False)[number]
+
+    def _report(self, study: Any, number: int, step: int, value: float) -> bool:
+        """Tell Hyperband of a report, and return whether it stops the trial there."""
+        storage = study._storage
+        identity = study.get_trials(deepcopy=False)[number]._trial_id
+        storage.set_trial_intermediate_value(identity, step, value)
+        return bool(study.pruner.prune(study, storage.get_trial(identity)))
 
     def _find_untried(self, planned: Mapping[str, Trial]) -> Trial | None:
-        for overrides in sample_points(self._space, self._seed):
+        points = sample_points(self._space, self._seed)
+        for overrides in points if self._space.num_points is not None else itertools.islice(points, _DRAWS):
             with contextlib.suppress(UserError):
                 trial = make_trial(self._base, overrides)
                 if trial.name not in planned:
                     return trial
         return None
 
-    def _running_trials(self) -> dict[str, Any]:
-        state = self._optuna.trial.TrialState.RUNNING
-        running = self._study.get_trials(deepcopy=False, states=(state,))
-        return {trial.user_attrs.get(_NAME, ""): trial for trial in running}
-
-    def _tell_outcomes(self, trial_store: TrialStore) -> None:
-        """Tell Optuna of trials and their outcomes; a proposal whose worker died before it was planned has failed.
-
-        Raises:
-            DamagedJournal: If the study contradicts the trial store.
-        """
-        planned = {trial.name: trial for trial in trial_store.trials()}
-        outcomes = {name: trial_store.outcome(trial) for name, trial in planned.items()}
-        self._check_values(outcomes)
-        known_names = {optuna_trial.user_attrs.get(_NAME) for optuna_trial in self._study.get_trials(deepcopy=False)}
-        for name, trial in planned.items():
-            if name not in known_names:
-                self._add_trial(trial)
-        values = tuple(
-            outcome.value for outcome in outcomes.values() if outcome is not None and outcome.value is not None
-        )
-        state = self._optuna.trial.TrialState.RUNNING
-        for optuna_trial in self._study.get_trials(deepcopy=False, states=(state,)):
-            name = optuna_trial.user_attrs.get(_NAME)
-            if name not in planned or outcomes[name] is not None:
-                self._end_trial(optuna_trial.number, outcomes.get(name), values)
-
-    def _check_values(self, outcomes: Mapping[str, TrialOutcome | None]) -> None:
-        """Compare the study's values with the trial store's; a database may be shared, and is not checked."""
-        if self._journal is None:
-            return
-        state = self._optuna.trial.TrialState.COMPLETE
-        for optuna_trial in self._study.get_trials(deepcopy=False, states=(state,)):
-            outcome = outcomes.get(optuna_trial.user_attrs.get(_NAME, ""))
-            # A trial that was told once and failed since is trained again.
-            if outcome is None or (outcome.state == TrialState.DONE and outcome.value != optuna_trial.value):
-                raise DamagedJournal("it knows values that the trial store does not", by_trial_store=True)
-
-    def _add_trial(self, trial: Trial) -> None:
-        """Tell Optuna of a trial in the trial store, as if Optuna had proposed it and it were training."""
-        answers = self._space.values_that_draw(trial.overrides)
-        if answers is None:
-            return
-        recorder = _DistributionRecorder(self._optuna, answers)
-        self._space.draw(recorder)
-        self._study.add_trial(
-            self._optuna.trial.create_trial(
-                state=self._optuna.trial.TrialState.RUNNING,
-                params=answers,
-                distributions=recorder.distributions,
-                user_attrs={_NAME: trial.name},
-            )
-        )
-        metric = self._trial_store.facts().get("metric")
-        if self._engine == "hyperband" and metric:
-            split, name = parse_metric_name(metric)
-            records = read_records(RunDirectory(self._trial_store.directory(trial)).metrics_file)
-            for record in records:
-                if record["split"] == split and isinstance(record.get(name), int | float):
-                    self._prune(trial, record["step"], record[name])
-
-    def _end_trial(self, number: int, outcome: TrialOutcome | None, values: tuple[float, ...]) -> None:
+    def _translate_outcome(self, outcome: TrialOutcome | None, worst: float | None) -> tuple[Any, float | None]:
+        """Return Optuna's state and value of a trial with this outcome, where `worst` is the worst value of all."""
         states = self._optuna.trial.TrialState
-        if outcome is None or outcome.state == TrialState.FAILED:
-            self._study.tell(number, state=states.FAIL)
-        elif outcome.state == TrialState.DONE:
-            self._study.tell(number, outcome.value)
-        elif self._engine == "gp" and values:
+        if outcome is None:
+            return states.RUNNING, None
+        if outcome.state == TrialState.FAILED:
+            return states.FAIL, None
+        if outcome.state == TrialState.DONE:
+            return states.COMPLETE, outcome.value
+        if self._engine == "gp" and worst is not None:
             # A Gaussian process is fitted to values alone, and must learn that this one was bad.
-            maximize = self._study.direction == self._optuna.study.StudyDirection.MAXIMIZE
-            self._study.tell(number, min(values) if maximize else max(values))
-        else:
-            # To TPE these are worse than all that were trained to their end.
-            self._study.tell(number, state=states.PRUNED)
+            return states.COMPLETE, worst
+        # To TPE these are worse than all that were trained to their end.
+        return states.PRUNED, None
 
     def _make_sampler(self, seed: int) -> Any:
         with warnings.catch_warnings():
@@ -314,137 +265,65 @@ class OptunaSearch:
             return self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
-class _OptunaSampler:
-    """Takes values from an Optuna trial's suggestions."""
+def independent_parameters(space: SearchSpace) -> list[Parameters]:
+    """Return the independent parameters of a space, for a chain those of each member; chains come out of products."""
+    match space:
+        case Chain():
+            return [parameters for member in space.spaces for parameters in independent_parameters(member)]
+        case Product():
+            combinations = itertools.product(*map(independent_parameters, space.spaces))
+            return [tuple(itertools.chain.from_iterable(combination)) for combination in combinations]
+    return [(space,)]
 
-    def __init__(self, trial: Any):
-        self._trial = trial
 
-    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
-        return labels.index(self._trial.suggest_categorical(name, labels))
+def suggest_point(optuna_trial: Any, members: Sequence[Parameters]) -> Overrides:
+    """Return the point that an Optuna trial suggests: numbers of a range themselves, other points by their numbers."""
+    member = optuna_trial.suggest_categorical(_MEMBER, range(len(members))) if len(members) > 1 else 0
+    return merge_overrides(_suggest_parameter(optuna_trial, parameter) for parameter in members[member])
 
-    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
-        return float(self._trial.suggest_float(name, low, high, log=log))
 
-    def draw_integer(self, name: str, low: int, high: int) -> int:
-        return int(self._trial.suggest_int(name, low, high))
+def find_parameters(members: Sequence[Parameters], overrides: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return the values of Optuna's parameters with which `suggest_point` gives these overrides; None if none do."""
+    for member, parameters in enumerate(members):
+        found = {_name_parameter(parameter): _find_value(parameter, overrides) for parameter in parameters}
+        values = {name: value for name, value in found.items() if value is not None}
+        keys = {key for parameter in parameters for key in parameter.keys}
+        if keys == set(overrides) and len(values) == len(found):
+            return {_MEMBER: member, **values} if len(members) > 1 else values
+    return None
+
+
+def _suggest_parameter(optuna_trial: Any, parameter: SearchSpace) -> Overrides:
+    name = _name_parameter(parameter)
+    match parameter:
+        case Uniform():
+            value = optuna_trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
+            return {parameter.key: min(max(float(value), parameter.low), parameter.high)}  # never outside by rounding
+        case Integers():
+            return {parameter.key: int(optuna_trial.suggest_int(name, parameter.low, parameter.high))}
+    assert parameter.num_points is not None
+    return parameter.get_point(optuna_trial.suggest_categorical(name, range(parameter.num_points)))
+
+
+def _find_value(parameter: SearchSpace, overrides: Mapping[str, Any]) -> float | None:
+    """Return the value of a parameter that gives its part of these overrides; None if none does."""
+    match parameter:
+        case Uniform():
+            number = overrides.get(parameter.key)
+            return number if isinstance(number, float) and parameter.low <= number <= parameter.high else None
+        case Integers():
+            number = overrides.get(parameter.key)
+            return number if type(number) is int and parameter.low <= number <= parameter.high else None
+    assert parameter.num_points is not None
+    part = to_json({key: overrides[key] for key in parameter.keys if key in overrides})
+    points = (to_json(parameter.get_point(number)) for number in range(parameter.num_points))
+    return next((number for number, point in enumerate(points) if point == part), None)
+
+
+def _name_parameter(parameter: SearchSpace) -> str:
+    # Not by its key alone: members of a chain may give it other values, and a name has one distribution in Optuna.
+    return f"{'+'.join(parameter.keys)} {to_json(parameter.describe())}"
 
 
 def _derive_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:4])
-
-
-def _open_database(optuna: Any, url: str) -> Any:
-    try:
-        return optuna.storages.get_storage(url)
-    except Exception as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise UserError(f"--storage cannot be used: {lines[0]}") from error
-
-
-class _DistributionRecorder:
-    """Repeats known answers, and records the distributions that Optuna would have drawn them from."""
-
-    def __init__(self, optuna: Any, answers: SampledValues):
-        self._distributions, self._answers = optuna.distributions, answers
-        self.distributions: dict[str, Any] = {}
-
-    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
-        self.distributions[name] = self._distributions.CategoricalDistribution(labels)
-        return labels.index(self._answers[name])
-
-    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
-        self.distributions[name] = self._distributions.FloatDistribution(low, high, log=log)
-        return float(self._answers[name])
-
-    def draw_integer(self, name: str, low: int, high: int) -> int:
-        self.distributions[name] = self._distributions.IntDistribution(low, high)
-        return int(self._answers[name])
-
-
-class DamagedJournal(Exception):
-    """Raised when a journal is not what the sweep has written, or contradicts the trial store."""
-
-    def __init__(self, message: str, *, by_trial_store: bool = False):
-        super().__init__(message)
-        self.by_trial_store = by_trial_store
-
-
-class _Journal:
-    """A storage backend of Optuna's operations, one line each with a checksum that also covers the line before.
-
-    Every method raises DamagedJournal if the file is not what was written, except for a last line torn by a kill.
-    """
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._operations: list[dict[str, Any]] = []
-        self._length = 0  # of the file, as far as it was read
-        self._last = ""  # the seal of the last line
-
-    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        """Return the operations from this number on."""
-        self._read_new_lines()
-        return self._operations[log_number_from:]
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append operations after those that others have written."""
-        with _lock_journal(self._path):
-            break_hard_links(self._path)
-            self._read_new_lines()
-            lines, last = [], self._last
-            for operation in logs:
-                line = add_checksum({"after": last, "operation": operation})
-                lines.append(json.dumps(line).encode() + b"\n")
-                last = line["sha256"]
-            with self._path.open("r+b" if self._path.exists() else "wb") as file:
-                file.seek(self._length)
-                file.truncate()  # a line that a kill tore
-                file.write(b"".join(lines))
-                file.flush()
-                os.fsync(file.fileno())
-
-    def _read_new_lines(self) -> None:
-        size, content = 0, b""
-        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(self._length)
-            content = file.read()
-        if size < self._length:
-            raise DamagedJournal("it is shorter than what was read of it")
-        *lines, _ = content.split(b"\n")
-        for line in lines:
-            entry = _parse_entry(line)
-            if entry is None or entry.get("after") != self._last:
-                raise DamagedJournal(f"line {len(self._operations) + 1} is not what was written")
-            self._operations.append(entry["operation"])
-            self._last = entry["sha256"]
-            self._length += len(line) + 1
-
-
-def _parse_entry(line: bytes) -> dict[str, Any] | None:
-    """Parse a line, returning None if it is not what was written."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return entry if has_valid_checksum(entry) and isinstance(entry.get("operation"), dict) else None
-
-
-def _is_intact(journal: Path) -> bool:
-    try:
-        _Journal(journal).read_logs(0)
-    except DamagedJournal:
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def _lock_journal(path: Path) -> Iterator[None]:
-    """Hold the lock of a journal, which the kernel frees when its process dies."""
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

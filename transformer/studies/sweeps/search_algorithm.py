@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from transformer.config import UserError
-from transformer.studies.sweeps.search_space import Overrides, RandomSampler, SearchSpace, random_permutation
-from transformer.studies.sweeps.trial_store import TrialStore
+from transformer.studies.sweeps.search_space import Overrides, SearchSpace, random_permutation
 from transformer.studies.sweeps.trials import Trial, make_trial
 
 SEARCH_ALGORITHMS = ("grid", "random", "tpe", "gp", "hyperband")
@@ -17,9 +16,9 @@ _DOUBLES = 1000  # draws in a row that were made before, after which an endless 
 
 
 class SearchAlgorithm(Protocol):
-    """Proposes trials one at a time, given how the earlier ones ended."""
+    """Proposes the trials of a store one at a time, given how the earlier ones ended."""
 
-    def suggest(self, trial_store: TrialStore) -> Trial | None:
+    def suggest(self) -> Trial | None:
         """Return the next trial; None if there is none. Called by one process at a time.
 
         Raises:
@@ -154,8 +153,8 @@ def sample_points(space: SearchSpace, seed: int) -> Iterator[Overrides]:
     """
     if space.num_points is not None:
         return (space.get_point(number) for number in random_permutation(space.num_points, seed))
-    chance = RandomSampler(random.Random(seed))
-    return (space.draw(chance) for _ in itertools.count())
+    generator = random.Random(seed)
+    return (space.sample(generator) for _ in itertools.count())
 
 
 def _grid(space: SearchSpace) -> Iterator[Overrides]:

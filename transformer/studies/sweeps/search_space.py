@@ -7,107 +7,51 @@
         )
 
 A point of a space is a set of overrides: dotted keys of the config (without "config.") and their values. The points of
-a finite space are numbered; every space can be sampled from, drawing one value for each of its parameters.
+a finite space are numbered. They are not listed, since a space of a few seeds and integers may have billions of them.
 """
 
+import abc
 import dataclasses
 import json
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Any, Protocol
+from typing import Any
 
 from transformer.config import UserError
 
 Overrides = dict[str, Any]
-SampledValues = dict[str, Any]  # by the name that was asked: a label, or a number
 
 
-class Sampler(Protocol):
-    """Draws the values of a space: a random generator, or a sampler that learns from earlier trials.
-
-    `name` identifies a parameter of the space.
-    """
-
-    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
-        """Draw the index of one of some alternatives.
-
-        Args:
-            name: The name of the parameter.
-            labels: The alternatives as text.
-
-        Returns:
-            The index.
-        """
-
-    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
-        """Draw a number.
-
-        Args:
-            name: The name of the parameter.
-            low: The least value.
-            high: The greatest value.
-            log: Whether the scale is logarithmic.
-
-        Returns:
-            The number.
-        """
-
-    def draw_integer(self, name: str, low: int, high: int) -> int:
-        """Draw a whole number.
-
-        Args:
-            name: The name of the parameter.
-            low: The least value.
-            high: The greatest value, included.
-
-        Returns:
-            The number.
-        """
-
-
-class SearchSpace(Protocol):
+class SearchSpace(abc.ABC):
     """A set of points, each a set of overrides."""
 
     @property
+    @abc.abstractmethod
     def keys(self) -> tuple[str, ...]:
         """The config keys that any of its points sets."""
 
     @property
+    @abc.abstractmethod
     def num_points(self) -> int | None:
         """The number of points; None for an infinite space."""
 
+    @abc.abstractmethod
     def get_point(self, number: int) -> Overrides:
         """Return a point of a finite space by its number from 0; the last member of a product changes fastest."""
 
-    def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        """Draw a point with a sampler.
-
-        Args:
-            ask: The sampler.
-            place: A prefix of the parameters' names.
-
-        Returns:
-            The overrides.
-        """
-
-    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        """Return the sampled values with which `draw` gives these overrides; None if the space does not contain them.
-
-        Args:
-            overrides: The overrides. Keys that the space does not set are ignored.
-            place: A prefix of the parameters' names.
-
-        Returns:
-            The values by the name of the parameter.
-        """
-
+    @abc.abstractmethod
     def describe(self) -> Any:
         """Return the space as plain values; equal spaces have equal descriptions."""
 
+    def sample(self, generator: random.Random) -> Overrides:
+        """Draw a point at random; overridden where the points have no numbers."""
+        assert self.num_points is not None
+        return self.get_point(generator.randrange(self.num_points))
+
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class Choice(SearchSpace):
     """One key and the values to choose from."""
 
     key: str
@@ -124,19 +68,12 @@ class Choice:
     def get_point(self, number: int) -> Overrides:
         return {self.key: self.values[number]}
 
-    def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        return self.get_point(ask.draw_index(place + self.key, tuple(map(_to_json, self.values))))
-
-    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        label = _to_json(overrides[self.key]) if self.key in overrides else ""
-        return {place + self.key: label} if label in map(_to_json, self.values) else None
-
     def describe(self) -> Any:
-        return {"choice": {self.key: json.loads(_to_json(self.values))}}
+        return {"choice": {self.key: json.loads(to_json(self.values))}}
 
 
 @dataclasses.dataclass(frozen=True)
-class Uniform:
+class Uniform(SearchSpace):
     """One key and a range of numbers, on a logarithmic scale if `log`."""
 
     key: str
@@ -155,19 +92,19 @@ class Uniform:
     def get_point(self, number: int) -> Overrides:
         raise ValueError(f"the points of {self.key} cannot be counted")
 
-    def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        return {self.key: ask.draw_number(place + self.key, self.low, self.high, self.log)}
-
-    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        value = overrides.get(self.key)
-        return {place + self.key: value} if isinstance(value, float) and self.low <= value <= self.high else None
-
     def describe(self) -> Any:
         return {"log_uniform" if self.log else "uniform": {self.key: [self.low, self.high]}}
 
+    def sample(self, generator: random.Random) -> Overrides:
+        """Draw uniformly, or uniformly in the logarithm; never outside of the range by rounding."""
+        if not self.log:
+            return {self.key: generator.uniform(self.low, self.high)}
+        number = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
+        return {self.key: min(max(number, self.low), self.high)}
+
 
 @dataclasses.dataclass(frozen=True)
-class Integers:
+class Integers(SearchSpace):
     """One key and the whole numbers from `low` to `high`, both included."""
 
     key: str
@@ -185,20 +122,13 @@ class Integers:
     def get_point(self, number: int) -> Overrides:
         return {self.key: self.low + number}
 
-    def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        return {self.key: ask.draw_integer(place + self.key, self.low, self.high)}
-
-    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        value = overrides.get(self.key)
-        return {place + self.key: value} if type(value) is int and self.low <= value <= self.high else None
-
     def describe(self) -> Any:
         return {"integers": {self.key: [self.low, self.high]}}
 
 
 @dataclasses.dataclass(frozen=True)
-class Product:
-    """The Cartesian product of spaces."""
+class Product(SearchSpace):
+    """The Cartesian product of spaces, whose keys differ."""
 
     spaces: tuple[SearchSpace, ...]
 
@@ -217,27 +147,17 @@ class Product:
             assert space.num_points is not None
             number, position = divmod(number, space.num_points)
             parts.append(space.get_point(position))
-        return {key: value for part in reversed(parts) for key, value in part.items()}
-
-    def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        """Draw a point of each member; their keys differ, so the key names the parameter."""
-        return {key: value for space in self.spaces for key, value in space.draw(ask, place).items()}
-
-    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        parts = [space.values_that_draw(overrides, place) for space in self.spaces]
-        sampled_parts = [part for part in parts if part is not None]
-        return (
-            {name: answer for part in sampled_parts for name, answer in part.items()}
-            if len(sampled_parts) == len(parts)
-            else None
-        )
+        return merge_overrides(reversed(parts))
 
     def describe(self) -> Any:
         return {"product": [space.describe() for space in self.spaces]}
 
+    def sample(self, generator: random.Random) -> Overrides:
+        return merge_overrides(space.sample(generator) for space in self.spaces)
+
 
 @dataclasses.dataclass(frozen=True)
-class Zip:
+class Zip(SearchSpace):
     """Finite spaces of one size, point by point: the first points together, then the second, and so on."""
 
     spaces: tuple[SearchSpace, ...]
@@ -253,23 +173,14 @@ class Zip:
         return size
 
     def get_point(self, number: int) -> Overrides:
-        return {key: value for space in self.spaces for key, value in space.get_point(number).items()}
-
-    def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        labels = tuple(_to_json(self.get_point(number)) for number in range(self.num_points))
-        return self.get_point(ask.draw_index(place + "+".join(self.keys), labels))
-
-    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        label = _to_json({key: overrides[key] for key in self.keys if key in overrides})
-        labels = [_to_json(self.get_point(number)) for number in range(self.num_points)]
-        return {place + "+".join(self.keys): label} if label in labels else None
+        return merge_overrides(space.get_point(number) for space in self.spaces)
 
     def describe(self) -> Any:
         return {"zip": [space.describe() for space in self.spaces]}
 
 
 @dataclasses.dataclass(frozen=True)
-class Chain:
+class Chain(SearchSpace):
     """The points of one space, then those of the next."""
 
     spaces: tuple[SearchSpace, ...]
@@ -291,32 +202,12 @@ class Chain:
             number -= space.num_points
         raise IndexError(number)
 
-    def draw(self, ask: Sampler, place: str = "") -> Overrides:
-        """Draw a member, then a point of it; each member has its own parameters, even if they share keys."""
-        where = self._choice_name(place)
-        member = ask.draw_index(where, self._member_names())
-        return self.spaces[member].draw(ask, f"{where}[{member}]/")
-
-    def values_that_draw(self, overrides: Mapping[str, Any], place: str = "") -> SampledValues | None:
-        """Return those of the first member that sets exactly the keys of the chain that the overrides have."""
-        choice_name = self._choice_name(place)
-        expected = {key: overrides[key] for key in self.keys if key in overrides}
-        for member, space in enumerate(self.spaces):
-            inner = space.values_that_draw(overrides, f"{choice_name}[{member}]/")
-            if inner is not None:
-                answers = {choice_name: self._member_names()[member], **inner}
-                if _to_json(self.draw(_FixedSampler(answers), place)) == _to_json(expected):
-                    return answers
-        return None
-
-    def _choice_name(self, place: str) -> str:
-        return f"{place}chain({'+'.join(self.keys)})"
-
-    def _member_names(self) -> tuple[str, ...]:
-        return tuple(f"{number}: {','.join(space.keys)}" for number, space in enumerate(self.spaces))
-
     def describe(self) -> Any:
         return {"chain": [space.describe() for space in self.spaces]}
+
+    def sample(self, generator: random.Random) -> Overrides:
+        """Draw a member, each as likely as the others, then a point of it."""
+        return generator.choice(self.spaces).sample(generator)
 
 
 class SearchSpaceBuilder:
@@ -342,7 +233,7 @@ class SearchSpaceBuilder:
         options = tuple(values)
         if not options:
             raise UserError(f"choice({key!r}) is empty: give it at least one value")
-        plain = [_to_json(value, key) for value in options]
+        plain = [to_json(value, key) for value in options]
         for value in plain:
             if plain.count(value) > 1:
                 raise UserError(f"choice({key!r}) has {value} twice: name each value once")
@@ -453,41 +344,6 @@ def random_permutation(size: int, seed: int) -> Iterator[int]:
         moved[swap] = moved.pop(position, position)
 
 
-@dataclasses.dataclass(frozen=True)
-class RandomSampler:
-    """Draws at random."""
-
-    generator: random.Random
-
-    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
-        return self.generator.randrange(len(labels))
-
-    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
-        """Draw uniformly, or uniformly in the logarithm; never outside of the range by rounding."""
-        if log:
-            return min(max(math.exp(self.generator.uniform(math.log(low), math.log(high))), low), high)
-        return self.generator.uniform(low, high)
-
-    def draw_integer(self, name: str, low: int, high: int) -> int:
-        return self.generator.randint(low, high)
-
-
-@dataclasses.dataclass(frozen=True)
-class _FixedSampler:
-    """Repeats known answers."""
-
-    sampled_values: SampledValues
-
-    def draw_index(self, name: str, labels: tuple[str, ...]) -> int:
-        return labels.index(self.sampled_values[name])
-
-    def draw_number(self, name: str, low: float, high: float, log: bool) -> float:
-        return self.sampled_values[name]
-
-    def draw_integer(self, name: str, low: int, high: int) -> int:
-        return self.sampled_values[name]
-
-
 def _check_key(key: str) -> str:
     if not isinstance(key, str) or not all(key.split(".")):
         raise UserError(f"{key!r} is no key: write a dotted key of the config, as 'optimizer.learning_rate'")
@@ -509,7 +365,7 @@ def _check_spaces(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchSpa
     if not spaces:
         raise UserError(f"{name}() is empty: give it at least one space, as sweep.choice(KEY, VALUES)")
     for space in spaces:
-        if not isinstance(space, (Choice, Uniform, Integers, Product, Zip, Chain)):
+        if not isinstance(space, SearchSpace):
             raise UserError(f"{name}: {space!r} is no space; make one with sweep.choice(KEY, VALUES)")
     return spaces
 
@@ -525,7 +381,12 @@ def _check_disjoint(name: str, spaces: tuple[SearchSpace, ...]) -> tuple[SearchS
     return spaces
 
 
-def _to_json(value: Any, key: str = "") -> str:
+def merge_overrides(parts: Iterable[Overrides]) -> Overrides:
+    """Return the overrides of all parts, whose keys differ."""
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def to_json(value: Any, key: str = "") -> str:
     """Return a value as JSON text, equal for equal values."""
     try:
         return json.dumps(value, sort_keys=True, allow_nan=False)

@@ -162,10 +162,9 @@ class _LineDisplay:
     def show(self, rows: Sequence[TrialStatus], total: int) -> None:
         changed = [row for row in rows if self._last_states.get(row.trial.name, TrialState.PENDING) != row.state]
         for row in changed:
-            value = "" if row.value is None else f"  {self._metric} {row.value:.4g}"
-            overrides = describe_overrides(row.trial.overrides)
-            line = f"{row.trial.name}  {row.state.value:<8}  step {row.step}{value}  {overrides}"
-            print(f"{line}  {row.message}".rstrip(), file=self._stream)
+            value, description = _format_status(row)
+            value = value and f"  {self._metric} {value}"
+            print(f"{row.trial.name}  {row.state.value:<8}  step {row.step}{value}  {description}", file=self._stream)
         if changed:
             print(count_states(rows, total), file=self._stream, flush=True)
         self._last_states |= {row.trial.name: row.state for row in rows}
@@ -214,16 +213,20 @@ def progress_table(
     ordered = sort_best_first(rows, maximize)
     visible_rows = ordered[: max(1, height)]
     for row in visible_rows:
-        value = "" if row.value is None else f"{row.value:.4g}"
+        value, description = _format_status(row)
+        state = rich.text.Text(row.state.value, _STYLES[row.state.value])
         # Not read as rich's own marks: a message or a value may have brackets.
-        last = rich.text.Text(
-            escape_control_characters(f"{describe_overrides(row.trial.overrides)}  {row.message}".rstrip())
-        )
-        style = _STYLES[row.state.value]
-        table.add_row(row.trial.name, rich.text.Text(row.state.value, style), str(row.step or ""), value, last)
+        last = rich.text.Text(escape_control_characters(description))
+        table.add_row(row.trial.name, state, str(row.step or ""), value, last)
     if len(ordered) > len(visible_rows):
         table.caption = f"and {len(ordered) - len(visible_rows)} more"
     return table
+
+
+def _format_status(row: TrialStatus) -> tuple[str, str]:
+    """Return a trial's value for reading, and its overrides with what went wrong; trials.csv has them in full."""
+    value = "" if row.value is None else f"{row.value:.4g}"
+    return value, f"{describe_overrides(row.trial.overrides)}  {row.message}".rstrip()
 
 
 def write_csv(trial_store: TrialStore, rows: Sequence[TrialStatus], metric: MetricName) -> Path:
@@ -242,7 +245,7 @@ def write_csv(trial_store: TrialStore, rows: Sequence[TrialStatus], metric: Metr
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["trial", "state", "step", str(metric), *keys, "message", "directory"])
     for row in rows:
-        cells = [_format_cell(row.trial.overrides.get(key, "")) for key in keys]
+        cells = [str(row.trial.overrides.get(key, "")) for key in keys]
         value = "" if row.value is None else repr(row.value)
         folder = f"trials/{row.trial.name}"
         writer.writerow([row.trial.name, row.state.value, row.step, value, *cells, row.message, folder])
@@ -279,7 +282,3 @@ def summarize_sweep(
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
         lines.append(f"  {failed[0].trial.name}{more}; run the same command with --retry_failed to try again")
     return "\n".join(lines)
-
-
-def _format_cell(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)

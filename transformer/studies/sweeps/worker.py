@@ -12,8 +12,7 @@ This module does not import jax: the function that trains is passed to it.
 import contextlib
 import dataclasses
 import faulthandler
-import hashlib
-import json
+import itertools
 import math
 import sys
 import threading
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from transformer.config import NonNegativeFloat, UserError
+from transformer.config import UserError
 from transformer.overrides import describe_overrides
 from transformer.runs.jsonl_reading import (
     MetricName,
@@ -36,7 +35,6 @@ from transformer.runs.jsonl_reading import (
 )
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk_errors import find_disk_error
-from transformer.storage.json_reading import read_dataclass
 from transformer.storage.paths import storage_of
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
 from transformer.studies.sweeps.search_algorithm import SearchAlgorithm
@@ -45,7 +43,6 @@ from transformer.studies.sweeps.trials import Trial
 
 HANG_TIMEOUT = 3600.0  # seconds: longer than any evaluation or compilation should take
 MAX_ATTEMPTS = 5
-MAX_VMAPPED_TRIALS = 16  # trials that are trained as one program, at most
 _FAILURES = 3  # in a row, after which it is this machine or the whole sweep that is not right
 _DEATHS = 2  # of workers at a trial, after which it is trained alone: together they may be more than the machine holds
 # What changes in a trial's directory while it gets on. A lease is renewed by a thread also of a run that hangs.
@@ -91,17 +88,6 @@ class TrialTrainer(Protocol):
     def program_key(self, trial: Trial) -> str:
         """Return a key that is equal for trials that can be trained as one program."""
 
-    def measure_vmap_speedup(self, trials: Sequence[Trial], folder: Path) -> float:
-        """Measure how many times faster some trials train as one program than one after the other.
-
-        Args:
-            trials: The trials, all with the same `program_key`.
-            folder: A folder for the files of the measurement.
-
-        Returns:
-            The speedup.
-        """
-
     def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
         """Train trials as one program.
 
@@ -115,28 +101,16 @@ class TrialTrainer(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class VmapSpeedup:
-    """The contents of gain-N.json: how many times faster N trials train as one program.
-
-    Attributes:
-        gain: The speedup; 0 if it could not be measured.
-        message: The result in words.
-    """
-
-    gain: NonNegativeFloat
-    message: str
-
-
-@dataclasses.dataclass(frozen=True)
 class _WorkerSettings:
-    """The arguments of a worker."""
+    """The arguments of a worker, and the programs whose trials it failed to train together."""
 
     trial_store: TrialStore
     search_algorithm: SearchAlgorithm | None
     metric: MetricName
     trainer: TrialTrainer
     patience: float
-    workers: int
+    vmap: int
+    failed_programs: set[str]
 
 
 def run_worker(
@@ -146,9 +120,8 @@ def run_worker(
     total: int,
     metric: str,
     trainer: TrialTrainer,
-    vectorize: bool = False,
+    vmap: int = 1,
     patience: float = HANG_TIMEOUT,
-    workers: int = 1,
 ) -> None:
     """Work on a sweep until its first `total` trials are finished, by this worker or others.
 
@@ -158,24 +131,23 @@ def run_worker(
         total: The number of trials.
         metric: The sweep's metric, as "split/name".
         trainer: Trains the trials.
-        vectorize: Whether to train trials of one program together if that is measured to be faster.
+        vmap: The number of trials of one program to train together.
         patience: The seconds without progress after which a trial counts as hanging.
-        workers: The number of workers, so that vectorized trials are shared among them.
 
     Raises:
         UserError: If no trial reports the metric.
         TooManyFailures: If three trials in a row failed in this worker.
     """
-    setting = _WorkerSettings(trial_store, search_algorithm, parse_metric_name(metric), trainer, patience, workers)
+    setting = _WorkerSettings(trial_store, search_algorithm, parse_metric_name(metric), trainer, patience, vmap, set())
     failures, pause, dry = 0, _WAITS[0], False
     while True:
         planned = trial_store.trials()[:total]
         unfinished = [trial for trial in planned if trial_store.outcome(trial) is None]
-        # What had nothing more to propose is not asked again while others train: each answer is kept for ever.
+        # What had nothing more to propose is not asked again and again while others train.
         exhausted = search_algorithm is None or dry or len(planned) >= total
         if not unfinished and exhausted:
             return
-        ended = _train_next(setting, unfinished, vectorize)
+        ended = _train_next(setting, unfinished)
         if ended is not None:
             failures = failures + 1 if ended.state == TrialState.FAILED else 0
             if failures == _FAILURES:
@@ -184,24 +156,20 @@ def run_worker(
                 )
             pause = _WAITS[0]
         elif search_algorithm is not None and not exhausted:
-            dry = not trial_store.append_suggested_trial(total, lambda: search_algorithm.suggest(trial_store))
+            dry = not trial_store.append_suggested_trial(total, search_algorithm.suggest)
             pause = _WAITS[0]
         else:
             time.sleep(pause)
             pause = min(2 * pause, _WAITS[1])
 
 
-def _train_next(setting: _WorkerSettings, unfinished: Sequence[Trial], vectorize: bool) -> TrialOutcome | None:
+def _train_next(setting: _WorkerSettings, unfinished: Sequence[Trial]) -> TrialOutcome | None:
     """Train the first trial that no process holds; None if there is none."""
     for trial in unfinished:
         # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
         with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.trial_store.hold_trial(trial) as lease:
             if setting.trial_store.outcome(trial) is None:
-                if vectorize:
-                    outcome = _train_together(setting, lease, unfinished)
-                    if outcome is not None:
-                        return outcome
-                return _train_trial(setting, lease)
+                return _train_together(setting, lease, unfinished) or _train_trial(setting, lease)
     return None
 
 
@@ -279,9 +247,9 @@ def _read_result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
 
 
 def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Sequence[Trial]) -> TrialOutcome | None:
-    """Train a leased trial together with others of its program if that is faster; None if it is not."""
+    """Train a leased trial together with others of its program; None if there are none, or together they fail."""
     trial_store = setting.trial_store
-    if _count_deaths(first) >= _DEATHS:
+    if setting.vmap == 1 or _count_deaths(first) >= _DEATHS:
         return None
     companions = _find_companions(setting, first.trial, unfinished)
     if not companions:
@@ -317,7 +285,7 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
             if find_disk_error(error) is not None:
                 raise
             # One at a time they may well fit, and whose mistake it is shows then.
-            _write_gain(_gain_file(setting, first.trial, 1 + len(companions)), 0.0, _one_line(error))
+            setting.failed_programs.add(setting.trainer.program_key(first.trial))
             _print_line(f"{len(leases)} trials as one program: {_one_line(error)}")
             return None
         for lease, outcome in zip(leases, outcomes, strict=True):
@@ -327,63 +295,20 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
 
 
 def _find_companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequence[Trial]) -> list[Trial]:
-    """Return the trials to vmap with one: of its program, at its step, and measured to be faster together."""
+    """Return the trials to vmap with one: pending ones of its program that have reached its step."""
     program = setting.trainer.program_key(trial)
+    if program in setting.failed_programs:
+        return []
     step = _last_reported_step(setting.trial_store.directory(trial))
-    same_program = [candidate for candidate in unfinished if setting.trainer.program_key(candidate) == program]
-    # Trials that other workers hold count too, so that the last worker takes as many as the first.
-    count = min(MAX_VMAPPED_TRIALS, math.ceil(len(same_program) / setting.workers))
-    alike = [
+    companions = (
         candidate
-        for candidate in same_program
+        for candidate in unfinished
         if candidate.name != trial.name
+        and setting.trainer.program_key(candidate) == program
         and setting.trial_store.state(candidate) == TrialState.PENDING
         and _last_reported_step(setting.trial_store.directory(candidate)) == step
-    ][: count - 1]
-    return alike if alike and _measure_speedup(setting, trial, alike) > 1 else []
-
-
-def _measure_speedup(setting: _WorkerSettings, trial: Trial, companions: Sequence[Trial]) -> float:
-    """Return the speedup of so many trials of a program, measured by the first worker that asks."""
-    count = 1 + len(companions)
-    # One for up to twice as many will do, or the last trials of a program would be measured with each that ends.
-    files = [_gain_file(setting, trial, number) for number in range(count, min(2 * count, MAX_VMAPPED_TRIALS + 1))]
-    file, folder = files[0], files[0].parent
-    with contextlib.ExitStack() as stack:
-        while True:
-            with contextlib.suppress(DirectoryInUse):
-                stack.enter_context(storage_of(folder).claim(folder, "lock"))
-                break
-            time.sleep(_WAITS[0])
-        file = next((candidate for candidate in files if candidate.is_file()), file)
-        if not file.is_file():
-            scratch = storage_of(folder).scratch(folder) / "measured"
-            scratch.mkdir(parents=True, exist_ok=True)
-            # A measurement that kills its worker is not made again.
-            _write_gain(file, 0.0, "the measurement did not end")
-            try:
-                with _exit_if_hung([scratch], setting.patience):
-                    gain = setting.trainer.measure_vmap_speedup([trial, *companions], scratch)
-                message = f"{gain:.2f} times as fast as one by one"
-            except BaseException as error:
-                if not isinstance(error, Exception) or find_disk_error(error) is not None:
-                    file.unlink()  # the worker was stopped, or its disk is to blame: nothing is known
-                    raise
-                gain, message = 0.0, _one_line(error)
-            _write_gain(file, gain, message)
-            _print_line(f"{count} trials as one program: {message}")
-    return read_dataclass(VmapSpeedup, file).gain
-
-
-def _write_gain(file: Path, gain: float, message: str) -> None:
-    text = json.dumps(dataclasses.asdict(VmapSpeedup(gain, message)), indent=2, allow_nan=False)
-    storage_of(file).replace(file, f"{text}\n".encode())
-
-
-def _gain_file(setting: _WorkerSettings, trial: Trial, count: int) -> Path:
-    program = setting.trainer.program_key(trial)
-    folder = setting.trial_store.path / "vmapped" / hashlib.sha256(program.encode()).hexdigest()[:16]
-    return folder / f"gain-{count}.json"
+    )
+    return list(itertools.islice(companions, setting.vmap - 1))
 
 
 def _count_deaths(lease: TrialLease) -> int:
