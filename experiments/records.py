@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from transformer.config import UserError, suggest_nearest
 
+CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGES = ("python", "jax", "jaxlib", "flax", "optax")
 _SECTION = re.compile(r"^## Reproduce\n+(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^python -m launch\.(\w+) (.*?)  # (\S+)(.*)$", re.MULTILINE)

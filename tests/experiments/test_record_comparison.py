@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from transformer.studies.reproduction import (
+from experiments.record_comparison import (
     Finding,
     Verdict,
     compare_curves,
