@@ -15,7 +15,7 @@ from experiments.records import (
     compare_provenance,
     find_record,
     list_records,
-    provenance_of_study,
+    provenance_from_facts,
     read_record,
 )
 from launch.cli import run
@@ -232,7 +232,7 @@ def _print_comparison(record: Record, recorded_run: RecordedRun, path: Path, onl
 
     is_study = recorded_run.command == "ablate"
     finding, before, current = (
-        _compare_study(record, recorded_run, path, only) if is_study else _compare_run(record, recorded_run, path)
+        _compare_study(recorded_run, path, only) if is_study else _compare_run(record, recorded_run, path)
     )
     print(f"run {recorded_run.number} ({recorded_run.label}): {finding.verdict.value}")
     for line in (*finding.reasons, *compare_provenance(before, current)):
@@ -257,19 +257,17 @@ def _compare_run(record: Record, recorded_run: RecordedRun, path: Path) -> "tupl
             if other is not recorded_run
         },
     )
-    return finding, record.provenance, _parse_provenance(collect_provenance([path]))
+    return finding, record.provenance, provenance_from_facts(collect_provenance([path]))
 
 
-def _compare_study(
-    record: Record, recorded_run: RecordedRun, path: Path, only: str | None
-) -> "tuple[Finding, Provenance, Provenance]":
+def _compare_study(recorded_run: RecordedRun, path: Path, only: str | None) -> "tuple[Finding, Provenance, Provenance]":
     from experiments.record_comparison import compare_studies
     from transformer.storage.json_reading import read_json_object
 
     recorded, report = read_json_object(recorded_run.file), _read_report(path)
-    before = provenance_of_study(recorded, record.provenance)
+    before = provenance_from_facts(recorded["about"])
     try:
-        return compare_studies(recorded, report, only), before, provenance_of_study(report, Provenance("", "", {}))
+        return compare_studies(recorded, report, only), before, provenance_from_facts(report["about"])
     except (AttributeError, KeyError, TypeError) as error:
         raise _invalid_report_error(path, error) from error
 
@@ -303,11 +301,6 @@ def _find_metrics_file(path: Path) -> Path:
     if not file.is_file():
         raise UserError(f"{path} is no run: it has no {file.name}")
     return file
-
-
-def _parse_provenance(facts: dict[str, Any]) -> Provenance:
-    versions = {name: version for name, version in facts["versions"].items() if version}
-    return Provenance(facts["commit"] or "", facts["hardware"] or "", versions)
 
 
 if __name__ == "__main__":

@@ -357,7 +357,8 @@ def test_one_cell_and_one_seed_of_a_study_is_trained_and_compared(capsys, checko
         }
         for each in plan_runs(build_ablation(**ablation), BASE)
     ]
-    study = {"selection_metric": "validation/loss", "reported_metric": "test/loss", "runs": runs}
+    facts: dict[str, Any] = {"commit": None, "hardware": None, "versions": {}}
+    study = {"selection_metric": "validation/loss", "reported_metric": "test/loss", "runs": runs, "about": facts}
     file.write_text(json.dumps(study))
     words = ("--name=letters/letters", "--runs=6", "--workdir=again")
     only = "arm=a; task=x, y; seed=2; optimizer.learning_rate=1e-2"
