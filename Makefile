@@ -10,8 +10,6 @@ JEMALLOC = $(firstword $(wildcard /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjema
 # JobSet's CustomResourceDefinition; without network access give a copy as JOBSET_CRD=file:///...
 JOBSET = https://raw.githubusercontent.com/kubernetes-sigs/jobset/v0.10.1/config/components/crd
 JOBSET_CRD := $(JOBSET)/bases/jobset.x-k8s.io_jobsets.yaml
-# The pages of results, one a topic.
-RESULTS = $(patsubst docs/%.md,%,$(wildcard docs/results/*.md))
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,17 +55,17 @@ engines: ## check the files for JobSet and SkyPilot by the engines' own schema a
 
 bench: ## measure what the loop, head statistics and maps add to the demo's bare step
 	@.ci/install run
-	$(PYTHON) -m launch.benchmark --name=loop
-	$(PYTHON) -m launch.benchmark --name=capture
-	$(PYTHON) -m launch.benchmark --name=maps
+	$(PYTHON) -m experiments.benchmarks.run --name=loop
+	$(PYTHON) -m experiments.benchmarks.run --name=capture
+	$(PYTHON) -m experiments.benchmarks.run --name=maps
 
 reproduce: ## train the runs of a record again and compare: make reproduce NAME=glue/words; without NAME list the records
 	@.ci/install run
-	$(PYTHON) -m launch.reproduce $(if $(NAME),--name=$(NAME))
+	$(PYTHON) -m experiments.reproduce $(if $(NAME),--name=$(NAME))
 
 pods: ## compile every experiment for the pod that it names, and record what it needs there (hours on two cores)
 	@.ci/install dev
-	$(PYTHON) -m launch.compile_experiments
+	$(PYTHON) -m experiments.pods.compile_experiments
 
 pages: ## measure how large pages of maps are, and how quick in a browser
 	@.ci/install dev
@@ -75,10 +73,7 @@ pages: ## measure how large pages of maps are, and how quick in a browser
 
 docs: ## write the generated pages of docs/ and build the documentation site into site/
 	@.ci/install docs
-	$(PYTHON) -m launch.backend_support > docs/page.new && mv docs/page.new docs/guides/attention_backends.md
-	for page in projects results $(RESULTS); do \
-	  $(PYTHON) -m launch.generate_docs --page=$$page > docs/page.new && mv docs/page.new docs/$$page.md || exit 1; \
-	done
+	$(PYTHON) -m docs.generate
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 	@echo "Open site/index.html in a browser. Its search needs a server: $(PYTHON) -m http.server --directory site"
 
@@ -97,4 +92,4 @@ lock: ## renew requirements/ from pyproject.toml, newest versions first
 
 clean: ## remove .venv and caches; runs/ stays
 	rm -rf .venv site .ci/javascript/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
-	find transformer launch experiments tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find transformer launch experiments docs tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -29,23 +29,11 @@ def _become_worker(arguments: Arguments) -> None:
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import TrialStore
 
-    _refuse_idle_flags(
-        arguments,
-        ("num_workers", "seeds", "only", "plan_effect", "calibrate", "report_only", "retry_failed", "register"),
-        "a --worker of a study that has begun",
-    )
     TrialStore.open_existing(parse_path(arguments.workdir))
     become_worker()
 
 
-def _refuse_idle_flags(arguments: Arguments, names: Sequence[str], where: str) -> None:
-    """Raise UserError if a flag is given that has no effect there."""
-    flag_values = {name: getattr(arguments, name) for name in names}
-    idle = [name for name, value in flag_values.items() if value is not None and value is not False]
-    if idle:
-        raise UserError(f"--{idle[0]} has no effect on {where}: omit one of them")
-
-
+_TRAINING_FLAGS = ("num_workers", "only", "trackers", "vmap", "retry_failed")
 COMMAND = Command(
     name="ablate",
     description=(
@@ -68,13 +56,22 @@ COMMAND = Command(
         Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
         VMAP,
         Flag("retry_failed", "train failed runs again", default=False, value_type=bool),
-        Flag("report_only", "write the page of the finished runs, without training", default=False, value_type=bool),
+        Flag(
+            "report_only",
+            "write the page of the finished runs, without training",
+            default=False,
+            value_type=bool,
+            excludes=("only",),
+            because="it trains nothing",
+        ),
         Flag(
             "plan_effect",
             "before a study, print the power of several numbers of seeds to see this difference, in standard "
             "deviations of the paired differences; nothing is trained",
             value_type=float,
             makes_optional=("workdir",),
+            excludes=("only",),
+            because="it trains nothing",
         ),
         Flag(
             "register",
@@ -82,6 +79,8 @@ COMMAND = Command(
             "hash; nothing is trained",
             default=False,
             value_type=bool,
+            excludes=(*_TRAINING_FLAGS, "plan_effect", "calibrate", "report_only"),
+            because="it trains and reports nothing",
         ),
         Flag(
             "calibrate",
@@ -90,8 +89,27 @@ COMMAND = Command(
             "if there are enough",
             default=False,
             value_type=bool,
+            needs=("workdir",),
+            excludes=(*_TRAINING_FLAGS, "report_only"),
+            because="it trains and reports nothing, and writes into the study's directory",
         ),
-        Flag("worker", "be one worker of a study that has begun, in this process", default=False, value_type=bool),
+        Flag(
+            "worker",
+            "be one worker of a study that has begun, in this process",
+            default=False,
+            value_type=bool,
+            excludes=(
+                "num_workers",
+                "seeds",
+                "only",
+                "plan_effect",
+                "calibrate",
+                "report_only",
+                "retry_failed",
+                "register",
+            ),
+            because="the study has begun, and this is one of its workers",
+        ),
     ),
     takes_config=True,
     before_jax=_become_worker,
@@ -103,28 +121,14 @@ def main(arguments: Arguments) -> None:
     if arguments.worker:
         _run_worker(arguments)
         return
-    if arguments.register:
-        _refuse_idle_flags(
-            arguments,
-            ("num_workers", "only", "trackers", "plan_effect", "calibrate", "vmap", "retry_failed", "report_only"),
-            "--register, which trains and reports nothing",
-        )
     if arguments.calibrate:
-        _refuse_idle_flags(
-            arguments,
-            ("num_workers", "only", "trackers", "vmap", "retry_failed", "report_only"),
-            "--calibrate, which trains and reports nothing",
-        )
         _calibrate(arguments, _load_ablation(arguments))
         return
     if arguments.plan_effect is not None:
         from transformer.studies.ablations.study_plan import format_plan
 
-        _refuse_idle_flags(arguments, ("only",), "--plan_effect, which trains nothing")
         print(format_plan(_load_ablation(arguments), arguments.plan_effect))
         return
-    if arguments.report_only:
-        _refuse_idle_flags(arguments, ("only",), "--report_only, which trains nothing")
     if arguments.num_workers is not None:
         divide_machine(arguments.num_workers, range(arguments.num_workers))
     spec = _load_ablation(arguments)
@@ -324,8 +328,6 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
     from transformer.studies.ablations.study_plan import check_planned_effect
     from transformer.studies.sweeps.trial_store import TrialStore
 
-    if arguments.workdir is None:
-        raise UserError("--calibrate needs --workdir: it writes into the study's directory")
     if arguments.plan_effect is not None:
         check_planned_effect(arguments.plan_effect)
     check_seeds(spec)

@@ -24,6 +24,9 @@ class Flag:
         required: Whether the flag must be given.
         choices: The allowed values; any if empty.
         makes_optional: The required flags that are not needed if this one is given.
+        needs: Flags of which at least one must be given with this one.
+        excludes: Flags that have no effect if this one is given, and are refused with it.
+        because: Why it needs or excludes them, as the end of a message: "it trains nothing".
         range: The least and the greatest number; by default numbers of 32 bits.
     """
 
@@ -34,6 +37,9 @@ class Flag:
     required: bool = False
     choices: tuple[str, ...] = ()
     makes_optional: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    because: str = ""
     range: Range | None = None
 
 
@@ -50,6 +56,7 @@ class Command:
         resumes: Whether --config may be omitted if --workdir holds a run, which recorded its config.
         before_jax: What must be done to this process before jax is imported, such as setting environment variables.
         repeats_steps: Whether it computes step after step, for which freed memory is kept.
+        package: Where its module is: `launch`, or a package of the checkout whose commands are not installed.
     """
 
     name: str
@@ -58,20 +65,21 @@ class Command:
     flags: tuple[Flag, ...] = ()
     takes_config: bool = False
     resumes: bool = False
-    """Whether --config may be omitted if --workdir holds a run, which recorded its config."""
     before_jax: "Callable[[Arguments], None] | None" = None
-    """What must be done to this process before jax is imported, such as setting environment variables."""
     repeats_steps: bool = True
+    package: str = "launch"
 
     @property
     def call(self) -> str:
         """The call of the command in a shell: `python -m launch.NAME`, or `headwise NAME` if started so."""
+        if self.package != "launch":
+            return f"python -m {self.package}.{self.name}"
         return shlex.join(shell_command(self.name))
 
     @property
     def example_call(self) -> str:
         """The example call, as typed in a shell."""
-        return f"{self.call} {self.example}"
+        return f"{self.call} {self.example}".rstrip()
 
 
 # For commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
@@ -94,7 +102,10 @@ LANGUAGE_MODEL = Flag(
     "language_model", "the run of a character language model that rescores the beams (shallow fusion)"
 )
 LANGUAGE_WEIGHT = Flag(
-    "language_model_weight", "the weight of the language model's score (default: 0.3)", value_type=float
+    "language_model_weight",
+    "the weight of the language model's score (default: 0.3)",
+    value_type=float,
+    needs=("language_model",),
 )
 
 ENSEMBLE = Flag("ensemble", "further run directories, separated by commas, to average probabilities with")
@@ -201,13 +212,7 @@ class Arguments(types.SimpleNamespace):
 
     @property
     def language_model_and_weight(self) -> tuple[str | None, float]:
-        """The run of the language model (--language_model) and the weight of its score.
-
-        Raises:
-            UserError: If a weight is given without a language model.
-        """
-        if self.language_model_weight is not None and self.language_model is None:
-            raise UserError(f"--language_model_weight={self.language_model_weight:g} needs --language_model")
+        """The run of the language model (--language_model) and the weight of its score."""
         return self.language_model, 0.3 if self.language_model_weight is None else self.language_model_weight
 
     def omit_flags(self, *names: str) -> list[str]:

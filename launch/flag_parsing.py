@@ -61,9 +61,9 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
                 f"{command.example_call}"
             )
         if flag.required and missing and flag.name not in waived:
-            raise UserError(
-                f"{command.name} needs --{flag.name}=VALUE ({flag.help}); for example: {command.example_call}"
-            )
+            choice = " or ".join(map(_format_flag, [flag, *_alternatives(command, flag)]))
+            raise UserError(f"{command.name} needs {choice} ({flag.help}); for example: {command.example_call}")
+    _check_combinations(command, arguments)
     if command.takes_config:
         arguments.base = load_config(config_file).to_dict() if recorded is None else recorded
     if recorded is not None:
@@ -72,6 +72,25 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
         trusted_names = arguments.trusted_names or ()
         check_trusted(arguments.base, trusted_names, source=list(arguments.overridden_keys), training=True)
     return arguments
+
+
+def _check_combinations(command: Command, arguments: Arguments) -> None:
+    """Raise UserError for a flag without one that it needs, or with one that it excludes."""
+    given_names = {flag.name for flag in command.flags if getattr(arguments, flag.name) not in (None, flag.default)}
+    for flag in command.flags:
+        if flag.name not in given_names:
+            continue
+        reason = f", as {flag.because}" if flag.because else ""
+        if flag.needs and given_names.isdisjoint(flag.needs):
+            needed = _name_any(flag.needs)
+            word = next(word for word in arguments.argv if word.partition("=")[0] == f"--{flag.name}")
+            raise UserError(f"{word} needs {needed}{reason}: add {needed}, or omit --{flag.name}")
+        if excluded := next((name for name in flag.excludes if name in given_names), None):
+            raise UserError(f"--{excluded} has no effect on --{flag.name}{reason}: omit one of them")
+
+
+def _name_any(names: Sequence[str]) -> str:
+    return " or ".join(f"--{name}" for name in names)
 
 
 def parse_integers(text: str, flag: str, *, minimum: int = 1) -> list[int]:
@@ -164,7 +183,7 @@ def _all_flags(command: Command) -> tuple[Flag, ...]:
 def _build_parser(command: Command) -> _Parser:
     parser = _Parser(
         prog=command.call,
-        usage=command.call.replace("%", "%%") + " " + " ".join(_usage_words(command)),
+        usage=" ".join([command.call.replace("%", "%%"), *_usage_words(command)]),
         description=textwrap.fill(" ".join(command.description.split()), 100),
         epilog=f"example:\n  {command.example_call}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -174,10 +193,11 @@ def _build_parser(command: Command) -> _Parser:
     group = parser.add_argument_group("flags")
     for flag in _all_flags(command):
         note = "" if flag.default is None else f" (default: {flag.default})"
+        condition = f"with {_name_any(flag.needs)}, " if flag.needs else ""
         settings: dict[str, Any] = {
             "dest": flag.name,
             "default": flag.default,
-            "help": (flag.help + note).replace("%", "%%"),
+            "help": (condition + flag.help + note).replace("%", "%%"),
         }
         if flag.value_type is bool:
             settings |= {"action": _Switch}
@@ -196,13 +216,17 @@ def _metavar(flag: Flag) -> str:
 
 def _usage_words(command: Command) -> Iterator[str]:
     """Yield the flags as typed: optional ones in brackets, alternatives in parentheses."""
-    flags = _all_flags(command)
-    for flag in flags:
-        alternatives = [alternative for alternative in flags if flag.name in alternative.makes_optional]
+    for flag in _all_flags(command):
+        alternatives = _alternatives(command, flag)
         if flag.required and alternatives:
             yield f"({' | '.join(map(_format_flag, [flag, *alternatives]))})"
         elif not flag.makes_optional:
             yield _format_flag(flag) if flag.required else f"[{_format_flag(flag)}]"
+
+
+def _alternatives(command: Command, flag: Flag) -> list[Flag]:
+    """Return the flags that may be given instead of a required one."""
+    return [other for other in command.flags if flag.name in other.makes_optional]
 
 
 def _format_flag(flag: Flag) -> str:

@@ -37,7 +37,12 @@ COMMAND = Command(
     flags=(
         Flag("workdir", "the run directory", required=True),
         Flag("text", "the text (default: every line of standard input)"),
-        Flag("prompt_file", "a file that holds one text, such as a few-shot prompt"),
+        Flag(
+            "prompt_file",
+            "a file that holds one text, such as a few-shot prompt",
+            excludes=("text",),
+            because="it holds the text",
+        ),
         Flag("target_language", "the target language, if the run has learned several"),
         Flag("step", "the step of the checkpoint (default: the latest)", value_type=int),
         *DECODING,
@@ -129,7 +134,7 @@ def read_texts(arguments: Arguments) -> list[str]:
     """Return the text, the text of a file without its final newline, or the lines of standard input.
 
     Raises:
-        UserError: If both a text and a file are given, or if the file or the standard input is empty or not UTF-8.
+        UserError: If the file or the standard input is empty or not UTF-8.
     """
     if arguments.prompt_file is None:
         if arguments.text is not None:
@@ -141,8 +146,6 @@ def read_texts(arguments: Arguments) -> list[str]:
         if not lines:
             raise UserError("standard input is empty: write one text per line, or pass --text=''")
         return lines
-    if arguments.text is not None:
-        raise UserError("--text and --prompt_file both give the text: pass only one of them")
     name = f"--prompt_file={arguments.prompt_file}"
     text = (
         _read_utf8(name, Path(arguments.prompt_file).expanduser().read_bytes).replace("\r\n", "\n").removesuffix("\n")

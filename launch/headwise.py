@@ -11,19 +11,14 @@ from typing import NoReturn
 from launch import (
     ablate,
     alignment_error_rate,
-    backend_support,
-    benchmark,
     benchmark_backends,
     benchmark_layers,
     compile,
-    compile_experiments,
     convert,
     evaluate,
     generate,
-    generate_docs,
     maps,
     model_sizes,
-    reproduce,
     scaling_laws,
     sweep,
     tokenize,
@@ -38,18 +33,10 @@ from transformer.system.command_invocation import headwise_version, register_con
 
 # In the order in which --help lists them: a run and its data, studies, models, many machines, measurements.
 _RUN = (tokenize, train, evaluate, generate, maps, alignment_error_rate)
-_STUDY = (sweep, ablate, scaling_laws, reproduce)
+_STUDY = (sweep, ablate, scaling_laws)
 _MODEL = (convert, model_sizes)
 _CLUSTER = (local,)
-_MEASURE = (
-    compile,
-    benchmark,
-    benchmark_backends,
-    benchmark_layers,
-    compile_experiments,
-    backend_support,
-    generate_docs,
-)
+_MEASURE = (compile, benchmark_backends, benchmark_layers)
 COMMANDS: Mapping[str, ModuleType] = {
     module.COMMAND.name: module for module in (*_RUN, *_STUDY, *_MODEL, *_CLUSTER, *_MEASURE)
 }

@@ -25,37 +25,40 @@ COMMAND = Command(
             "from_pretrained",
             "instead of a run, a folder with config.json, model.safetensors and a tokenizer",
             makes_optional=("workdir",),
+            needs=("text",),
+            excludes=("workdir",),
+            because="it is read instead of a run, and a published model has no maps of its own",
         ),
-        Flag("text", "a text: the page shows what every head attends to in it"),
-        Flag("target_text", "with --text, the target of an encoder-decoder (default: what it generates)"),
-        Flag("target_language", "with --text, the target language, if the run has learned several"),
-        Flag("output", "with --text, the file to write (default: a new one in WORKDIR/looks, or here)"),
-        Flag("step", "with --text, the step of the checkpoint (default: the latest)", value_type=int),
+        Flag(
+            "text",
+            "a text: the page shows what every head attends to in it",
+            excludes=("compare_to", "serve", "port", "data_dir"),
+        ),
+        Flag("target_text", "the target of an encoder-decoder (default: what it generates)", needs=("text",)),
+        Flag("target_language", "the target language, if the run has learned several", needs=("text",)),
+        Flag("output", "the file to write (default: a new one in WORKDIR/looks, or here)", needs=("text",)),
+        Flag("step", "the step of the checkpoint (default: the latest)", value_type=int, needs=("text",)),
         Flag(
             "query_key_vectors",
-            "with --text, also show the queries and keys of each logit",
+            "also show the queries and keys of each logit",
             value_type=bool,
             default=False,
+            needs=("text",),
         ),
         Flag("compare_to", "another run directory with the same probe examples, to compare with"),
         Flag("max_page_size", "the maximum size of the page: 25MB, 500kB, 1GB; a bare number is megabytes", "25MB"),
         Flag("serve", "serve the page to a browser and update it during training", value_type=bool, default=False),
-        Flag("port", "the port of --serve; 0 takes a free one (default: 8765)", value_type=int),
+        Flag("port", "the port; 0 takes a free one (default: 8765)", value_type=int, needs=("serve",)),
         TRUST,
         Flag("data_dir", "the folder of the data, if it has moved and the run stores no maps"),
     ),
     before_jax=enable_compilation_cache,
-)
-TEXT_FLAGS, RUN_FLAGS = (
-    ("target_text", "target_language", "output", "step", "query_key_vectors"),
-    ("compare_to", "serve", "port", "data_dir"),
 )
 
 
 def main(arguments: Arguments) -> None:
     """Write the page and print its path, or serve it."""
     budget = parse_size(arguments.max_page_size)
-    _check_flags(arguments)
     if arguments.text is not None:
         _write_text_page(arguments, budget)
         return
@@ -81,21 +84,6 @@ def main(arguments: Arguments) -> None:
     else:
         page = write_report(directory, budget, compare_to=other_run)
     print(f"Open this page in a browser: {page.resolve()}")
-
-
-def _check_flags(arguments: Arguments) -> None:
-    """Raise UserError if flags do not go together."""
-    source = arguments.from_pretrained
-    if source is not None and arguments.workdir is not None:
-        raise UserError(f"--from_pretrained={source} is read instead of a run: omit --workdir")
-    if source is not None and arguments.text is None:
-        raise UserError(f"--from_pretrained={source} needs --text: a published model has no maps of its own")
-    for name in TEXT_FLAGS if arguments.text is None else RUN_FLAGS:
-        if getattr(arguments, name) not in (None, False):
-            what = "needs --text" if arguments.text is None else "does not go with --text"
-            raise UserError(f"--{name} {what}")
-    if arguments.port is not None and not arguments.serve:
-        raise UserError(f"--port={arguments.port} needs --serve: add --serve, or omit --port")
 
 
 def _write_text_page(arguments: Arguments, budget: int) -> None:

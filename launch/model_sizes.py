@@ -1,5 +1,6 @@
 """List published model sizes and training costs, or the parameters of a trained run."""
 
+import dataclasses
 import json
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from transformer.config import UserError, lookup_by_name
 if TYPE_CHECKING:
     from transformer.training.run_loading import TrainedModelSize
 
+COST_FLAGS = ("training_tokens", "flops_per_second", "dollars_per_device_hour")
 COMMAND = Command(
     name="model_sizes",
     description=(
@@ -24,22 +26,30 @@ COMMAND = Command(
     example="--name=gpt2-xl",
     flags=(
         Flag("name", "list this model only (default: all)"),
-        Flag("workdir", "a run directory: print the sizes of that run"),
-        TRUST,
+        Flag(
+            "workdir",
+            "a run directory: print the sizes of that run",
+            excludes=("name", *COST_FLAGS, "published_trainings"),
+            because="it prints a run, and no published model",
+        ),
+        dataclasses.replace(TRUST, needs=("workdir",), because="it is about the code of a run"),
         Flag("training_tokens", "estimate the cost for this many tokens (default: as published)", value_type=float),
         Flag(
             "flops_per_second", "FLOPs per second that one device sustains, to estimate device-days", value_type=float
         ),
         Flag(
             "dollars_per_device_hour",
-            "dollars per device-hour, with --flops_per_second or --published_trainings (there the default is 1)",
+            "dollars per device-hour (default with --published_trainings: 1)",
             value_type=float,
+            needs=("flops_per_second", "published_trainings"),
         ),
         Flag(
             "published_trainings",
             "list published training runs, with BLEU: devices x hours x FLOP/s, and the published FLOPs",
             default=False,
             value_type=bool,
+            excludes=("name", "training_tokens", "flops_per_second"),
+            because="it lists what was published, and estimates nothing",
         ),
         Flag("json", "print JSON: a list of sizes, or the object of a run", default=False, value_type=bool),
     ),
@@ -57,7 +67,6 @@ COLUMNS = (
     "training FLOPs",
     "citation",
 )
-COST_FLAGS = ("training_tokens", "flops_per_second", "dollars_per_device_hour")
 LEFT_ALIGNED = ("name", "family", "citation")
 FLOPS_NOTE = (
     "FLOPs/token: training, 3 x the forward FLOPs that one more row of the context adds, divided by its length: 6 for "
@@ -72,35 +81,13 @@ def main(arguments: Arguments) -> None:
         value = getattr(arguments, name)
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"--{name}={value} must be above 0 and finite")
-    cost_flags = [name for name in (*COST_FLAGS, "published_trainings") if getattr(arguments, name)]
     if arguments.workdir is not None:
-        if cost_flags:
-            raise UserError(f"--{cost_flags[0]} is about published models: omit --workdir")
-        if arguments.name is not None:
-            raise UserError(
-                f"--name={arguments.name} names a published model, and --workdir a run: pass only one of them"
-            )
         from transformer.training.run_loading import measure_trained_model_size
 
         trained = measure_trained_model_size(arguments.workdir, arguments.trusted)
         print(json.dumps(run_size_entry(trained), indent=2) if arguments.json else format_run_sizes(trained))
         return
-    if (
-        arguments.dollars_per_device_hour is not None
-        and arguments.flops_per_second is None
-        and not arguments.published_trainings
-    ):
-        raise UserError(
-            f"--dollars_per_device_hour={arguments.dollars_per_device_hour} needs --flops_per_second or "
-            "--published_trainings"
-        )
-    if arguments.trust is not None:
-        raise UserError(f"--trust={arguments.trust} is about the code of a run: add --workdir=RUN, or omit --trust")
     if arguments.published_trainings:
-        if unread := [
-            name for name in ("name", "training_tokens", "flops_per_second") if getattr(arguments, name) is not None
-        ]:
-            raise UserError(f"--{unread[0]} is for estimates: omit --published_trainings")
         published = published_training_entries(
             1.0 if arguments.dollars_per_device_hour is None else arguments.dollars_per_device_hour
         )
@@ -111,7 +98,7 @@ def main(arguments: Arguments) -> None:
     if arguments.name is not None:
         lookup_by_name(arguments.name, published_sizes(), "--name")
     entries = [size_entry(name) for name in ([arguments.name] if arguments.name is not None else published_sizes())]
-    if cost_flags:
+    if any(getattr(arguments, name) is not None for name in COST_FLAGS):
         costs = [
             training_cost_entry(
                 entry, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour

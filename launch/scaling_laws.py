@@ -27,7 +27,12 @@ COMMAND = Command(
     example="--workdir=runs/sizes",
     flags=(
         Flag("workdir", "the directory of a sweep or an ablation", required=True),
-        Flag("runs", "run directories instead, separated by commas", makes_optional=("workdir",)),
+        Flag(
+            "runs",
+            "run directories instead, separated by commas",
+            makes_optional=("workdir",),
+            excludes=("workdir",),
+        ),
         Flag("metric", "the loss to fit, as SPLIT/NAME", default="validation/loss"),
         Flag("bootstrap_samples", "the number of bootstrap samples", default=200, value_type=int),
         Flag("seed", "the random seed of the bootstrap", default=0, value_type=int, range=SEEDS),
@@ -38,8 +43,6 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Fit, print and write the scaling laws."""
-    if arguments.workdir is not None and arguments.runs is not None:
-        raise UserError(f"--workdir={arguments.workdir} and --runs={arguments.runs}: pass only one of them")
     if arguments.bootstrap_samples < 0 or arguments.seed < 0:
         raise UserError(
             f"--bootstrap_samples={arguments.bootstrap_samples} and --seed={arguments.seed} must be at least 0"

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 def _become_worker(arguments: Arguments) -> None:
     """Prepare a worker process before reading the config imports jax."""
     if arguments.worker:
-        if arguments.num_workers is not None:
-            raise UserError("--worker is one worker itself: omit --num_workers, and start as many as you like")
         become_worker()
 
 
@@ -51,7 +49,14 @@ COMMAND = Command(
         Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
         VMAP,
         Flag("retry_failed", "run failed trials again", default=False, value_type=bool),
-        Flag("worker", "be one worker, in this process", default=False, value_type=bool),
+        Flag(
+            "worker",
+            "be one worker, in this process",
+            default=False,
+            value_type=bool,
+            excludes=("num_workers",),
+            because="--worker is one worker itself, of which you can start any number",
+        ),
     ),
     takes_config=True,
     before_jax=_become_worker,

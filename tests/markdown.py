@@ -10,7 +10,9 @@ PAGES = sorted(
     [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md"), *ROOT.glob("tests/**/*.md")]
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"(?:python -m launch\.|^headwise )([\w.]+) ((?:'[^']*'|[^'\"`&>\n])*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"(?:python -m (?=launch\.|experiments\.|docs\.)|^(headwise) )([\w.]+) ((?:'[^']*'|[^'\"`&>\n])*)", re.MULTILINE
+)
 LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 
 
@@ -22,7 +24,10 @@ def commands(page: str) -> list[tuple[str, list[str]]]:
 def commands_of(text: str) -> list[tuple[str, list[str]]]:
     """The commands of a text in their order: the module, and its words as a shell gives them."""
     plain = text.replace("\\\n", " ")
-    return [(f"launch.{name}", shlex.split(words, comments=True)) for name, words in COMMAND.findall(plain)]
+    return [
+        (f"launch.{name}" if script else name, shlex.split(words, comments=True))
+        for script, name, words in COMMAND.findall(plain)
+    ]
 
 
 def links(page: str) -> list[str]:

@@ -34,15 +34,24 @@ ATTENTION_NEEDS = {"jax", "numpy", "jaxtyping"}
 FLAX_FILE = "transformer/layers/functional_module.py"
 FORBIDDEN = {"tensorflow", "torch", "pickle", "cPickle", "cloudpickle", "dill", "joblib"}
 # Scripts that run where the peers are installed: they record golden values, and are timed beside us.
-RECORDS, PEERS = ("tests/golden/make", "tests/golden/check_exports"), "experiments/benchmarks/"
-OURS = {"transformer", "launch", "experiments", "tests"}
+RECORDS, PEERS = ("tests/golden/make", "tests/golden/check_exports"), "experiments/benchmarks/peers/"
+# Programs that act on the checkout itself. They are commands, and import each other; no project imports them.
+TOOLS = {
+    "docs/generate.py",
+    "experiments/benchmarks/run.py",
+    "experiments/pods/compile_experiments.py",
+    "experiments/record_comparison.py",
+    "experiments/records.py",
+    "experiments/reproduce.py",
+}
+OURS = {"transformer", "launch", "experiments", "docs", "tests"}
 FORBIDDEN_CALLS = {"eval", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 # What runs a module or a text by its name, and the files that may: each says whose name it takes.
 RUNNING = {"import_module", "exec_module", "load_module", "run_path", "run_module", "__import__", "exec"}
 MAY_RUN = {
     "launch/compilation_cache.py",  # jax
     "launch/config_files.py",  # the file that a person gives by --config
-    "transformer/benchmarks/programs/step_compilation.py",  # the files of the benchmark's own declaration
+    "experiments/benchmarks/programs/step_compilation.py",  # the files of the benchmark's own declaration
     "transformer/system/lazy_names.py",  # the names and modules of a package, on first use
     "transformer/data/datasets/tfds_preparation.py",  # TFDS's own modules
     "transformer/system/module_registry.py",  # families and tasks, after transformer.runs.trust
@@ -141,7 +150,7 @@ def imports(file: File, known: set[str]) -> Iterator[Import]:
 
 
 def imports_by_file(files: Sequence[File], *folders: str) -> Iterator[tuple[File, Import]]:
-    modules = [file.module for file in sources(files, "transformer", "launch", "experiments", "tests")]
+    modules = [file.module for file in sources(files, *sorted(OURS))]
     known = {".".join(name.split(".")[:end]) for name in modules for end in range(1, name.count(".") + 2)}
     for file in sources(files, *folders):
         for found in imports(file, known):
@@ -157,8 +166,8 @@ def direction(files: Sequence[File]) -> list[str]:
             faults.append(f"{here}, but the package itself imports nothing of ours before it is asked to")
         elif file.group not in (*ORDER, ""):
             faults.append(f"{file.path} stands in no group of the order")
-        elif found.package == "experiments":
-            faults.append(f"{here}, but nothing imports experiments")
+        elif found.package in ("experiments", "docs"):
+            faults.append(f"{here}, but nothing imports {found.package}")
         elif found.package in ("transformer", "launch"):
             target = File(found.module.replace(".", "/") + ".py", None).group
             if file.group and target in ORDER and ORDER.index(target) > ORDER.index(file.group):
@@ -169,21 +178,24 @@ def direction(files: Sequence[File]) -> list[str]:
 def projects_alone(files: Sequence[File]) -> list[str]:
     """A config imports ml_collections, types and other configs, a project's code the library and its own folder.
 
-    So no project imports another's task or model; scripts that time other libraries import nothing of ours.
+    So no project imports another's task or model; scripts that time other libraries import nothing of ours. Programs
+    about the checkout import what they act on.
     """
     configs = {file.module for file in sources(files, "experiments") if "def get_config(" in (file.text or "")}
     faults = []
     for file, found in imports_by_file(files, "experiments"):
         here = f"{file.path}:{found.line} imports {found.module}"
-        own = found.module.startswith(f"{file.module.rpartition('.')[0]}.") and file.module.count(".") == 2
+        own = file.module.split(".")[1:2] == found.module.split(".")[1:2] and file.module.count(".") >= 2
         if file.path.startswith(PEERS):
             faults += [here] if found.package in OURS else []
         elif file.module in configs:
             allowed = found.package in ("ml_collections", "typing") or found.module in configs
             faults += [] if allowed else [f"{here}; a config imports other configs alone"]
+        elif file.path in TOOLS:
+            faults += [here] if found.package == "tests" else []
         elif found.package == "experiments" and not own:
             faults.append(f"{here}, which is another project's")
-        elif found.package in ("launch", "tests"):
+        elif found.package in ("launch", "docs", "tests"):
             faults.append(f"{here}; a project imports the library and its own folder")
     return faults
 
@@ -216,9 +228,9 @@ def light_launch(files: Sequence[File]) -> list[str]:
 
 def cycles(files: Sequence[File]) -> list[str]:
     """No module imports itself by way of others, not even inside a function."""
-    names = {file.module for file in sources(files, "transformer", "launch", "experiments")}
+    names = {file.module for file in sources(files, "transformer", "launch", "experiments", "docs")}
     graph: dict[str, set[str]] = {name: set() for name in names}
-    for file, found in imports_by_file(files, "transformer", "launch", "experiments"):
+    for file, found in imports_by_file(files, "transformer", "launch", "experiments", "docs"):
         if found.module in names:
             graph[file.module].add(found.module)
     return [" -> ".join((*cycle, cycle[0])) for cycle in find_cycles(graph)]
@@ -227,10 +239,10 @@ def cycles(files: Sequence[File]) -> list[str]:
 def forbidden(files: Sequence[File]) -> list[str]:
     """No TensorFlow, no PyTorch, nothing that runs what it reads; scripts of recorded and timed peers may."""
     faults = []
-    for file, found in imports_by_file(files, "transformer", "launch", "experiments", "tests"):
+    for file, found in imports_by_file(files, *sorted(OURS)):
         if found.package in FORBIDDEN and not file.path.startswith((*RECORDS, PEERS)):
             faults.append(f"{file.path}:{found.line} imports {found.module}")
-    for file in sources(files, "transformer", "launch", "experiments", "tests"):
+    for file in sources(files, *sorted(OURS)):
         for node in ast.walk(tree_of(file)):
             # By its last name first: to write every expression out takes seconds.
             near = isinstance(node, ast.Call) and last_name(node.func) in FORBIDDEN_ENDS
@@ -251,7 +263,7 @@ def last_name(node: ast.expr) -> str:
 def names_and_docstrings(files: Sequence[File]) -> list[str]:
     """Every module says what it is, in its name and in its docstring."""
     faults = []
-    for file in sources(files, "transformer", "launch", "experiments", "tests"):
+    for file in sources(files, *sorted(OURS)):
         if Path(file.path).name in ("utils.py", "util.py"):
             faults.append(f"{file.path}: name what it does")
         if not ast.get_docstring(tree_of(file)):
@@ -438,6 +450,7 @@ def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
         (direction, "transformer/training/loop.py", "from launch import cli", "stands after training"),
         (direction, "transformer/training/loop.py", "import experiments.demo", "nothing imports experiments"),
         (direction, "launch/train.py", "from experiments import demo", "nothing imports experiments"),
+        (direction, "launch/train.py", "from docs import generate", "nothing imports docs"),
         (direction, "transformer/__init__.py", "from transformer import config", "imports nothing of ours"),
         (direction, "transformer/misc/x.py", "import os", "stands in no group"),
         (
@@ -457,7 +470,10 @@ def test_a_clean_tree_has_no_fault(rule: Rule) -> None:
         (projects_alone, "experiments/sets/task.py", "from experiments.walks import model", "another project's"),
         (projects_alone, "experiments/sets/task.py", "from experiments.walks import walk", "another project's"),
         (projects_alone, "experiments/sets/task.py", "from launch import cli", "its own folder"),
-        (projects_alone, "experiments/benchmarks/x.py", "import transformer.config", "transformer.config"),
+        (projects_alone, "experiments/benchmarks/peers/x.py", "import transformer.config", "transformer.config"),
+        (projects_alone, "experiments/walks/programs/x.py", "from experiments.sets import task", "another project's"),
+        (projects_alone, "experiments/sets/task.py", "import experiments.records", "another project's"),
+        (projects_alone, "experiments/records.py", "from tests import markdown", "imports tests"),
         (bare_machine, "transformer/models/x.py", "import grain", "models does without"),
         (bare_machine, "transformer/attention/x.py", "import optax", "attention does without"),
         (bare_machine, "transformer/attention/x.py", "import flax.nnx", "attention does without"),

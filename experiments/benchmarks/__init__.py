@@ -1,1 +1,1 @@
-"""Scripts that time the same model in other libraries."""
+"""Benchmarks: programs of this project and of peers, timed in alternation."""

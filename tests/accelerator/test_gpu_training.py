@@ -19,7 +19,7 @@ def loss_after_ten_steps(root: Path, platform: str, dtype: str, precision: str) 
     environment = {**os.environ, "JAX_PLATFORMS": platform, "JAX_DEFAULT_MATMUL_PRECISION": precision}
     # This process may hold most of the GPU's memory.
     environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    program = [sys.executable, "-m", "transformer.benchmarks.programs.decoder_training_step"]
+    program = [sys.executable, "-m", "experiments.benchmarks.programs.decoder_training_step"]
     done = subprocess.run(
         [*program, json.dumps({**SETTINGS, "dtype": dtype})],
         cwd=root,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from docs.backend_support_page import all_variants, table_masks
 from tests.oracles import attention_equations
 from transformer.attention.api import AttentionAux, attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
@@ -17,7 +18,6 @@ from transformer.attention.normalizers import Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.statistics import DISTANCE, ENTROPY, FIRST_TOKEN, LARGEST_WEIGHT
-from transformer.costs.backend_support_page import all_variants, table_masks
 
 LONGEST = 5
 # A multiple of the 1 / 65,536 to which a rate is realized.

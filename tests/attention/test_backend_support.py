@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from docs.backend_support_page import all_variants
 from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell, Sizes
 from tests.oracles import attention_equations
@@ -34,7 +35,6 @@ from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, normalize
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
-from transformer.costs.backend_support_page import all_variants
 
 KEY = jax.random.key(3)
 # Thousands of cells share most of their operations, and as whole programs nothing that is compiled. So operations run

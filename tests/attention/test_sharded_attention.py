@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
+from docs.backend_support_page import table_masks
 from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell, Sizes
 from tests.attention.test_backend_support import CPU, KEY, cotangents_of, expected_of
@@ -26,7 +27,6 @@ from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
 from transformer.attention.sharded_attention import attention_sharding
 from transformer.attention.statistics import DIAGONAL, ENTROPY, induction_mass
-from transformer.costs.backend_support_page import table_masks
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, use_placement
 
 RING, GATHER = SequenceParallel.RING, SequenceParallel.GATHER

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow, run_alternating
-from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
-from transformer.benchmarks.catalog import BENCHMARKS
-from transformer.benchmarks.report import results_table, write_result
+from experiments.benchmarks.alternating_runs import BenchmarkResult, ResultRow, run_alternating
+from experiments.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
+from experiments.benchmarks.catalog import BENCHMARKS
+from experiments.benchmarks.report import results_table, write_result
 from transformer.config import UserError
 
 # It writes down that it was called, and takes as long as the settings say of this call.
@@ -117,7 +117,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 import runpy
-runpy.run_module("transformer.benchmarks.programs.decoder_training_step", run_name="{name}")
+runpy.run_module("experiments.benchmarks.programs.decoder_training_step", run_name="{name}")
 """
 
 

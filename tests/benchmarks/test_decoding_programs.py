@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.benchmarks.catalog import BENCHMARKS
-from transformer.benchmarks.programs import beam_search, greedy_decoding
-from transformer.benchmarks.programs.decoder_training_step import build_decoder
+from experiments.benchmarks.catalog import BENCHMARKS
+from experiments.benchmarks.programs import beam_search, greedy_decoding
+from experiments.benchmarks.programs.decoder_training_step import build_decoder
 
 TINY = {"layers": 2, "width": 8, "heads": 2, "feed_forward": 16, "context": 32, "vocabulary": 11}
 TINY |= {"prompt": 3, "tokens": 9, "repeats": 2}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from experiments.benchmarks.alternating_runs import BenchmarkResult, ResultRow
+from experiments.benchmarks.benchmark import Benchmark, PythonInterpreter
+from experiments.benchmarks.catalog import BENCHMARKS
+from experiments.benchmarks.programs.step_compilation import measure
+from experiments.benchmarks.report import results_table
 from transformer.aot import aot_compile
-from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow
-from transformer.benchmarks.benchmark import Benchmark, PythonInterpreter
-from transformer.benchmarks.catalog import BENCHMARKS
-from transformer.benchmarks.programs.step_compilation import measure
-from transformer.benchmarks.report import results_table
 from transformer.costs import compiled_program
 
 PEER = """

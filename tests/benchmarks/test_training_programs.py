@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from transformer.benchmarks.catalog import BENCHMARKS
-from transformer.benchmarks.programs import vocabulary_head
-from transformer.benchmarks.programs.decoder_training_step import measure
-from transformer.benchmarks.programs.encoder_decoder_training_step import build_encoder_decoder
+from experiments.benchmarks.catalog import BENCHMARKS
+from experiments.benchmarks.programs import vocabulary_head
+from experiments.benchmarks.programs.decoder_training_step import measure
+from experiments.benchmarks.programs.encoder_decoder_training_step import build_encoder_decoder
 
 
 def settings(name: str, program: str, **changes: Any) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.record_comparison import read_curve
+from experiments.records import RecordedRun, list_records, read_record
 from launch.command import split_override
 from launch.config_files import load_config
-from launch.records import RecordedRun, list_records, read_record
 from tests.experiments.first_steps import assembled
 from tests.experiments.variants import CHECKOUT
-from transformer.studies.reproduction import read_curve
 from transformer.tasks.task import Evaluation
 from transformer.training.build import TrainingComponents, make_jitted_train_step
 from transformer.training.compiled_evaluation import evaluation_view

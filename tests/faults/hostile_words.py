@@ -7,13 +7,13 @@ from pathlib import Path
 
 from launch.command import Command, Flag
 from tests.faults.originals import Originals
-from tests.faults.sandbox import COMMANDS, Case, Sandbox
+from tests.faults.sandbox import COMMANDS, Case, Sandbox, module_name
 
 NUMBERS = ("100000000000000000000", "-1", "nan", "inf", "1e400", "", "0x10", "9" * 5000, "١٢x")
 TEXTS = ("", "\x1b[31mred\nsecond line", "x/../y", "x" * 5000, "\udcff", "/dev/null", "/proc/self/mem", "~nobody/x")
 # What begins to measure or to compile before it can know that there is no end to it.
 _ENDLESS = {
-    ("benchmark", "rounds"),
+    ("experiments.benchmarks.run", "rounds"),
     ("benchmark_layers", "seeds"),
     ("benchmark_layers", "repeats"),
     ("benchmark_backends", "repeats"),
@@ -37,15 +37,13 @@ RIGHT = {
     "sweep": ("--config={o}/config.py", "--workdir={d}/new", "--worker", "--config.task.dataset=/dev/null"),
     "ablate": ("--config={o}/config.py", "--workdir={d}/new"),
     "compile": ("--config={o}/config.py", "--topology=cpu:1"),
-    "benchmark": ("--name=none",),
+    "experiments.benchmarks.run": ("--name=none",),
     "benchmark_backends": ("--sequence_lengths=0",),
     "benchmark_layers": ("--sequence_lengths=0",),
-    "compile_experiments": ("--filter=none-has-this-in-its-name", "--results_file={d}/pods.json"),
+    "experiments.pods.compile_experiments": ("--filter=none-has-this-in-its-name", "--results_file={d}/pods.json"),
     "clusters.local": ("--dry_run", "--", "--config={o}/config.py", "--workdir={d}/new"),
-    "backend_support": (),
-    "generate_docs": ("--page=experiments",),
     "scaling_laws": ("--runs={d}/translation",),
-    "reproduce": ("--name=no/record",),
+    "experiments.reproduce": ("--name=no/record",),
     # The text of a translation, which has no token shards: a corpus would be tokenized for each word.
     "tokenize": ("--config={o}/config.py",),
 }
@@ -54,7 +52,7 @@ _RUNS = ("evaluate", "generate", "maps", "alignment_error_rate", "model_sizes")
 
 def declared(command: str) -> Command:
     """The declaration of a command."""
-    return import_module(f"launch.{command}").COMMAND
+    return import_module(module_name(command)).COMMAND
 
 
 def prepared(originals: Originals, command: str, more: Callable[[Path], Sequence[str]]) -> Callable[[Path], list[str]]:

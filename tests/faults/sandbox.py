@@ -218,8 +218,8 @@ def _be(case: Case, words: Sequence[str], folder: Path, files: Mapping[str, Path
 
 
 def call(command: str, words: Sequence[str]) -> int:
-    """The exit code of `python -m launch.COMMAND WORDS`, in this process."""
-    module = importlib.import_module(f"launch.{command}")
+    """The exit code of a command with these words, in this process."""
+    module = importlib.import_module(module_name(command))
     if command.startswith("clusters."):
         from launch.clusters.local import run_launcher
 
@@ -281,7 +281,7 @@ def import_all() -> None:
         "transformer.training.driver",
         "transformer.tasks.registry",
         "transformer.aot",
-        *(f"launch.{name}" for name in COMMANDS),
+        *map(module_name, COMMANDS),
     ):
         importlib.import_module(name)
     # A child that collects garbage would copy the pages of all these objects.
@@ -301,16 +301,16 @@ COMMANDS = (
         "sweep",
         "ablate",
         "compile",
-        "benchmark",
     ),
     *(
         "benchmark_backends",
         "benchmark_layers",
-        "compile_experiments",
-        "backend_support",
-        "generate_docs",
         "scaling_laws",
-        "reproduce",
     ),
-    "clusters.local",
+    *("clusters.local", "experiments.benchmarks.run", "experiments.pods.compile_experiments", "experiments.reproduce"),
 )
+
+
+def module_name(command: str) -> str:
+    """The module of a command: those of the checkout are named in full."""
+    return command if command.startswith("experiments.") else f"launch.{command}"

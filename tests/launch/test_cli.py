@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli, flag_parsing, generate
+from launch import cli, flag_parsing, generate, headwise
 from launch.command import Arguments, Command, Flag
 from launch.platform import ACCELERATORS, choose_platform, has_device, without_chosen_platform
 from transformer.config import UserError, flatten_config
@@ -547,6 +547,50 @@ def test_a_flag_may_stand_for_one_that_is_required(capsys, config_file):
     assert cli.run(command, lambda arguments: None, [f"--config={config_file}", "--show"]) == 0
     assert "needs --workdir" in refusal(capsys, f"--config={config_file}", "--no_show", command=command)
     assert "needs --config" in refusal(capsys, "--show", command=command)
+
+
+SERVING = (
+    Flag("serve", "serve", value_type=bool, default=False, excludes=("output",)),
+    Flag("port", "the port", value_type=int, needs=("serve", "remote")),
+    Flag("remote", "the address", needs=("port",), because="it is far away"),
+    Flag("output", "the file", excludes=("port",), because="it ends"),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--port=0",), "error: --port=0 needs --serve or --remote: add --serve or --remote, or omit --port\n"),
+        (("--port", "0", "--no_serve"), "error: --port=0 needs --serve or --remote: add "),
+        (
+            ("--remote=a",),
+            "error: --remote=a needs --port, as it is far away: add --port, or omit --remote\n",
+        ),
+        (("--serve", "--output=a"), "error: --output has no effect on --serve: omit one of them\n"),
+        (
+            ("--output=a", "--port=1", "--remote=b"),
+            "error: --port has no effect on --output, as it ends: omit one of them\n",
+        ),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(capsys, words, says):
+    command = Command("show", "Show.", "--serve", SERVING)
+    assert refusal(capsys, *words, command=command).startswith(says)
+
+
+def test_flags_that_go_together_are_taken(capsys):
+    command = Command("show", "Show.", "--serve", SERVING)
+    for words in ((), ("--serve", "--port=0"), ("--port=1", "--remote=a"), ("--output=a", "--no_serve")):
+        assert cli.run(command, lambda arguments: None, words) == 0
+    assert cli.run(command, lambda arguments: None, ["--help"]) == 0
+    assert "with --serve or --remote, the port\n" in capsys.readouterr().out
+
+
+def test_flags_need_and_exclude_flags_of_their_command():
+    for name, module in headwise.COMMANDS.items():
+        names = {flag.name for flag in module.COMMAND.flags}
+        for flag in module.COMMAND.flags:
+            assert {*flag.needs, *flag.excludes, *flag.makes_optional} <= names - {flag.name}, f"{name} --{flag.name}"
 
 
 @pytest.mark.parametrize("device", ["dev/accel0", "dev/vfio/0", "dev/nvidia0", "dev/dxg", "dev/kfd"])

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from launch import cli, compile, compile_experiments
+from experiments.pods import compile_experiments
+from launch import cli, compile
 from launch.config_files import load_config
 from transformer.aot import aot_compile, mesh_and_remat_search
 from transformer.costs.topologies import parse_topology

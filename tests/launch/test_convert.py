@@ -398,14 +398,14 @@ def test_a_translator_comes_in_with_its_start_token(tmp_path: Path, capsys: pyte
 
 
 def test_exactly_one_direction_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "exactly one of --from_pretrained=DIR" in refusal(capsys, f"--workdir={tmp_path}")
-    assert "exactly one of --from_pretrained=DIR" in refusal(
+    assert "needs --from_pretrained=VALUE or --save_pretrained=VALUE" in refusal(capsys, f"--workdir={tmp_path}")
+    assert "--from_pretrained has no effect on --save_pretrained: omit one of them" in refusal(
         capsys, f"--workdir={tmp_path}", "--from_pretrained=a", "--save_pretrained=b"
     )
-    assert "--steps needs --from_pretrained" in refusal(
+    assert "--steps=3 needs --from_pretrained" in refusal(
         capsys, f"--workdir={tmp_path}", "--save_pretrained=b", "--steps=3"
     )
-    assert "--step needs --save_pretrained" in refusal(
+    assert "--step=3 needs --save_pretrained" in refusal(
         capsys, f"--workdir={tmp_path}", "--from_pretrained=a", "--step=3"
     )
     assert "is missing" in refusal(capsys, f"--workdir={tmp_path / 'absent'}", f"--save_pretrained={tmp_path / 'b'}")

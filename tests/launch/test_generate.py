@@ -53,7 +53,7 @@ def test_a_text_and_a_file_and_what_is_no_text_are_refused(tmp_path: Path, monke
     file.write_text(" \n\n")
     with pytest.raises(UserError, match=r"--prompt_file=.*prompt\.txt is empty"):
         given(f"--prompt_file={file}")
-    with pytest.raises(UserError, match="--text and --prompt_file"):
+    with pytest.raises(UserError, match="--text has no effect on --prompt_file, as it holds the text"):
         given(f"--prompt_file={file}", "--text=one")
     typed(monkeypatch, b"caf\xe9\n")
     with pytest.raises(UserError, match=r"^standard input is not UTF-8: .*; convert it, for example with iconv"):

@@ -93,7 +93,6 @@ def test_commands_are_named_in_one_place(root: Path) -> None:
     allowed = {
         "transformer/system/command_invocation.py",
         "transformer/system/module_registry.py",  # the advice to work in a clone
-        "transformer/costs/backend_support_page.py",  # pages of the documentation
     }
     named = set()
     for file in sources(root):

@@ -172,16 +172,8 @@ def test_what_only_a_checkout_has_is_told_in_one_line(installed: Installed) -> N
     assert missing in installed.refused(*train, "--config=experiments/demo.py")
     project = ("--config=my.py", "--config.task.name=experiments.captioning.task")
     assert "which an installed library does not hold: clone the repository" in installed.refused(*train, *project)
-    for words in (["compile_experiments"], ["generate_docs", "--page=results"]):
-        assert "of a checkout, and this is an installed package: clone the repository" in installed.refused(
-            "headwise", *words
-        )
-    assert "an installed package does not have the peers' programs" in installed.refused(
-        "headwise", "benchmark", "--name=decoder_1m", "--peer_python=python"
-    )
-    assert "--record writes to experiments/benchmarks/results of a checkout" in installed.refused(
-        "headwise", "benchmark", "--name=decoder_1m", "--record"
-    )
+    for name in ("reproduce", "benchmark", "compile_experiments", "backend_support", "generate_docs"):
+        assert f"unknown command '{name}'" in installed.refused("headwise", name)
 
 
 @pytest.mark.slow
@@ -225,5 +217,5 @@ def test_several_processes_of_this_machine_train_together(installed: Installed) 
 
 @pytest.mark.slow
 def test_a_benchmark_measures_the_library_that_is_installed(installed: Installed) -> None:
-    said = installed.done("headwise", "benchmark", "--name=first_step", "--experiment=my.py", "--rounds=1")
-    assert "compile cache hit" in said
+    said = installed.done("headwise", "benchmark_backends", "--sequence_lengths=16", "--repeats=1")
+    assert "einsum" in said

@@ -86,7 +86,10 @@ def test_one_size_alone(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--name=gpt2xl", "error: --name='gpt2xl' is unknown: did you mean 'gpt2-xl'? known: gpt2-xl, gpt2, "),
         ("--jsn", "error: unknown flag --jsn: did you mean '--json'?\n"),
-        ("--trust=lab.x", "error: --trust=lab.x is about the code of a run: add --workdir=RUN, or omit --trust\n"),
+        (
+            "--trust=lab.x",
+            "error: --trust=lab.x needs --workdir, as it is about the code of a run: add --workdir, or omit --trust\n",
+        ),
     ],
 )
 def test_a_wrong_flag_is_one_line(capsys: pytest.CaptureFixture[str], word: str, says: str) -> None:
@@ -161,7 +164,7 @@ def test_a_run_that_cannot_be_counted_is_told_in_one_line(
         ([f"--workdir={run}"], f"add {trust} if"),
         (
             [f"--workdir={run}", "--name=gpt2"],
-            "--name=gpt2 names a published model, and --workdir a run: pass only one",
+            "--name has no effect on --workdir, as it prints a run, and no published model: omit one of them",
         ),
         ([f"--workdir={tmp_path / 'new'}", trust], "has no checkpoint yet; train it with python -m launch.train"),
         ([f"--workdir={tmp_path / 'none'}"], "is missing; make a run"),
@@ -251,11 +254,14 @@ def test_the_cost_of_training_is_six_n_d_and_exact_in_days_and_dollars(capsys: p
     [
         (("--flops_per_second=0",), "--flops_per_second=0.0 must be above 0"),
         (("--name=gpt2", "--flops_per_second=1e12"), "pass --training_tokens"),
-        (("--published_trainings", "--flops_per_second=1e12"), "omit --published_trainings"),
-        (("--workdir=runs/x", "--dollars_per_device_hour=1"), "omit --workdir"),
+        (
+            ("--published_trainings", "--flops_per_second=1e12"),
+            "has no effect on --published_trainings, as",
+        ),
+        (("--workdir=runs/x", "--dollars_per_device_hour=1"), "hour has no effect on --workdir, as it prints a run"),
         (
             ("--name=gpt2", "--training_tokens=1e9", "--dollars_per_device_hour=1"),
-            "--dollars_per_device_hour=1.0 needs --flops_per_second or --published_trainings",
+            "--dollars_per_device_hour=1 needs --flops_per_second or --published_trainings",
         ),
     ],
 )

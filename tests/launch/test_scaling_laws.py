@@ -90,7 +90,10 @@ def test_runs_that_differ_in_both_and_are_few_are_not_said_to_fall_or_to_fit(
 def test_what_cannot_be_fitted_is_refused(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is no run directory" in call(capsys, f"--workdir={sweep / 'trials'}", code=2).err
     assert "1 finished runs" in call(capsys, f"--runs={sweep / 'trials' / '0'}", code=2).err
-    assert "pass only one of them" in call(capsys, f"--runs={sweep}", f"--workdir={sweep}", code=2).err
+    assert (
+        "--workdir has no effect on --runs: omit one of them"
+        in call(capsys, f"--runs={sweep}", f"--workdir={sweep}", code=2).err
+    )
     assert "report validation/nothing" in call(capsys, f"--workdir={sweep}", "--metric=validation/nothing", code=2).err
 
 

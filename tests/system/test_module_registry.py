@@ -176,7 +176,8 @@ def test_a_family_from_outside_has_sizes_of_its_own(families: ModuleRegistry) ->
         ("experiments.demo", "is unknown: "),
         ("experiments.captioning.metrics", r": the module exports no TASK; define TASK = \w+\(\.\.\.\) in it"),
         # A script for another environment: what it does when it is imported is not for a config to start.
-        ("experiments.benchmarks.torch_lstm", ": the module exports no TASK; define TASK = "),
+        ("experiments.benchmarks.peers.torch_lstm", "is unknown: did you mean "),
+        ("experiments.benchmarks.run", ": the module exports no TASK; define TASK = "),
         ("experiments.benchmarks.__init__", ": the module exports no TASK; define TASK = "),
     ],
 )

@@ -1,1 +1,1 @@
-"""Benchmarks: training steps, decoding, overhead of the loop and of maps, attention backends, layer types."""
+"""Measurements of this machine: attention backends, and layers of several types."""

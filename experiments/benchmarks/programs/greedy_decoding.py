@@ -1,6 +1,6 @@
 """Time greedy decoding by a decoder of random weights, with and without a key-value cache.
 
-`python -m transformer.benchmarks.programs.greedy_decoding SETTINGS`: the sizes of decoder_training_step with the length
+`python -m experiments.benchmarks.programs.greedy_decoding SETTINGS`: the sizes of decoder_training_step with the length
 of the `prompt`, the number of generated `tokens`, whether to use a `cache`, and the `repeats` after the first run,
 which compiles. Without a cache every token is computed from the whole text before it, padded to the next multiple of
 `padded`, with a program for each such length.
@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.benchmarks.programs.decoder_training_step import build_decoder
-from transformer.benchmarks.programs.program_main import program_main
+from experiments.benchmarks.programs.decoder_training_step import build_decoder
+from experiments.benchmarks.programs.program_main import program_main
 from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.models.model import Model, Variables, count_parameters

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from transformer.studies.reproduction import (
+from experiments.record_comparison import (
     Finding,
     Verdict,
     compare_curves,
@@ -87,16 +87,9 @@ def test_precision_is_that_of_the_number_with_the_most_digits(values: Any, digit
 
 def test_metrics_may_be_rounded_each_to_its_own_digits() -> None:
     random = np.random.default_rng(0)
-    exact = [{"step": step, "loss": random.random(), "validation_loss": random.random()} for step in range(40)]
-    recorded = [
-        {"step": line["step"], "loss": round(line["loss"], 3), "validation_loss": round(line["validation_loss"], 5)}
-        for line in exact
-    ]
-    found = [
-        {"step": line["step"], "split": split, "loss": line[name]}
-        for line in exact
-        for split, name in (("train", "loss"), ("validation", "validation_loss"))
-    ]
+    digits = {"train": 3, "validation": 5}
+    found = [{"step": step, "split": split, "loss": random.random()} for step in range(40) for split in digits]
+    recorded = [{**line, "loss": round(line["loss"], digits[line["split"]])} for line in found]
     assert compare(recorded, found).verdict is Verdict.EQUAL
     found[-1]["loss"] += 1e-4
     assert compare(recorded, found).reasons[0].startswith("79 of 80 numbers of 40 steps")
@@ -182,7 +175,8 @@ def test_last_values_are_of_evaluations_if_there_are_any() -> None:
     curve = read_curve(lines(3))
     assert list(last_values(curve)) == ["validation/loss", "validation/accuracy"]
     assert last_values(curve)["validation/loss"] == curve["validation", 100]["loss"]
-    assert last_values(read_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])) == {"train/loss": 1.0}
+    training = [{"step": step, "split": "train", "loss": 2.0 / step} for step in (1, 2)]
+    assert last_values(read_curve(training)) == {"train/loss": 1.0}
 
 
 @pytest.mark.parametrize(("num_values", "num_intervals"), [(1, 1), (1, 4), (3, 2)])
@@ -224,7 +218,7 @@ def test_a_study_is_compared_run_by_run_and_then_arm_by_arm() -> None:
     # A mean that is outside, of an arm that is nearer to its own record than to the other.
     wide = study(shift=5.0)
     finding = compare_studies(wide, study(shift=6.0))
-    assert "2 of 4 are outside of the spread: post 0.1 validation/loss is" in finding.reasons[-1]
+    assert "2 of 4 are outside of the spread: post rate=0.1 validation/loss is" in finding.reasons[-1]
 
 
 def test_the_runs_of_another_arm_are_not_reproduced_however_wide_the_spread_is() -> None:

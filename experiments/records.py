@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from transformer.config import UserError, suggest_nearest
 
+CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGES = ("python", "jax", "jaxlib", "flax", "optax")
 _SECTION = re.compile(r"^## Reproduce\n+(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^python -m launch\.(\w+) (.*?)  # (\S+)(.*)$", re.MULTILINE)
@@ -144,19 +145,10 @@ def names_processor_family(record: Record) -> bool:
     return bool(_FAMILY.search(record.provenance.hardware))
 
 
-def provenance_of_study(study: Mapping[str, Any], otherwise: Provenance) -> Provenance:
-    """Return where the numbers of an ablation.json come from.
-
-    Args:
-        study: Its content.
-        otherwise: What is known where the file has no facts.
-    """
-    study_facts = study.get("about", {})
-    return Provenance(
-        study_facts.get("commit") or otherwise.commit,
-        study_facts.get("hardware") or otherwise.hardware,
-        {name: version for name, version in study_facts.get("versions", {}).items() if version} or otherwise.versions,
-    )
+def provenance_from_facts(facts: Mapping[str, Any]) -> Provenance:
+    """Return where numbers come from, by the facts that runs recorded, such as "about" of an ablation.json."""
+    versions = {name: version for name, version in facts["versions"].items() if version}
+    return Provenance(facts["commit"] or "", facts["hardware"] or "", versions)
 
 
 def compare_provenance(record: Provenance, current: Provenance) -> list[str]:

@@ -1,6 +1,6 @@
 """Training steps of a decoder-only Transformer on random tokens, timed one by one.
 
-`python -m transformer.benchmarks.programs.decoder_training_step SETTINGS`; beside jax, flax, optax, numpy and
+`python -m experiments.benchmarks.programs.decoder_training_step SETTINGS`; beside jax, flax, optax, numpy and
 jaxtyping it needs nothing but this package.
 """
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer.benchmarks.programs.program_main import program_main
-from transformer.benchmarks.random_tokens import RandomLanguageModeling, RandomTokenTask
+from experiments.benchmarks.programs.program_main import program_main
+from experiments.benchmarks.programs.random_tokens import RandomLanguageModeling, RandomTokenTask
 from transformer.data.batches import BatchSource
 from transformer.layers.functional_module import Precision
 from transformer.models import registry

@@ -1,7 +1,7 @@
 """The training step of MaxText's GPT-3 decoder, to be compiled for GPUs that need not be there.
 
 https://github.com/AI-Hypercomputer/maxtext: its step as `maxtext.trainers.pre_train.train_compile` compiles it. It
-imports nothing of this project. `lower_step` is called by `transformer.benchmarks.programs.step_compilation`.
+imports nothing of this project. `lower_step` is called by `experiments.benchmarks.programs.step_compilation`.
 """
 
 import os

@@ -42,8 +42,7 @@ attention: backend=einsum for score=scaled_dot x normalizer=softmax x position=n
 If the backend that you name can't compute a request, you get an error that names one that can.
 
 This page lists which requests each backend supports. [Attention](attention.md) explains the terms. `make docs`
-generates the page (`python -m launch.backend_support`) from `transformer/attention/backends.py`, which makes the same
-decisions at run time.
+generates the page from `transformer/attention/backends.py`, which makes the same decisions at run time.
 
 ## Read the tables
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow
-from transformer.benchmarks.benchmark import Benchmark
+from experiments.benchmarks.alternating_runs import BenchmarkResult, ResultRow
+from experiments.benchmarks.benchmark import Benchmark
 
 NUM_SOURCE_LINES = 5
 

@@ -1,6 +1,6 @@
 """The training step of a GPT-2 in forty lines of plain JAX, to be compiled for a GPU that need not be there.
 
-It imports nothing of this project. `lower_step` is called by `transformer.benchmarks.programs.step_compilation`.
+It imports nothing of this project. `lower_step` is called by `experiments.benchmarks.programs.step_compilation`.
 """
 
 import jax

@@ -2,7 +2,7 @@
 
 https://github.com/google-deepmind/nanodo: its model, its loss and its optimizer, in microbatches whose gradients are
 summed. It imports nothing of this project. `lower_step` is called by
-`transformer.benchmarks.programs.step_compilation`.
+`experiments.benchmarks.programs.step_compilation`.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""Print the pages of docs/ that are generated from the READMEs of the projects."""
+"""Write the generated pages of docs/: projects and results from the READMEs of experiments/, and attention backends."""
 
 import posixpath
 import re
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.records import CHECKOUT, Record, list_records, names_processor_family, read_record
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
-from launch.records import Record, list_records, names_processor_family, read_record
+from launch.command import Arguments, Command
 from transformer.config import UserError
-from transformer.system.command_invocation import find_checkout
 
 # The pages of results: their titles, and the projects on them.
 TOPICS = {
@@ -51,20 +50,15 @@ TOPICS = {
     "speed": ("Speed and memory", ("benchmarks", "pods")),
 }
 COMMAND = Command(
-    name="generate_docs",
+    name="generate",
+    package="docs",
     description=(
-        "Print a page of docs/ generated from experiments/*/README.md: the projects, or the results of one topic."
+        "Write the generated pages of docs/: the projects and the results of each topic, from experiments/*/README.md, "
+        "and the support table of the attention backends. `make docs` also builds the site."
     ),
-    example="--page=results/vision > docs/results/vision.md",
-    flags=(
-        Flag(
-            "page",
-            "the page to print",
-            required=True,
-            choices=("projects", "results", *(f"results/{topic}" for topic in TOPICS)),
-        ),
-    ),
+    example="",
 )
+DOCS = Path(__file__).resolve().parent
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 _RESULTS = """# Results
 
@@ -173,27 +167,32 @@ def _rewrite_links(text: str, project: str, folder: str) -> str:
     return _LINK.sub(relocate_link, text)
 
 
-def main(arguments: Arguments) -> None:
-    """Print the page."""
-    root = find_checkout()
-    if root is None:
-        raise UserError(
-            "projects reads the READMEs in experiments/ of a checkout, and this is an installed package: "
-            "clone the repository"
-        )
-    readmes = {path.parent.name: read_readme(path.parent) for path in sorted(root.glob("experiments/*/README.md"))}
+def generated_pages() -> dict[str, str]:
+    """Return the text of every generated page, by its path in docs/.
+
+    Raises:
+        UserError: If a project is on no page of results, or on two.
+    """
+    from docs.backend_support_page import support_page
+
+    readmes = {path.parent.name: read_readme(path.parent) for path in sorted(CHECKOUT.glob("experiments/*/README.md"))}
     listed = [project for _, projects in TOPICS.values() for project in projects]
     if sorted(listed) != list(readmes):
         wrong = ", ".join(sorted(set(listed) ^ set(readmes)))
-        raise UserError(f"TOPICS in launch/generate_docs.py must name every project of experiments/ once: see {wrong}")
-    if arguments.page == "projects":
-        page = projects_page(readmes)
-    elif arguments.page == "results":
-        records = [read_record(name, page) for name, page in list_records(root).items()]
-        page = results_index_page(readmes, records)
-    else:
-        page = topic_page(arguments.page.removeprefix("results/"), readmes)
-    print(page, end="")
+        raise UserError(f"TOPICS in docs/generate.py must name every project of experiments/ once: see {wrong}")
+    records = [read_record(name, page) for name, page in list_records(CHECKOUT).items()]
+    return {
+        "projects.md": projects_page(readmes),
+        "results.md": results_index_page(readmes, records),
+        **{f"results/{topic}.md": topic_page(topic, readmes) for topic in TOPICS},
+        "guides/attention_backends.md": support_page(),
+    }
+
+
+def main(arguments: Arguments) -> None:
+    """Write the pages, all of them or none."""
+    for name, text in generated_pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

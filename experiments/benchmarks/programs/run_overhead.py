@@ -1,17 +1,21 @@
 """Overhead of a run over its bare compiled step: the training loop, head capture, attention maps, and data.
 
-Each function measures in alternation within one process, on the same batches, so that changes of the machine's speed
-affect all alike. It returns the seconds of each measurement by name.
+`python -m experiments.benchmarks.programs.run_overhead SETTINGS`: `config`, the values of an experiment, the `part`
+(loop, capture or maps), `steps` and `repeats`. Each part is measured in alternation within one process, on the same
+batches, so that changes of the machine's speed affect all alike.
 """
 
 import dataclasses
 import io
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from experiments.benchmarks.programs.program_main import program_main
 from transformer.attention.capture import Capture
 from transformer.attention.statistics import STATISTICS
 from transformer.maps.store import MapStore
@@ -20,7 +24,7 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.task import Batch
 from transformer.training.build import TrainingComponents, build_components, flops_counter, make_jitted_train_step
 from transformer.training.compiled_probe import Probe, compile_probe
-from transformer.training.config import ExperimentConfig
+from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.loop import Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.partitioning import shard_batch, shard_host_batches
@@ -185,3 +189,18 @@ def _time_step(step: TrainStep, state: TrainState, batch: Batch, observe: bool, 
         state, _ = step(state, batch, observe)
     jax.block_until_ready(state)
     return (time.perf_counter() - start_seconds) / steps
+
+
+PARTS = {"loop": time_training_loop, "capture": time_head_capture, "maps": time_attention_maps}
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds of each measurement, by what was measured."""
+    experiment = resolve_config(settings["config"])
+    with tempfile.TemporaryDirectory() as folder:
+        counts = {"steps": settings["steps"], "repeats": settings["repeats"]}
+        return {"seconds": PARTS[settings["part"]](experiment, Path(folder), **counts)}
+
+
+if __name__ == "__main__":
+    program_main(measure)

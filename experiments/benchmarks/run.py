@@ -1,14 +1,16 @@
 """Run a benchmark: our programs and their PyTorch peers, in alternation, each in a new process."""
 
 import sys
+from pathlib import Path
 
 from launch.cli import run
 from launch.command import Arguments, Command, Flag, with_data_dir
 from launch.config_files import load_config
-from transformer.system.command_invocation import find_checkout
 
+RESULTS = Path(__file__).resolve().parent / "results"
 COMMAND = Command(
-    name="benchmark",
+    name="run",
+    package="experiments.benchmarks",
     description=(
         "Run the programs of a named benchmark in alternation for several rounds, each in a fresh process, and print "
         "the median times and the ratios of times within a round. docs/guides/performance.md lists the benchmarks."
@@ -29,18 +31,13 @@ COMMAND = Command(
 
 def main(arguments: Arguments) -> None:
     """Run the benchmark and print its table."""
-    from transformer.benchmarks.alternating_runs import run_alternating
-    from transformer.benchmarks.catalog import BENCHMARKS, EXPERIMENT_BENCHMARKS
-    from transformer.benchmarks.report import results_table, write_result
+    from experiments.benchmarks.alternating_runs import run_alternating
+    from experiments.benchmarks.catalog import BENCHMARKS, EXPERIMENT_BENCHMARKS
+    from experiments.benchmarks.report import results_table, write_result
     from transformer.config import UserError, suggest_nearest
 
-    root = find_checkout()
     if arguments.rounds < 1:
         raise UserError(f"--rounds={arguments.rounds} must be at least 1")
-    if arguments.record and root is None:
-        raise UserError(
-            "--record writes to experiments/benchmarks/results of a checkout, and this is an installed package: omit it"
-        )
     if arguments.name in BENCHMARKS:
         if arguments.data_dir is not None:
             raise UserError(f"--data_dir has no effect on --name={arguments.name}, whose data is generated: omit it")
@@ -54,9 +51,8 @@ def main(arguments: Arguments) -> None:
         )
     result = run_alternating(benchmark, arguments.rounds, arguments.peer_python, lambda line: print(line, flush=True))
     print(results_table(benchmark, result))
-    if arguments.record and root is not None:
-        results = root / "experiments" / "benchmarks" / "results"
-        print(f"written to {write_result(name, benchmark, result, results).relative_to(root)}")
+    if arguments.record:
+        print(f"written to {write_result(name, benchmark, result, RESULTS)}")
 
 
 if __name__ == "__main__":

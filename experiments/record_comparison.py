@@ -42,7 +42,6 @@ from transformer.studies.ablations.statistics import CONFIDENCE, Interval
 MIN_RUNS_FOR_SPREAD = 3
 BEGINNING_TOLERANCE = 0.01  # the largest relative difference of the first numbers of a run from those of its record
 _COSTS = re.compile(r"\w+_per_second|flops_per_step|batch_wait|mfu|utili[sz]ation|max_memory\w*")
-_SPLIT_METRIC = re.compile(r"(validation|test)_(.+)")
 _MIN_VALUES_FOR_PRECISION = 10  # different ones: of fewer, all may end with a zero by chance
 _SHOWN = 3  # differences
 
@@ -79,7 +78,7 @@ class Setting(NamedTuple):
         arm: The arm.
         task: The task.
         seed: The seed.
-        hyperparameters: The tuned values as JSON text, in order; without their keys, which were renamed since.
+        hyperparameters: The tuned values as "key=JSON", in order.
         metric: The metric, as "split/name".
     """
 
@@ -91,21 +90,15 @@ class Setting(NamedTuple):
 
 
 def read_curve(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict[str, float | None]]:
-    """Merge the lines of a metrics.jsonl by split and step, without times, texts and lists.
-
-    Args:
-        lines: The lines. One without a split is of training, and names such as "validation_loss" in it of that split.
-    """
+    """Merge the lines of a metrics.jsonl by split and step, without times, texts and lists."""
     curve: dict[tuple[str, int], dict[str, float | None]] = {}
     for line in lines:
         for key, value in line.items():
             plain = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
             if not plain or key in ("step", "split", "seed") or _COSTS.fullmatch(key):
                 continue
-            split, name = str(line.get("split", "train")), key
-            if "split" not in line and (match := _SPLIT_METRIC.fullmatch(key)):
-                split, name = match.groups()
-            curve.setdefault((split, int(line["step"])), {})[name] = None if value is None else float(value)
+            metrics = curve.setdefault((str(line["split"]), int(line["step"])), {})
+            metrics[key] = None if value is None else float(value)
     return curve
 
 
@@ -286,7 +279,7 @@ def _cell_name(setting: Setting) -> str:
 
 
 def _make_setting(run: Mapping[str, Any], metric: str) -> Setting:
-    values = tuple(sorted(map(json.dumps, run["hyperparameters"].values())))
+    values = tuple(sorted(f"{key}={json.dumps(value)}" for key, value in run["hyperparameters"].items()))
     return Setting(run["arm"], run["task"], run["seed"], values, metric)
 
 

@@ -1,6 +1,6 @@
 """Time a training command to the first page that it serves.
 
-`python -m transformer.benchmarks.programs.time_to_first_page SETTINGS`: `config`, the values of an experiment.
+`python -m experiments.benchmarks.programs.time_to_first_page SETTINGS`: `config`, the values of an experiment.
 `launch.train --serve` runs twice with one compile cache, empty for the first, until the page that it serves has been
 read once.
 """
@@ -16,17 +16,15 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from transformer.benchmarks.programs.program_main import program_main
+from experiments.benchmarks.programs.program_main import program_main
 from transformer.system.command_invocation import subprocess_command
 
-# A config file for the command, which takes no values.
+# A config file for the command, which takes no values; a lambda, as this file defines no config of its own.
 _CONFIG = """import json
 
 from ml_collections import ConfigDict
 
-
-def get_config():
-    return ConfigDict(json.loads({values!r}))
+get_config = lambda: ConfigDict(json.loads({values!r}))
 """
 
 

@@ -1,6 +1,6 @@
 """The gradient of an LSTM layer over a sequence, timed call by call.
 
-`python -m transformer.benchmarks.programs.lstm_gradient SETTINGS`: `width`, `rows`, `length`, `warmup_steps`, `steps`
+`python -m experiments.benchmarks.programs.lstm_gradient SETTINGS`: `width`, `rows`, `length`, `warmup_steps`, `steps`
 and `seed`.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.benchmarks.programs.program_main import program_main
+from experiments.benchmarks.programs.program_main import program_main
 from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.recurrent import RecurrentConfig, RecurrentLayer
 

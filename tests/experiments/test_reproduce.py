@@ -1,4 +1,4 @@
-"""`launch.reproduce`: every record has its commands in one form, and a run is trained by them and compared."""
+"""`experiments.reproduce`: every record has its commands in one form, and a run is trained by them and compared."""
 
 import itertools
 import json
@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from launch import cli, reproduce
+from experiments import reproduce
+from experiments.record_comparison import Verdict, compare_curves, compare_studies, read_curve
+from experiments.records import CHECKOUT, Record, RecordedRun, list_records, read_record
+from launch import cli
 from launch.config_files import load_config, load_function
-from launch.records import Record, RecordedRun, list_records, read_record
 from tests.markdown import ROOT
 from tests.studies.tiny import BASE, PLAIN
 from transformer.studies.ablations.ablation import build_ablation
 from transformer.studies.ablations.run_plan import plan_runs
-from transformer.studies.reproduction import Verdict, compare_curves, compare_studies, read_curve
-from transformer.system.command_invocation import find_checkout
 from transformer.training.config import resolve_config
 
 RECORDS = {name: read_record(name, page) for name, page in list_records(ROOT).items()}
@@ -91,7 +91,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (results / "study.json").write_text(json.dumps({"runs": runs, **metrics, "about": facts}))
     (results / "letters.md").write_text(PAGE)
     (results / "times.md").write_text("# Times\n\n- Commit: 1234567\n\n## Reproduce\n\nTimes of a machine.\n")
-    monkeypatch.setattr(reproduce, "find_checkout", lambda: root)
+    monkeypatch.setattr(reproduce, "CHECKOUT", root)
     monkeypatch.chdir(tmp_path)
     return root
 
@@ -192,7 +192,7 @@ WRONG = {
     "no data": (("--name=letters/letters",), "run 4 of letters/letters needs data: add --data_dir=DIR"),
     "no start": (("--name=letters/letters", "--runs=5"), "begins with the run runs/gone of the checkout"),
     "no command": (("--name=letters/times",), "has no command that gives its numbers: Times of a machine."),
-    "no name": (("--runs=1",), "--runs has no effect without --name"),
+    "no name": (("--runs=1",), "--runs=1 needs --name: add --name, or omit --runs"),
     "two for one": (("--name=letters/letters", "--trained=mine"), "is one run, and --name=letters/letters has 6"),
     "trained and where": (
         ("--name=letters/letters", "--runs=1", "--trained=mine", "--workdir=x"),
@@ -219,12 +219,6 @@ def test_a_report_that_is_none_is_told(capsys, checkout, content):
     (checkout.parent / "mine" / "ablation.json").write_text(content)
     assert call("--name=letters/letters", "--runs=6", "--trained=mine") == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_an_installed_package_has_no_records(capsys, monkeypatch):
-    monkeypatch.setattr(reproduce, "find_checkout", lambda: None)
-    assert call("--name=glue/words") == 2
-    assert "the records are in the checkout" in capsys.readouterr().err
 
 
 def test_records_are_listed_with_what_they_need(capsys, checkout):
@@ -340,7 +334,7 @@ def test_every_file_of_a_record_has_a_command_that_gives_it():
     files = {each.file for record in RECORDS.values() for each in record.runs}
     curves = set(ROOT.glob("experiments/*/results/*.jsonl"))
     assert curves - files == {ROOT / "experiments/pointer_networks/results/pointer_hull_one_layer.jsonl"}
-    assert find_checkout() == ROOT
+    assert CHECKOUT == ROOT
 
 
 def test_one_cell_and_one_seed_of_a_study_is_trained_and_compared(capsys, checkout, trained):
@@ -363,7 +357,8 @@ def test_one_cell_and_one_seed_of_a_study_is_trained_and_compared(capsys, checko
         }
         for each in plan_runs(build_ablation(**ablation), BASE)
     ]
-    study = {"selection_metric": "validation/loss", "reported_metric": "test/loss", "runs": runs}
+    facts: dict[str, Any] = {"commit": None, "hardware": None, "versions": {}}
+    study = {"selection_metric": "validation/loss", "reported_metric": "test/loss", "runs": runs, "about": facts}
     file.write_text(json.dumps(study))
     words = ("--name=letters/letters", "--runs=6", "--workdir=again")
     only = "arm=a; task=x, y; seed=2; optimizer.learning_rate=1e-2"

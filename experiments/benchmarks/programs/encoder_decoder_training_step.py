@@ -1,15 +1,15 @@
 """Training steps of an encoder-decoder Transformer on random pairs, timed one by one.
 
-`python -m transformer.benchmarks.programs.encoder_decoder_training_step SETTINGS`; like decoder_training_step it
+`python -m experiments.benchmarks.programs.encoder_decoder_training_step SETTINGS`; like decoder_training_step it
 needs little.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.benchmarks.programs.decoder_training_step import measure
-from transformer.benchmarks.programs.program_main import program_main
-from transformer.benchmarks.random_tokens import RandomTranslation
+from experiments.benchmarks.programs.decoder_training_step import measure
+from experiments.benchmarks.programs.program_main import program_main
+from experiments.benchmarks.programs.random_tokens import RandomTranslation
 from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model

@@ -6,11 +6,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
+from experiments.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 from transformer.config import UserError
-from transformer.system.command_invocation import find_checkout
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 class ResultRow(NamedTuple):
@@ -47,12 +49,8 @@ def run_alternating(
         log: Called with a line before each run.
 
     Raises:
-        UserError: If a program fails, or `peer_python` is given without a checkout.
+        UserError: If a program fails.
     """
-    if peer_python is not None and find_checkout() is None:
-        raise UserError(
-            f"--peer_python={peer_python}: an installed package does not have the peers' programs: clone the repository"
-        )
     programs = {
         name: program
         for name, program in benchmark.programs.items()
@@ -90,18 +88,11 @@ def _run_program(name: str, program: BenchmarkProgram, peer_python: str | None) 
     python = sys.executable if program.interpreter is PythonInterpreter.OWN else str(peer_python)
     # No program finds what another one compiled: the first step is a first step.
     inherited = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    root = find_checkout()
-    if root is None:
-        # The library is found where it is installed, before any file of its name in the working directory.
-        environment = {**inherited, "PYTHONSAFEPATH": "1"}
-    else:
-        environment = {
-            **inherited,
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(root), inherited.get("PYTHONPATH")))),
-        }
+    path = os.pathsep.join(filter(None, (str(CHECKOUT), inherited.get("PYTHONPATH"))))
+    environment = {**inherited, "PYTHONPATH": path}
     words = [python, *program.command, json.dumps(dict(program.settings))]
     try:
-        process = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        process = subprocess.run(words, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
     except OSError as error:
         raise UserError(f"--peer_python={peer_python} does not run: {error}") from None
     if process.returncode:

@@ -1,6 +1,6 @@
 """Time the compilation of a decoder's training step.
 
-`python -m transformer.benchmarks.programs.training_step_compilation SETTINGS`; SETTINGS are those of
+`python -m experiments.benchmarks.programs.training_step_compilation SETTINGS`; SETTINGS are those of
 decoder_training_step. No step runs.
 """
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from transformer.benchmarks.programs.decoder_training_step import compile_training_step
-from transformer.benchmarks.programs.program_main import program_main
+from experiments.benchmarks.programs.decoder_training_step import compile_training_step
+from experiments.benchmarks.programs.program_main import program_main
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Compile a training step for a GPU that need not be there, and count its memory and its traffic.
 
-`python -m transformer.benchmarks.programs.step_compilation SETTINGS`: `topology`; `file`, and `changes` to the config
+`python -m experiments.benchmarks.programs.step_compilation SETTINGS`: `topology`; `file`, and `changes` to the config
 of a config file, or `sizes` for a peer's file, whose `lower_step(sizes, devices)` returns a `jax.stages.Lowered`. No
 step runs.
 """
@@ -80,6 +80,6 @@ if __name__ == "__main__":
 
     # Before jax is imported.
     os.environ.update(compile_environment_variables(json.loads(sys.argv[1])["topology"]))
-    from transformer.benchmarks.programs.program_main import program_main
+    from experiments.benchmarks.programs.program_main import program_main
 
     program_main(measure)

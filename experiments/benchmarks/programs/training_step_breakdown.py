@@ -1,6 +1,6 @@
 """The time of a decoder's training step by part, compared with the peak rates of the machine.
 
-`python -m transformer.benchmarks.programs.training_step_breakdown SETTINGS`; SETTINGS are those of
+`python -m experiments.benchmarks.programs.training_step_breakdown SETTINGS`; SETTINGS are those of
 decoder_training_step. Each part is compiled by itself with its gradient, and timed for all layers together. A product
 of two large matrices and a copy, timed in alternation with the parts, give the machine's own rates.
 """
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from experiments.benchmarks.programs.decoder_training_step import OPTIMIZER, compile_training_step
+from experiments.benchmarks.programs.program_main import program_main
 from transformer.attention.masks import Mask
-from transformer.benchmarks.programs.decoder_training_step import OPTIMIZER, compile_training_step
-from transformer.benchmarks.programs.program_main import program_main
 from transformer.layers.embedding import Embedding
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
+from experiments.benchmarks.benchmark import Benchmark, BenchmarkProgram, PythonInterpreter
 
-OVERHEAD = ("-m", "transformer.benchmarks.programs.run_overhead")
-DECODER_TRAINING_STEP = ("-m", "transformer.benchmarks.programs.decoder_training_step")
-DECODE, BEAM = (("-m", f"transformer.benchmarks.programs.{name}") for name in ("greedy_decoding", "beam_search"))
-ENCODER_DECODER_TRAINING_STEP = ("-m", "transformer.benchmarks.programs.encoder_decoder_training_step")
-STEP_COMPILATION = ("-m", "transformer.benchmarks.programs.step_compilation")
-HUGGING_FACE = ("experiments/benchmarks/torch_generate.py",)
-LINEN, TORCH = ("experiments/benchmarks/linen_decoder.py",), ("experiments/benchmarks/torch_decoder.py",)
+
+def _own_program(name: str) -> tuple[str, ...]:
+    return "-m", f"experiments.benchmarks.programs.{name}"
+
+
+def _peer_program(name: str) -> tuple[str, ...]:
+    return (f"experiments/benchmarks/peers/{name}.py",)
+
 
 DECODER_10M: Mapping[str, Any] = {
     **{"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 256, "rows": 8, "vocabulary": 8192},
@@ -26,10 +27,12 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
     return Benchmark(
         description,
         {
-            "headwise": BenchmarkProgram(DECODER_TRAINING_STEP, settings),
-            "plain Linen": BenchmarkProgram(LINEN, settings),
-            "PyTorch eager": BenchmarkProgram(TORCH, torch_settings, PythonInterpreter.PEERS),
-            "PyTorch compiled": BenchmarkProgram(TORCH, {**torch_settings, "compile": True}, PythonInterpreter.PEERS),
+            "headwise": BenchmarkProgram(_own_program("decoder_training_step"), settings),
+            "plain Linen": BenchmarkProgram(_peer_program("linen_decoder"), settings),
+            "PyTorch eager": BenchmarkProgram(_peer_program("torch_decoder"), torch_settings, PythonInterpreter.PEERS),
+            "PyTorch compiled": BenchmarkProgram(
+                _peer_program("torch_decoder"), {**torch_settings, "compile": True}, PythonInterpreter.PEERS
+            ),
         },
         units_per_repetition=settings["rows"] * settings["context"],
         unit_name="tokens",
@@ -39,12 +42,12 @@ def _decoder(description: str, *, threads: int = 2, steps: int = 10, **sizes: An
 def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
     """A training step of one encoder-decoder, in float32 on a CPU."""
     settings = {"dtype": "float32", "warmup_steps": 2, "steps": 6, "seed": 0, **sizes}
-    peer = ("experiments/benchmarks/torch_encoder_decoder.py",)
+    peer = _peer_program("torch_encoder_decoder")
     torch_settings = {**settings, "threads": 2, "compile": False}
     return Benchmark(
         description,
         {
-            "headwise": BenchmarkProgram(ENCODER_DECODER_TRAINING_STEP, settings),
+            "headwise": BenchmarkProgram(_own_program("encoder_decoder_training_step"), settings),
             "PyTorch eager": BenchmarkProgram(peer, torch_settings, PythonInterpreter.PEERS),
             "PyTorch compiled": BenchmarkProgram(peer, {**torch_settings, "compile": True}, PythonInterpreter.PEERS),
         },
@@ -56,7 +59,7 @@ def _encoder_decoder(description: str, **sizes: Any) -> Benchmark:
 def _head(description: str, **sizes: Any) -> Benchmark:
     """The loss of a vocabulary's logits with its gradients."""
     settings = {"at_once": 0, "dtype": "float32", "repeats": 3, "seed": 0, **sizes}
-    head = BenchmarkProgram(("-m", "transformer.benchmarks.programs.vocabulary_head"), settings)
+    head = BenchmarkProgram(_own_program("vocabulary_head"), settings)
     return Benchmark(description, {"head": head}, settings["rows"] * settings["length"], "tokens")
 
 
@@ -66,9 +69,9 @@ def _lstm(width: int, rows: int, length: int) -> Benchmark:
     return Benchmark(
         f"forward and backward pass of an LSTM of {width} over {rows} rows of {length} steps",
         {
-            "headwise": BenchmarkProgram(("-m", "transformer.benchmarks.programs.lstm_gradient"), settings),
+            "headwise": BenchmarkProgram(_own_program("lstm_gradient"), settings),
             "PyTorch eager": BenchmarkProgram(
-                ("experiments/benchmarks/torch_lstm.py",), {**settings, "threads": 2}, PythonInterpreter.PEERS
+                _peer_program("torch_lstm"), {**settings, "threads": 2}, PythonInterpreter.PEERS
             ),
         },
         units_per_repetition=rows * length,
@@ -82,10 +85,12 @@ def _decode(description: str, **sizes: Any) -> Benchmark:
     return Benchmark(
         description,
         {
-            "headwise": BenchmarkProgram(DECODE, {**settings, "cache": True}),
-            "without a cache": BenchmarkProgram(DECODE, {**settings, "cache": False, "padded": 32, "repeats": 1}),
+            "headwise": BenchmarkProgram(_own_program("greedy_decoding"), {**settings, "cache": True}),
+            "without a cache": BenchmarkProgram(
+                _own_program("greedy_decoding"), {**settings, "cache": False, "padded": 32, "repeats": 1}
+            ),
             "Hugging Face generate": BenchmarkProgram(
-                HUGGING_FACE, {**settings, "threads": 2, "repeats": 1}, PythonInterpreter.PEERS
+                _peer_program("torch_generate"), {**settings, "threads": 2, "repeats": 1}, PythonInterpreter.PEERS
             ),
         },
         units_per_repetition=settings["rows"],
@@ -120,13 +125,15 @@ class _CompiledStep(NamedTuple):
             "precision": {"compute": "bfloat16", "logits": logits},
         }
         file = "experiments/language_modeling/configs/gpt.py"
-        return BenchmarkProgram(STEP_COMPILATION, {"topology": self.topology, "file": file, "changes": changes})
+        return BenchmarkProgram(
+            _own_program("step_compilation"), {"topology": self.topology, "file": file, "changes": changes}
+        )
 
     def peer(self, name: str, interpreter: PythonInterpreter, **settings: Any) -> BenchmarkProgram:
-        """The step of `experiments/benchmarks/compiled_NAME.py`."""
-        file = f"experiments/benchmarks/compiled_{name}.py"
+        """The step of `experiments/benchmarks/peers/compiled_NAME.py`."""
+        (file,) = _peer_program(f"compiled_{name}")
         settings = {"topology": self.topology, "file": file, "sizes": {**self.sizes, **settings}}
-        return BenchmarkProgram(STEP_COMPILATION, settings, interpreter)
+        return BenchmarkProgram(_own_program("step_compilation"), settings, interpreter)
 
     def maxtext(self, remat_policy: str, *, scan_layers: bool = True) -> BenchmarkProgram:
         """MaxText's step."""
@@ -140,7 +147,10 @@ def _overhead(part: str, description: str, *, steps: int, units: int = 1) -> Cal
     def make_benchmark(config: Mapping[str, Any]) -> Benchmark:
         settings = {"part": part, "config": config, "steps": steps, "repeats": 3}
         return Benchmark(
-            f"{description}, {config['name']}", {part: BenchmarkProgram(OVERHEAD, settings)}, units, "steps"
+            f"{description}, {config['name']}",
+            {part: BenchmarkProgram(_own_program("run_overhead"), settings)},
+            units,
+            "steps",
         )
 
     return make_benchmark
@@ -188,7 +198,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "the parts of the training step of decoder_10m, each compiled with its gradient, for all layers together",
         {
             "parts": BenchmarkProgram(
-                ("-m", "transformer.benchmarks.programs.training_step_breakdown"),
+                _own_program("training_step_breakdown"),
                 {"dtype": "float32", "warmup_steps": 2, "steps": 5, "seed": 0, **DECODER_10M},
             )
         },
@@ -204,7 +214,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "a step of beam search, 4 beams of 2 examples, beside 8 greedy rows: 6 layers, width 384, vocabulary 8,192",
         {
             "beam": BenchmarkProgram(
-                BEAM,
+                _own_program("beam_search"),
                 {"layers": 6, "width": 384, "heads": 6, "feed_forward": 1536, "context": 512, "rows": 8}
                 | {"vocabulary": 8192, "num_beams": 4, "prompt": 8, "tokens": 128, "repeats": 5}
                 | {"dtype": "float32", "seed": 0},
@@ -218,7 +228,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "compiling the training step of a decoder of 24 layers, width 256",
         {
             "compile": BenchmarkProgram(
-                ("-m", "transformer.benchmarks.programs.training_step_compilation"),
+                _own_program("training_step_compilation"),
                 {"layers": 24, "width": 256, "heads": 4, "feed_forward": 1024, "context": 128, "rows": 4}
                 | {"vocabulary": 1000, "dtype": "float32", "seed": 0},
             )
@@ -281,13 +291,13 @@ BENCHMARKS: Mapping[str, Benchmark] = {
 
 
 def _first_step(config: Mapping[str, Any]) -> Benchmark:
-    program = BenchmarkProgram(("-m", "transformer.benchmarks.programs.time_to_first_step"), {"config": config})
+    program = BenchmarkProgram(_own_program("time_to_first_step"), {"config": config})
     description = f"from the start of a process to the end of the first step, {config['name']}"
     return Benchmark(description, {"first_step": program}, 1, "steps")
 
 
 def _first_page(config: Mapping[str, Any]) -> Benchmark:
-    program = BenchmarkProgram(("-m", "transformer.benchmarks.programs.time_to_first_page"), {"config": config})
+    program = BenchmarkProgram(_own_program("time_to_first_page"), {"config": config})
     return Benchmark(
         f"from the command to the first page of a run's maps, {config['name']}", {"first_page": program}, 1, "pages"
     )

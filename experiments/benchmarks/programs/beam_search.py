@@ -1,6 +1,6 @@
 """Time a step of beam search and a step of greedy decoding of as many rows, by a decoder of random weights.
 
-`python -m transformer.benchmarks.programs.beam_search SETTINGS`: the sizes of decoder_training_step, where both methods
+`python -m experiments.benchmarks.programs.beam_search SETTINGS`: the sizes of decoder_training_step, where both methods
 have `rows` rows, the length of the `prompt`, the number of generated `tokens`, the `num_beams` per example, and the
 `repeats` after the first run, which compiles.
 """
@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from transformer.benchmarks.programs.decoder_training_step import build_decoder
-from transformer.benchmarks.programs.program_main import program_main
+from experiments.benchmarks.programs.decoder_training_step import build_decoder
+from experiments.benchmarks.programs.program_main import program_main
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generation import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch

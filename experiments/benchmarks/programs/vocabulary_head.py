@@ -1,6 +1,6 @@
 """Time the loss of vocabulary logits with its gradients, whole and in chunks.
 
-`python -m transformer.benchmarks.programs.vocabulary_head SETTINGS`: `rows` of `length` vectors of `width`,
+`python -m experiments.benchmarks.programs.vocabulary_head SETTINGS`: `rows` of `length` vectors of `width`,
 `vocabulary`, the number of logits in a chunk `at_once` (0: as in training), `dtype`, `repeats` and `seed`. It also
 prints the bytes of temporary buffers of the compiled programs.
 """
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.benchmarks.programs.program_main import program_main
+from experiments.benchmarks.programs.program_main import program_main
 from transformer.tasks.losses import LOGITS_AT_ONCE, chunked_token_loss
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from launch import benchmark, cli
-from transformer.benchmarks import alternating_runs
-from transformer.benchmarks.alternating_runs import BenchmarkResult, ResultRow
-from transformer.benchmarks.benchmark import Benchmark
+from experiments.benchmarks import alternating_runs, run
+from experiments.benchmarks.alternating_runs import BenchmarkResult, ResultRow
+from experiments.benchmarks.benchmark import Benchmark
+from launch import cli
 
 
 def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
@@ -22,15 +22,15 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
         return BenchmarkResult((ResultRow("bare step", (0.5,), 0.5, 1.0, 1.0, 1.0),), facts, ())
 
     monkeypatch.setattr(alternating_runs, "run_alternating", fake)
-    monkeypatch.setattr(benchmark, "find_checkout", lambda: tmp_path)
+    results = tmp_path / "experiments" / "benchmarks" / "results"
+    monkeypatch.setattr(run, "RESULTS", results)
     words = (
         "--name=loop",
         "--experiment=experiments/language_modeling/configs/shakespeare_large.py:cpu",
         "--data_dir=DIR",
         "--record",
     )
-    assert cli.run(benchmark.COMMAND, benchmark.main, words) == 0
-    results = tmp_path / "experiments" / "benchmarks" / "results"
+    assert cli.run(run.COMMAND, run.main, words) == 0
     assert [path.name for path in results.iterdir()] == ["loop_shakespeare_large_cpu.json"]
     (program,) = measured[0].programs.values()
     assert program.settings["config"]["task"]["data_dir"] == "DIR"
@@ -38,5 +38,5 @@ def test_an_experiment_is_measured_on_the_data_given_and_kept_by_its_name(
 
 
 def test_a_folder_of_data_that_nothing_reads_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(benchmark.COMMAND, benchmark.main, ("--name=lstm", "--data_dir=DIR")) == 2
+    assert cli.run(run.COMMAND, run.main, ("--name=lstm", "--data_dir=DIR")) == 2
     assert "--data_dir has no effect on --name=lstm" in capsys.readouterr().err

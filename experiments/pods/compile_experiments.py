@@ -14,10 +14,11 @@ from launch.command import Arguments, Command, Flag
 from launch.compile import format_mesh
 from launch.config_files import config_files_under, load_config
 from transformer.config import NonNegativeFloat, PositiveInt, Range, UserError
-from transformer.system.command_invocation import find_checkout, subprocess_command
+from transformer.system.command_invocation import subprocess_command
 
 COMMAND = Command(
     name="compile_experiments",
+    package="experiments.pods",
     description=(
         "Compile the training step of every config in experiments/ for the pod that it names, one after the other, "
         "each in its own process. The results are written as JSON and as a page of tables, and differences from the "
@@ -29,6 +30,7 @@ COMMAND = Command(
         Flag("filter", "compile only the configs whose name contains this; the other results stay"),
     ),
 )
+CHECKOUT = Path(__file__).resolve().parents[2]
 GB = 1e9
 WEAK = "experiments/pods/configs/weak_scaling.py"
 # Configs whose get_config takes an argument, and those that are compiled.
@@ -100,21 +102,17 @@ COMPARED_KEYS = ("mesh", "fits", "peak_bytes", "collectives", "fingerprint")
 
 def main(arguments: Arguments) -> None:
     """Compile all configs and record the results; exit with 1 if one does not fit."""
-    root = find_checkout()
-    if root is None:
-        raise UserError(
-            "pods compiles the configs in experiments/ of a checkout, and this is an installed package: clone the "
-            "repository"
-        )
-    all_configs = list_configs(root / "experiments")
-    selected = [name for name in all_configs if not arguments.filter or arguments.filter in name]
+    if arguments.filter == "":
+        raise UserError("--filter= is in every name: omit it to compile all configs, which takes hours")
+    all_configs = list_configs(CHECKOUT / "experiments")
+    selected = [name for name in all_configs if arguments.filter is None or arguments.filter in name]
     if not selected:
         raise UserError(f"--filter={arguments.filter} matches no config; there are {', '.join(all_configs)}")
     path = Path(arguments.results_file)
     records = {name: record for name, record in read_pod_records(path).items() if name in all_configs}
     failed = []
     for name in selected:
-        report = compile_config(root, name)
+        report = compile_config(CHECKOUT, name)
         if isinstance(report, str):
             failed.append(name)
             print(f"{name}: {report}", flush=True)
@@ -229,7 +227,7 @@ def render_page(records: Mapping[str, Any]) -> str:
     commits = ", ".join(f"commit {commit}" for commit in dict.fromkeys(map(_short_commit, records.values())))
     page = f"""# Experiments on their pods
 
-Written by `make pods` ([launch/compile_experiments.py](../../../launch/compile_experiments.py)): the training step of
+Written by `make pods` ([compile_experiments.py](../compile_experiments.py)): the training step of
 every experiment, compiled for the topology that its config names, without its devices. GB needed is the peak of one
 device, as the compiler gives it. Seconds are those of our own roofline
 ([roofline.py](../../../transformer/costs/roofline.py)): a bound from counted operations, bytes and links at their

@@ -1,6 +1,6 @@
 """Time a command of an experiment to its first step.
 
-`python -m transformer.benchmarks.programs.time_to_first_step SETTINGS`: `config`, the values of an experiment. It
+`python -m experiments.benchmarks.programs.time_to_first_step SETTINGS`: `config`, the values of an experiment. It
 starts in two fresh processes that share a compile cache, empty for the first. Each time includes the imports.
 """
 
@@ -49,6 +49,6 @@ def _run_first_step(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from transformer.benchmarks.programs.program_main import program_main
+    from experiments.benchmarks.programs.program_main import program_main
 
     program_main(lambda settings: _run_first_step(settings) if "began" in settings else measure(settings))

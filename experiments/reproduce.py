@@ -7,31 +7,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.cli import run
-from launch.command import Arguments, Command, Flag, split_override
-from launch.config_files import load_config, load_function
-from launch.records import (
+from experiments.records import (
+    CHECKOUT,
     Provenance,
     Record,
     RecordedRun,
     compare_provenance,
     find_record,
     list_records,
-    provenance_of_study,
+    provenance_from_facts,
     read_record,
 )
+from launch.cli import run
+from launch.command import Arguments, Command, Flag, split_override
+from launch.config_files import load_config, load_function
 from transformer.config import UserError
 from transformer.runs.exceptions import RunFailed
-from transformer.system.command_invocation import find_checkout, shell_command, subprocess_command
+from transformer.system.command_invocation import shell_command, subprocess_command
 
 if TYPE_CHECKING:
-    from transformer.studies.reproduction import Finding
+    from experiments.record_comparison import Finding
 
 REPORT = "ablation.json"
 _RUN_OF_CONFIG = "--config.initialize_from.run="
 
 COMMAND = Command(
     name="reproduce",
+    package="experiments",
     description=(
         "Train the runs of a record in experiments/*/results again, with the commands of the record. Say for each run "
         "whether its numbers are equal to those of its seed, begin as them and end within what the record's seeds "
@@ -41,27 +43,29 @@ COMMAND = Command(
     example="--name=glue/words --runs=1 --workdir=runs/again",
     flags=(
         Flag("name", "the record, such as glue/words, or the path of its page (default: list all records)"),
-        Flag("runs", "the runs of the record to train, by number, such as 1,3 (default: all)"),
+        Flag("runs", "the runs of the record to train, by number, such as 1,3 (default: all)", needs=("name",)),
         Flag(
             "only",
             "of a study, only these of its runs, such as 'arm=pre; task=words; seed=1; optimizer.learning_rate=0.01'",
+            needs=("name",),
         ),
-        Flag("workdir", "the directory of the new runs (default: runs/reproduce/NAME)"),
-        Flag("data_dir", "the folder of the data, for records whose data is not generated"),
-        Flag("trained", "compare this finished run or study with the run of --runs, without training"),
+        Flag("workdir", "the directory of the new runs (default: runs/reproduce/NAME)", needs=("name",)),
+        Flag("data_dir", "the folder of the data, for records whose data is not generated", needs=("name",)),
+        Flag(
+            "trained",
+            "compare this finished run or study with the run of --runs, without training",
+            needs=("name",),
+            excludes=("workdir", "data_dir"),
+            because="it trains nothing",
+        ),
     ),
 )
 
 
 def main(arguments: Arguments) -> None:
     """List the records, or train the runs of one again and compare."""
-    root = find_checkout()
-    if root is None:
-        raise UserError("the records are in the checkout, and this is an installed package: run it in the checkout")
+    root = CHECKOUT
     if arguments.name is None:
-        for name in ("runs", "only", "workdir", "data_dir", "trained"):
-            if getattr(arguments, name) is not None:
-                raise UserError(f"--{name} has no effect without --name, which lists the records: add --name")
         print(format_records([read_record(name, page) for name, page in list_records(root).items()]))
         return
     record = find_record(root, arguments.name)
@@ -80,9 +84,6 @@ def main(arguments: Arguments) -> None:
                 f"--trained={arguments.trained} is one run, and --name={record.name} has {len(selected)}: say which, "
                 "as --runs=1"
             )
-        for name in ("workdir", "data_dir"):
-            if getattr(arguments, name) is not None:
-                raise UserError(f"--{name} has no effect on --trained, which trains nothing: omit one of them")
         _check_matches_record(root, record, selected[0], Path(arguments.trained))
         directories = [Path(arguments.trained)]
     failed = [
@@ -129,8 +130,8 @@ def select_runs(record: Record, numbers: str | None) -> list[RecordedRun]:
 
 def _check_only(arguments: Arguments, record: Record, selected: Sequence[RecordedRun]) -> None:
     """Check that --only names recorded runs of each selected study."""
+    from experiments.record_comparison import select_study_runs
     from transformer.storage.json_reading import read_json_object
-    from transformer.studies.reproduction import select_study_runs
 
     for recorded_run in selected:
         if recorded_run.command != "ablate":
@@ -227,11 +228,11 @@ def _train_run(arguments: Arguments, root: Path, record: Record, recorded_run: R
 
 def _print_comparison(record: Record, recorded_run: RecordedRun, path: Path, only: str | None) -> bool:
     """Compare a run with its record, print what was found, and return whether it is reproduced."""
-    from transformer.studies.reproduction import Verdict
+    from experiments.record_comparison import Verdict
 
     is_study = recorded_run.command == "ablate"
     finding, before, current = (
-        _compare_study(record, recorded_run, path, only) if is_study else _compare_run(record, recorded_run, path)
+        _compare_study(recorded_run, path, only) if is_study else _compare_run(record, recorded_run, path)
     )
     print(f"run {recorded_run.number} ({recorded_run.label}): {finding.verdict.value}")
     for line in (*finding.reasons, *compare_provenance(before, current)):
@@ -240,9 +241,9 @@ def _print_comparison(record: Record, recorded_run: RecordedRun, path: Path, onl
 
 
 def _compare_run(record: Record, recorded_run: RecordedRun, path: Path) -> "tuple[Finding, Provenance, Provenance]":
+    from experiments.record_comparison import compare_curves, read_curve
     from transformer.runs.jsonl_reading import read_records
     from transformer.studies.ablations.collect_results import collect_provenance
-    from transformer.studies.reproduction import compare_curves, read_curve
 
     comparable = [other for other in record.runs if other.command == recorded_run.command]
     curves = {other.number: read_curve(other.lines()) for other in comparable}
@@ -256,19 +257,17 @@ def _compare_run(record: Record, recorded_run: RecordedRun, path: Path) -> "tupl
             if other is not recorded_run
         },
     )
-    return finding, record.provenance, _parse_provenance(collect_provenance([path]))
+    return finding, record.provenance, provenance_from_facts(collect_provenance([path]))
 
 
-def _compare_study(
-    record: Record, recorded_run: RecordedRun, path: Path, only: str | None
-) -> "tuple[Finding, Provenance, Provenance]":
+def _compare_study(recorded_run: RecordedRun, path: Path, only: str | None) -> "tuple[Finding, Provenance, Provenance]":
+    from experiments.record_comparison import compare_studies
     from transformer.storage.json_reading import read_json_object
-    from transformer.studies.reproduction import compare_studies
 
     recorded, report = read_json_object(recorded_run.file), _read_report(path)
-    before = provenance_of_study(recorded, record.provenance)
+    before = provenance_from_facts(recorded["about"])
     try:
-        return compare_studies(recorded, report, only), before, provenance_of_study(report, Provenance("", "", {}))
+        return compare_studies(recorded, report, only), before, provenance_from_facts(report["about"])
     except (AttributeError, KeyError, TypeError) as error:
         raise _invalid_report_error(path, error) from error
 
@@ -302,11 +301,6 @@ def _find_metrics_file(path: Path) -> Path:
     if not file.is_file():
         raise UserError(f"{path} is no run: it has no {file.name}")
     return file
-
-
-def _parse_provenance(facts: dict[str, Any]) -> Provenance:
-    versions = {name: version for name, version in facts["versions"].items() if version}
-    return Provenance(facts["commit"] or "", facts["hardware"] or "", versions)
 
 
 if __name__ == "__main__":
