@@ -10,7 +10,7 @@ from transformer.data.datasets.fine_tuning import ExampleShape
 from transformer.data.datasets.local_files import HeldOutFiles, is_tsv_or_jsonl
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.labeled_text_batches import TokenTypeRule
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.task_interface import InputSpec, Signature
 from transformer.tasks.text_data import TokenizerKind
 
@@ -128,12 +128,12 @@ class LabeledTextConfig(Config, abc.ABC, path="config.task"):
         """Return a text as it is encoded."""
         return text
 
-    def delimiters(self, tokenizer: AnyTokenizer) -> DelimiterTokens:
+    def delimiters(self, tokenizer: Tokenizer) -> DelimiterTokens:
         """Return the tokens around and between texts: those of begin and end, as far as the tokenizer has them."""
         begin, end = (() if number is None else (number,) for number in (tokenizer.bos_id, tokenizer.eos_id))
         return DelimiterTokens(begin, (), end)
 
-    def token_types(self, tokenizer: AnyTokenizer) -> TokenTypeRule | None:
+    def token_types(self, tokenizer: Tokenizer) -> TokenTypeRule | None:
         """Return the rule of the token types; None if the model reads none."""
         return None
 
@@ -203,7 +203,7 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
         """
         return f" {text}" if self.sequence_format is SequenceFormat.GPT else text
 
-    def delimiters(self, tokenizer: AnyTokenizer) -> DelimiterTokens:
+    def delimiters(self, tokenizer: Tokenizer) -> DelimiterTokens:
         """Return the tokens around and between texts.
 
         Raises:
@@ -213,7 +213,7 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
             self.sequence_format, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id
         )
 
-    def token_types(self, tokenizer: AnyTokenizer) -> TokenTypeRule | None:
+    def token_types(self, tokenizer: Tokenizer) -> TokenTypeRule | None:
         """Return the rule of the token types; None if the model reads none."""
         if not self.has_token_types:
             return None

@@ -24,7 +24,7 @@ from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.packing import PackedBatches
 from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture, TokenShardBatches
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.tasks.cloze_evaluation import ZERO_SHOT, ClozeEvaluation
 from transformer.tasks.decoding_config import DecodingConfig, DecodingDefaults
@@ -104,7 +104,7 @@ class LanguageModeling(TextTask):
     def __init__(
         self,
         config: LanguageModelingConfig,
-        tokenizer: AnyTokenizer,
+        tokenizer: Tokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
         how: str = "",

@@ -20,7 +20,7 @@ from transformer.data.next_sentence_pairs import NextSentenceBatches, SentenceBo
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture, TokenShardBatches
 from transformer.data.token_shards import TokenShards
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import (
     BERT_PRETRAINING,
@@ -176,7 +176,7 @@ class MaskedLanguageModeling(TextTask):
     def __init__(
         self,
         config: MaskedLanguageModelingConfig,
-        tokenizer: AnyTokenizer,
+        tokenizer: Tokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
         how: str = "",
@@ -546,7 +546,7 @@ def _signature(config: MaskedLanguageModelingConfig) -> Signature:
     return MASKED_LANGUAGE_MODELING_OF_PAIRS if config.input_format.paired else MASKED_LANGUAGE_MODELING
 
 
-def _make_task_interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def _make_task_interface(config: MaskedLanguageModelingConfig, tokenizer: Tokenizer) -> TaskInterface:
     return make_text_task_interface(config, tokenizer, asks=_signature(config))
 
 

@@ -18,7 +18,7 @@ from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch, ran
 from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches, PermutedSegments
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.model import Aux
 from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, InputSpec, Modality, TaskInterface
@@ -96,7 +96,7 @@ class PermutationLanguageModeling(TextTask):
     def __init__(
         self,
         config: PermutationLanguageModelingConfig,
-        tokenizer: AnyTokenizer,
+        tokenizer: Tokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
         how: str = "",
@@ -239,7 +239,7 @@ def build_synthetic_task(
     return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
 
 
-def _make_task_interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def _make_task_interface(config: PermutationLanguageModelingConfig, tokenizer: Tokenizer) -> TaskInterface:
     """Return what the task requires of a model: the order of every segment, and its predicted positions."""
     interface = make_text_task_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
     order = InputSpec((config.batch_size, config.context_length), modality=Modality.POSITIONS)
@@ -247,7 +247,7 @@ def _make_task_interface(config: PermutationLanguageModelingConfig, tokenizer: A
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 
 
-def _read(config: Any, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts) -> EncodedInputs:
+def _read(config: Any, view: StateView, tokenizer: Tokenizer, sentences: InputTexts) -> EncodedInputs:
     """Encode texts to be read from left to right, without a memory, so that the keys are the text's own tokens.
 
     Raises:

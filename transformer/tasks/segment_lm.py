@@ -11,7 +11,7 @@ from transformer.config import PositiveInt, UserError
 from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.data.token_mixture import TokenMixture
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Aux
 from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
 from transformer.tasks.recurrent_memory import (
@@ -58,7 +58,7 @@ class SegmentLanguageModeling(LanguageModeling):
     def __init__(
         self,
         config: SegmentLanguageModelingConfig,
-        tokenizer: AnyTokenizer,
+        tokenizer: Tokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int = 1,
         how: str = "",

@@ -12,7 +12,8 @@ from transformer.data.datasets.local_files import SPLITS, join_notes, locate_fil
 from transformer.data.token_mixture import TokenMixture, TokenRange
 from transformer.data.token_shards import TokenShards, has_token_shards
 from transformer.data.tokenize_corpus import TokenizingProgress, tokenize_corpus, tokenizer_fingerprint
-from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
+from transformer.data.tokenizers.load import copy_tokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.data.tokenizing_progress import TokenizingProgressBar
@@ -69,7 +70,7 @@ class LoadedText(NamedTuple):
         train_shards: The token shards of the training split; None if it is in memory.
     """
 
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     splits: dict[str, Documents]
     split_note: str
     train_shards: TokenMixture | None
@@ -86,7 +87,7 @@ class ShardedText(NamedTuple):
         corpora: The token shards of every corpus, by name and split.
     """
 
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     train: TokenMixture
     held_out: Mapping[str, Documents]
     split_note: str
@@ -319,7 +320,9 @@ def _find_tokenizer(
     return tokenizer_dir
 
 
-def _train_tokenizer(config: TextConfig, corpora: Sequence[Sequence[CorpusFile]], roles: tuple[str, ...]) -> Tokenizer:
+def _train_tokenizer(
+    config: TextConfig, corpora: Sequence[Sequence[CorpusFile]], roles: tuple[str, ...]
+) -> FastTokenizer:
     """Train a tokenizer on as many bytes of each corpus."""
 
     def texts() -> Iterator[str]:

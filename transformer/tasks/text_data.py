@@ -23,8 +23,13 @@ from transformer.data.datasets.split_overlap import describe_overlap, long_lines
 from transformer.data.datasets.text import open_text_dataset
 from transformer.data.labeled_text_batches import TokenTypeRule
 from transformer.data.text_batches import join_documents
-from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import count_special_tokens, has_tokenizer, note_special_token_counts
+from transformer.data.tokenizers.load import load_tokenizer
+from transformer.data.tokenizers.tokenizer import (
+    Tokenizer,
+    count_special_tokens,
+    has_tokenizer,
+    note_special_token_counts,
+)
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
@@ -112,7 +117,7 @@ class EncodedText(NamedTuple):
         split_note: How the splits were cut, in words; empty if the data set has them.
     """
 
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     splits: dict[str, Documents]
     split_note: str = ""
 
@@ -151,7 +156,7 @@ def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...
 
 def load_or_train_tokenizer(
     directory: Path, kind: TokenizerKind, vocab_size: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
-) -> AnyTokenizer:
+) -> Tokenizer:
     """Load the run's tokenizer, or train one and save it in the run directory.
 
     Args:
@@ -173,7 +178,7 @@ def load_or_train_tokenizer(
     return tokenizer
 
 
-def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str], directory: Path) -> None:
+def note_special_tokens(tokenizer: Tokenizer, texts: Iterable[str], directory: Path) -> None:
     """Print, when a run begins or is converted, how often its training text has the characters of special tokens."""
     if (directory / "checkpoints").exists():
         return
@@ -182,7 +187,7 @@ def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str], directory
 
 def _train(
     kind: TokenizerKind, vocab_size: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
-) -> AnyTokenizer:
+) -> Tokenizer:
     match kind:
         case TokenizerKind.BPE:
             return train_byte_bpe(iter(splits["train"]), vocab_size, roles)
@@ -199,7 +204,7 @@ def _train(
 
 
 def pad_texts(
-    rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer, token_types: TokenTypeRule | None = None
+    rows: Sequence[Sequence[int]], tokenizer: Tokenizer, token_types: TokenTypeRule | None = None
 ) -> dict[str, np.ndarray]:
     """Pad texts of unequal lengths to one batch.
 
@@ -261,7 +266,7 @@ class RepeatedSequences(NamedTuple):
     periods: tuple[int, ...]
 
 
-def make_repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> RepeatedSequences:
+def make_repeated_sequences(tokenizer: Tokenizer, count: int, length: int) -> RepeatedSequences:
     """Make rows of random ordinary tokens that repeat, to find induction heads (Olsson et al. 2022).
 
     The period of the first row is half its length; later rows have shorter ones, down to a quarter, so that a head that
@@ -302,7 +307,7 @@ def label_repeated_sequences(labels: AxisLabels, repeated: RepeatedSequences) ->
 
 
 def token_axis_labels(
-    tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str] | None = None
+    tokenizer: Tokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str] | None = None
 ) -> AxisLabels:
     """Return the labels of texts' tokens, on the axis `tokens`.
 
@@ -317,13 +322,13 @@ def token_axis_labels(
     return AxisLabels(tokens={"tokens": tokens}, titles=tuple(title[:_LONGEST_TITLE] for title in titles))
 
 
-def _beginning(tokenizer: AnyTokenizer, row: Sequence[int]) -> str:
+def _beginning(tokenizer: Tokenizer, row: Sequence[int]) -> str:
     """Return the first words of a text, without an incomplete character."""
     text = tokenizer.decode(list(row)[:12]).rstrip("\ufffd")
     return " ".join(text[:40].split()) or "text"
 
 
-def bytes_per_token(tokenizer: AnyTokenizer) -> np.ndarray:
+def bytes_per_token(tokenizer: Tokenizer) -> np.ndarray:
     """Return the number of bytes that each token adds to a text [V], to convert nats per token to bits per byte."""
     return np.array([len(added) for added in tokenizer.token_bytes()], np.int32)
 

@@ -15,7 +15,7 @@ from transformer.config import UserError
 from transformer.data.batches import fingerprint
 from transformer.data.text_batches import SegmentBatches, TokenStream, join_documents
 from transformer.data.token_mixture import TokenMixture
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, Signature, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -68,7 +68,7 @@ class TextTask(BaseTask):
     def __init__(
         self,
         config: TextConfig,
-        tokenizer: AnyTokenizer,
+        tokenizer: Tokenizer,
         splits: Mapping[str, Documents],
         rows_multiple: int,
         *,
@@ -169,7 +169,7 @@ class TextTask(BaseTask):
 
 
 def make_text_task_interface(
-    config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, max_decoded_length: int = 0
+    config: TextConfig, tokenizer: Tokenizer, *, asks: Signature, max_decoded_length: int = 0
 ) -> TaskInterface:
     """Return what a task over rows of tokens requires of a model.
 
@@ -193,7 +193,7 @@ def make_text_task_interface(
     )
 
 
-def make_encoded_inputs(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> EncodedInputs:
+def make_encoded_inputs(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> EncodedInputs:
     """Return rows of token numbers as a model reads them."""
     return EncodedInputs(pad_texts(rows, tokenizer), "hidden", token_axis_labels(tokenizer, rows))
 
@@ -209,16 +209,16 @@ def predictions_with_maps(view: StateView, lines: Sequence[str], reading: Encode
     return Predictions(lines, reading.labels, make_capture_function(view, reading.inputs, method=reading.method))
 
 
-def encode_prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode a text, with the tokenizer's opening tokens in front."""
     return [*tokenizer.leading_ids, *tokenizer.encode([text])[0]]
 
 
 def _read_texts(
-    encode: Callable[[AnyTokenizer, str], list[int]],
+    encode: Callable[[Tokenizer, str], list[int]],
     config: Any,
     view: StateView,
-    tokenizer: AnyTokenizer,
+    tokenizer: Tokenizer,
     sentences: InputTexts,
 ) -> EncodedInputs:
     """Encode texts, each on its own.

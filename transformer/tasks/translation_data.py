@@ -25,8 +25,8 @@ from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.local_files import HeldOutFiles
 from transformer.data.datasets.translation import SentencePair, open_translation_dataset
-from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import has_tokenizer, special_token_ids_by_role, word_indices
+from transformer.data.tokenizers.load import load_tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe, train_words
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
@@ -200,7 +200,7 @@ class TranslationSplit:
         return TranslationSplit(self.name, [self.pairs[i] for i in indices], self.encoded.select(indices))
 
 
-def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, TranslationSplit]]:
+def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Tokenizer, dict[str, TranslationSplit]]:
     """Open the data, train or load the run's tokenizer, and encode the three splits.
 
     A newly trained tokenizer is saved in the run directory.
@@ -231,7 +231,7 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
             )
     # Read everything at once: reading an array_record pair by pair takes four times as long.
     pairs = {name: list(data.split(name)) for name in names}
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     if has_tokenizer(directory):
         tokenizer = load_tokenizer(directory)
     else:
@@ -255,7 +255,7 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
     }
 
 
-def pad_begin_end_ids(tokenizer: AnyTokenizer) -> tuple[int, int, int]:
+def pad_begin_end_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     """Return the numbers of the special tokens that sentence pairs need: padding, begin and end.
 
     Raises:
@@ -263,13 +263,13 @@ def pad_begin_end_ids(tokenizer: AnyTokenizer) -> tuple[int, int, int]:
     """
     pad, begin, end = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
     if pad is None or begin is None or end is None:
-        ids = special_token_ids_by_role(tokenizer)
+        ids = tokenizer.ids_by_role
         missing = [role for role in ("pad", "begin", "end") if ids[role] is None]
         raise UserError(f"the tokenizer has no token for {', '.join(missing)}, which translation needs")
     return pad, begin, end
 
 
-def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedPairs:
+def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> EncodedPairs:
     """Encode sentence pairs.
 
     Both sides get an end token; the source also gets a language tag in front if the data have several target languages.
@@ -294,7 +294,7 @@ def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> Enco
 
 
 def pair_axis_labels(
-    tokenizer: AnyTokenizer, pairs: Sequence[SentencePair], sites: Sequence[Site], encoded: EncodedPairs | None = None
+    tokenizer: Tokenizer, pairs: Sequence[SentencePair], sites: Sequence[Site], encoded: EncodedPairs | None = None
 ) -> AxisLabels:
     """Return the labels of sentence pairs' tokens, and their known word alignments as links between tokens.
 
