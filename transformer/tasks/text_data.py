@@ -10,15 +10,12 @@ import numpy as np
 
 from transformer.config import (
     BatchSize,
-    Config,
-    NumDisplayedExamples,
     PositiveInt,
     Range,
-    SplitName,
     UserError,
     VocabSize,
 )
-from transformer.data.datasets.local_files import HeldOutFiles, join_notes
+from transformer.data.datasets.local_files import join_notes
 from transformer.data.datasets.split_overlap import describe_overlap, long_lines
 from transformer.data.datasets.text import open_text_dataset
 from transformer.data.labeled_text_batches import TokenTypeRule
@@ -33,6 +30,7 @@ from transformer.data.tokenizers.tokenizer import (
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.dataset_config import TextDatasetConfig
 
 _LONGEST_TITLE = 60
 
@@ -55,54 +53,29 @@ class TokenizerKind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig(Config, path="config.task"):
+class TextConfig(TextDatasetConfig):
     """A text, its tokenizer, and the shape of its batches.
 
     Attributes:
         dataset: "python_docs", "repeated" (random symbols that repeat; "repeated/num_symbols=32,max_segment_length=16"
             sets its sizes), "tinyshakespeare", "wikitext-2", a text or .jsonl file or a folder of them, the name of a
             TFDS text data set, or the folder of a prepared one (transformer.data.datasets.text).
-        data_dir: The folder of the data, for data sets that are not generated.
-        validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`
-            (transformer.data.datasets.text_files).
-        test_files: The same for the test split.
         tokenizer: The kind of tokenizer.
         vocab_size: The vocabulary size of a trained BPE.
         context_length: Tokens in a row of a batch.
         batch_size: Rows in a batch.
-        validation_split: The name of the split that is evaluated during training.
-        test_split: The name of the split that is evaluated at the end; may be empty.
-        num_probe_examples: The number of excerpts of the validation text whose maps are stored.
-        probe_length: Tokens of such an excerpt, at most `context_length`.
+        probe_length: Tokens of an excerpt of the validation text whose maps are stored, at most `context_length`.
         logits_at_once: About how many logits the loss holds at one time on one device; None means 2^30 on GPUs, else
             2^27.
-        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
     """
 
     dataset: str = "python_docs"
-    data_dir: str | None = None
-    validation_files: str = ""
-    test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocab_size: VocabSize = 4096
     context_length: Annotated[int, Range(2)] = 128
     batch_size: BatchSize = 16
-    validation_split: SplitName = "validation"
-    test_split: str = "test"
-    num_probe_examples: NumDisplayedExamples = 4
     probe_length: Annotated[int, Range(2)] = 48
     logits_at_once: PositiveInt | None = None
-    eval_parameters: str = "raw"
-
-    @property
-    def held_out(self) -> HeldOutFiles:
-        """The files of splits that have files of their own."""
-        return HeldOutFiles(self.validation_files, self.test_files)
-
-    @property
-    def eval_splits(self) -> tuple[str, ...]:
-        """The splits that are evaluated."""
-        return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
 
 Documents = Sequence[np.ndarray]
