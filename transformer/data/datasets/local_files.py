@@ -256,10 +256,24 @@ def _get_text_field(fields: Mapping[str, object], name: str, where: str) -> str:
     return value
 
 
-def divide_into_splits[T](
-    name: str, examples: Sequence[T], text: Callable[[T], str], held_out: Mapping[str, Sequence[T]]
+def read_own_files[T](
+    name: str, data_dir: str | None, held_out: HeldOutFiles, read: Callable[[pathlib.Path], list[T]]
 ) -> dict[str, list[T]]:
-    """Divide examples into splits by a hash of their text.
+    """Read the examples of a user's file as "train", and those of the splits that have files of their own.
+
+    Args:
+        name: The name of the file.
+        data_dir: The folder of the files; None resolves names relative to here.
+        held_out: The files of splits that have files of their own.
+        read: A function that reads the examples of a file.
+    """
+    return {split: read(locate_file(file, data_dir)) for split, file in {"train": name, **held_out.by_split}.items()}
+
+
+def divide_into_splits[T](
+    name: str, examples_by_file: Mapping[str, Sequence[T]], text: Callable[[T], str]
+) -> dict[str, list[T]]:
+    """Divide the examples of "train" into the splits that have no files of their own, by a hash of their text.
 
     An example's split depends only on the SHA-256 of its text as `normalize_text` returns it: the same text is never in
     two splits, however its accents and spaces are written, and adding examples to a file moves no other. About one in
@@ -267,13 +281,14 @@ def divide_into_splits[T](
 
     Args:
         name: The name of the data set, for the message.
-        examples: The examples.
+        examples_by_file: The examples of "train", and of the splits with files of their own, which are not cut.
         text: A function from an example to the text that is hashed.
-        held_out: The examples of splits with files of their own, which are not cut.
 
     Raises:
         UserError: If there are so few examples that a split is empty.
     """
+    held_out = {split: list(own) for split, own in examples_by_file.items() if split != "train"}
+    examples = examples_by_file["train"]
     splits: dict[str, list[T]] = {split: [] for split in SPLITS}
     for example in examples:
         part = int.from_bytes(hashlib.sha256(normalize_text(text(example)).encode()).digest()[:8], "big") % _PARTS
@@ -285,7 +300,7 @@ def divide_into_splits[T](
                 f"{name} has too few examples: of {len(examples)} none is left for {split}; give more"
                 + ("" if split == "train" else f", or files of their own by config.task.{split}_files")
             )
-    return {**splits, **{split: list(own) for split, own in held_out.items()}}
+    return {**splits, **held_out}
 
 
 class FolderListing(NamedTuple):
