@@ -19,7 +19,7 @@ from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, characte
 from transformer.data.tokenizing_progress import TokenizingProgressBar
 from transformer.storage.disk_errors import refuse_unusable_storage
 from transformer.storage.paths import parse_path
-from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind, load_encoded_text
+from transformer.tasks.text_data import Documents, EncodedText, TextConfig, TokenizerKind, load_encoded_text
 
 TOKENIZER_SAMPLE_BYTES = 1 << 25
 """The bytes of training text that a tokenizer is trained on, from evenly spaced places."""
@@ -60,22 +60,6 @@ class CorpusSource(NamedTuple):
     files: Mapping[str, Sequence[Path]]
 
 
-class LoadedText(NamedTuple):
-    """A text, in memory or in token shards.
-
-    Attributes:
-        tokenizer: Its tokenizer.
-        splits: The documents of every split; of the training split in token shards, the first.
-        split_note: How the splits were cut, in words.
-        train_shards: The token shards of the training split; None if it is in memory.
-    """
-
-    tokenizer: Tokenizer
-    splits: dict[str, Documents]
-    split_note: str
-    train_shards: TokenMixture | None
-
-
 class ShardedText(NamedTuple):
     """A text in token shards.
 
@@ -94,7 +78,7 @@ class ShardedText(NamedTuple):
     corpora: Mapping[str, TokenShards]
 
 
-def load_text(config: ShardedTextConfig, directory: Path, roles: tuple[str, ...]) -> LoadedText:
+def load_text(config: ShardedTextConfig, directory: Path, roles: tuple[str, ...]) -> EncodedText:
     """Open a config's text: its token shards, or, where it names none, the text in memory.
 
     Args:
@@ -108,13 +92,13 @@ def load_text(config: ShardedTextConfig, directory: Path, roles: tuple[str, ...]
     if uses_token_shards(config):
         text = open_sharded_text(config, directory, roles)
         splits = {"train": text.train.documents(MAX_HELD_OUT_TOKENS), **text.held_out}
-        return LoadedText(text.tokenizer, splits, text.split_note, text.train)
+        return EncodedText(text.tokenizer, splits, text.split_note, text.train)
     if config.dataset_weights:
         raise UserError(
             f"config.task.dataset_weights={config.dataset_weights} are for token shards: name their folder by "
             "config.task.shards_dir"
         )
-    return LoadedText(*load_encoded_text(config, directory, roles), None)
+    return load_encoded_text(config, directory, roles)
 
 
 def open_sharded_text(config: ShardedTextConfig, directory: Path | None, roles: tuple[str, ...]) -> ShardedText:

@@ -13,7 +13,7 @@ from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.train_tokenizer import add_special_tokens, byte_tokenizer
 from transformer.tasks.task import Task
-from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
+from transformer.tasks.text_data import EncodedText, TextConfig, TokenizerKind
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, pad_begin_end_ids
 
 # Few texts have more characters; the real number is known only once the text is read.
@@ -50,10 +50,8 @@ def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocab_size: int, roles: tup
             return synthetic_tokenizer(vocab_size, roles)
 
 
-def synthetic_encoded_text(
-    config: TextConfig, roles: tuple[str, ...], *, texts: int = 1
-) -> tuple[FastTokenizer, dict[str, Documents]]:
-    """Return a tokenizer and two synthetic documents for each split, in place of `load_encoded_text`.
+def synthetic_encoded_text(config: TextConfig, roles: tuple[str, ...], *, texts: int = 1) -> EncodedText:
+    """Return two synthetic documents for each split, in place of `load_encoded_text`.
 
     Args:
         config: The text's config.
@@ -64,7 +62,7 @@ def synthetic_encoded_text(
     roles = tuple(dict.fromkeys((*roles, "end")))
     tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, roles)
     document = np.arange(texts * config.context_length + 1, dtype=np.int32) % (tokenizer.vocab_size - len(roles))
-    return tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)}
+    return EncodedText(tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)})
 
 
 def synthetic_encoded_splits(config: TranslationConfig) -> tuple[FastTokenizer, dict[str, TranslationSplit]]:

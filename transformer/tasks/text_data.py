@@ -15,11 +15,13 @@ from transformer.config import (
     UserError,
     VocabSize,
 )
+from transformer.data.batches import fingerprint
 from transformer.data.datasets.local_files import join_notes
 from transformer.data.datasets.split_overlap import describe_overlap, long_lines
 from transformer.data.datasets.text import open_text_dataset
 from transformer.data.labeled_text_batches import TokenTypeRule
-from transformer.data.text_batches import join_documents
+from transformer.data.text_batches import TokenStream, join_documents
+from transformer.data.token_mixture import TokenMixture
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import (
     Tokenizer,
@@ -82,17 +84,50 @@ Documents = Sequence[np.ndarray]
 
 
 class EncodedText(NamedTuple):
-    """A text as token numbers.
+    """A text as token numbers, in memory or, for training, in token shards.
 
     Attributes:
         tokenizer: Its tokenizer.
-        splits: The documents of every split, each an array of token numbers.
+        splits: The documents of every split, each an array of token numbers; of a training split in token shards, the
+            first.
         split_note: How the splits were cut, in words; empty if the data set has them.
+        train_shards: The token shards of the training split; None if all of it is in memory.
     """
 
     tokenizer: Tokenizer
-    splits: dict[str, Documents]
+    splits: Mapping[str, Documents]
     split_note: str = ""
+    train_shards: TokenMixture | None = None
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The SHA-256 of every split's tokens."""
+        of_shards = {} if self.train_shards is None else {"train": self.train_shards.fingerprint}
+        return {name: fingerprint(documents) for name, documents in self.splits.items()} | of_shards
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The number of tokens of each split."""
+        of_shards = {} if self.train_shards is None else {"train": len(self.train_shards)}
+        return {name: sum(map(len, documents)) for name, documents in self.splits.items()} | of_shards
+
+    def train_stream(self, dataset: str) -> TokenStream:
+        """Return the training text as one stream of tokens, with an end token, if there is one, after each document.
+
+        Args:
+            dataset: What the config calls the data set, for the message.
+
+        Raises:
+            UserError: If the text is of several data sets in token shards.
+        """
+        if self.train_shards is None:
+            return join_documents(self.splits["train"], self.tokenizer.eos_id)
+        if len(self.train_shards.sets) > 1:
+            raise UserError(
+                f"config.task.dataset={dataset} are several data sets of token shards, and segments that follow one "
+                "another are of one: name one, which may be a folder or a pattern"
+            )
+        return self.train_shards.sets[0]
 
 
 def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> EncodedText:

@@ -11,7 +11,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer.config import UserError
 from transformer.data.datasets.split_overlap import normalize_text
@@ -154,6 +154,17 @@ def read_lines(path: pathlib.Path) -> list[str]:
     return lines
 
 
+def read_json_lines(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the object of every line of a .jsonl, each with its place for messages.
+
+    Raises:
+        UserError: If the file is missing or unreadable, or a line is empty or no object.
+    """
+    for number, line in enumerate(read_lines(path), 1):
+        where = f"{path}: line {number}"
+        yield where, require_object(parse_json(line, where), where)
+
+
 def refuse_empty_lines(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> None:
     """Refuse lines with something empty, since leaving them out silently would drop examples.
 
@@ -230,9 +241,7 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
 
 def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
     rows = []
-    for number, line in enumerate(read_lines(path), 1):
-        where = f"{path}: line {number}"
-        fields = require_object(parse_json(line, where), where)
+    for where, fields in read_json_lines(path):
         if isinstance(fields.get("translation"), dict) and not set(names) <= set(fields):
             fields = fields["translation"]
         rows.append(tuple(_get_text_field(fields, name, where) for name in names))

@@ -11,7 +11,7 @@ from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
-    read_lines,
+    read_json_lines,
     read_own_files,
     read_text,
 )
@@ -103,9 +103,7 @@ def _read_squad(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
 
 
 def _read_jsonl_questions(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
-    for number, line in enumerate(read_lines(path), 1):
-        where = f"{path}: line {number}"
-        fields = require_object(parse_json(line, where), where)
+    for where, fields in read_json_lines(path):
         question, context = _get_text(fields, "question", where), _get_text(fields, "context", where)
         if "answers" not in fields:
             raise UserError(
