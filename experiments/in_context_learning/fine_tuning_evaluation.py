@@ -10,11 +10,11 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from experiments.in_context_learning.data import Episode, format_pairs
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Model, Variables
 
 
-def make_pair_rows(tokenizer: AnyTokenizer, episodes: Sequence[Episode], length: int) -> dict[str, np.ndarray]:
+def make_pair_rows(tokenizer: Tokenizer, episodes: Sequence[Episode], length: int) -> dict[str, np.ndarray]:
     """Return every pair of each episode as a row of its own, "ab>QX;", without examples before it.
 
     Args:

@@ -42,7 +42,7 @@ from transformer.config import (
     UserError,
 )
 from transformer.data.batches import TEST_SEED, VALIDATION_SEED, random_generator
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.train_tokenizer import character_tokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
@@ -236,7 +236,7 @@ class InContextLearning(GeneratedTask):
     denominator = "tokens"
     further_inputs = ("lengths",)
 
-    def __init__(self, config: InContextLearningConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
+    def __init__(self, config: InContextLearningConfig, tokenizer: Tokenizer, rows_multiple: int = 1):
         self.tokenizer = tokenizer
         self._repeats = make_repeated_sequences(
             tokenizer, config.num_repeated_sequences, min(config.context_length, 2 * tokenizer.vocab_size)
@@ -513,7 +513,7 @@ def _gold_alignments(episode: Episode) -> tuple[GoldAlignment, ...]:
     return tuple(links)
 
 
-def make_task_interface(config: InContextLearningConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_task_interface(config: InContextLearningConfig, tokenizer: Tokenizer) -> TaskInterface:
     """Return the model interface."""
     inputs = {name: InputSpec((config.batch_size, config.context_length)) for name in LANGUAGE_MODELING.inputs}
     return TaskInterface(

@@ -20,8 +20,8 @@ from experiments.news_articles.data import (
 from transformer.attention.sites import Site, sites_between
 from transformer.config import BatchSize, Config, NumDisplayedExamples, NumExamples, UserError
 from transformer.data.batches import VALIDATION_SEED, random_generator
-from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import has_tokenizer
+from transformer.data.tokenizers.load import load_tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import train_words
 from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, TaskInterface
@@ -78,7 +78,7 @@ class NewsArticles(GeneratedTask):
     denominator = "tokens"
     further_inputs = ("lengths",)
 
-    def __init__(self, config: NewsArticlesConfig, tokenizer: AnyTokenizer, rows_multiple: int = 1):
+    def __init__(self, config: NewsArticlesConfig, tokenizer: Tokenizer, rows_multiple: int = 1):
         self.tokenizer = tokenizer
         _, _, self._eos_id = pad_begin_end_ids(tokenizer)
         random = random_generator(VALIDATION_SEED, 2**32)
@@ -221,7 +221,7 @@ def _gold_alignments(article: NewsArticle) -> tuple[GoldAlignment, ...]:
     )
 
 
-def make_task_interface(config: NewsArticlesConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_task_interface(config: NewsArticlesConfig, tokenizer: Tokenizer) -> TaskInterface:
     """Return the model interface."""
     inputs = {name: InputSpec((config.batch_size, CONTEXT_LENGTH)) for name in LANGUAGE_MODELING.inputs}
     return TaskInterface(
@@ -232,7 +232,7 @@ def make_task_interface(config: NewsArticlesConfig, tokenizer: AnyTokenizer) -> 
     )
 
 
-def _word_tokenizer() -> AnyTokenizer:
+def _word_tokenizer() -> Tokenizer:
     """Return the tokenizer with one token for every word of the news."""
     words = all_words()
     return train_words(words, len(words) + 4)

@@ -26,8 +26,8 @@ from transformer.config import (
     VocabSize,
 )
 from transformer.data.batches import BatchSource, GeneratedBatches
-from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import has_tokenizer
+from transformer.data.tokenizers.load import load_tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -104,7 +104,7 @@ class EncodedSplit:
         group_size: The number of pairs in a group, which is kept or left out as a whole.
     """
 
-    def __init__(self, pairs: Sequence[TextPair], tokenizer: AnyTokenizer, max_tokens: int, group_size: int):
+    def __init__(self, pairs: Sequence[TextPair], tokenizer: Tokenizer, max_tokens: int, group_size: int):
         rows = [encode_texts([pair[side] for pair in pairs], tokenizer) for side in (0, 1)]
         fits = [max(len(row) for row in pair_rows) <= max_tokens for pair_rows in zip(*rows, strict=True)]
         indices = [
@@ -141,7 +141,7 @@ class TextRetrieval(BaseTask):
             training pairs than a batch has, or fewer distinct held-out pairs than the pool.
     """
 
-    def __init__(self, config: TextRetrievalConfig, tokenizer: AnyTokenizer, data: PairData, rows_multiple: int = 1):
+    def __init__(self, config: TextRetrievalConfig, tokenizer: Tokenizer, data: PairData, rows_multiple: int = 1):
         check_batch_size(config.batch_size, rows_multiple)
         if config.batch_size % data.group_size:
             raise UserError(
@@ -275,7 +275,7 @@ def _embedding_rows(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple
     return {}, {"embeddings": view.model.apply(view.variables, inputs, train=False)[0]}
 
 
-def encode_texts(texts: Sequence[str], tokenizer: AnyTokenizer) -> list[list[int]]:
+def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """Return the tokens of each text between a begin and an end token."""
     _, bos_id, eos_id = pad_begin_end_ids(tokenizer)
     return [[bos_id, *ids, eos_id] for ids in tokenizer.encode(list(texts))]
@@ -304,7 +304,7 @@ def build_task(config: TextRetrievalConfig, directory: Path, rows_multiple: int 
         languages=config.languages,
         test_split=config.test_split,
     )
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     if has_tokenizer(directory):
         tokenizer = load_tokenizer(directory)
     else:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from transformer.data.cloze_questions import NUM_CANDIDATES, WORD, ClozeQuestion, WordFrequencies, make_cloze_questions
-from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 
 NAMES = ["Ada", "Bela", "Cora", "Dora", "Edna", "Fred", "Gina", "Hugo", "Ines", "Jens", "Kurt", "Lena"]
@@ -29,7 +29,7 @@ def lexicon() -> WordFrequencies:
     return WordFrequencies.count_words([FREQUENT, sentences(40, 0)])
 
 
-def made(*, room: int, last: bool = False) -> tuple[list[ClozeQuestion], Tokenizer]:
+def made(*, room: int, last: bool = False) -> tuple[list[ClozeQuestion], FastTokenizer]:
     tokenizer = byte_tokenizer()
     return make_cloze_questions([sentences(60, 1)], lexicon(), tokenizer, count=40, room=room, last=last), tokenizer
 

@@ -10,14 +10,15 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tests.data import hostile_tokenizers
 from transformer.config import UserError
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import (
     load_gpt2_tokenizer,
     load_huggingface_tokenizer,
     load_wordpiece_tokenizer,
 )
-from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
+from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.token_text import byte_characters
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, special_token_ids_by_role
+from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer
 from transformer.tasks.mask_filling import encode_with_special_tokens
 
@@ -29,11 +30,11 @@ def fixtures(shared_data: Path) -> Path:
     return shared_data / "tokenizers"
 
 
-def roles(tokenizer: AnyTokenizer) -> dict[str, int | None]:
-    return special_token_ids_by_role(tokenizer)
+def roles(tokenizer: Tokenizer) -> dict[str, int | None]:
+    return tokenizer.ids_by_role
 
 
-def written(tokenizer: AnyTokenizer, ids: list[int]) -> bytes:
+def written(tokenizer: Tokenizer, ids: list[int]) -> bytes:
     table = tokenizer.token_bytes()
     return b"".join(table[number] for number in ids)
 
@@ -73,19 +74,19 @@ def test_gpt2_gives_every_recorded_number(fixtures: Path, tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def bert(tmp_path: Path) -> Tokenizer:
+def bert(tmp_path: Path) -> FastTokenizer:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return load_wordpiece_tokenizer(tmp_path / "vocab.txt")
 
 
-def test_wordpiece_takes_the_longest_pieces_and_drops_case_and_accents(bert: Tokenizer) -> None:
+def test_wordpiece_takes_the_longest_pieces_and_drops_case_and_accents(bert: FastTokenizer) -> None:
     assert bert.encode(["UNAFFABLE the!", "Résumés dog [MASK]"]) == [[5, 6, 7, 8, 9], [11, 10, 1, 1, 1, 1]]
     assert bert.decode([2, 5, 6, 7, 8, 9, 3, 8]) == "unaffable the!"
     assert written(bert, [2, 5, 6, 7, 8, 9]) == b" unaffable the!"
     assert bert.word_starts()[[5, 6, 7, 8]].tolist() == [True, False, False, True]
 
 
-def test_wordpiece_can_keep_case(bert: Tokenizer, tmp_path: Path) -> None:
+def test_wordpiece_can_keep_case(bert: FastTokenizer, tmp_path: Path) -> None:
     cased = load_wordpiece_tokenizer(tmp_path / "vocab.txt", lowercase=False)
     assert cased.encode(["The the"]) == [[1, 8]]
     # A folder of BERT's own files says it in its config.
@@ -93,7 +94,7 @@ def test_wordpiece_can_keep_case(bert: Tokenizer, tmp_path: Path) -> None:
     assert load_huggingface_tokenizer(tmp_path).encode(["The the"]) == [[1, 8]]
 
 
-def test_a_files_truncation_and_padding_are_not_kept(bert: Tokenizer, tmp_path: Path) -> None:
+def test_a_files_truncation_and_padding_are_not_kept(bert: FastTokenizer, tmp_path: Path) -> None:
     bert.backend.enable_truncation(3)
     bert.backend.enable_padding(length=9)
     bert.backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
@@ -176,7 +177,7 @@ def test_gpt2s_own_files_in_a_folder(fixtures: Path, tmp_path: Path) -> None:
     assert made.encode([" dog"]) == [[3290]]
 
 
-def roberta(tmp_path: Path, mask: Any = "<mask>", **flags: bool) -> Tokenizer:
+def roberta(tmp_path: Path, mask: Any = "<mask>", **flags: bool) -> FastTokenizer:
     """RoBERTa's tokenizer.json with few tokens."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *byte_characters(), "<mask>"]
     backend = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, []))
@@ -186,14 +187,14 @@ def roberta(tmp_path: Path, mask: Any = "<mask>", **flags: bool) -> Tokenizer:
     backend.save(str(tmp_path / "tokenizer.json"))
     named = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": mask, "pad_token": "<pad>", "unk_token": "<unk>"}
     opened = load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=named))
-    assert isinstance(opened, Tokenizer)
+    assert isinstance(opened, FastTokenizer)
     opened.save(tmp_path)
     saved = load_tokenizer(tmp_path)
-    assert isinstance(saved, Tokenizer)
+    assert isinstance(saved, FastTokenizer)
     return saved
 
 
-def shown(tokenizer: Tokenizer, text: str) -> str:
+def shown(tokenizer: FastTokenizer, text: str) -> str:
     return "|".join(tokenizer.pieces(encode_with_special_tokens(tokenizer, text)))
 
 
@@ -207,7 +208,7 @@ def test_the_white_space_of_a_mask_is_as_its_tokenizer_says(tmp_path: Path) -> N
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     added = {"260": {"content": "<mask>", "lstrip": True, "special": True}}
     made = load_huggingface_tokenizer(folder_with(tmp_path, tokenizer_config=config | {"added_tokens_decoder": added}))
-    assert isinstance(made, Tokenizer)
+    assert isinstance(made, FastTokenizer)
     assert shown(made, "a <mask>b") == "<s>|a|<mask>|b|</s>"
     added = {"261": {"content": "<mask>", "special": True}}
     with pytest.raises(UserError, match="adds the token '<mask>' as number 261, which is not in the vocabulary"):
@@ -225,7 +226,7 @@ def test_words_behind_a_mask_begin_as_their_tokenizer_begins_them(tmp_path: Path
         made = load_huggingface_tokenizer(
             folder_with(tmp_path, tokenizer_config={"mask_token": "<mask>", "unk_token": "<unk>"})
         )
-        assert isinstance(made, Tokenizer)
+        assert isinstance(made, FastTokenizer)
         made.backend.encode_special_tokens = False
         expected = made.backend.encode("a<mask>b", add_special_tokens=False).tokens
         made.backend.encode_special_tokens = True
@@ -272,7 +273,7 @@ def test_robertas_own_files_are_its_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     made = load_huggingface_tokenizer(folder_with(tmp_path, config={"model_type": "roberta"}))
     assert roles(made) == {"pad": 1, "begin": 0, "end": 2, "unknown": 3, "mask": 260}
-    assert isinstance(made, Tokenizer)
+    assert isinstance(made, FastTokenizer)
     assert shown(made, "a <mask> b") == "<s>|a|<mask>|Ġ|b|</s>"
     assert made.leading_ids == [0]
 
@@ -293,7 +294,7 @@ def test_robertas_own_files_are_its_tokenizer(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_config_says_otherwise_than_its_tokenizer_is_refused(
-    bert: Tokenizer, tmp_path: Path, said: dict[str, Any], told: str
+    bert: FastTokenizer, tmp_path: Path, said: dict[str, Any], told: str
 ) -> None:
     bert.backend.save(str(tmp_path / "tokenizer.json"))
     agreeing = {"do_lower_case": True, "strip_accents": None, "never_split": None, "mask_token": "[MASK]"}

@@ -9,7 +9,14 @@ import pytest
 from transformer.config import UserError
 from transformer.data.datasets.synthetic_entities import LABELS, NAMES, sample_entities
 from transformer.data.datasets.word_labels import open_word_labels, read_conll
-from transformer.data.labeled_words import EncodedWords, EntitySpan, TokenLabelBatches, entity_spans, marks_entities
+from transformer.data.labeled_words import (
+    EncodedWords,
+    EntitySpan,
+    LabeledWords,
+    TokenLabelBatches,
+    entity_spans,
+    marks_entities,
+)
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -125,8 +132,9 @@ def test_a_name_is_of_a_person_as_often_as_of_a_place() -> None:
 
 
 def test_a_batch_has_the_labels_of_first_tokens_and_counts_no_other() -> None:
-    words = [EncodedWords([1, 5, 6, 7, 2], [1, 3]), EncodedWords([1, 5, 2], [1, -1])]
-    batches = TokenLabelBatches(words, [(3, 4), (2, 1)], lengths=(6,), rows=3, seed=None)
+    first, second = LabeledWords(("a", "b"), (3, 4)), LabeledWords(("a", "b"), (2, 1))
+    words = [EncodedWords(first, [1, 5, 6, 7, 2], [1, 3]), EncodedWords(second, [1, 5, 2], [1, -1])]
+    batches = TokenLabelBatches(words, lengths=(6,), rows=3, seed=None)
     batch = batches[0]
     order = list(batch["index"])
     for row, labels, counts in ((order.index(0), {1: 3, 3: 4}, [1, 3]), (order.index(1), {1: 2}, [1])):
@@ -136,11 +144,12 @@ def test_a_batch_has_the_labels_of_first_tokens_and_counts_no_other() -> None:
 
 
 def test_a_cut_text_loses_the_words_behind_the_cut() -> None:
-    words = EncodedWords([1, 5, 6, 7, 8, 2], [1, 3, 4])
+    text = LabeledWords(("a", "b", "c"), (0, 1, 2))
+    words = EncodedWords(text, [1, 5, 6, 7, 8, 2], [1, 3, 4])
     assert words.cut(6, [2]) is words
-    assert words.cut(5, [2]) == ([1, 5, 6, 7, 2], [1, 3, -1])
-    assert words.cut(4, [2]) == ([1, 5, 6, 2], [1, -1, -1])
-    assert words.cut(5, [2, 1]) == ([1, 5, 6, 2, 1], [1, -1, -1])
+    assert words.cut(5, [2]) == (text, [1, 5, 6, 7, 2], [1, 3, -1])
+    assert words.cut(4, [2]) == (text, [1, 5, 6, 2], [1, -1, -1])
+    assert words.cut(5, [2, 1]) == (text, [1, 5, 6, 2, 1], [1, -1, -1])
 
 
 @pytest.mark.parametrize("scheme", [{}, {"E": "L", "S": "U"}, {"I": "M"}])

@@ -7,14 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer.config import UserError
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import (
-    Tokenizer,
-    has_tokenizer,
-    language_tag,
-    special_token_ids_by_role,
-    word_indices,
-)
+from transformer.data.tokenizers.tokenizer import has_tokenizer, language_tag, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -30,12 +25,12 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer() -> FastTokenizer:
     return train_bpe(TEXTS * 3, 300, ["de", "fr"])
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+def test_a_text_comes_back(tokenizer: FastTokenizer, text: str) -> None:
     (ids,) = tokenizer.encode([text])
     assert UNKNOWN not in ids
     assert tokenizer.decode([*ids, END, *ids]) == text  # what stands behind the end is not read
@@ -50,16 +45,16 @@ def test_any_text_of_known_letters_comes_back(text: str) -> None:
     assert tokenizer.decode(ids) == plain
 
 
-_CACHE: list[Tokenizer] = []
+_CACHE: list[FastTokenizer] = []
 
 
-def _trained() -> Tokenizer:
+def _trained() -> FastTokenizer:
     if not _CACHE:
         _CACHE.append(train_bpe(["abde Männer , . & ; ' - äöüß7 aa ab,c d.e"] * 3, 60))
     return _CACHE[0]
 
 
-def test_special_tokens_have_their_numbers_and_are_not_said(tokenizer: Tokenizer) -> None:
+def test_special_tokens_have_their_numbers_and_are_not_said(tokenizer: FastTokenizer) -> None:
     assert tokenizer.pieces([PAD, BEGIN, END, UNKNOWN]) == ["<pad>", "<begin>", "<end>", "<unknown>"]
     (ids,) = tokenizer.encode(["der Hund"])
     assert tokenizer.decode([BEGIN, *tokenizer.language_tag_ids("de"), *ids, PAD, PAD]) == "der Hund"
@@ -67,12 +62,12 @@ def test_special_tokens_have_their_numbers_and_are_not_said(tokenizer: Tokenizer
     assert not set(ids) & {PAD, BEGIN, END, UNKNOWN}
 
 
-def test_an_unseen_letter_is_unknown(tokenizer: Tokenizer) -> None:
+def test_an_unseen_letter_is_unknown(tokenizer: FastTokenizer) -> None:
     (ids,) = tokenizer.encode(["der 犬"])
     assert UNKNOWN in ids
 
 
-def test_the_vocabulary_is_at_most_what_was_asked(tokenizer: Tokenizer) -> None:
+def test_the_vocabulary_is_at_most_what_was_asked(tokenizer: FastTokenizer) -> None:
     assert tokenizer.vocab_size <= 300
     assert max(max(ids) for ids in tokenizer.encode(TEXTS)) < tokenizer.vocab_size
 
@@ -89,7 +84,7 @@ def test_no_piece_crosses_a_space_or_punctuation() -> None:
     assert tokenizer.pieces(ids) == ["▁so", ",", "▁so", "-", "so", ";", "▁it", "'", "s", "▁so", "▁7", ".", "5"]
 
 
-def test_a_tag_asks_for_a_language(tokenizer: Tokenizer) -> None:
+def test_a_tag_asks_for_a_language(tokenizer: FastTokenizer) -> None:
     assert tokenizer.languages == ["de", "fr"]
     for language in tokenizer.languages:
         (number,) = tokenizer.language_tag_ids(language)
@@ -103,12 +98,12 @@ def test_one_language_needs_no_tag() -> None:
     assert tokenizer.language_tag_ids("de") == []
 
 
-def test_a_language_that_was_not_trained_is_refused(tokenizer: Tokenizer) -> None:
+def test_a_language_that_was_not_trained_is_refused(tokenizer: FastTokenizer) -> None:
     with pytest.raises(UserError, match="language='es' was not trained; "):
         tokenizer.language_tag_ids("es")
 
 
-def test_a_text_that_looks_like_a_tag_asks_for_nothing(tokenizer: Tokenizer) -> None:
+def test_a_text_that_looks_like_a_tag_asks_for_nothing(tokenizer: FastTokenizer) -> None:
     (ids,) = tokenizer.encode(["say <2de> <end> <pad>"])
     assert not set(ids) & {PAD, BEGIN, END, *tokenizer.language_tag_ids("de")}
 
@@ -117,7 +112,7 @@ def test_a_text_that_looks_like_a_tag_asks_for_nothing(tokenizer: Tokenizer) -> 
     ("text", "words"),
     [("a man", 2), ("a man , here", 4), ("it is n&apos;t", 3), ("l'été à Noël", 3), ("twenty-one", 1), ("Maß !", 2)],
 )
-def test_pieces_belong_to_the_words_between_spaces(tokenizer: Tokenizer, text: str, words: int) -> None:
+def test_pieces_belong_to_the_words_between_spaces(tokenizer: FastTokenizer, text: str, words: int) -> None:
     (ids,) = tokenizer.encode([text])
     pieces = tokenizer.pieces(ids)
     found = word_indices(pieces)
@@ -127,16 +122,16 @@ def test_pieces_belong_to_the_words_between_spaces(tokenizer: Tokenizer, text: s
     assert [one.replace("▁", "") for one in joined] == text.split()
 
 
-def test_what_was_saved_is_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_what_was_saved_is_loaded(tokenizer: FastTokenizer, tmp_path: Path) -> None:
     assert not has_tokenizer(tmp_path)
     tokenizer.save(tmp_path)
     assert has_tokenizer(tmp_path)
     again = load_tokenizer(tmp_path)
-    assert isinstance(again, Tokenizer)
-    assert list(special_token_ids_by_role(again).values()) == [PAD, BEGIN, END, UNKNOWN, None]
+    assert isinstance(again, FastTokenizer)
+    assert list(again.ids_by_role.values()) == [PAD, BEGIN, END, UNKNOWN, None]
     assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
     assert (again.vocab_size, again.languages) == (tokenizer.vocab_size, tokenizer.languages)
 
 
-def test_training_twice_gives_the_same_tokenizer(tokenizer: Tokenizer) -> None:
+def test_training_twice_gives_the_same_tokenizer(tokenizer: FastTokenizer) -> None:
     assert train_bpe(TEXTS * 3, 300, ["de", "fr"]).encode(TEXTS) == tokenizer.encode(TEXTS)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
 from transformer.config import UserError
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
 from transformer.data.tokenizers.train_tokenizer import (
     byte_tokenizer,
     character_tokenizer,
@@ -26,7 +26,7 @@ from transformer.tasks.decoding_config import DecodingConfig
 TEXT = "To be, or not to be:\n  that is the question — 'tis nobler?\n\n" * 4
 STRANGE = "\u0000\n\r\n\t  x  naïve 犬🐕‍🦺 <end> <mask> \u2028 e\u0301 ▁ Ġ ## \x85"
 
-MADE: dict[str, Callable[[], Tokenizer]] = {
+MADE: dict[str, Callable[[], FastTokenizer]] = {
     "bpe": lambda: train_byte_bpe([TEXT], 300, ("end", "mask")),
     "bytes": lambda: byte_tokenizer(("pad", "end")),
     "characters": lambda: character_tokenizer([TEXT, STRANGE], ("mask",)),
@@ -36,12 +36,12 @@ BPE = train_byte_bpe([TEXT], 280)
 
 
 @pytest.fixture(params=MADE)
-def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+def tokenizer(request: pytest.FixtureRequest) -> FastTokenizer:
     return MADE[request.param]()
 
 
 @pytest.mark.parametrize("text", [TEXT, STRANGE, "", " ", "\n"])
-def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+def test_every_text_comes_back(tokenizer: FastTokenizer, text: str) -> None:
     (ids,) = tokenizer.encode([text])
     assert tokenizer.decode(ids) == text
     assert not set(ids) & tokenizer.special_ids
@@ -61,7 +61,7 @@ def test_any_text_comes_back_from_bytes(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [TEXT, STRANGE, "", "<end>"])
-def test_arrays_have_the_tokens_of_the_library(tokenizer: Tokenizer, text: str) -> None:
+def test_arrays_have_the_tokens_of_the_library(tokenizer: FastTokenizer, text: str) -> None:
     for dtype in (np.uint16, np.int32):
         arrays = tokenizer.encode_to_arrays([text, "to"], dtype)
         assert [array.dtype for array in arrays] == [dtype, dtype]
@@ -77,7 +77,7 @@ def test_tokens_that_are_more_than_bytes_stay_so_in_arrays() -> None:
     lower = byte_tokenizer().backend
     lower.normalizer = normalizers.Lowercase()
     for changed in (backend, spaced, lower):
-        tokenizer = Tokenizer(changed)
+        tokenizer = FastTokenizer(changed)
         (expected,) = tokenizer.encode([TEXT])
         assert expected != list(TEXT.encode())
         assert tokenizer.encode_to_arrays([TEXT])[0].tolist() == expected
@@ -129,11 +129,11 @@ def test_words_start_where_white_space_is() -> None:
     assert sum(found) == 2
 
 
-def test_what_was_saved_is_loaded_with_its_roles(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_what_was_saved_is_loaded_with_its_roles(tokenizer: FastTokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path)
     again = load_tokenizer(tmp_path)
-    assert isinstance(again, Tokenizer)
-    assert special_token_ids_by_role(again) == special_token_ids_by_role(tokenizer)
+    assert isinstance(again, FastTokenizer)
+    assert again.ids_by_role == tokenizer.ids_by_role
     assert again.encode([TEXT, STRANGE]) == tokenizer.encode([TEXT, STRANGE])
     assert again.token_bytes() == tokenizer.token_bytes()
     assert again.special_ids == tokenizer.special_ids
@@ -161,7 +161,7 @@ def test_a_vocabulary_of_words_has_the_most_frequent_ones(tmp_path: Path) -> Non
     made.save(tmp_path)
     text = " a b, <pad> c\u00a0naïve UNK\n"
     for each in (made, load_tokenizer(tmp_path)):
-        assert isinstance(each, Tokenizer)
+        assert isinstance(each, FastTokenizer)
         assert each.is_word_level
         assert not BPE.is_word_level
         (ids,) = each.encode([text])

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.marian import MarianTokenizer
 from transformer.data.tokenizers.token_text import byte_characters, label_tokens
-from transformer.data.tokenizers.tokenizer import Tokenizer
 
 EMOJI, CHINESE = "🙂".encode(), "语".encode()
 
@@ -52,7 +52,7 @@ def test_the_labels_of_any_cuts_spell_the_text(text: str, cuts: list[int]) -> No
     assert all(1 <= int(part) <= int(count) and int(count) > 1 for part, count in parts)
 
 
-def byte_level(*merges: tuple[str, str]) -> Tokenizer:
+def byte_level(*merges: tuple[str, str]) -> FastTokenizer:
     """Byte-level BPE as GPT-2 writes it, with an end token."""
     pieces = [*byte_characters(), *("".join(pair) for pair in merges)]
     backend = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, list(merges)))
@@ -60,7 +60,7 @@ def byte_level(*merges: tuple[str, str]) -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<|endoftext|>"])
     end = backend.token_to_id("<|endoftext|>")
-    return Tokenizer(backend, bos_id=end, eos_id=end)
+    return FastTokenizer(backend, bos_id=end, eos_id=end)
 
 
 def test_byte_level_pieces_are_shown_as_text() -> None:
@@ -79,7 +79,7 @@ def test_pieces_of_words_mark_where_a_word_begins() -> None:
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(["[UNK]", "[CLS]"])
-    made = Tokenizer(backend, bos_id=1, unk_id=0)
+    made = FastTokenizer(backend, bos_id=1, unk_id=0)
     (ids,) = made.encode(["playing now !"])
     assert made.labels([1, *ids]) == ["[CLS]", "▁play", "ing", "▁now", "[UNK]"]
 
@@ -93,4 +93,4 @@ def test_bytes_behind_pieces_join_to_a_character() -> None:
 def test_characters_stand_as_they_are() -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({" ": 0, "a": 1, "▁": 2}, "a"))
     backend.decoder = decoders.Fuse()
-    assert Tokenizer(backend).labels([0, 1, 2]) == [" ", "a", "▁"]
+    assert FastTokenizer(backend).labels([0, 1, 2]) == [" ", "a", "▁"]

@@ -93,7 +93,7 @@ def test_what_was_saved_is_loaded(folder: Path, tmp_path: Path) -> None:
     made = MarianTokenizer.open(folder)
     made.save(tmp_path)
     again = load_tokenizer(tmp_path)
-    assert again == made
+    assert vars(again) == vars(made)
     assert again.encode(SOURCES[:3]) == made.encode(SOURCES[:3])
 
 

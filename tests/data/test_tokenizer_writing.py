@@ -14,8 +14,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.data.test_line_splitting import SEEDS, random_lines
 from transformer.config import UserError
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.token_text import TokenEncoding, detect_token_encoding
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.decoding_config import DecodingConfig
@@ -25,7 +25,7 @@ WORDS = ("the", "cat", "sat", "on", "mat", ".", "no", "not", "犬")
 TEXT = "the cat sat on the mat. no cat sat not on the mat ."
 
 
-def gpt1() -> Tokenizer:
+def gpt1() -> FastTokenizer:
     pieces = [
         *"thecasonm",
         *(f"{letter}</w>" for letter in "tenos."),
@@ -44,29 +44,29 @@ def gpt1() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.BPEDecoder(suffix="</w>")
     backend.add_special_tokens(["<unk>"])
-    return Tokenizer(backend, unk_id=backend.token_to_id("<unk>"))
+    return FastTokenizer(backend, unk_id=backend.token_to_id("<unk>"))
 
 
-def bert() -> Tokenizer:
+def bert() -> FastTokenizer:
     pieces = ["[UNK]", "[CLS]", "[SEP]", "the", "cat", "s", "##at", "on", "mat", ".", "no", "##t", "犬"]
     backend = tokenizers.Tokenizer(models.WordPiece({p: n for n, p in enumerate(pieces)}, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
-    return Tokenizer(backend, bos_id=1, eos_id=2, unk_id=0)
+    return FastTokenizer(backend, bos_id=1, eos_id=2, unk_id=0)
 
 
-def sentencepiece() -> Tokenizer:
+def sentencepiece() -> FastTokenizer:
     pieces = ["<unk>", "</s>", "▁the", "▁cat", "▁s", "at", "▁on", "▁m", ".", "▁no", "t", "▁", "▁."]
     backend = tokenizers.Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 0, False))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
     backend.add_special_tokens(["<unk>", "</s>"])
-    return Tokenizer(backend, eos_id=1, unk_id=0)
+    return FastTokenizer(backend, eos_id=1, unk_id=0)
 
 
-def llama() -> Tokenizer:
+def llama() -> FastTokenizer:
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"thecasonm.", "▁t", "▁th"]
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
     model = models.BPE(vocabulary, [("▁", "t"), ("▁t", "h")], unk_token="<unk>", byte_fallback=True)
@@ -75,17 +75,17 @@ def llama() -> Tokenizer:
     stages = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     backend.decoder = decoders.Sequence(stages)
     backend.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return Tokenizer(backend, bos_id=1, eos_id=2, unk_id=0)
+    return FastTokenizer(backend, bos_id=1, eos_id=2, unk_id=0)
 
 
-def words() -> Tokenizer:
+def words() -> FastTokenizer:
     backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, **{w: n for n, w in enumerate(WORDS, 1)}}, "[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.add_special_tokens(["[UNK]"])
-    return Tokenizer(backend, unk_id=0)
+    return FastTokenizer(backend, unk_id=0)
 
 
-MADE: dict[str, Callable[[], Tokenizer]] = {
+MADE: dict[str, Callable[[], FastTokenizer]] = {
     "gpt1": gpt1,
     "bert": bert,
     "sentencepiece": sentencepiece,
@@ -99,7 +99,7 @@ MADE: dict[str, Callable[[], Tokenizer]] = {
 
 
 @pytest.fixture(params=MADE)
-def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+def tokenizer(request: pytest.FixtureRequest) -> FastTokenizer:
     return MADE[request.param]()
 
 
@@ -110,18 +110,18 @@ def texts() -> list[str]:
     return [*drawn, TEXT]
 
 
-def shown(tokenizer: Tokenizer, ids: list[int]) -> str:
+def shown(tokenizer: FastTokenizer, ids: list[int]) -> str:
     return tokenizer.backend.decode(ids, skip_special_tokens=True)
 
 
-def test_a_continuation_is_the_rest_of_what_is_decoded_together(tokenizer: Tokenizer) -> None:
+def test_a_continuation_is_the_rest_of_what_is_decoded_together(tokenizer: FastTokenizer) -> None:
     for ids in tokenizer.encode(texts()):
         for place in range(len(ids) + 1):
             said = shown(tokenizer, ids[:place]) + tokenizer.continuation(ids[:place], ids[place:])
             assert said == shown(tokenizer, ids)
 
 
-def test_the_bytes_of_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> None:
+def test_the_bytes_of_tokens_are_those_of_the_text(tokenizer: FastTokenizer) -> None:
     within, first = tokenizer.token_bytes(), tokenizer.first_bytes()
     for ids in tokenizer.encode(texts()):
         written = b"".join([first[ids[0]], *(within[number] for number in ids[1:])]).decode()
@@ -130,7 +130,7 @@ def test_the_bytes_of_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> None
         assert written.removesuffix(" " if tokenizer.token_encoding is TokenEncoding.WORD_ENDS else "") == text
 
 
-def test_the_labels_of_a_text_are_its_text(tokenizer: Tokenizer) -> None:
+def test_the_labels_of_a_text_are_its_text(tokenizer: FastTokenizer) -> None:
     for ids in tokenizer.encode(texts()):
         labels = tokenizer.labels(ids)
         assert len(labels) == len(ids)
@@ -155,7 +155,7 @@ def test_any_line_is_labeled_and_continued_without_loss(kind: str) -> None:
         assert continuation == (" " if kind == "llama" else "") + line[place:]
 
 
-def test_a_prompt_keeps_the_space_behind_it(tokenizer: Tokenizer) -> None:
+def test_a_prompt_keeps_the_space_behind_it(tokenizer: FastTokenizer) -> None:
     (whole,) = tokenizer.encode(["the cat sat on the mat"])
     for prompt in ("the cat", "the cat sat on"):
         (ids,) = tokenizer.encode([prompt])
@@ -173,7 +173,7 @@ def test_white_space_that_a_tokenizer_drops_from_a_prompt_is_not_doubled() -> No
 
 
 @pytest.mark.parametrize("prompted", [True, False])
-def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: Tokenizer, prompted: bool) -> None:
+def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: FastTokenizer, prompted: bool) -> None:
     """Where the automaton is complete, the cut finds the stop string, and one token before it is not there yet."""
     word_ends = tokenizer.token_encoding is TokenEncoding.WORD_ENDS
     stops = [" ", "sat", " sat", "sat ", "sat on", "mat.", "mat .", "t s", " no", "the cat sat"]
@@ -222,7 +222,7 @@ def test_an_empty_prompt_has_no_space_in_front() -> None:
 
 def test_an_end_that_also_begins_is_an_end() -> None:
     backend = train_byte_bpe([TEXT], 280).backend
-    made = Tokenizer(backend, bos_id=5, eos_id=5)
+    made = FastTokenizer(backend, bos_id=5, eos_id=5)
     assert made.continuation([7], [5, 8, 9]) == ""
 
 

@@ -6,7 +6,7 @@ from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import UserError
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
-from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 from transformer.tasks.translation_data import choose_varied_pairs, encode_pairs, pair_axis_labels, word_of_each_piece
@@ -25,14 +25,14 @@ TEXTS = [text for pair in PAIRS for text in (pair.source, pair.target)]
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer() -> FastTokenizer:
     """Just large enough to have each frequent word in one piece: `zehn`, which is rare, is in several."""
     often = 20 * [text for text in TEXTS if "zehn" not in text] + 10 * ["halb"] + ["halb zehn"]
     sizes = (train_bpe(often, size, ["de", "fr"]) for size in range(20, 100))
     return next(found for found in sizes if len(found.encode(["half past nine neuf halb"])[0]) == 5)
 
 
-def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
+def test_tokens_are_named_as_the_model_reads_them(tokenizer: FastTokenizer) -> None:
     labels = pair_axis_labels(tokenizer, PAIRS, SITES)
     encoded = encode_pairs(tokenizer, PAIRS)
     assert labels.tokens["source"][0] == ("<2de>", "▁half", "▁past", "▁nine", "<end>")
@@ -45,7 +45,7 @@ def test_tokens_are_named_as_the_model_reads_them(tokenizer: Tokenizer) -> None:
     assert labels.titles == ("time → de", "number → fr")
 
 
-def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> None:
+def test_links_of_words_become_links_of_their_pieces(tokenizer: FastTokenizer) -> None:
     labels = pair_axis_labels(tokenizer, PAIRS, SITES)
     assert labels.gold_alignments is not None
     source, target = labels.tokens["source"][0], labels.tokens["target"][0]
@@ -61,7 +61,7 @@ def test_links_of_words_become_links_of_their_pieces(tokenizer: Tokenizer) -> No
     assert pair_axis_labels(tokenizer, PAIRS, SITES[:1]).gold_alignments is None
 
 
-def test_without_known_links_there_are_none(tokenizer: Tokenizer) -> None:
+def test_without_known_links_there_are_none(tokenizer: FastTokenizer) -> None:
     pairs = [pair._replace(word_alignment=None, kind=None) for pair in PAIRS]
     labels = pair_axis_labels(tokenizer, pairs, SITES)
     assert labels.gold_alignments is None

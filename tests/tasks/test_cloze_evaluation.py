@@ -19,6 +19,7 @@ from transformer.tasks.cloze_evaluation import (
 )
 from transformer.tasks.language_modeling import LanguageModeling, LanguageModelingConfig, build_synthetic_task
 from transformer.tasks.task import StateView
+from transformer.tasks.text_data import EncodedText
 
 TOKENIZER, NAMES = byte_tokenizer(), ("tokens", "lengths")
 
@@ -109,7 +110,7 @@ def test_unfit_values_are_refused(wrong: dict) -> None:
 def test_a_language_model_is_asked_where_its_config_says_so() -> None:
     config = LanguageModelingConfig(num_cloze_questions=3, context_length=800, batch_size=4, num_probe_examples=1)
     splits = {"train": TRAIN, "validation": HELD_OUT, "test": HELD_OUT}
-    task = LanguageModeling(config, TOKENIZER, splits)
+    task = LanguageModeling(config, EncodedText(TOKENIZER, splits))
     assert [each.name for each in task.evaluations if each.split == "validation"] == ["loss", "cloze", "last_words"]
     assert {batch["tokens"].shape for each in task.evaluations[2:] for batch in each.batches} == {(4, 800)}
     # Made-up text has no words.

@@ -43,8 +43,8 @@ def test_a_file_is_trained_on_but_for_its_end_which_is_evaluated(text_file: Path
     content = text_file.read_bytes()
     size = (len(content) + 1) // 20
     assert task.split_sizes["train"] == len(content) + 1 - 2 * size
-    assert decoded(task._splits["validation"]).encode() == content[1 - 2 * size : 1 - size]
-    assert decoded(task._splits["test"]).encode() == content[1 - size :]
+    assert decoded(task.text.splits["validation"]).encode() == content[1 - 2 * size : 1 - size]
+    assert decoded(task.text.splits["test"]).encode() == content[1 - size :]
     assert any("validation, test from the ends of the files" in line for line in task.data_summary)
     batches = task.training_batches(0)
     assert isinstance(batches, TokenShardBatches)
@@ -71,18 +71,18 @@ def test_a_mixture_has_weights_and_splits_of_its_sets(texts: Path, tmp_path: Pat
     # The second set alone has no small letters.
     assert sum(any(97 <= token < 123 for token in row) for row in rows) == 1024
     # The first has its validation file, which is whole, the second is cut; both are cut for the test.
-    assert decoded(task._splits["validation"]).count("BETA") == 40
-    assert "GAMMA" in decoded(task._splits["validation"])
-    assert "GAMMA" in decoded(task._splits["test"])
+    assert decoded(task.text.splits["validation"]).count("BETA") == 40
+    assert "GAMMA" in decoded(task.text.splits["validation"])
+    assert "GAMMA" in decoded(task.text.splits["test"])
     assert any("weights 0.25, 0.75" in line for line in task.data_summary)
     natural = sharded_task(names, tmp_path)
-    first, second = natural._train_shards.sets
-    assert natural._train_shards.weights == (
-        len(first) / len(natural._train_shards),
-        len(second) / len(natural._train_shards),
+    first, second = natural.text.train_shards.sets
+    assert natural.text.train_shards.weights == (
+        len(first) / len(natural.text.train_shards),
+        len(second) / len(natural.text.train_shards),
     )
     own = sharded_task(texts / "b.jsonl", tmp_path, validation_files=str(texts / "a" / "valid.jsonl"))
-    assert decoded(own._splits["validation"]).count("BETA") == 40
+    assert decoded(own.text.splits["validation"]).count("BETA") == 40
 
 
 def test_packed_documents_and_questions_read_token_shards_too(texts: Path, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_characters_that_the_sample_lacks_are_unknown(
     task = sharded_task(path, tmp_path, tokenizer="characters")
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.vocab_size == 6
-    (shards,) = (each.shards for each in task._train_shards.sets)
+    (shards,) = (each.shards for each in task.text.train_shards.sets)
     assert (shards.read(0, 10_002) == tokenizer.unk_id).sum() == 1
 
 
@@ -183,7 +183,7 @@ def test_masked_windows_of_token_shards_have_every_token_once_an_epoch(
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.mask_id is not None
     end = tokenizer.eos_id
-    (shards,) = (each.shards for each in task._train_shards.sets)
+    (shards,) = (each.shards for each in task.text.train_shards.sets)
     lines = [json.loads(line)["text"].encode() for line in (split_texts / "train.jsonl").read_text().split("\n")]
     assert shards.read(0, len(shards)).tolist() == [token for line in lines for token in (*line, end)]
     batches, windows = task.training_batches(0), (len(shards) - 1) // 23

@@ -11,7 +11,7 @@ from transformer.config import UserError
 from transformer.data.batches import BucketedPairBatches, OneEpoch
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
-from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 from transformer.tasks.task import Batch, Evaluation
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, encode_pairs, word_of_each_piece
@@ -123,7 +123,7 @@ def test_a_bound_of_no_word_is_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer() -> FastTokenizer:
     return train_bpe(10 * [text for length in range(1, 9) for text in sentences(length)], 100)
 
 
@@ -132,7 +132,7 @@ def sentences(words: int) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def mixed(tokenizer: Tokenizer) -> TranslationSplit:
+def mixed(tokenizer: FastTokenizer) -> TranslationSplit:
     """Pairs of many lengths, so that they fall into several buckets; the last fits none."""
     random = np.random.default_rng(0)
     pairs = [pair(*sentences(int(n)), "de") for n in random.integers(1, 6, 21)]
@@ -160,7 +160,7 @@ def perfect(batch: Batch) -> dict[str, np.ndarray]:
     return {"index": batch["index"], "tokens": tokens}
 
 
-def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed: TranslationSplit) -> None:
+def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: FastTokenizer, mixed: TranslationSplit) -> None:
     evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, num_samples=0)
     assert {batch["source"].shape for batch in evaluation.batches} == {(8, 16)}
     indices = [int(index) for batch in evaluation.batches for index in batch["index"] if index >= 0]
@@ -169,7 +169,9 @@ def test_an_evaluation_sees_every_pair_in_one_shape(tokenizer: Tokenizer, mixed:
     assert scalars["exact_match"] == pytest.approx(21 / 22)  # and counts as empty
 
 
-def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokenizer, mixed: TranslationSplit) -> None:
+def test_outputs_find_their_pairs_in_whatever_order_they_come(
+    tokenizer: FastTokenizer, mixed: TranslationSplit
+) -> None:
     evaluation = translation_evaluation(CONFIG, tokenizer, mixed, unused, num_samples=0)
     shuffled = list(OneEpoch(BucketedPairBatches(mixed.encoded, lengths=CONFIG.bucket_lengths, tokens=32, seed=5)))
     order = [int(index) for batch in shuffled for index in batch["index"] if index >= 0]
@@ -181,7 +183,7 @@ def test_outputs_find_their_pairs_in_whatever_order_they_come(tokenizer: Tokeniz
     assert finish(evaluation, wrong)["exact_match"] < 0.9
 
 
-def test_what_comes_after_the_end_is_not_said(tokenizer: Tokenizer) -> None:
+def test_what_comes_after_the_end_is_not_said(tokenizer: FastTokenizer) -> None:
     pairs = [pair("s0", "t0 t1", "de")]
     split = TranslationSplit("test", pairs, encode_pairs(tokenizer, pairs))
     evaluation = translation_evaluation(CONFIG, tokenizer, split, unused, num_samples=1, at_end=True)
@@ -205,7 +207,7 @@ def linked(words: int) -> SentencePair:
     return pair(*sentences(words), "de", "number", WordAlignment(known, known))
 
 
-def test_the_aligning_head_is_chosen_on_validation_and_reported_on_test(tokenizer: Tokenizer) -> None:
+def test_the_aligning_head_is_chosen_on_validation_and_reported_on_test(tokenizer: FastTokenizer) -> None:
     validation, test = (
         TranslationSplit(name, pairs, encode_pairs(tokenizer, pairs))
         for name, pairs in (("validation", [linked(3), linked(4)]), ("test", [linked(5), linked(30), linked(2)]))
@@ -235,7 +237,7 @@ def test_the_aligning_head_is_chosen_on_validation_and_reported_on_test(tokenize
     assert scalars["alignment_error_rate_diagonal"] == pytest.approx(1 - 2 / 14)
 
 
-def test_pairs_of_unknown_links_are_left_out_of_the_alignment(tokenizer: Tokenizer) -> None:
+def test_pairs_of_unknown_links_are_left_out_of_the_alignment(tokenizer: FastTokenizer) -> None:
     pairs = [linked(3), pair("s0", "t0", "de"), linked(2)]
     split = TranslationSplit("test", pairs, encode_pairs(tokenizer, pairs))
     evaluation = alignment_evaluation(CONFIG, tokenizer, split, split)

@@ -11,8 +11,8 @@ from tokenizers import processors
 from tests.data.test_image_datasets import png
 from tests.training.written_run import write_run
 from transformer.config import UserError
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface.convert import CONVERSIONS, read_model_folder, write_model_folder
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
@@ -126,7 +126,7 @@ def test_a_bert_of_a_vocabulary_file_is_published_with_its_special_tokens(tmp_pa
     assert framed is not None
     expected = tokenizers.implementations.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"))
     assert_equal_encodings(framed, expected, texts)
-    assert add_sequence_template(Tokenizer(framed, bos_id=2, eos_id=3), "bert") is None
+    assert add_sequence_template(FastTokenizer(framed, bos_id=2, eos_id=3), "bert") is None
     assert add_sequence_template(tokenizer, "gpt2") is None
     names = {kind: tokenizer_config(tokenizer, 8, kind)["model_input_names"] for kind in ("bert", "roberta", "xlnet")}
     assert names == {

@@ -21,9 +21,9 @@ from tests.training import written_run
 from tests.training.small_run import Killed
 from tests.training.written_run import write_run
 from transformer.config import UserError
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.huggingface.convert import read_model_folder
 from transformer.layers.lora import LoraConfig
 from transformer.models.model import Variables, leaves_by_path
@@ -503,10 +503,10 @@ def test_classes_are_taken_by_name_and_said_to_be(tmp_path: Path) -> None:
 
 
 def test_rows_of_tokens_are_taken_by_name(tmp_path: Path) -> None:
-    def tokenizer(*words: str) -> Tokenizer:
+    def tokenizer(*words: str) -> FastTokenizer:
         vocabulary = {word: number for number, word in enumerate(words)}
         backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, words[0]))
-        return Tokenizer(backend, unk_id=0)
+        return FastTokenizer(backend, unk_id=0)
 
     old = {"table": numbers(5, 2)}
     run = saved(tmp_path / "run", Variables(old, {}))
@@ -556,7 +556,7 @@ def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     ]
     assert load_tokenizer(tmp_path).encode(["the q"]) == load_huggingface_tokenizer(folder).encode(["the q"])
     with RunDirectory.claim(tmp_path / "other", {}) as directory:
-        Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))).save(directory.path)
+        FastTokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))).save(directory.path)
     _, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "other")
     assert report is not None
     assert "has the axis 'vocabulary', so that entries are taken by number" in report.format_lines()[-1]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformer.data.datasets.translation import open_translation_dataset
     from transformer.data.images import scale_pixels, unscale_pixels
     from transformer.data.png import encode_png
-    from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
+    from transformer.data.tokenizers.load import load_tokenizer
     from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
     from transformer.data.tokenizers.train_tokenizer import character_tokenizer, train_bpe, train_words
 else:
@@ -32,7 +32,6 @@ __all__ = [
     "PROBE_SEED",
     "TEST_SEED",
     "VALIDATION_SEED",
-    "AnyTokenizer",
     "Batch",
     "BatchSource",
     "Bucket",

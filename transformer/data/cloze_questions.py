@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 
 NUM_CANDIDATES = 10
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
@@ -88,7 +88,7 @@ class ClozeQuestion(NamedTuple):
 def make_cloze_questions(
     documents: Sequence[str],
     lexicon: WordFrequencies,
-    tokenizer: AnyTokenizer,
+    tokenizer: Tokenizer,
     *,
     count: int,
     room: int,
@@ -127,7 +127,7 @@ def _make_question(
     text: str,
     match: re.Match[str],
     lexicon: WordFrequencies,
-    tokenizer: AnyTokenizer,
+    tokenizer: Tokenizer,
     random: np.random.Generator,
     *,
     room: int,

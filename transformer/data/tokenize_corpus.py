@@ -47,8 +47,8 @@ from transformer.data.token_shards import (
     shard_name,
     token_dtype,
 )
-from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer, tokenizer_digests
-from transformer.data.tokenizers.tokenizer import note_special_token_counts, special_token_pattern
+from transformer.data.tokenizers.load import copy_tokenizer, load_tokenizer, tokenizer_digests
+from transformer.data.tokenizers.tokenizer import Tokenizer, note_special_token_counts, special_token_pattern
 from transformer.storage.json_reading import read_regular_file
 from transformer.storage.paths import claim_when_free, parse_path, storage_of
 
@@ -189,7 +189,7 @@ def _print_waiting(folder: Path) -> None:
     print(f"waiting for another process that tokenizes into {folder}", file=sys.stderr, flush=True)
 
 
-def tokenize_pieces(pieces: Iterable[Piece], tokenizer: AnyTokenizer) -> Iterator[np.ndarray]:
+def tokenize_pieces(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
     """Yield the tokens of pieces of a corpus in arrays, with the end token after every document that ends in one.
 
     About 1 MiB of text is tokenized at once, for which some tokenizers take a hundred times as much memory.

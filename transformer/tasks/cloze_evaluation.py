@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool
 
 from transformer.config import UserError
 from transformer.data.cloze_questions import NUM_CANDIDATES, ClozeQuestion, WordFrequencies, make_cloze_questions
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, StateView
 from transformer.tasks.text_data import Documents
@@ -34,7 +34,7 @@ class ClozeEvaluation:
         rows: Rows in a batch.
     """
 
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     num_questions: int
     shots: tuple[int, ...]
     context_length: int

@@ -23,7 +23,7 @@ from transformer.decoding.sampling import Sampling
 from transformer.decoding.stop_sequences import build_stop_table
 
 if TYPE_CHECKING:
-    from transformer.data.tokenizers.load import AnyTokenizer
+    from transformer.data.tokenizers.tokenizer import Tokenizer
 
 # The options that ask for sampling.
 _SAMPLING = ("temperature", "top_k", "top_p")
@@ -146,7 +146,7 @@ class DecodingConfig(Config):
             return Sampling(temperature, self.top_k or 0, top_p, num_beams=self.num_samples)
         return GreedySearch() if self.num_beams == 1 else BeamSearch(self.num_beams, self.length_penalty)
 
-    def constraints(self, tokenizer: "AnyTokenizer", vocabulary: int, *, begins: bool) -> Constraints:
+    def constraints(self, tokenizer: "Tokenizer", vocabulary: int, *, begins: bool) -> Constraints:
         """Return the repetition penalty, the forbidden tokens and the stop strings as token tables.
 
         Args:

@@ -14,12 +14,9 @@ from jaxtyping import Array, Float, Key, UInt8
 from transformer.attention.sites import AxisKind, Site
 from transformer.config import (
     BatchSize,
-    Config,
     NonNegativeInt,
-    NumDisplayedExamples,
     PositiveInt,
     Rate,
-    SplitName,
     UserError,
 )
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
@@ -49,6 +46,7 @@ from transformer.tasks.base_task import (
     refuse_decoding_options,
     report_means,
 )
+from transformer.tasks.dataset_config import DatasetConfig
 from transformer.tasks.losses import class_loss
 from transformer.tasks.task import (
     Batch,
@@ -66,14 +64,13 @@ from transformer.tasks.task import (
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageClassificationConfig(Config, path="config.task"):
+class ImageClassificationConfig(DatasetConfig):
     """Labeled images, and the augmentation of those that train.
 
     Attributes:
         dataset: "digits" or "glyphs", which are generated, with options as in "digits/size=20,train=2000"; or, in
             `data_dir`, a folder of files, "omniglot", or "tfds/NAME", a data set that TFDS has prepared
             (transformer.data.datasets.image_datasets).
-        data_dir: The folder of the data. None resolves names relative to the working directory.
         image_size: The side in pixels to which images in files are resized. None keeps their size.
         resize_side: If set, images are resized to this side and the middle `image_size` pixels are cropped.
         resample: The filter of resizing.
@@ -83,17 +80,12 @@ class ImageClassificationConfig(Config, path="config.task"):
         augmentation: The augmentation of training images.
         normalization: The mean and the deviation of pixels.
         label_smoothing: The label smoothing of the training loss.
-        validation_split: The name of the split that is evaluated during training.
-        test_split: The name of the split that is evaluated at the end; may be empty.
-        num_probe_examples: The number of validation images, evenly spaced, whose maps are stored.
-        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
 
     Raises:
         UserError: If a value is out of range.
     """
 
     dataset: str = "digits"
-    data_dir: str | None = None
     image_size: PositiveInt | None = None
     resize_side: int | None = None
     resample: ResampleFilter = ResampleFilter.BILINEAR
@@ -102,10 +94,6 @@ class ImageClassificationConfig(Config, path="config.task"):
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
     normalization: Normalization = dataclasses.field(default_factory=Normalization)
     label_smoothing: Rate = 0.0
-    validation_split: SplitName = "validation"
-    test_split: str = "test"
-    num_probe_examples: NumDisplayedExamples = 4
-    eval_parameters: str = "raw"
 
     def _check(self) -> None:
         _ = self.resizing  # which checks its values
@@ -114,11 +102,6 @@ class ImageClassificationConfig(Config, path="config.task"):
     def resizing(self) -> Resizing:
         """How images in files are resized."""
         return Resizing(self.image_size, self.resize_side, self.resample)
-
-    @property
-    def eval_splits(self) -> tuple[str, ...]:
-        """The splits that are evaluated."""
-        return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
 
 class ImageClassification(BaseTask):

@@ -5,54 +5,40 @@ import dataclasses
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, ClassVar
 
-from transformer.config import BatchSize, Config, NumDisplayedExamples, SplitName, UserError, VocabSize
+from transformer.config import BatchSize, UserError, VocabSize
 from transformer.data.datasets.fine_tuning import ExampleShape
-from transformer.data.datasets.local_files import HeldOutFiles, is_tsv_or_jsonl
+from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.labeled_text_batches import TokenTypeRule
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.task_interface import InputSpec, Signature
+from transformer.tasks.dataset_config import TextDatasetConfig
 from transformer.tasks.text_data import TokenizerKind
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledTextConfig(Config, abc.ABC, path="config.task"):
+class LabeledTextConfig(TextDatasetConfig, abc.ABC):
     """Labeled texts, their tokenizer, and the shapes of their batches.
 
     Attributes:
         dataset: The data set (see the task's own config).
-        data_dir: The folder of the data, for data sets that are not generated.
         classes: The names of the classes, for files of your own.
-        validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`.
-        test_files: The same for the test split.
         tokenizer: The kind of tokenizer.
         vocab_size: The vocabulary size of a trained BPE.
         bucket_lengths: The lengths in tokens, special tokens included, that batches are padded to. A text longer than
             the largest is cut, and counted.
         batch_size: Examples in a batch.
-        validation_split: The name of the split that is evaluated during training.
-        test_split: The name of the split that is evaluated at the end; empty for data sets without a labeled test
-            split.
-        num_probe_examples: The number of validation examples, evenly spaced, whose maps are stored.
-        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
 
     Raises:
         UserError: If a value is out of range.
     """
 
     dataset: str = "word_order"
-    data_dir: str | None = None
     classes: tuple[str, ...] = ()
-    validation_files: str = ""
-    test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocab_size: VocabSize = 8192
     bucket_lengths: tuple[int, ...] = (16, 32, 64)
     batch_size: BatchSize = 32
-    validation_split: SplitName = "validation"
-    test_split: str = "test"
-    num_probe_examples: NumDisplayedExamples = 4
-    eval_parameters: str = "raw"
 
     least_length: ClassVar[int] = 3
     """The length of the shortest text in tokens, special tokens included."""
@@ -100,19 +86,9 @@ class LabeledTextConfig(Config, abc.ABC, path="config.task"):
         return is_tsv_or_jsonl(self.dataset)
 
     @property
-    def held_out(self) -> HeldOutFiles:
-        """The files of splits that have files of their own."""
-        return HeldOutFiles(self.validation_files, self.test_files)
-
-    @property
     def max_text_length(self) -> int:
         """The largest length of a text in tokens, special tokens included."""
         return max(self.bucket_lengths)
-
-    @property
-    def eval_splits(self) -> tuple[str, ...]:
-        """The splits that are evaluated."""
-        return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
     @property
     def special_roles(self) -> tuple[str, ...]:
@@ -128,12 +104,12 @@ class LabeledTextConfig(Config, abc.ABC, path="config.task"):
         """Return a text as it is encoded."""
         return text
 
-    def delimiters(self, tokenizer: AnyTokenizer) -> DelimiterTokens:
+    def delimiters(self, tokenizer: Tokenizer) -> DelimiterTokens:
         """Return the tokens around and between texts: those of begin and end, as far as the tokenizer has them."""
         begin, end = (() if number is None else (number,) for number in (tokenizer.bos_id, tokenizer.eos_id))
         return DelimiterTokens(begin, (), end)
 
-    def token_types(self, tokenizer: AnyTokenizer) -> TokenTypeRule | None:
+    def token_types(self, tokenizer: Tokenizer) -> TokenTypeRule | None:
         """Return the rule of the token types; None if the model reads none."""
         return None
 
@@ -203,7 +179,7 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
         """
         return f" {text}" if self.sequence_format is SequenceFormat.GPT else text
 
-    def delimiters(self, tokenizer: AnyTokenizer) -> DelimiterTokens:
+    def delimiters(self, tokenizer: Tokenizer) -> DelimiterTokens:
         """Return the tokens around and between texts.
 
         Raises:
@@ -213,7 +189,7 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
             self.sequence_format, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id
         )
 
-    def token_types(self, tokenizer: AnyTokenizer) -> TokenTypeRule | None:
+    def token_types(self, tokenizer: Tokenizer) -> TokenTypeRule | None:
         """Return the rule of the token types; None if the model reads none."""
         if not self.has_token_types:
             return None

@@ -19,7 +19,7 @@ from transformer.data.batches import BatchSource, OneEpoch, fingerprint
 from transformer.data.datasets.local_files import BY_CONTENT, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap, normalize_text
 from transformer.data.labeled_text_batches import LabeledTextBatches, WithTextsAndLabel
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -78,7 +78,7 @@ class LabeledTextHead[C: LabeledTextConfig](abc.ABC):
     """
 
     config: C
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     splits: Mapping[str, EncodedSplit] = dataclasses.field(default_factory=dict)
 
     name: ClassVar[str]
@@ -378,11 +378,11 @@ def labeled_text_task(config_class: type[LabeledTextConfig], head_class: type[La
         splits = dict.fromkeys(("train", *config.eval_splits), split)
         return LabeledTextTask(dataclasses.replace(head, splits=splits), rows_multiple)
 
-    def make_task_interface(config: LabeledTextConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+    def make_task_interface(config: LabeledTextConfig, tokenizer: Tokenizer) -> TaskInterface:
         return head_class(config, tokenizer).interface
 
     def encode_inputs(
-        config: LabeledTextConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
+        config: LabeledTextConfig, view: StateView, tokenizer: Tokenizer, sentences: InputTexts
     ) -> EncodedInputs:
         check_input_texts(sentences)
         head = head_class(config, tokenizer)

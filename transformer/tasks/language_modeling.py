@@ -23,8 +23,7 @@ from transformer.config import (
 from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.packing import PackedBatches
 from transformer.data.text_batches import WindowBatches, join_documents
-from transformer.data.token_mixture import TokenMixture, TokenShardBatches
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.token_mixture import TokenShardBatches
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.tasks.cloze_evaluation import ZERO_SHOT, ClozeEvaluation
 from transformer.tasks.decoding_config import DecodingConfig, DecodingDefaults
@@ -41,7 +40,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import Documents, bytes_per_token, mean_token_metrics
+from transformer.tasks.text_data import Documents, EncodedText, bytes_per_token, mean_token_metrics
 from transformer.tasks.text_generation import continuation_evaluation, encode_prompts, predict_continuations
 from transformer.tasks.text_task_base import CONTINUATION_READER, TextTask, real_positions
 
@@ -101,33 +100,22 @@ class LanguageModelingConfig(ShardedTextConfig):
 class LanguageModeling(TextTask):
     """The task of causal language modeling; implements transformer.tasks.task.Task."""
 
-    def __init__(
-        self,
-        config: LanguageModelingConfig,
-        tokenizer: AnyTokenizer,
-        splits: Mapping[str, Documents],
-        rows_multiple: int = 1,
-        how: str = "",
-        train_shards: TokenMixture | None = None,
-    ):
-        self.config = config
+    def __init__(self, config: LanguageModelingConfig, text: EncodedText, rows_multiple: int = 1):
+        self.config, tokenizer = config, text.tokenizer
         self._prompts = encode_prompts(tokenizer, config.prompts) if config.prompts else None
         longest = 0 if self._prompts is None else int(self._prompts["lengths"].max()) + config.max_new_tokens
         super().__init__(
             config,
-            tokenizer,
-            splits,
+            text,
             rows_multiple,
             asks=LANGUAGE_MODELING,
             max_decoded_length=longest,
             repeated=config.num_repeated_sequences,
-            how=how,
-            train_shards=train_shards,
         )
         self._bytes_V = bytes_per_token(tokenizer)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (Objective("language_modeling", self._loss, key_name="language_modelling"),)
-        self.evaluations = tuple(self._loss_evaluation(name, splits[name]) for name in config.eval_splits)
+        self.evaluations = tuple(self._loss_evaluation(name, text.splits[name]) for name in config.eval_splits)
         if self._prompts is not None:
             ends, forbidden = config.decoding.end_ids, config.decoding.forbidden_ids
             greedy = DecodingConfig(max_new_tokens=config.max_new_tokens, end_ids=ends, forbidden_ids=forbidden)
@@ -139,19 +127,19 @@ class LanguageModeling(TextTask):
             cloze = ClozeEvaluation(
                 tokenizer, config.num_cloze_questions, config.shots, config.context_length, config.batch_size
             )
-            held_out, averages = splits[config.validation_split], config.eval_parameters
-            self.evaluations += cloze.evaluations(splits["train"], held_out, config.validation_split, averages)
+            held_out, averages = text.splits[config.validation_split], config.eval_parameters
+            self.evaluations += cloze.evaluations(text.splits["train"], held_out, config.validation_split, averages)
 
     def training_batches(self, seed: int) -> BatchSource:
-        if self._train_shards is not None:
+        if self.text.train_shards is not None:
             return TokenShardBatches(
-                self._train_shards,
+                self.text.train_shards,
                 context_length=self.config.context_length,
                 rows=self.config.batch_size,
                 seed=seed,
                 packed=self.config.batching is Batching.PACKED,
             )
-        return self._batches(self._train, seed)
+        return self._batches(self.text.splits["train"], seed)
 
     def _batches(self, documents: Documents, seed: int | None) -> WindowBatches | PackedBatches:
         context_length, rows, end = self.config.context_length, self.config.batch_size, self.tokenizer.eos_id
@@ -238,15 +226,14 @@ def build_task(config: LanguageModelingConfig, directory: Path, rows_multiple: i
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    tokenizer, splits, how, train_shards = load_text(config, directory, roles=())
-    return LanguageModeling(config, tokenizer, splits, rows_multiple, how, train_shards)
+    return LanguageModeling(config, load_text(config, directory, roles=()), rows_multiple)
 
 
 def build_synthetic_task(config: LanguageModelingConfig, rows_multiple: int = 1) -> LanguageModeling:
     """Build the task over synthetic text, without prompts and questions, whose lengths depend on the real tokenizer."""
-    tokenizer, splits = synthetic_encoded_text(config, roles=())
+    text = synthetic_encoded_text(config, roles=())
     config = dataclasses.replace(config, prompts=(), num_cloze_questions=0, shots=ZERO_SHOT)
-    return LanguageModeling(config, tokenizer, splits, rows_multiple)
+    return LanguageModeling(config, text, rows_multiple)
 
 
 def with_expert_gates(view: StateView) -> StateView:

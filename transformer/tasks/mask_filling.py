@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.config import UserError
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Variables
 from transformer.tasks.task import Batch, StateView
 from transformer.tasks.text_data import pad_texts
 
 
-def encode_masked_text(tokenizer: AnyTokenizer, text: str) -> list[int]:
+def encode_masked_text(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode a text in which the mask token's name, such as "[MASK]", stands for a masked position.
 
     Raises:
@@ -28,7 +28,7 @@ def encode_masked_text(tokenizer: AnyTokenizer, text: str) -> list[int]:
     return tokens
 
 
-def encode_with_special_tokens(tokenizer: AnyTokenizer, text: str) -> list[int]:
+def encode_with_special_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode a text between the begin and end tokens; the mask token's name stands for that token."""
     framed = (tokenizer.bos_id, *tokenizer.encode_masked(text), _closing(tokenizer))
     return [number for number in framed if number is not None]
@@ -47,7 +47,7 @@ class FilledText(NamedTuple):
 
 
 def fill_masks(
-    view: StateView, tokenizer: AnyTokenizer, texts: Sequence[str], max_length: int, words: Sequence[str] = ()
+    view: StateView, tokenizer: Tokenizer, texts: Sequence[str], max_length: int, words: Sequence[str] = ()
 ) -> list[FilledText]:
     """Fill in the most probable token at every masked position.
 
@@ -100,7 +100,7 @@ def describe_word_probabilities(words: Sequence[str], probabilities: Float[np.nd
     return "".join(f" | {place}" for place in places) if words else ""
 
 
-def _single_token_ids(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
+def _single_token_ids(tokenizer: Tokenizer, word: str) -> np.ndarray:
     """Return the tokens of a word, with and without a leading space.
 
     Raises:
@@ -112,6 +112,6 @@ def _single_token_ids(tokenizer: AnyTokenizer, word: str) -> np.ndarray:
     return np.array(sorted(single - tokenizer.special_ids))
 
 
-def _closing(tokenizer: AnyTokenizer) -> int | None:
+def _closing(tokenizer: Tokenizer) -> int | None:
     """Return the end token, if there is a begin token too; otherwise models have not seen it after a text."""
     return tokenizer.eos_id if tokenizer.bos_id is not None else None

@@ -18,9 +18,9 @@ from transformer.config import GreaterThan, HalfOpenRange, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch
 from transformer.data.next_sentence_pairs import NextSentenceBatches, SentenceBoundaryDetector
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
-from transformer.data.token_mixture import TokenMixture, TokenShardBatches
+from transformer.data.token_mixture import TokenShardBatches
 from transformer.data.token_shards import TokenShards
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import (
     BERT_PRETRAINING,
@@ -47,7 +47,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import Documents
+from transformer.tasks.text_data import Documents, EncodedText
 from transformer.tasks.text_task_base import (
     MAX_PROBE_TOKENS,
     TextTask,
@@ -173,43 +173,35 @@ class MaskedLanguageModeling(TextTask):
     Evaluations always mask the same tokens.
     """
 
-    def __init__(
-        self,
-        config: MaskedLanguageModelingConfig,
-        tokenizer: AnyTokenizer,
-        splits: Mapping[str, Documents],
-        rows_multiple: int = 1,
-        how: str = "",
-        train_shards: TokenMixture | None = None,
-    ):
+    def __init__(self, config: MaskedLanguageModelingConfig, text: EncodedText, rows_multiple: int = 1):
+        tokenizer = text.tokenizer
         if tokenizer.mask_id is None:
             raise UserError("the run's tokenizer has no mask token, which masked language modeling needs")
-        super().__init__(
-            config, tokenizer, splits, rows_multiple, asks=_signature(config), how=how, train_shards=train_shards
-        )
+        super().__init__(config, text, rows_multiple, asks=_signature(config))
         self.config, self._mask = config, tokenizer.mask_id
         special = np.isin(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
         self._special_V, self._ordinary_N = special, np.flatnonzero(~special)
         self._starts_V = tokenizer.word_starts() if config.whole_word_masking else np.ones(tokenizer.vocab_size, bool)
-        self.baselines = FrequencyBaselines.count(splits["train"], tokenizer.vocab_size)
+        self.baselines = FrequencyBaselines.count(text.splits["train"], tokenizer.vocab_size)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
         self._bounds = SentenceBoundaryDetector(tokenizer.token_bytes()) if config.input_format.paired else None
-        held_out = {name: OneEpoch(self._held_out(splits[name])) for name in config.eval_splits}
+        held_out = {name: OneEpoch(self._held_out(text.splits[name])) for name in config.eval_splits}
         hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())
         middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.eval_middle_token)
         self.evaluations = (*hidden, *middles)
 
     def training_batches(self, seed: int) -> BatchSource:
-        if self._train_shards is not None:
+        if self.text.train_shards is not None:
             return TokenShardBatches(
-                self._train_shards,
+                self.text.train_shards,
                 context_length=self.config.context_length,
                 rows=self.config.batch_size,
                 seed=seed,
                 frame=self._frame,
             )
-        return self._windows(self._train, seed) if self._bounds is None else self._pairs(self._train, seed)
+        documents = self.text.splits["train"]
+        return self._windows(documents, seed) if self._bounds is None else self._pairs(documents, seed)
 
     def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, dict]:
         """Mask the tokens of a batch.
@@ -546,7 +538,7 @@ def _signature(config: MaskedLanguageModelingConfig) -> Signature:
     return MASKED_LANGUAGE_MODELING_OF_PAIRS if config.input_format.paired else MASKED_LANGUAGE_MODELING
 
 
-def _make_task_interface(config: MaskedLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def _make_task_interface(config: MaskedLanguageModelingConfig, tokenizer: Tokenizer) -> TaskInterface:
     return make_text_task_interface(config, tokenizer, asks=_signature(config))
 
 
@@ -568,8 +560,7 @@ def build_task(config: MaskedLanguageModelingConfig, directory: Path, rows_multi
     """
     if uses_token_shards(config):
         _check_format_of_shards(config)
-    tokenizer, splits, how, train_shards = load_text(config, directory, _special_roles(config))
-    return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple, how, train_shards)
+    return MaskedLanguageModeling(config, load_text(config, directory, _special_roles(config)), rows_multiple)
 
 
 def make_masked_token_shards(config: MaskedLanguageModelingConfig, directory: Path | None) -> Mapping[str, TokenShards]:
@@ -598,8 +589,8 @@ def _check_format_of_shards(config: MaskedLanguageModelingConfig) -> None:
 
 def build_synthetic_task(config: MaskedLanguageModelingConfig, rows_multiple: int = 1) -> MaskedLanguageModeling:
     """Build the task over synthetic text."""
-    tokenizer, splits = synthetic_encoded_text(config, _special_roles(config))
-    return MaskedLanguageModeling(config, tokenizer, splits, rows_multiple)
+    text = synthetic_encoded_text(config, _special_roles(config))
+    return MaskedLanguageModeling(config, text, rows_multiple)
 
 
 TASK = TaskSpec(

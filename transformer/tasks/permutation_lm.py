@@ -17,8 +17,7 @@ from transformer.config import PositiveInt, UserError
 from transformer.data.batches import VALIDATION_SEED, BatchSource, OneEpoch, random_generator
 from transformer.data.factorization_orders import ContextAttention, OrderSampler, PermutedBatches, PermutedSegments
 from transformer.data.text_batches import SpecialTokenFrame, WindowBatches, join_documents
-from transformer.data.token_mixture import TokenMixture
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.model import Aux
 from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, InputSpec, Modality, TaskInterface
@@ -44,11 +43,7 @@ from transformer.tasks.task import (
     StateView,
     TaskSpec,
 )
-from transformer.tasks.text_data import (
-    Documents,
-    evenly_spaced_excerpts,
-    token_axis_labels,
-)
+from transformer.tasks.text_data import Documents, EncodedText, evenly_spaced_excerpts, token_axis_labels
 from transformer.tasks.text_task_base import CONTINUATION_READER, TextTask, make_text_task_interface
 
 INPUTS = ("tokens", "order", "predicted", "lengths", "memory", "past")
@@ -93,27 +88,18 @@ class PermutationLanguageModeling(TextTask):
     Its `task_state` is the memory of the batch's rows after the last step.
     """
 
-    def __init__(
-        self,
-        config: PermutationLanguageModelingConfig,
-        tokenizer: AnyTokenizer,
-        splits: Mapping[str, Documents],
-        rows_multiple: int = 1,
-        how: str = "",
-        train_shards: TokenMixture | None = None,
-    ):
-        asks = PERMUTATION_LANGUAGE_MODELING
-        super().__init__(config, tokenizer, splits, rows_multiple, asks=asks, how=how, train_shards=train_shards)
+    def __init__(self, config: PermutationLanguageModelingConfig, text: EncodedText, rows_multiple: int = 1):
+        super().__init__(config, text, rows_multiple, asks=PERMUTATION_LANGUAGE_MODELING)
         self.config = config
-        self.interface = _make_task_interface(config, tokenizer)
+        self.interface = _make_task_interface(config, text.tokenizer)
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (
             Objective("permutation_language_modeling", self._loss, key_name="permutation_language_modelling"),
         )
-        self.evaluations = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
+        self.evaluations = tuple(self._evaluation(name, text.splits[name]) for name in config.eval_splits)
         # Twice the probe length: the first half becomes the memory.
         length = self.probe_batch["tokens"].shape[1]
-        texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, 2 * length)
+        texts = evenly_spaced_excerpts(text.splits[config.validation_split], config.num_probe_examples, 2 * length)
         before = dataclasses.replace(config.permutations, length=length)
         mapped = dataclasses.replace(before, context_attention=ContextAttention.PERMUTED)
         random = random_generator(VALIDATION_SEED)
@@ -227,19 +213,18 @@ def build_task(
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    tokenizer, splits, how, train_shards = load_text(config, directory, roles=())
-    return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple, how, train_shards)
+    return PermutationLanguageModeling(config, load_text(config, directory, roles=()), rows_multiple)
 
 
 def build_synthetic_task(
     config: PermutationLanguageModelingConfig, rows_multiple: int = 1
 ) -> PermutationLanguageModeling:
     """Build the task over synthetic text."""
-    tokenizer, splits = synthetic_encoded_text(config, roles=(), texts=config.batch_size)
-    return PermutationLanguageModeling(config, tokenizer, splits, rows_multiple)
+    text = synthetic_encoded_text(config, roles=(), texts=config.batch_size)
+    return PermutationLanguageModeling(config, text, rows_multiple)
 
 
-def _make_task_interface(config: PermutationLanguageModelingConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def _make_task_interface(config: PermutationLanguageModelingConfig, tokenizer: Tokenizer) -> TaskInterface:
     """Return what the task requires of a model: the order of every segment, and its predicted positions."""
     interface = make_text_task_interface(config, tokenizer, asks=PERMUTATION_LANGUAGE_MODELING)
     order = InputSpec((config.batch_size, config.context_length), modality=Modality.POSITIONS)
@@ -247,7 +232,7 @@ def _make_task_interface(config: PermutationLanguageModelingConfig, tokenizer: A
     return dataclasses.replace(interface, inputs={**interface.inputs, "order": order, "predicted": predicted})
 
 
-def _read(config: Any, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts) -> EncodedInputs:
+def _read(config: Any, view: StateView, tokenizer: Tokenizer, sentences: InputTexts) -> EncodedInputs:
     """Encode texts to be read from left to right, without a memory, so that the keys are the text's own tokens.
 
     Raises:

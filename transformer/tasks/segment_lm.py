@@ -10,8 +10,6 @@ from jaxtyping import Array, Key
 from transformer.config import PositiveInt, UserError
 from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.text_batches import WindowBatches, join_documents
-from transformer.data.token_mixture import TokenMixture
-from transformer.data.tokenizers.load import AnyTokenizer
 from transformer.models.model import Aux
 from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
 from transformer.tasks.recurrent_memory import (
@@ -24,7 +22,7 @@ from transformer.tasks.recurrent_memory import (
 from transformer.tasks.sharded_text import load_text, make_token_shards
 from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import Batch, Evaluation, StateView, TaskSpec
-from transformer.tasks.text_data import Documents
+from transformer.tasks.text_data import Documents, EncodedText
 from transformer.tasks.text_task_base import CONTINUATION_READER
 
 
@@ -55,17 +53,9 @@ class SegmentLanguageModeling(LanguageModeling):
 
     config: SegmentLanguageModelingConfig
 
-    def __init__(
-        self,
-        config: SegmentLanguageModelingConfig,
-        tokenizer: AnyTokenizer,
-        splits: Mapping[str, Documents],
-        rows_multiple: int = 1,
-        how: str = "",
-        train_shards: TokenMixture | None = None,
-    ):
-        super().__init__(config, tokenizer, splits, rows_multiple, how, train_shards)
-        segment_evaluations = tuple(self._evaluation(name, splits[name]) for name in config.eval_splits)
+    def __init__(self, config: SegmentLanguageModelingConfig, text: EncodedText, rows_multiple: int = 1):
+        super().__init__(config, text, rows_multiple)
+        segment_evaluations = tuple(self._evaluation(name, text.splits[name]) for name in config.eval_splits)
         self.evaluations = (*self.evaluations, *segment_evaluations)
 
     def training_batches(self, seed: int) -> BatchSource:
@@ -139,14 +129,13 @@ def build_task(
         directory: The run directory, which keeps the tokenizer.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
     """
-    tokenizer, splits, how, train_shards = load_text(config, directory, roles=())
-    return SegmentLanguageModeling(config, tokenizer, splits, rows_multiple, how, train_shards)
+    return SegmentLanguageModeling(config, load_text(config, directory, roles=()), rows_multiple)
 
 
 def build_synthetic_task(config: SegmentLanguageModelingConfig, rows_multiple: int = 1) -> SegmentLanguageModeling:
     """Build the task over synthetic text, without prompts, whose lengths depend on the real tokenizer."""
-    tokenizer, splits = synthetic_encoded_text(config, roles=(), texts=config.batch_size)
-    return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), tokenizer, splits, rows_multiple)
+    text = synthetic_encoded_text(config, roles=(), texts=config.batch_size)
+    return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), text, rows_multiple)
 
 
 TASK = TaskSpec(SegmentLanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER, make_token_shards)

@@ -12,13 +12,14 @@ from transformer.data.datasets.local_files import SPLITS, join_notes, locate_fil
 from transformer.data.token_mixture import TokenMixture, TokenRange
 from transformer.data.token_shards import TokenShards, has_token_shards
 from transformer.data.tokenize_corpus import TokenizingProgress, tokenize_corpus, tokenizer_fingerprint
-from transformer.data.tokenizers.load import AnyTokenizer, copy_tokenizer, load_tokenizer
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
+from transformer.data.tokenizers.load import copy_tokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.data.tokenizing_progress import TokenizingProgressBar
 from transformer.storage.disk_errors import refuse_unusable_storage
 from transformer.storage.paths import parse_path
-from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind, load_encoded_text
+from transformer.tasks.text_data import Documents, EncodedText, TextConfig, TokenizerKind, load_encoded_text
 
 TOKENIZER_SAMPLE_BYTES = 1 << 25
 """The bytes of training text that a tokenizer is trained on, from evenly spaced places."""
@@ -59,22 +60,6 @@ class CorpusSource(NamedTuple):
     files: Mapping[str, Sequence[Path]]
 
 
-class LoadedText(NamedTuple):
-    """A text, in memory or in token shards.
-
-    Attributes:
-        tokenizer: Its tokenizer.
-        splits: The documents of every split; of the training split in token shards, the first.
-        split_note: How the splits were cut, in words.
-        train_shards: The token shards of the training split; None if it is in memory.
-    """
-
-    tokenizer: AnyTokenizer
-    splits: dict[str, Documents]
-    split_note: str
-    train_shards: TokenMixture | None
-
-
 class ShardedText(NamedTuple):
     """A text in token shards.
 
@@ -86,14 +71,14 @@ class ShardedText(NamedTuple):
         corpora: The token shards of every corpus, by name and split.
     """
 
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     train: TokenMixture
     held_out: Mapping[str, Documents]
     split_note: str
     corpora: Mapping[str, TokenShards]
 
 
-def load_text(config: ShardedTextConfig, directory: Path, roles: tuple[str, ...]) -> LoadedText:
+def load_text(config: ShardedTextConfig, directory: Path, roles: tuple[str, ...]) -> EncodedText:
     """Open a config's text: its token shards, or, where it names none, the text in memory.
 
     Args:
@@ -107,13 +92,13 @@ def load_text(config: ShardedTextConfig, directory: Path, roles: tuple[str, ...]
     if uses_token_shards(config):
         text = open_sharded_text(config, directory, roles)
         splits = {"train": text.train.documents(MAX_HELD_OUT_TOKENS), **text.held_out}
-        return LoadedText(text.tokenizer, splits, text.split_note, text.train)
+        return EncodedText(text.tokenizer, splits, text.split_note, text.train)
     if config.dataset_weights:
         raise UserError(
             f"config.task.dataset_weights={config.dataset_weights} are for token shards: name their folder by "
             "config.task.shards_dir"
         )
-    return LoadedText(*load_encoded_text(config, directory, roles), None)
+    return load_encoded_text(config, directory, roles)
 
 
 def open_sharded_text(config: ShardedTextConfig, directory: Path | None, roles: tuple[str, ...]) -> ShardedText:
@@ -319,7 +304,9 @@ def _find_tokenizer(
     return tokenizer_dir
 
 
-def _train_tokenizer(config: TextConfig, corpora: Sequence[Sequence[CorpusFile]], roles: tuple[str, ...]) -> Tokenizer:
+def _train_tokenizer(
+    config: TextConfig, corpora: Sequence[Sequence[CorpusFile]], roles: tuple[str, ...]
+) -> FastTokenizer:
     """Train a tokenizer on as many bytes of each corpus."""
 
     def texts() -> Iterator[str]:

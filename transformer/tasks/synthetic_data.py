@@ -10,17 +10,17 @@ from tokenizers import pre_tokenizers
 
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.translation import SentencePair
-from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.train_tokenizer import add_special_tokens, byte_tokenizer
 from transformer.tasks.task import Task
-from transformer.tasks.text_data import Documents, TextConfig, TokenizerKind
+from transformer.tasks.text_data import EncodedText, TextConfig, TokenizerKind
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, pad_begin_end_ids
 
 # Few texts have more characters; the real number is known only once the text is read.
 CHARACTERS = 128
 
 
-def synthetic_tokenizer(vocab_size: int, roles: tuple[str, ...]) -> Tokenizer:
+def synthetic_tokenizer(vocab_size: int, roles: tuple[str, ...]) -> FastTokenizer:
     """Return an untrained tokenizer whose words are the numbers from 0.
 
     Args:
@@ -33,7 +33,7 @@ def synthetic_tokenizer(vocab_size: int, roles: tuple[str, ...]) -> Tokenizer:
     return add_special_tokens(backend, roles)
 
 
-def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocab_size: int, roles: tuple[str, ...]) -> Tokenizer:
+def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocab_size: int, roles: tuple[str, ...]) -> FastTokenizer:
     """Return an untrained tokenizer of about the size of a trained one, in place of `load_or_train_tokenizer`.
 
     Args:
@@ -50,10 +50,8 @@ def synthetic_tokenizer_of_kind(kind: TokenizerKind, vocab_size: int, roles: tup
             return synthetic_tokenizer(vocab_size, roles)
 
 
-def synthetic_encoded_text(
-    config: TextConfig, roles: tuple[str, ...], *, texts: int = 1
-) -> tuple[Tokenizer, dict[str, Documents]]:
-    """Return a tokenizer and two synthetic documents for each split, in place of `load_encoded_text`.
+def synthetic_encoded_text(config: TextConfig, roles: tuple[str, ...], *, texts: int = 1) -> EncodedText:
+    """Return two synthetic documents for each split, in place of `load_encoded_text`.
 
     Args:
         config: The text's config.
@@ -64,10 +62,10 @@ def synthetic_encoded_text(
     roles = tuple(dict.fromkeys((*roles, "end")))
     tokenizer = synthetic_tokenizer_of_kind(config.tokenizer, config.vocab_size, roles)
     document = np.arange(texts * config.context_length + 1, dtype=np.int32) % (tokenizer.vocab_size - len(roles))
-    return tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)}
+    return EncodedText(tokenizer, {name: [document, document] for name in ("train", *config.eval_splits)})
 
 
-def synthetic_encoded_splits(config: TranslationConfig) -> tuple[Tokenizer, dict[str, TranslationSplit]]:
+def synthetic_encoded_splits(config: TranslationConfig) -> tuple[FastTokenizer, dict[str, TranslationSplit]]:
     """Return a tokenizer and pairs of the largest of `config.bucket_lengths`, in place of `load_encoded_splits`.
 
     Batches of all lengths have about the same number of positions; at the greatest length attention costs the most, and

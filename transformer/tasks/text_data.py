@@ -10,24 +10,29 @@ import numpy as np
 
 from transformer.config import (
     BatchSize,
-    Config,
-    NumDisplayedExamples,
     PositiveInt,
     Range,
-    SplitName,
     UserError,
     VocabSize,
 )
-from transformer.data.datasets.local_files import HeldOutFiles, join_notes
+from transformer.data.batches import fingerprint
+from transformer.data.datasets.local_files import join_notes
 from transformer.data.datasets.split_overlap import describe_overlap, long_lines
 from transformer.data.datasets.text import open_text_dataset
 from transformer.data.labeled_text_batches import TokenTypeRule
-from transformer.data.text_batches import join_documents
-from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import count_special_tokens, has_tokenizer, note_special_token_counts
+from transformer.data.text_batches import TokenStream, join_documents
+from transformer.data.token_mixture import TokenMixture
+from transformer.data.tokenizers.load import load_tokenizer
+from transformer.data.tokenizers.tokenizer import (
+    Tokenizer,
+    count_special_tokens,
+    has_tokenizer,
+    note_special_token_counts,
+)
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_byte_bpe
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels
+from transformer.tasks.dataset_config import TextDatasetConfig
 
 _LONGEST_TITLE = 60
 
@@ -50,71 +55,79 @@ class TokenizerKind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig(Config, path="config.task"):
+class TextConfig(TextDatasetConfig):
     """A text, its tokenizer, and the shape of its batches.
 
     Attributes:
         dataset: "python_docs", "repeated" (random symbols that repeat; "repeated/num_symbols=32,max_segment_length=16"
             sets its sizes), "tinyshakespeare", "wikitext-2", a text or .jsonl file or a folder of them, the name of a
             TFDS text data set, or the folder of a prepared one (transformer.data.datasets.text).
-        data_dir: The folder of the data, for data sets that are not generated.
-        validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`
-            (transformer.data.datasets.text_files).
-        test_files: The same for the test split.
         tokenizer: The kind of tokenizer.
         vocab_size: The vocabulary size of a trained BPE.
         context_length: Tokens in a row of a batch.
         batch_size: Rows in a batch.
-        validation_split: The name of the split that is evaluated during training.
-        test_split: The name of the split that is evaluated at the end; may be empty.
-        num_probe_examples: The number of excerpts of the validation text whose maps are stored.
-        probe_length: Tokens of such an excerpt, at most `context_length`.
+        probe_length: Tokens of an excerpt of the validation text whose maps are stored, at most `context_length`.
         logits_at_once: About how many logits the loss holds at one time on one device; None means 2^30 on GPUs, else
             2^27.
-        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
     """
 
     dataset: str = "python_docs"
-    data_dir: str | None = None
-    validation_files: str = ""
-    test_files: str = ""
     tokenizer: TokenizerKind = TokenizerKind.BPE
     vocab_size: VocabSize = 4096
     context_length: Annotated[int, Range(2)] = 128
     batch_size: BatchSize = 16
-    validation_split: SplitName = "validation"
-    test_split: str = "test"
-    num_probe_examples: NumDisplayedExamples = 4
     probe_length: Annotated[int, Range(2)] = 48
     logits_at_once: PositiveInt | None = None
-    eval_parameters: str = "raw"
-
-    @property
-    def held_out(self) -> HeldOutFiles:
-        """The files of splits that have files of their own."""
-        return HeldOutFiles(self.validation_files, self.test_files)
-
-    @property
-    def eval_splits(self) -> tuple[str, ...]:
-        """The splits that are evaluated."""
-        return (self.validation_split, *((self.test_split,) if self.test_split else ()))
 
 
 Documents = Sequence[np.ndarray]
 
 
 class EncodedText(NamedTuple):
-    """A text as token numbers.
+    """A text as token numbers, in memory or, for training, in token shards.
 
     Attributes:
         tokenizer: Its tokenizer.
-        splits: The documents of every split, each an array of token numbers.
+        splits: The documents of every split, each an array of token numbers; of a training split in token shards, the
+            first.
         split_note: How the splits were cut, in words; empty if the data set has them.
+        train_shards: The token shards of the training split; None if all of it is in memory.
     """
 
-    tokenizer: AnyTokenizer
-    splits: dict[str, Documents]
+    tokenizer: Tokenizer
+    splits: Mapping[str, Documents]
     split_note: str = ""
+    train_shards: TokenMixture | None = None
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The SHA-256 of every split's tokens."""
+        of_shards = {} if self.train_shards is None else {"train": self.train_shards.fingerprint}
+        return {name: fingerprint(documents) for name, documents in self.splits.items()} | of_shards
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The number of tokens of each split."""
+        of_shards = {} if self.train_shards is None else {"train": len(self.train_shards)}
+        return {name: sum(map(len, documents)) for name, documents in self.splits.items()} | of_shards
+
+    def train_stream(self, dataset: str) -> TokenStream:
+        """Return the training text as one stream of tokens, with an end token, if there is one, after each document.
+
+        Args:
+            dataset: What the config calls the data set, for the message.
+
+        Raises:
+            UserError: If the text is of several data sets in token shards.
+        """
+        if self.train_shards is None:
+            return join_documents(self.splits["train"], self.tokenizer.eos_id)
+        if len(self.train_shards.sets) > 1:
+            raise UserError(
+                f"config.task.dataset={dataset} are several data sets of token shards, and segments that follow one "
+                "another are of one: name one, which may be a folder or a pattern"
+            )
+        return self.train_shards.sets[0]
 
 
 def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...]) -> EncodedText:
@@ -151,7 +164,7 @@ def load_encoded_text(config: TextConfig, directory: Path, roles: tuple[str, ...
 
 def load_or_train_tokenizer(
     directory: Path, kind: TokenizerKind, vocab_size: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
-) -> AnyTokenizer:
+) -> Tokenizer:
     """Load the run's tokenizer, or train one and save it in the run directory.
 
     Args:
@@ -173,7 +186,7 @@ def load_or_train_tokenizer(
     return tokenizer
 
 
-def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str], directory: Path) -> None:
+def note_special_tokens(tokenizer: Tokenizer, texts: Iterable[str], directory: Path) -> None:
     """Print, when a run begins or is converted, how often its training text has the characters of special tokens."""
     if (directory / "checkpoints").exists():
         return
@@ -182,7 +195,7 @@ def note_special_tokens(tokenizer: AnyTokenizer, texts: Iterable[str], directory
 
 def _train(
     kind: TokenizerKind, vocab_size: int, splits: Mapping[str, Sequence[str]], roles: tuple[str, ...]
-) -> AnyTokenizer:
+) -> Tokenizer:
     match kind:
         case TokenizerKind.BPE:
             return train_byte_bpe(iter(splits["train"]), vocab_size, roles)
@@ -199,7 +212,7 @@ def _train(
 
 
 def pad_texts(
-    rows: Sequence[Sequence[int]], tokenizer: AnyTokenizer, token_types: TokenTypeRule | None = None
+    rows: Sequence[Sequence[int]], tokenizer: Tokenizer, token_types: TokenTypeRule | None = None
 ) -> dict[str, np.ndarray]:
     """Pad texts of unequal lengths to one batch.
 
@@ -261,7 +274,7 @@ class RepeatedSequences(NamedTuple):
     periods: tuple[int, ...]
 
 
-def make_repeated_sequences(tokenizer: AnyTokenizer, count: int, length: int) -> RepeatedSequences:
+def make_repeated_sequences(tokenizer: Tokenizer, count: int, length: int) -> RepeatedSequences:
     """Make rows of random ordinary tokens that repeat, to find induction heads (Olsson et al. 2022).
 
     The period of the first row is half its length; later rows have shorter ones, down to a quarter, so that a head that
@@ -302,7 +315,7 @@ def label_repeated_sequences(labels: AxisLabels, repeated: RepeatedSequences) ->
 
 
 def token_axis_labels(
-    tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str] | None = None
+    tokenizer: Tokenizer, rows: Sequence[Sequence[int]], titles: Sequence[str] | None = None
 ) -> AxisLabels:
     """Return the labels of texts' tokens, on the axis `tokens`.
 
@@ -317,13 +330,13 @@ def token_axis_labels(
     return AxisLabels(tokens={"tokens": tokens}, titles=tuple(title[:_LONGEST_TITLE] for title in titles))
 
 
-def _beginning(tokenizer: AnyTokenizer, row: Sequence[int]) -> str:
+def _beginning(tokenizer: Tokenizer, row: Sequence[int]) -> str:
     """Return the first words of a text, without an incomplete character."""
     text = tokenizer.decode(list(row)[:12]).rstrip("\ufffd")
     return " ".join(text[:40].split()) or "text"
 
 
-def bytes_per_token(tokenizer: AnyTokenizer) -> np.ndarray:
+def bytes_per_token(tokenizer: Tokenizer) -> np.ndarray:
     """Return the number of bytes that each token adds to a text [V], to convert nats per token to bits per byte."""
     return np.array([len(added) for added in tokenizer.token_bytes()], np.int32)
 

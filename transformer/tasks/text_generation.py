@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from transformer.config import UserError
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.constraints import Prompt
 from transformer.decoding.generation import DecodedSequences, SpecialTokens, generate
 from transformer.decoding.stop_sequences import cut_at_stop
@@ -26,7 +26,7 @@ from transformer.tasks.text_task_base import (
 )
 
 
-def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
+def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
     """Encode prompts as one batch.
 
     A prompt begins with the tokenizer's opening tokens; an empty text becomes the begin token, or else the end token.
@@ -50,7 +50,7 @@ def encode_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> dict[str, n
 
 
 def generate_continuations(
-    view: StateView, tokenizer: AnyTokenizer, prompts: Batch, decoding: DecodingConfig, *, begins: bool = False
+    view: StateView, tokenizer: Tokenizer, prompts: Batch, decoding: DecodingConfig, *, begins: bool = False
 ) -> DecodedSequences:
     """Continue the prompts: a pure function that can run under jit.
 
@@ -76,7 +76,7 @@ def generate_continuations(
 
 
 def continuation_evaluation(
-    tokenizer: AnyTokenizer, texts: Sequence[str], prompts: Batch, decoding: DecodingConfig, *, split: str
+    tokenizer: Tokenizer, texts: Sequence[str], prompts: Batch, decoding: DecodingConfig, *, split: str
 ) -> Evaluation:
     """Return an evaluation that continues texts, as samples to read.
 
@@ -115,7 +115,7 @@ class Continuation(NamedTuple):
 
 
 def continue_texts(
-    view: StateView, tokenizer: AnyTokenizer, texts: Sequence[str], decoding: DecodingConfig, max_length: int
+    view: StateView, tokenizer: Tokenizer, texts: Sequence[str], decoding: DecodingConfig, max_length: int
 ) -> list[list[Continuation]]:
     """Continue texts.
 
@@ -164,7 +164,7 @@ def prompt_tokens(prompts: Batch) -> list[list[int]]:
 
 
 def predict_continuations(
-    view: StateView, tokenizer: AnyTokenizer, request: PredictionRequest, texts: Sequence[str], **own: Any
+    view: StateView, tokenizer: Tokenizer, request: PredictionRequest, texts: Sequence[str], **own: Any
 ) -> Predictions:
     """Answer a request to continue texts.
 
@@ -200,7 +200,7 @@ def predict_continuations(
 
 
 def _make_continuation(
-    tokenizer: AnyTokenizer, text: str, prompt: list[int], generated: list[int], decoding: DecodingConfig
+    tokenizer: Tokenizer, text: str, prompt: list[int], generated: list[int], decoding: DecodingConfig
 ) -> Continuation:
     ends = (tokenizer.eos_id, *decoding.end_ids)
     generated = list(itertools.takewhile(lambda token: token not in ends, generated))

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,11 +11,8 @@ from jaxtyping import Array, Bool, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
-from transformer.config import UserError
-from transformer.data.batches import fingerprint
-from transformer.data.text_batches import SegmentBatches, TokenStream, join_documents
-from transformer.data.token_mixture import TokenMixture
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.text_batches import SegmentBatches
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Aux
 from transformer.models.task_interface import LANGUAGE_MODELING, InputSpec, Signature, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -31,7 +28,7 @@ from transformer.tasks.losses import TokenLoss, chunked_token_loss
 from transformer.tasks.mask_filling import encode_with_special_tokens
 from transformer.tasks.task import Batch, EncodedInputs, InputReader, InputTexts, Predictions, StateView
 from transformer.tasks.text_data import (
-    Documents,
+    EncodedText,
     TextConfig,
     evenly_spaced_excerpts,
     label_repeated_sequences,
@@ -51,15 +48,11 @@ class TextTask(BaseTask):
 
     Args:
         config: The text and the shape of its batches.
-        tokenizer: The tokenizer.
-        splits: The documents of every split as token numbers.
+        text: The text as token numbers.
         rows_multiple: Devices that share the batch x microbatches; the batch size must be a multiple.
         asks: The inputs and the output of the model.
         max_decoded_length: The greatest length that the task decodes, prompt included.
         repeated: The number of examples of repeated random tokens that are probed in addition to the text.
-        how: How the splits were cut.
-        train_shards: The token shards of the training text, of which `splits` then has the beginning; None if `splits`
-            has all of it.
 
     Raises:
         UserError: If the batch size does not fit, or the validation text is shorter than a probe example.
@@ -68,25 +61,22 @@ class TextTask(BaseTask):
     def __init__(
         self,
         config: TextConfig,
-        tokenizer: AnyTokenizer,
-        splits: Mapping[str, Documents],
+        text: EncodedText,
         rows_multiple: int,
         *,
         asks: Signature,
         max_decoded_length: int = 0,
         repeated: int = 0,
-        how: str = "",
-        train_shards: TokenMixture | None = None,
     ):
-        self._how, self._train_shards = how, train_shards
-        self.tokenizer, self._train, self._text = tokenizer, splits["train"], config
-        self._splits = splits
+        self.text, self.tokenizer, self._text_config = text, text.tokenizer, config
         check_batch_size(config.batch_size, rows_multiple)
-        self.interface = make_text_task_interface(config, tokenizer, asks=asks, max_decoded_length=max_decoded_length)
+        self.interface = make_text_task_interface(
+            config, text.tokenizer, asks=asks, max_decoded_length=max_decoded_length
+        )
         length = min(config.probe_length, config.context_length)
-        self._repeats = make_repeated_sequences(tokenizer, repeated, length)
-        texts = evenly_spaced_excerpts(splits[config.validation_split], config.num_probe_examples, length)
-        probe_tokens = np.concatenate([texts, self._repeats.tokens])
+        self._repeats = make_repeated_sequences(text.tokenizer, repeated, length)
+        excerpts = evenly_spaced_excerpts(text.splits[config.validation_split], config.num_probe_examples, length)
+        probe_tokens = np.concatenate([excerpts, self._repeats.tokens])
         self.probe_batch = {
             "tokens": probe_tokens,
             "lengths": np.full(len(probe_tokens), probe_tokens.shape[1], np.int32),
@@ -94,37 +84,23 @@ class TextTask(BaseTask):
 
     def fingerprint(self) -> dict[str, str]:
         """Return the SHA-256 of every split's tokens."""
-        shard_fingerprint = {} if self._train_shards is None else {"train": self._train_shards.fingerprint}
-        return {name: fingerprint(documents) for name, documents in self._splits.items()} | shard_fingerprint
+        return self.text.fingerprints
 
     @property
     def split_sizes(self) -> dict[str, int]:
         """The number of tokens of each split."""
-        shard_size = {} if self._train_shards is None else {"train": len(self._train_shards)}
-        return {name: sum(map(len, documents)) for name, documents in self._splits.items()} | shard_size
+        return self.text.split_sizes
 
     def _segment_batches(self, seed: int) -> SegmentBatches:
-        """Return segments of the training text that follow one another; the end token, if there is one, ends documents.
-
-        Raises:
-            UserError: If the text is of several data sets in token shards.
-        """
-        stream: TokenStream
-        if self._train_shards is None:
-            stream = join_documents(self._train, self.tokenizer.eos_id)
-        elif len(self._train_shards.sets) == 1:
-            (stream,) = self._train_shards.sets
-        else:
-            raise UserError(
-                f"config.task.dataset={self._text.dataset} are several data sets of token shards, and segments that "
-                "follow one another are of one: name one, which may be a folder or a pattern"
-            )
-        return SegmentBatches(stream, context_length=self._text.context_length, rows=self._text.batch_size, seed=seed)
+        """Return segments of the training text that follow one another."""
+        config = self._text_config
+        stream = self.text.train_stream(config.dataset)
+        return SegmentBatches(stream, context_length=config.context_length, rows=config.batch_size, seed=seed)
 
     @property
     def data_summary(self) -> tuple[str, ...]:
         """The number of tokens of each split."""
-        return (describe_splits(self._text.dataset, self.split_sizes, "tokens", self._how),)
+        return (describe_splits(self._text_config.dataset, self.text.split_sizes, "tokens", self.text.split_note),)
 
     def probe(self, view: StateView, capture: Capture, key: Key[Array, ""]) -> Aux:
         """Capture maps of excerpts of the validation text and of repeated random tokens, unmasked."""
@@ -163,13 +139,13 @@ class TextTask(BaseTask):
             counts_BxT,
             label_smoothing,
             num_tokens=self.interface.vocabularies["tokens"],
-            logits_at_once=self._text.logits_at_once,
+            logits_at_once=self._text_config.logits_at_once,
         )
         return sums, aux
 
 
 def make_text_task_interface(
-    config: TextConfig, tokenizer: AnyTokenizer, *, asks: Signature, max_decoded_length: int = 0
+    config: TextConfig, tokenizer: Tokenizer, *, asks: Signature, max_decoded_length: int = 0
 ) -> TaskInterface:
     """Return what a task over rows of tokens requires of a model.
 
@@ -193,7 +169,7 @@ def make_text_task_interface(
     )
 
 
-def make_encoded_inputs(tokenizer: AnyTokenizer, rows: Sequence[Sequence[int]]) -> EncodedInputs:
+def make_encoded_inputs(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> EncodedInputs:
     """Return rows of token numbers as a model reads them."""
     return EncodedInputs(pad_texts(rows, tokenizer), "hidden", token_axis_labels(tokenizer, rows))
 
@@ -209,16 +185,16 @@ def predictions_with_maps(view: StateView, lines: Sequence[str], reading: Encode
     return Predictions(lines, reading.labels, make_capture_function(view, reading.inputs, method=reading.method))
 
 
-def encode_prompt(tokenizer: AnyTokenizer, text: str) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode a text, with the tokenizer's opening tokens in front."""
     return [*tokenizer.leading_ids, *tokenizer.encode([text])[0]]
 
 
 def _read_texts(
-    encode: Callable[[AnyTokenizer, str], list[int]],
+    encode: Callable[[Tokenizer, str], list[int]],
     config: Any,
     view: StateView,
-    tokenizer: AnyTokenizer,
+    tokenizer: Tokenizer,
     sentences: InputTexts,
 ) -> EncodedInputs:
     """Encode texts, each on its own.

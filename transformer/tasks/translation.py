@@ -15,7 +15,7 @@ from transformer.data.batches import BatchSource, BucketedPairBatches, fingerpri
 from transformer.data.datasets.local_files import BY_CONTENT
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.translation import SentencePair, is_pair_files
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
 from transformer.models.task_interface import TRANSLATION, InputSpec, TaskInterface
@@ -81,7 +81,7 @@ class Translation(TokenSequenceTask):
     def __init__(
         self,
         config: TranslationConfig,
-        tokenizer: AnyTokenizer,
+        tokenizer: Tokenizer,
         splits: Mapping[str, TranslationSplit],
         rows_multiple: int = 1,
     ):
@@ -336,7 +336,7 @@ def _mean_reward(sums: Mapping[str, float], rows: object) -> EvaluationReport:
     return report_means(sums, by="drawn")
 
 
-def make_task_interface(config: TranslationConfig, tokenizer: AnyTokenizer) -> TaskInterface:
+def make_task_interface(config: TranslationConfig, tokenizer: Tokenizer) -> TaskInterface:
     """Return what the task requires of a model: source and target in one vocabulary."""
     longest = max(config.bucket_lengths)
     pad_id, bos_id, eos_id = pad_begin_end_ids(tokenizer)
@@ -352,7 +352,7 @@ def make_task_interface(config: TranslationConfig, tokenizer: AnyTokenizer) -> T
 
 
 def translate_request(
-    config: TranslationConfig, view: StateView, tokenizer: AnyTokenizer, request: PredictionRequest
+    config: TranslationConfig, view: StateView, tokenizer: Tokenizer, request: PredictionRequest
 ) -> list[SentencePair]:
     """Translate the texts of a request.
 
@@ -394,7 +394,7 @@ def translate_request(
 
 
 def encode_inputs(
-    config: TranslationConfig, view: StateView, tokenizer: AnyTokenizer, sentences: InputTexts
+    config: TranslationConfig, view: StateView, tokenizer: Tokenizer, sentences: InputTexts
 ) -> EncodedInputs:
     """Encode texts with their targets, or without targets with the model's own translations.
 

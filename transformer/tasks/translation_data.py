@@ -10,7 +10,6 @@ import numpy as np
 
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
-    Config,
     NonNegativeFloat,
     NumBeams,
     NumDisplayedExamples,
@@ -23,13 +22,13 @@ from transformer.config import (
 )
 from transformer.data.batches import EncodedPairs
 from transformer.data.datasets.aligned_templates import WordAlignment
-from transformer.data.datasets.local_files import HeldOutFiles
 from transformer.data.datasets.translation import SentencePair, open_translation_dataset
-from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import has_tokenizer, special_token_ids_by_role, word_indices
+from transformer.data.tokenizers.load import load_tokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe, train_words
 from transformer.storage.paths import storage_of
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
+from transformer.tasks.dataset_config import TextDatasetConfig
 from transformer.tasks.decoding_config import DecodingDefaults
 from transformer.tasks.sequence_level_training import SequenceObjective
 from transformer.tasks.text_data import note_special_tokens
@@ -71,7 +70,7 @@ BatchTokens = Annotated[int, Range(1, 2**24)]
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationConfig(Config, path="config.task"):
+class TranslationConfig(TextDatasetConfig):
     """A translation problem.
 
     Attributes:
@@ -80,9 +79,6 @@ class TranslationConfig(Config, path="config.task"):
             "multi30k/<raw|tokenized>/<source>-<target>", the name of a TFDS translation data set, the folder of a
             prepared one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl"
             (transformer.data.datasets.translation).
-        data_dir: The folder of the data, for data sets that are not generated.
-        validation_files: The files of the validation split, for files of your own. Empty cuts the split from `dataset`.
-        test_files: The same for the test split.
         languages: (source, target), for data sets that can be read in several directions. Empty is the data set's own
             direction.
         tokenizer: The tokenizer to train.
@@ -90,8 +86,6 @@ class TranslationConfig(Config, path="config.task"):
         bucket_lengths: The sentence lengths, in tokens, that batches are padded to.
         tokens_per_batch: Positions in a batch, on each side.
         label_smoothing: The label smoothing of the training loss.
-        validation_split: The name of the split that is evaluated during training.
-        test_split: The name of the split that is evaluated at the end.
         num_beams: The beam size of evaluations; 1 is greedy decoding.
         length_penalty: The exponent of the length penalty (Wu et al. 2016, section 7).
         coverage_penalty: The weight of the coverage penalty (Wu et al. 2016, section 7).
@@ -103,7 +97,6 @@ class TranslationConfig(Config, path="config.task"):
         bleu_lowercase: Whether BLEU ignores case.
         num_decoded_examples: The number of validation sentences that are translated during training.
         num_probe_examples: The number of validation sentences whose maps are stored.
-        eval_parameters: Which parameters are evaluated: "raw", or the name of an average.
         length_bounds: Also score translations by the length of their sources: (4, 8) groups them into 1 to 4, 5 to 8,
             and 9 or more words.
         reinforce_weight: The weight of the REINFORCE loss of a model with sampled (hard) attention
@@ -123,17 +116,12 @@ class TranslationConfig(Config, path="config.task"):
     """
 
     dataset: str = "phrases"
-    data_dir: str | None = None
-    validation_files: str = ""
-    test_files: str = ""
     languages: tuple[str, ...] = ()
     tokenizer: TranslationTokenizer = TranslationTokenizer.BPE
     vocab_size: VocabSize = 8000
     bucket_lengths: Annotated[tuple[Annotated[int, Range(2)], ...], TupleLimits(min_length=1)] = (32, 64, 128)
     tokens_per_batch: BatchTokens = 4096
     label_smoothing: Rate = 0.1
-    validation_split: str = "validation"
-    test_split: str = "test"
     num_beams: NumBeams = 4
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
@@ -143,7 +131,6 @@ class TranslationConfig(Config, path="config.task"):
     bleu_lowercase: bool = False
     num_decoded_examples: PositiveInt = 200
     num_probe_examples: NumDisplayedExamples = 8
-    eval_parameters: str = "raw"
     length_bounds: tuple[PositiveInt, ...] = ()
     reinforce_weight: NonNegativeFloat = 1.0
     entropy_weight: NonNegativeFloat = 0.01
@@ -175,11 +162,6 @@ class TranslationConfig(Config, path="config.task"):
                 f"max(config.task.bucket_lengths)={max(self.bucket_lengths)} tokens"
             )
 
-    @property
-    def held_out(self) -> HeldOutFiles:
-        """The files of splits that have files of their own."""
-        return HeldOutFiles(self.validation_files, self.test_files)
-
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSplit:
@@ -200,7 +182,7 @@ class TranslationSplit:
         return TranslationSplit(self.name, [self.pairs[i] for i in indices], self.encoded.select(indices))
 
 
-def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[AnyTokenizer, dict[str, TranslationSplit]]:
+def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Tokenizer, dict[str, TranslationSplit]]:
     """Open the data, train or load the run's tokenizer, and encode the three splits.
 
     A newly trained tokenizer is saved in the run directory.
@@ -231,7 +213,7 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
             )
     # Read everything at once: reading an array_record pair by pair takes four times as long.
     pairs = {name: list(data.split(name)) for name in names}
-    tokenizer: AnyTokenizer
+    tokenizer: Tokenizer
     if has_tokenizer(directory):
         tokenizer = load_tokenizer(directory)
     else:
@@ -255,7 +237,7 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Any
     }
 
 
-def pad_begin_end_ids(tokenizer: AnyTokenizer) -> tuple[int, int, int]:
+def pad_begin_end_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     """Return the numbers of the special tokens that sentence pairs need: padding, begin and end.
 
     Raises:
@@ -263,13 +245,13 @@ def pad_begin_end_ids(tokenizer: AnyTokenizer) -> tuple[int, int, int]:
     """
     pad, begin, end = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
     if pad is None or begin is None or end is None:
-        ids = special_token_ids_by_role(tokenizer)
+        ids = tokenizer.ids_by_role
         missing = [role for role in ("pad", "begin", "end") if ids[role] is None]
         raise UserError(f"the tokenizer has no token for {', '.join(missing)}, which translation needs")
     return pad, begin, end
 
 
-def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedPairs:
+def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> EncodedPairs:
     """Encode sentence pairs.
 
     Both sides get an end token; the source also gets a language tag in front if the data have several target languages.
@@ -294,7 +276,7 @@ def encode_pairs(tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> Enco
 
 
 def pair_axis_labels(
-    tokenizer: AnyTokenizer, pairs: Sequence[SentencePair], sites: Sequence[Site], encoded: EncodedPairs | None = None
+    tokenizer: Tokenizer, pairs: Sequence[SentencePair], sites: Sequence[Site], encoded: EncodedPairs | None = None
 ) -> AxisLabels:
     """Return the labels of sentence pairs' tokens, and their known word alignments as links between tokens.
 

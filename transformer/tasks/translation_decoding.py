@@ -12,7 +12,7 @@ from transformer.attention.sites import sites_between
 from transformer.config import UserError
 from transformer.data.batches import BucketedPairBatches
 from transformer.data.datasets.translation import SentencePair
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.generation import CoveragePenalty, DecodedSequences, SpecialTokens, generate
 from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
@@ -26,7 +26,7 @@ from transformer.tasks.unknown_words import UnknownWordReplacer
 
 def translate(
     view: StateView,
-    tokenizer: AnyTokenizer,
+    tokenizer: Tokenizer,
     texts: Sequence[str],
     decoding: DecodingConfig,
     *,
@@ -101,7 +101,7 @@ def translate(
     ]
 
 
-def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
+def check_language(tokenizer: Tokenizer, language: str | None) -> None:
     """Check the target language of a request.
 
     Args:
@@ -124,7 +124,7 @@ def check_language(tokenizer: AnyTokenizer, language: str | None) -> None:
 
 
 def make_coverage_penalty(
-    view: StateView, source_BxS: Int[Array, "B S"], tokenizer: AnyTokenizer, weight: float
+    view: StateView, source_BxS: Int[Array, "B S"], tokenizer: Tokenizer, weight: float
 ) -> CoveragePenalty | None:
     """Return the coverage penalty over the attention of target to source.
 
@@ -152,7 +152,7 @@ def make_coverage_penalty(
     return CoveragePenalty(weight, sites, source_BxS != pad_id)
 
 
-def encode_pair_inputs(view: StateView, tokenizer: AnyTokenizer, pairs: Sequence[SentencePair]) -> EncodedInputs:
+def encode_pair_inputs(view: StateView, tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> EncodedInputs:
     """Encode sentences with their translations as a model reads them, for maps under teacher forcing.
 
     A model's own translation may have more tokens when it is encoded again; it is cut to the model's positions.

@@ -14,7 +14,7 @@ from transformer.attention.sites import sites_between
 from transformer.data.batches import BucketedPairBatches, EncodedPairs, OneEpoch
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generation import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
@@ -36,7 +36,7 @@ WordPair = tuple[int, int]  # (source word, target word)
 
 def translation_evaluation(
     config: TranslationConfig,
-    tokenizer: AnyTokenizer,
+    tokenizer: Tokenizer,
     split: TranslationSplit,
     step: EvaluationStep,
     *,
@@ -83,7 +83,7 @@ def translation_evaluation(
 
 
 def alignment_evaluation(
-    config: TranslationConfig, tokenizer: AnyTokenizer, validation: TranslationSplit, test: TranslationSplit
+    config: TranslationConfig, tokenizer: Tokenizer, validation: TranslationSplit, test: TranslationSplit
 ) -> Evaluation:
     """Return an evaluation of the alignment error rate of the model's attention of target over source.
 
@@ -222,7 +222,7 @@ def evaluation_batches(config: TranslationConfig, pairs: EncodedPairs) -> OneEpo
 
 
 def make_decoding_step(
-    config: TranslationConfig, tokenizer: AnyTokenizer, replacer: UnknownWordReplacer | None = None
+    config: TranslationConfig, tokenizer: Tokenizer, replacer: UnknownWordReplacer | None = None
 ) -> EvaluationStep:
     """Return the step that decodes a batch: rows of the best `tokens`, and the `index` of each pair.
 

@@ -18,7 +18,7 @@ from transformer.attention.sites import sites_between
 from transformer.config import UserError
 from transformer.data.datasets.local_files import locate_file, read_fields
 from transformer.data.datasets.translation import SentencePair
-from transformer.data.tokenizers.load import AnyTokenizer
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, trim_at_end_token
 from transformer.models.model import Model
 from transformer.tasks.task import StateView
@@ -39,7 +39,7 @@ class UnknownWordReplacer:
         dictionary: The translations of source words; a word that it lacks is copied.
     """
 
-    tokenizer: Tokenizer
+    tokenizer: FastTokenizer
     dictionary: Mapping[str, str]
 
     def attended_positions(
@@ -99,7 +99,7 @@ class UnknownWordReplacer:
         return sum(n == self.tokenizer.unk_id for n in words) / max(len(words), 1)
 
 
-def make_unknown_word_replacer(config: TranslationConfig, tokenizer: AnyTokenizer) -> UnknownWordReplacer | None:
+def make_unknown_word_replacer(config: TranslationConfig, tokenizer: Tokenizer) -> UnknownWordReplacer | None:
     """Return what replaces the unknown words of translations; None for `replace_unknown=none`.
 
     Raises:
@@ -113,7 +113,7 @@ def make_unknown_word_replacer(config: TranslationConfig, tokenizer: AnyTokenize
             f"replace_unknown={how.value} replaces unknown words, and this run's tokenizer has no unknown token: say "
             "replace_unknown=none, or train with config.task.tokenizer=words"
         )
-    if isinstance(tokenizer, Tokenizer) and tokenizer.is_word_level:
+    if isinstance(tokenizer, FastTokenizer) and tokenizer.is_word_level:
         path = locate_file(config.unknown_dictionary, config.data_dir)
         pairs = read_fields(path, ("source", "target")) if how is UnknownReplacement.DICTIONARY else []
         # The first translation of a word counts.

@@ -87,9 +87,7 @@ def train(
     Example:
         ```python
         from pathlib import Path
-        from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
-    from transformer.training.compiled_probe import Probe
-    from transformer.training.config import resolve_config
+        from transformer.training.config import resolve_config
         from transformer.training.driver import train
 
         config = {

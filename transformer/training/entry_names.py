@@ -4,8 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.tokenizer import special_token_ids_by_role
+from transformer.data.tokenizers.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +77,7 @@ def match_classes(source_names: Sequence[str], target_names: Sequence[str]) -> N
     return None if entries == tuple(range(len(source))) else NameMatch("classes", source, target, entries)
 
 
-def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None:
+def match_tokens(source: Tokenizer, target: Tokenizer) -> NameMatch | None:
     """Match tokens by their texts; special ones that the source writes otherwise by their roles.
 
     Returns:
@@ -90,7 +89,7 @@ def match_tokens(source: AnyTokenizer, target: AnyTokenizer) -> NameMatch | None
     if source_names == target_names:
         return None
     entries = list(_find_names(source_names, target_names))
-    source_ids, target_ids = special_token_ids_by_role(source), special_token_ids_by_role(target)
+    source_ids, target_ids = source.ids_by_role, target.ids_by_role
     for role, number in target_ids.items():
         source_number = source_ids[role]
         if number is not None and source_number is not None and entries[number] < 0:

@@ -18,10 +18,11 @@ from transformer.data.datasets.local_files import is_tsv_or_jsonl
 from transformer.data.datasets.word_labels import is_conll_file
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.images import ImageSpec
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
-from transformer.data.tokenizers.load import TOKENIZER_FILES, AnyTokenizer
+from transformer.data.tokenizers.load import TOKENIZER_FILES
 from transformer.data.tokenizers.tokenizer import FILE as TOKENIZER_FILE
-from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer, special_token_ids_by_role
+from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer
 from transformer.huggingface import generation_config, preprocessor
 from transformer.huggingface.convert import (
     ImportedModel,
@@ -211,7 +212,7 @@ def _replace_head(imported: OpenedModel, problem: str | None) -> OpenedModel:
     return imported._replace(model={**imported.model, "head": head, **pooler})
 
 
-def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> AnyTokenizer | ImageSpec:
+def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> Tokenizer | ImageSpec:
     """Load what a published model reads its inputs with.
 
     Returns:
@@ -313,7 +314,7 @@ def _shapes(params: PyTree) -> PyTree:
 
 def fine_tuning_config(
     imported: OpenedModel | ImportedModel,
-    preprocessing: AnyTokenizer | ImageSpec,
+    preprocessing: Tokenizer | ImageSpec,
     fine_tuning: FineTuningOptions,
     *,
     name: str,
@@ -369,7 +370,7 @@ def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOp
 
 
 def _text_task(
-    imported: OpenedModel | ImportedModel, tokenizer: AnyTokenizer, fine_tuning: FineTuningOptions
+    imported: OpenedModel | ImportedModel, tokenizer: Tokenizer, fine_tuning: FineTuningOptions
 ) -> dict[str, Any]:
     model, task = imported.model, _fine_tuning_options(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
@@ -499,25 +500,25 @@ def merge_lora(model: Any, params: PyTree) -> tuple[Any, PyTree]:
     )
 
 
-def _token_keys(experiment: ExperimentConfig, tokenizer: AnyTokenizer) -> dict[str, int | None]:
+def _token_keys(experiment: ExperimentConfig, tokenizer: Tokenizer) -> dict[str, int | None]:
     keys = {"pad_token_id": tokenizer.pad_id, "eos_token_id": tokenizer.eos_id}
     if hasattr(experiment.model, "decoder_layers"):
         return {**keys, "decoder_start_token_id": tokenizer.bos_id}
     return {**keys, "bos_token_id": tokenizer.bos_id}
 
 
-def _write_tokenizer(run: Path, target: Path, tokenizer: AnyTokenizer, max_length: int, model_type: str) -> None:
+def _write_tokenizer(run: Path, target: Path, tokenizer: Tokenizer, max_length: int, model_type: str) -> None:
     for name in TOKENIZER_FILES:
         if name != ROLES_FILE and (run / name).is_file():
             storage_of(target).replace(target / name, (run / name).read_bytes())
-    if isinstance(tokenizer, Tokenizer):
+    if isinstance(tokenizer, FastTokenizer):
         framed = add_sequence_template(tokenizer, model_type)
         if framed is not None:
             storage_of(target).replace(target / TOKENIZER_FILE, framed.to_str(pretty=True).encode())
         write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length, model_type))
 
 
-def add_sequence_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer | None:
+def add_sequence_template(tokenizer: FastTokenizer, model_type: str) -> tokenizers.Tokenizer | None:
     """Return the tokenizer with the special tokens that our tasks put around and between texts for such a model.
 
     Returns:
@@ -558,7 +559,7 @@ def add_sequence_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.T
     return framed
 
 
-def tokenizer_config(tokenizer: Tokenizer, max_length: int, model_type: str) -> Mapping[str, Any]:
+def tokenizer_config(tokenizer: FastTokenizer, max_length: int, model_type: str) -> Mapping[str, Any]:
     """Return the content of tokenizer_config.json: the special tokens by role.
 
     Args:
@@ -566,7 +567,7 @@ def tokenizer_config(tokenizer: Tokenizer, max_length: int, model_type: str) -> 
         max_length: The model's number of positions.
         model_type: The `model_type` of the model.
     """
-    tokens = special_token_ids_by_role(tokenizer)
+    tokens = tokenizer.ids_by_role
     texts = {role: tokenizer.backend.id_to_token(number) for role, number in tokens.items() if number is not None}
     # config.json may name a token number that the tokenizer lacks.
     roles = {name: text for role, text in texts.items() if text is not None for name in _SPECIAL[role]}

@@ -16,8 +16,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.config import Config, UserError, from_config, suggest_nearest
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
-from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
-from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
+from transformer.data.tokenizers.load import load_tokenizer
+from transformer.data.tokenizers.tokenizer import FILE, Tokenizer, has_tokenizer
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, find_non_finite, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, LeafShape
@@ -82,7 +82,7 @@ class InitSource(NamedTuple):
     averaged_paths: frozenset[str] = frozenset()
     lora: LoraConfig | None = None
     class_names: tuple[str, ...] = ()
-    load_tokenizer: Callable[[], AnyTokenizer] | None = None
+    load_tokenizer: Callable[[], Tokenizer] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -441,7 +441,7 @@ def is_huggingface_folder(path: Path) -> bool:
     return file.exists() and "model_type" in read_json_object(file)  # a run may lack its config.json
 
 
-def load_source_tokenizer(run: str, workdir: Path) -> AnyTokenizer:
+def load_source_tokenizer(run: str, workdir: Path) -> Tokenizer:
     """Load the tokenizer of a source.
 
     Raises:

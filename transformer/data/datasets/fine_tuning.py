@@ -3,17 +3,19 @@
 import dataclasses
 import enum
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
+from transformer.data.datasets.class_labels import check_classes, class_number, refuse_classes
 from transformer.data.datasets.glue import GLUE_DATASETS
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
     is_tsv_or_jsonl,
-    locate_file,
     read_fields,
+    read_own_files,
 )
 from transformer.data.datasets.split_overlap import normalize_text
 from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, find_problem, generate_grammar_examples
@@ -114,8 +116,7 @@ def example_shape(
         )
         raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known_names)}")
     grammar_problem = find_problem(problem_spec)
-    if classes:
-        raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
+    refuse_classes(name, classes)
     return ExampleShape(grammar_problem.layout, grammar_problem.num_texts, grammar_problem.classes)
 
 
@@ -130,9 +131,7 @@ def _file_example_shape(name: str, classes: tuple[str, ...], problem: FineTuning
         return ExampleShape(SequenceLayout.SINGLE, 1)
     if problem is FineTuningProblem.SIMILARITY and not classes:
         return ExampleShape(SequenceLayout.UNORDERED, 2)
-    if len(classes) < 2 or len(set(classes)) < len(classes):
-        what = "the columns of the answers" if problem is FineTuningProblem.CHOICE else "the labels"
-        raise UserError(f"config.task.classes={classes} must be {what} of {name}, at least two, all different")
+    check_classes(name, classes, "the columns of the answers" if problem is FineTuningProblem.CHOICE else "the labels")
     if problem is FineTuningProblem.CHOICE:
         return ExampleShape(SequenceLayout.CHOICE, 1 + len(classes))
     return ExampleShape(
@@ -173,19 +172,18 @@ def open_examples(
     shape = example_shape(name, classes, problem)
     if is_tsv_or_jsonl(name):
         columns = (*_COLUMNS[problem], *(classes if shape.layout is SequenceLayout.CHOICE else ()), "label")
-        read = {}
-        for split, file in {"train": name, **held_out.by_split}.items():
-            path = locate_file(file, data_dir)
-            read[split] = [
-                LabeledExample(tuple(map(str.strip, texts)), _convert_label(label.strip(), classes, str(path)))
+
+        def read(path: pathlib.Path) -> list[LabeledExample]:
+            return [
+                LabeledExample(tuple(map(str.strip, texts)), _convert_label(label.strip(), classes, path))
                 for *texts, label in read_fields(path, columns)
             ]
+
         # A pair in no order belongs where its swapped pair does: by the text that comes first in the alphabet.
         return divide_into_splits(
             name,
-            read.pop("train"),
+            read_own_files(name, data_dir, held_out, read),
             lambda example: shape.layout.canonical_texts(list(map(normalize_text, example.texts)))[0],
-            read,
         )
     if kind == "grammar":
         held_out.refuse(name)
@@ -197,15 +195,10 @@ def _wrap_single_texts(splits: Mapping[str, Sequence[LabeledText]]) -> dict[str,
     return {split: [LabeledExample((text,), label) for text, label in examples] for split, examples in splits.items()}
 
 
-def _convert_label(label: str, classes: tuple[str, ...], path: str) -> float:
+def _convert_label(label: str, classes: tuple[str, ...], path: pathlib.Path) -> float:
     """Convert a label to the number of its class, or to a score."""
     if classes:
-        if label not in classes:
-            raise UserError(
-                f"{path} has the label {label!r}, which is none of config.task.classes: "
-                f"{suggest_nearest(label, classes)}"
-            )
-        return classes.index(label)
+        return class_number(label, classes, path)
     try:
         # Python takes an underscore between digits, which no other program writes.
         score = float("" if "_" in label else label)

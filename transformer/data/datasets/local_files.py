@@ -11,7 +11,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer.config import UserError
 from transformer.data.datasets.split_overlap import normalize_text
@@ -154,6 +154,17 @@ def read_lines(path: pathlib.Path) -> list[str]:
     return lines
 
 
+def read_json_lines(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the object of every line of a .jsonl, each with its place for messages.
+
+    Raises:
+        UserError: If the file is missing or unreadable, or a line is empty or no object.
+    """
+    for number, line in enumerate(read_lines(path), 1):
+        where = f"{path}: line {number}"
+        yield where, require_object(parse_json(line, where), where)
+
+
 def refuse_empty_lines(numbers: Sequence[int], path: pathlib.Path, what: str = "") -> None:
     """Refuse lines with something empty, since leaving them out silently would drop examples.
 
@@ -230,9 +241,7 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
 
 def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
     rows = []
-    for number, line in enumerate(read_lines(path), 1):
-        where = f"{path}: line {number}"
-        fields = require_object(parse_json(line, where), where)
+    for where, fields in read_json_lines(path):
         if isinstance(fields.get("translation"), dict) and not set(names) <= set(fields):
             fields = fields["translation"]
         rows.append(tuple(_get_text_field(fields, name, where) for name in names))
@@ -256,10 +265,24 @@ def _get_text_field(fields: Mapping[str, object], name: str, where: str) -> str:
     return value
 
 
-def divide_into_splits[T](
-    name: str, examples: Sequence[T], text: Callable[[T], str], held_out: Mapping[str, Sequence[T]]
+def read_own_files[T](
+    name: str, data_dir: str | None, held_out: HeldOutFiles, read: Callable[[pathlib.Path], list[T]]
 ) -> dict[str, list[T]]:
-    """Divide examples into splits by a hash of their text.
+    """Read the examples of a user's file as "train", and those of the splits that have files of their own.
+
+    Args:
+        name: The name of the file.
+        data_dir: The folder of the files; None resolves names relative to here.
+        held_out: The files of splits that have files of their own.
+        read: A function that reads the examples of a file.
+    """
+    return {split: read(locate_file(file, data_dir)) for split, file in {"train": name, **held_out.by_split}.items()}
+
+
+def divide_into_splits[T](
+    name: str, examples_by_file: Mapping[str, Sequence[T]], text: Callable[[T], str]
+) -> dict[str, list[T]]:
+    """Divide the examples of "train" into the splits that have no files of their own, by a hash of their text.
 
     An example's split depends only on the SHA-256 of its text as `normalize_text` returns it: the same text is never in
     two splits, however its accents and spaces are written, and adding examples to a file moves no other. About one in
@@ -267,13 +290,14 @@ def divide_into_splits[T](
 
     Args:
         name: The name of the data set, for the message.
-        examples: The examples.
+        examples_by_file: The examples of "train", and of the splits with files of their own, which are not cut.
         text: A function from an example to the text that is hashed.
-        held_out: The examples of splits with files of their own, which are not cut.
 
     Raises:
         UserError: If there are so few examples that a split is empty.
     """
+    held_out = {split: list(own) for split, own in examples_by_file.items() if split != "train"}
+    examples = examples_by_file["train"]
     splits: dict[str, list[T]] = {split: [] for split in SPLITS}
     for example in examples:
         part = int.from_bytes(hashlib.sha256(normalize_text(text(example)).encode()).digest()[:8], "big") % _PARTS
@@ -285,7 +309,7 @@ def divide_into_splits[T](
                 f"{name} has too few examples: of {len(examples)} none is left for {split}; give more"
                 + ("" if split == "train" else f", or files of their own by config.task.{split}_files")
             )
-    return {**splits, **{split: list(own) for split, own in held_out.items()}}
+    return {**splits, **held_out}
 
 
 class FolderListing(NamedTuple):

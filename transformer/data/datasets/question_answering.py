@@ -11,8 +11,8 @@ from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
-    locate_file,
-    read_lines,
+    read_json_lines,
+    read_own_files,
     read_text,
 )
 from transformer.data.datasets.synthetic_fine_tuning import sample_splits
@@ -64,10 +64,9 @@ def open_questions(
         problem, _, options = name.removeprefix("grammar/").partition("/")
         sample = functools.partial(sample_question, answerable=GENERATED[problem])
         return sample_splits(f"grammar/{problem}", options, sample)
-    paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.by_split}.items()}
-    read = {split: read_questions(path) for split, path in paths.items()}
+    read = read_own_files(name, data_dir, held_out, read_questions)
     # Questions about one context stay in one split.
-    return divide_into_splits(name, read.pop("train"), lambda question: question.context, read)
+    return divide_into_splits(name, read, lambda question: question.context)
 
 
 def read_questions(path: pathlib.Path) -> list[ExtractiveQuestion]:
@@ -104,9 +103,7 @@ def _read_squad(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
 
 
 def _read_jsonl_questions(path: pathlib.Path) -> Iterator[ExtractiveQuestion]:
-    for number, line in enumerate(read_lines(path), 1):
-        where = f"{path}: line {number}"
-        fields = require_object(parse_json(line, where), where)
+    for where, fields in read_json_lines(path):
         question, context = _get_text(fields, "question", where), _get_text(fields, "context", where)
         if "answers" not in fields:
             raise UserError(

@@ -1,10 +1,8 @@
 """Open any text data set: Python's documentation, files, random symbols, a TFDS data set, a prepared folder."""
 
 import dataclasses
-import operator
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
 from transformer.data.datasets.digit_words import generate_digit_lines
@@ -29,7 +27,6 @@ from transformer.data.datasets.tfds_records import (
 
 PYTHON_DOCS, TINYSHAKESPEARE, WIKITEXT, REPEATED = "python_docs", "tinyshakespeare", "wikitext-2", "repeated"
 DIGIT_WORDS = "digit_words"
-_READ_AHEAD = 1024
 _KIND = DatasetKind(
     "text set",
     "python_docs, digit_words, tinyshakespeare, wikitext-2, repeated, a .txt or .jsonl file or a folder of them, a "
@@ -69,35 +66,6 @@ class TextDataset:
                 f"{suggest_nearest(name, self.splits)}{advice}"
             )
         return self.splits[name]
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordTexts(Sequence[str]):
-    """A text feature of the prepared records `start` to `stop` - 1, read from disk on access."""
-
-    records: Any
-    feature: str
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        places = range(self.start, self.stop)
-        if isinstance(index, slice):
-            records = self.records.__getitems__(list(places[index]))
-            return [text for record in records for text in decode_texts(record, [self.feature])]
-        return decode_texts(self.records[places[operator.index(index)]], [self.feature])[0]
-
-    def __iter__(self) -> Iterator[str]:
-        # Reading many at once costs a fraction of reading one by one.
-        for start in range(0, len(self), _READ_AHEAD):
-            yield from self[start : start + _READ_AHEAD]
 
 
 def open_text_dataset(
@@ -193,10 +161,10 @@ def _require_existing(path: pathlib.Path) -> pathlib.Path:
 def _open_folder(name: str, folder: pathlib.Path) -> TextDataset:
     prepared = open_prepared_folder(folder)
     feature = _find_text_feature(name, prepared.features)
-    splits = {}
-    for split, own in canonical_split_names(prepared.splits).items():
-        records = prepared.records(split)
-        splits[own] = RecordTexts(records, feature, 0, len(records))
+    splits = {
+        own: prepared.examples(split, lambda record: decode_texts(record, [feature])[0])
+        for split, own in canonical_split_names(prepared.splits).items()
+    }
     if "train" in splits and "validation" not in splits:
         train_texts = splits["train"]
         cut = train_texts.stop - train_texts.stop // _HELD_OUT

@@ -1,23 +1,24 @@
 """Open any data set of labeled texts."""
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
+from transformer.data.datasets.class_labels import check_classes, class_number, missing_classes_error, refuse_classes
 from transformer.data.datasets.glue import GLUE_DATASETS, read_glue
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
     is_tsv_or_jsonl,
-    locate_file,
     read_fields,
+    read_own_files,
 )
 from transformer.data.datasets.word_order import CLASSES, generate_word_order
 from transformer.data.labeled_text_batches import LabeledText
 
 _FIELDS = ("text", "label")
-_SHOWN = 100  # classes that a message lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,28 +75,18 @@ def open_labeled_texts(
 def _open_label_files(
     name: str, data_dir: str | None, classes: tuple[str, ...], held_out: HeldOutFiles
 ) -> LabeledTextDataset:
-    files = {"train": name, **held_out.by_split}
-    paths = {split: locate_file(file, data_dir) for split, file in files.items()}
-    rows = {
-        split: [(text.strip(), label.strip()) for text, label in read_fields(path, _FIELDS)]
-        for split, path in paths.items()
-    }
     if not classes:
-        labels = sorted({label for split_rows in rows.values() for _, label in split_rows})
-        example_labels = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
-        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {example_labels}")
-    numbers = {label: number for number, label in enumerate(classes)}
-    read = {}
-    for split, split_rows in rows.items():
-        if unknown := [label for _, label in split_rows if label not in numbers]:
-            raise UserError(
-                f"{paths[split]} has the label {unknown[0]!r}, which is none of config.task.classes: "
-                f"{suggest_nearest(unknown[0], classes)}"
-            )
-        read[split] = [LabeledText(text, numbers[label]) for text, label in split_rows]
-    return LabeledTextDataset(
-        name, classes, divide_into_splits(name, read.pop("train"), lambda example: example.text, read)
-    )
+        rows = read_own_files(name, data_dir, held_out, lambda path: read_fields(path, _FIELDS))
+        raise missing_classes_error(name, (label.strip() for split in rows.values() for _, label in split))
+
+    def read(path: pathlib.Path) -> list[LabeledText]:
+        return [
+            LabeledText(text.strip(), class_number(label.strip(), classes, path))
+            for text, label in read_fields(path, _FIELDS)
+        ]
+
+    read_splits = read_own_files(name, data_dir, held_out, read)
+    return LabeledTextDataset(name, classes, divide_into_splits(name, read_splits, lambda example: example.text))
 
 
 def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -111,11 +102,9 @@ def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """
     kind, _, rest = name.partition("/")
     if is_tsv_or_jsonl(name):
-        if len(classes) < 2 or len(set(classes)) < len(classes):
-            raise UserError(f"config.task.classes={classes} must be the labels of {name}, at least two, all different")
+        check_classes(name, classes)
         return classes
-    if classes:
-        raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
+    refuse_classes(name, classes)
     if kind == "word_order":
         return CLASSES
     if kind == "glue" and rest in GLUE_DATASETS:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from transformer.config import UserError, lookup_by_name
+from transformer.config import UserError
 from transformer.data.datasets.tfds_records import INFO, TfdsFeatures, newest_prepared_version
 
 # TFDS names: name, config, version. A colon before the config would make TFDS contact another host.
@@ -37,36 +37,6 @@ def restrict_downloads(allowed: Collection[str] | None) -> Iterator[None]:
         yield
     finally:
         _ALLOWED.reset(token)
-
-
-def prepare_multi30k(
-    name: str, parts: list[str], data_dir: str | None, prepared_dir: str
-) -> tuple[pathlib.Path, tuple[str, str]]:
-    """Prepare Multi30k; return its folder and its direction.
-
-    The folder depends on the content of the files, so that changed files are never confused with old ones.
-
-    Args:
-        name: The full name of the data set, for messages.
-        parts: The text ("raw" or "tokenized") and "<source>-<target>".
-        data_dir: The folder of the files.
-        prepared_dir: The folder in which data sets are prepared.
-
-    Raises:
-        UserError: If the text or the direction is unknown, or files are missing or not parallel.
-    """
-    from transformer.data.datasets import multi30k
-
-    known_names = [f"{text}/{'-'.join(pair)}" for text in multi30k.TEXTS for pair in multi30k.DIRECTIONS]
-    lookup_by_name("/".join(parts), dict.fromkeys(known_names), f"{name}: <text>/<source>-<target>")
-    text, direction = parts
-    source, target = direction.split("-")
-    folder = multi30k.require_files(data_dir, text, (source, target))
-    root = pathlib.Path(prepared_dir) / f"multi30k-{multi30k.fingerprint(folder, text, (source, target))}"
-    prepared = _find_prepared_config(multi30k.Multi30k, f"{text}-{direction}", root) or _prepare_builder(
-        lambda: multi30k.Multi30k(data_dir=root, config=f"{text}-{direction}", file_format="array_record"), str(folder)
-    )
-    return prepared, (source, target)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +108,7 @@ def prepare_tfds_dataset(
     log = logging.getLogger(__name__)
     log.warning("%s: downloading and preparing under %s, which may take hours", name, prepared_dir)
     try:
-        return _prepare_builder(lambda: builder)
+        return _prepare_builder(builder)
     except UserError:
         raise
     except Exception as error:
@@ -180,20 +150,13 @@ def _import_builders(name: str) -> None:
                 importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _find_prepared_config(builder: Any, config: str, root: str | pathlib.Path) -> pathlib.Path | None:
-    """Return where a builder of ours has prepared a config, without asking TFDS; None if it has not."""
-    return newest_prepared_version(pathlib.Path(root) / builder.name / config / str(builder.VERSION))
-
-
-def _prepare_builder(make: Callable[[], Any], manual_dir: str | None = None) -> pathlib.Path:
+def _prepare_builder(builder: Any) -> pathlib.Path:
     import tensorflow_datasets as tfds
 
-    with silence_output():
-        builder = make()
     folder = pathlib.Path(builder.data_dir)
     if (folder / INFO).is_file():
         return folder
-    config = tfds.download.DownloadConfig(manual_dir=manual_dir, try_download_gcs=False)
+    config = tfds.download.DownloadConfig(try_download_gcs=False)
     try:
         with silence_output():
             builder.download_and_prepare(download_config=config)

@@ -7,11 +7,12 @@ itself.
 
 import contextlib
 import dataclasses
+import operator
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
 from transformer.config import UserError
 from transformer.data.datasets.local_files import is_hidden
@@ -31,6 +32,7 @@ _MOST_CLASSES = 2**20
 _RECORDS = "array_record"
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _VARIABLE = re.compile(r"\{(\w+)\}")
+_READ_AHEAD = 1024  # records that are read at once
 _WORD = re.compile(r"\w[\w.+-]*", re.ASCII)
 
 
@@ -88,7 +90,7 @@ class PreparedDataset:
     splits: Mapping[str, tuple[Shard, ...]]
     stored_as: str
 
-    def records(self, split: str) -> Sequence[bytes]:
+    def records(self, split: str) -> "ShardRecords":
         """Return the stored records of a split, which are read on access.
 
         Raises:
@@ -104,6 +106,11 @@ class PreparedDataset:
             if not pathlib.Path(shard.filename).is_file():
                 raise UserError(f"{self.folder} cannot be read: it has no file {pathlib.Path(shard.filename).name}")
         return ShardRecords(self.folder, shards)
+
+    def examples[T](self, split: str, decode: Callable[[bytes], T]) -> "DecodedRecords[T]":
+        """Return the examples of a split, which `decode` makes of stored records on access."""
+        records = self.records(split)
+        return DecodedRecords(records, decode, 0, len(records))
 
 
 class ShardRecords(Sequence[bytes]):
@@ -137,6 +144,43 @@ class ShardRecords(Sequence[bytes]):
             return []
         with _reraise_read_errors(self._folder):
             return list(self._source.__getitems__(indices))
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodedRecords[T](Sequence[T]):
+    """The prepared records `start` to `stop` - 1 of a split, read from disk and decoded on access; a Grain data source.
+
+    Attributes:
+        records: The stored records of the split.
+        decode: A function from a record to an example.
+        start: The first record.
+        stop: The record after the last one.
+    """
+
+    records: ShardRecords
+    decode: Callable[[bytes], T]
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return self.__getitems__(range(len(self))[index])
+        return self.decode(self.records[range(self.start, self.stop)[operator.index(index)]])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[T]:
+        """Read many examples at once, which costs a fraction of reading them one by one."""
+        return [self.decode(record) for record in self.records.__getitems__([self.start + at for at in indices])]
+
+    def __iter__(self) -> Iterator[T]:
+        for start in range(0, len(self), _READ_AHEAD):
+            yield from self[start : start + _READ_AHEAD]
 
 
 def newest_prepared_version(folder: pathlib.Path) -> pathlib.Path | None:

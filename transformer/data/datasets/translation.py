@@ -1,14 +1,13 @@
 """Open any translation data set: phrases, Multi30k, files of pairs, a TFDS data set, a prepared folder.
 
-Generated data and files of pairs are held in memory; all else becomes a prepared TFDS folder in the array_record
-format, which is read at random without TensorFlow.
+Generated data, Multi30k and files of pairs are held in memory; all else becomes a prepared TFDS folder in the
+array_record format, which is read at random without TensorFlow.
 """
 
 import dataclasses
-import operator
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from transformer.config import UserError, suggest_nearest
 from transformer.data.datasets import help_desk
@@ -23,9 +22,10 @@ from transformer.data.datasets.local_files import (
     read_fields,
     read_lines,
 )
+from transformer.data.datasets.multi30k import read_multi30k
 from transformer.data.datasets.synthetic_symbols import SYMBOL_LANGUAGES as SYMBOLS
 from transformer.data.datasets.synthetic_symbols import generate_symbol_pairs
-from transformer.data.datasets.tfds_preparation import TRANSLATION, prepare_multi30k, prepare_tfds_dataset
+from transformer.data.datasets.tfds_preparation import TRANSLATION, prepare_tfds_dataset
 from transformer.data.datasets.tfds_records import (
     INFO,
     decode_texts,
@@ -38,7 +38,6 @@ from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 
 _FIELDS = ("source", "target")
 PAIR_FILES = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
-_READ_AHEAD = 1024
 
 
 class SentencePair(NamedTuple):
@@ -57,34 +56,6 @@ class SentencePair(NamedTuple):
     language: str
     kind: str | None = None
     word_alignment: WordAlignment | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class PairSequence(Sequence[SentencePair]):
-    """The pairs of one split, read from disk on access; a Grain data source."""
-
-    records: Any
-    read: Callable[[bytes], SentencePair]
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @overload
-    def __getitem__(self, index: int) -> SentencePair: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[SentencePair]: ...
-    def __getitem__(self, index: int | slice) -> SentencePair | list[SentencePair]:
-        if isinstance(index, slice):
-            return self.__getitems__(range(len(self))[index])
-        return self.read(self.records[range(len(self))[operator.index(index)]])
-
-    def __getitems__(self, indices: Sequence[int]) -> list[SentencePair]:
-        """Read many pairs at once, which costs a fraction of reading them one by one."""
-        return [self.read(record) for record in self.records.__getitems__(list(indices))]
-
-    def __iter__(self) -> Iterator[SentencePair]:
-        for start in range(0, len(self), _READ_AHEAD):
-            yield from self[start : start + _READ_AHEAD]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +123,7 @@ def open_translation_dataset(
     first, *parts = name.split("/")
     if is_pair_files(name):
         direction, splits = read_pair_files(name, data_dir=data_dir, languages=languages, held_out=held_out)
-        read = {split: [SentencePair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
-        return TranslationDataset(name, direction, tuple(read), read.__getitem__)
+        return _in_memory(name, direction, splits)
     held_out.refuse(name)
     if first == PHRASES:
         return _open_phrases(name, "/".join(parts), languages)
@@ -162,10 +132,10 @@ def open_translation_dataset(
     if first == help_desk.NAME:
         return _open_help_desk(name, "/".join(parts), languages)
     if first == "multi30k":
-        folder, direction = prepare_multi30k(name, parts, data_dir, prepared_dir)
+        direction, splits = read_multi30k(name, parts, data_dir)
         if languages not in (None, direction):
             raise UserError(f"languages={languages} contradicts {name}: say the direction in the name alone")
-        return _open_folder(name, folder, direction)
+        return _in_memory(name, direction, splits)
     path = pathlib.Path(name).expanduser()
     if path.is_dir() or path.is_absolute() or first in (".", "..", "~"):
         if newest_prepared_version(path) is None:
@@ -211,10 +181,9 @@ def read_pair_files(
     """
     direction = direction_of_files(name, languages)
     fields = languages or _FIELDS
-    held_out_pairs = {split: _read_pairs(own, data_dir, fields) for split, own in held_out.by_split.items()}
-    return direction, divide_into_splits(
-        name, _read_pairs(name, data_dir, fields), lambda pair: pair[0], held_out_pairs
-    )
+    files = {**held_out.by_split, "train": name}
+    pairs = {split: _read_pairs(own, data_dir, fields) for split, own in files.items()}
+    return direction, divide_into_splits(name, pairs, lambda pair: pair[0])
 
 
 def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[str, str]:
@@ -307,21 +276,22 @@ def _check_direction(name: str, direction: tuple[str, str], languages: tuple[str
         raise UserError(f"languages={languages}: {name} goes from {direction[0]} to {direction[1]}: leave it out")
 
 
+def _in_memory(
+    name: str, direction: tuple[str, str], splits: Mapping[str, Sequence[tuple[str, str]]]
+) -> TranslationDataset:
+    read = {split: [SentencePair(*pair, direction[1]) for pair in pairs] for split, pairs in splits.items()}
+    return TranslationDataset(name, direction, tuple(read), read.__getitem__)
+
+
 def _open_folder(name: str, folder: pathlib.Path, languages: tuple[str, str] | None) -> TranslationDataset:
     prepared = open_prepared_folder(folder)
-    direction = language_direction(name, prepared.features, languages)
-    read = _TranslationReader(*direction)
+    source, target = language_direction(name, prepared.features, languages)
     splits = {own: split for split, own in canonical_split_names(prepared.splits).items()}
+
+    def decode(record: bytes) -> SentencePair:
+        source_text, target_text = decode_texts(record, (source, target))
+        return SentencePair(source_text, target_text, target)
+
     return TranslationDataset(
-        name, direction, tuple(splits), lambda split: PairSequence(prepared.records(splits[split]), read)
+        name, (source, target), tuple(splits), lambda split: prepared.examples(splits[split], decode)
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _TranslationReader:
-    source: str
-    target: str
-
-    def __call__(self, record: bytes) -> SentencePair:
-        source, target = decode_texts(record, (self.source, self.target))
-        return SentencePair(source, target, self.target)

@@ -5,11 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
+from transformer.data.datasets.class_labels import check_classes, class_number, missing_classes_error, refuse_classes
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
-    locate_file,
+    read_own_files,
     read_text,
 )
 from transformer.data.datasets.synthetic_entities import LABELS, sample_entities
@@ -21,7 +22,6 @@ GENERATED = "grammar/entities"
 ENDINGS = (".conll", ".txt")
 _DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
 _COLUMN_GAP = re.compile("[\t ]+")
-_SHOWN = 100  # classes that a message lists
 
 
 def is_conll_file(name: str) -> bool:
@@ -41,11 +41,9 @@ def word_classes(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
             two classes or equal ones.
     """
     if is_conll_file(name):
-        if len(classes) < 2 or len(set(classes)) < len(classes):
-            raise UserError(f"config.task.classes={classes} must be the labels of {name}, at least two, all different")
+        check_classes(name, classes)
         return classes
-    if classes:
-        raise UserError(f"config.task.classes={classes} goes with files of your own alone: {name} has its own")
+    refuse_classes(name, classes)
     if _is_generated(name):
         return LABELS
     raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, (GENERATED, 'FILE.conll'))}")
@@ -72,15 +70,19 @@ def open_word_labels(
         held_out.refuse(name)
         options = name.removeprefix(GENERATED).removeprefix("/")
         return sample_splits(GENERATED, options, sample_entities, lambda sampled: sampled[0].texts[0])
-    paths = {split: locate_file(file, data_dir) for split, file in {"train": name, **held_out.by_split}.items()}
-    read = {split: read_conll(path) for split, path in paths.items()}
     if not classes:
-        labels = sorted({label for texts in read.values() for _, text_labels in texts for label in text_labels})
-        example_labels = ",".join(labels[:_SHOWN]) + (",..." if len(labels) > _SHOWN else "")
-        raise UserError(f"config.task.classes is empty: say the {len(labels)} labels of {name}, as in {example_labels}")
+        read = read_own_files(name, data_dir, held_out, read_conll)
+        raise missing_classes_error(name, (label for texts in read.values() for _, labels in texts for label in labels))
     word_classes(name, classes)
-    numbered = {split: [_number_labels(text, classes, paths[split]) for text in texts] for split, texts in read.items()}
-    return divide_into_splits(name, numbered.pop("train"), lambda example: example.texts[0], numbered)
+
+    def read_numbered(path: pathlib.Path) -> list[LabeledWords]:
+        return [
+            LabeledWords(words, tuple(class_number(label, classes, path) for label in labels))
+            for words, labels in read_conll(path)
+        ]
+
+    numbered = read_own_files(name, data_dir, held_out, read_numbered)
+    return divide_into_splits(name, numbered, lambda example: example.texts[0])
 
 
 def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -134,19 +136,6 @@ def _split_columns(line: str, where: str) -> list[str]:
             "or by spaces, and write one word a line"
         )
     return _COLUMN_GAP.split(stripped)
-
-
-def _number_labels(
-    text: tuple[tuple[str, ...], tuple[str, ...]], classes: tuple[str, ...], path: pathlib.Path
-) -> LabeledWords:
-    words, labels = text
-    for label in labels:
-        if label not in classes:
-            raise UserError(
-                f"{path} has the label {label!r}, which is none of config.task.classes: "
-                f"{suggest_nearest(label, classes)}"
-            )
-    return LabeledWords(words, tuple(map(classes.index, labels)))
 
 
 def _is_generated(name: str) -> bool:

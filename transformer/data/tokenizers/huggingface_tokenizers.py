@@ -11,8 +11,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformer.config import UserError
 from transformer.data.line_splitting import split_lines
 from transformer.data.tokenizers.checked_backend import library_errors, parse_backend, without_stderr
-from transformer.data.tokenizers.load import AnyTokenizer
-from transformer.data.tokenizers.tokenizer import Tokenizer, special_token_ids_by_role
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.storage.json_reading import read_json_object, read_regular_file
 
 _END_OF_TEXT = "<|endoftext|>"
@@ -49,7 +49,7 @@ _NAMES = {
 _NAMES_OF_XLNET = _NAMES | {"begin": ("cls_token", "bos_token"), "end": ("sep_token", "eos_token")}
 
 
-def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> Tokenizer:
+def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> FastTokenizer:
     """Load GPT-2's byte-level BPE (Radford et al. 2019, section 2.2); <|endoftext|> is both begin and end token.
 
     Raises:
@@ -62,10 +62,10 @@ def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     if (end := backend.token_to_id(_END_OF_TEXT)) is not None:
         backend.add_special_tokens([_END_OF_TEXT])
-    return Tokenizer(backend, bos_id=end, eos_id=end)
+    return FastTokenizer(backend, bos_id=end, eos_id=end)
 
 
-def load_wordpiece_tokenizer(vocab_txt: Path, lowercase: bool = True) -> Tokenizer:
+def load_wordpiece_tokenizer(vocab_txt: Path, lowercase: bool = True) -> FastTokenizer:
     """Load BERT's WordPiece (Devlin et al. 2019, section 3).
 
     Args:
@@ -83,7 +83,7 @@ def load_wordpiece_tokenizer(vocab_txt: Path, lowercase: bool = True) -> Tokeniz
     if missing:
         raise UserError(f"{vocab_txt} has no {', '.join(missing)}: name BERT's vocab.txt, one token a line")
     backend.add_special_tokens(list(_BERT.values()))
-    return Tokenizer.from_roles(backend, {role: backend.token_to_id(token) for role, token in _BERT.items()})
+    return FastTokenizer.from_roles(backend, {role: backend.token_to_id(token) for role, token in _BERT.items()})
 
 
 def _wordpiece_model(path: Path) -> models.WordPiece:
@@ -91,7 +91,7 @@ def _wordpiece_model(path: Path) -> models.WordPiece:
     return models.WordPiece({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]")
 
 
-def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
+def load_huggingface_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer of a folder in Hugging Face format, with the special tokens that its other files name.
 
     It is read from tokenizer.json; else from source.spm, target.spm and vocab.json (Marian); else from the files of a
@@ -120,8 +120,8 @@ def load_huggingface_tokenizer(folder: Path) -> AnyTokenizer:
 
 
 def _assign_roles(
-    folder: Path, tokenizer: Tokenizer, tokenizer_config: Mapping[str, Any], token_config: Mapping[str, Any]
-) -> Tokenizer:
+    folder: Path, tokenizer: FastTokenizer, tokenizer_config: Mapping[str, Any], token_config: Mapping[str, Any]
+) -> FastTokenizer:
     """Return the tokenizer with the special tokens that the folder's other files name."""
     backend = tokenizer.backend
     try:
@@ -129,7 +129,7 @@ def _assign_roles(
         _add_tokens(tokenizer_config, backend)
         roles = _find_roles(folder, token_config, backend)
         _mark_special_tokens(roles, token_config, backend)
-        opened = Tokenizer.from_roles(backend, special_token_ids_by_role(tokenizer) | roles)
+        opened = FastTokenizer.from_roles(backend, tokenizer.ids_by_role | roles)
         opened.token_encoding  # noqa: B018  refused here, where the folder is known
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, UserError):
@@ -143,10 +143,10 @@ def _assign_roles(
     return opened
 
 
-def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
+def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> FastTokenizer:
     tokenizer_json = folder / "tokenizer.json"
     if tokenizer_json.is_file():
-        return Tokenizer(
+        return FastTokenizer(
             _read_tokenizer_file(tokenizer_json, lambda path: parse_backend(read_regular_file(path).decode("utf-8")))
         )
     advice = "write one by transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
@@ -190,7 +190,7 @@ def _read_flag(tokenizer_config: Mapping[str, Any], name: str, usual: bool | Non
     return value
 
 
-def _as_roberta(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+def _as_roberta(tokenizer: FastTokenizer, folder: Path) -> FastTokenizer:
     """Return GPT-2's tokens with RoBERTa's special ones: its mask token takes the white space in front of it."""
     backend = tokenizer.backend
     numbers = {role: backend.token_to_id(token) for role, token in _ROBERTA.items()}
@@ -200,7 +200,7 @@ def _as_roberta(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     backend.add_special_tokens(added)
     begin, end = ((_ROBERTA[role], numbers[role] or 0) for role in ("begin", "end"))
     backend.post_processor = processors.RobertaProcessing(end, begin)
-    return Tokenizer.from_roles(backend, numbers)
+    return FastTokenizer.from_roles(backend, numbers)
 
 
 def _add_tokens(tokenizer_config: Mapping[str, Any], backend: tokenizers.Tokenizer) -> None:
@@ -237,7 +237,7 @@ def _mark_special_tokens(
             backend.add_special_tokens([tokenizers.AddedToken(text, **flags | {"special": True})])
 
 
-def _check_options(tokenizer_config: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+def _check_options(tokenizer_config: Mapping[str, Any], tokenizer: FastTokenizer) -> None:
     """Refuse options of tokenizer_config.json that differ from what the tokenizer does.
 
     Raises:

@@ -5,14 +5,11 @@ from pathlib import Path
 
 from transformer.config import UserError
 from transformer.data.tokenizers.checked_backend import parse_backend
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.marian import MarianTokenizer
 from transformer.data.tokenizers.tokenizer import FILE, ROLES, ROLES_FILE, RolesFile, Tokenizer, has_tokenizer
 from transformer.storage.json_reading import read_dataclass, read_regular_file
 from transformer.storage.paths import storage_of
-
-type AnyTokenizer = Tokenizer | MarianTokenizer
-"""Any tokenizer; their methods are the same."""
-
 
 # The roles come last: a directory that holds them has all.
 TOKENIZER_FILES = (FILE, "source.spm", "target.spm", "vocab.json", ROLES_FILE)
@@ -33,7 +30,7 @@ def _read_tokenizer_files(directory: Path) -> dict[str, bytes]:
     return {name: read_regular_file(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()}
 
 
-def load_tokenizer(directory: Path) -> AnyTokenizer:
+def load_tokenizer(directory: Path) -> Tokenizer:
     """Load a tokenizer that its `save` has written.
 
     Raises:
@@ -46,7 +43,7 @@ def load_tokenizer(directory: Path) -> AnyTokenizer:
         if roles.sentencepiece:
             return MarianTokenizer.open(directory)
         backend = parse_backend(read_regular_file(directory / FILE).decode("utf-8"))
-        loaded = Tokenizer.from_roles(backend, {role: getattr(roles, role) for role in ROLES})
+        loaded = FastTokenizer.from_roles(backend, {role: getattr(roles, role) for role in ROLES})
     except UserError as error:
         raise UserError(f"the tokenizer in {directory} cannot be read: {error}") from error
     except Exception as error:

@@ -7,8 +7,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from transformer.config import UserError, lookup_by_name, refuse_single_text
+from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.token_text import WORD_START, byte_characters
-from transformer.data.tokenizers.tokenizer import ROLES, Tokenizer, language_tag
+from transformer.data.tokenizers.tokenizer import ROLES, language_tag
 
 _JOINT_ROLES = ("pad", "begin", "end", "unknown")
 # A run of letters and digits, or one other character, with the space before it.
@@ -27,7 +28,7 @@ def special_token(role: str) -> str:
     return f"<{role}>"
 
 
-def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) -> Tokenizer:
+def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) -> FastTokenizer:
     """Train joint byte-pair encoding (Sennrich et al. 2016), with a tag for each language.
 
     Words are split at spaces and around punctuation; no merge crosses either. Spaces are part of the pieces, so that
@@ -59,7 +60,7 @@ def train_bpe(texts: Iterable[str], size: int, languages: Sequence[str] = ()) ->
     return add_special_tokens(backend, _JOINT_ROLES)
 
 
-def train_words(texts: Iterable[str], size: int, languages: Sequence[str] = ()) -> Tokenizer:
+def train_words(texts: Iterable[str], size: int, languages: Sequence[str] = ()) -> FastTokenizer:
     """Make a tokenizer of the most frequent words of some texts, with a tag for each language.
 
     Words are split at white space only. All others become one unknown word, which is decoded as "UNK".
@@ -100,10 +101,10 @@ def train_words(texts: Iterable[str], size: int, languages: Sequence[str] = ()) 
     backend.decoder = decoders.Metaspace(replacement=WORD_START)
     backend.add_special_tokens(special)
     numbers = {role: vocabulary[special_token(role)] for role in roles}
-    return Tokenizer.from_roles(backend, numbers | {"unknown": vocabulary[UNKNOWN_WORD]})
+    return FastTokenizer.from_roles(backend, numbers | {"unknown": vocabulary[UNKNOWN_WORD]})
 
 
-def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end",)) -> Tokenizer:
+def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end",)) -> FastTokenizer:
     """Train byte-level byte-pair encoding (Radford et al. 2019, section 2.2); it can encode every text.
 
     The 256 bytes come first, then the merges, then the special tokens.
@@ -142,7 +143,7 @@ def train_byte_bpe(texts: Iterable[str], size: int, roles: Sequence[str] = ("end
     return add_special_tokens(backend, roles)
 
 
-def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Tokenizer:
+def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> FastTokenizer:
     """Make a tokenizer with one token for every character of some texts.
 
     Characters are in the order of Unicode; special tokens follow.
@@ -170,7 +171,7 @@ def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Toke
     return add_special_tokens(backend, roles)
 
 
-def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
+def byte_tokenizer(roles: Sequence[str] = ()) -> FastTokenizer:
     """Make a tokenizer of the 256 bytes of UTF-8, numbered by value, followed by special tokens; nothing is trained."""
     vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -180,7 +181,7 @@ def byte_tokenizer(roles: Sequence[str] = ()) -> Tokenizer:
     return add_special_tokens(backend, roles)
 
 
-def add_special_tokens(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> Tokenizer:
+def add_special_tokens(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> FastTokenizer:
     """Make a tokenizer of a vocabulary and a special token for every role, appended if it lacks them.
 
     Args:
@@ -192,4 +193,4 @@ def add_special_tokens(backend: tokenizers.Tokenizer, roles: Sequence[str]) -> T
     """
     refuse_single_text(roles, "roles")
     backend.add_special_tokens([special_token(role) for role in roles])
-    return Tokenizer.from_roles(backend, {role: backend.token_to_id(special_token(role)) for role in roles})
+    return FastTokenizer.from_roles(backend, {role: backend.token_to_id(special_token(role)) for role in roles})
