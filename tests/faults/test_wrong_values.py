@@ -154,8 +154,9 @@ def _read_maps(folder: Path) -> None:
 def _read_checkpoint(folder: Path) -> None:
     run = RunDirectory(folder)
     checkpoints = Checkpoints.open_read_only(run.checkpoints_dir)
-    check_metadata(checkpoints.metadata(1), folder, 1)
-    checkpoints.restore(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)})
+    stored = checkpoints.read(1)
+    check_metadata(stored.metadata, folder, 1)
+    stored.restore({"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)})
 
 
 def _read_sweep(folder: Path) -> None:

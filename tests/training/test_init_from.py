@@ -121,7 +121,7 @@ def shapes_in(source: Path) -> TrainState:
 
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint under a prefix, read with the shapes that its run has."""
-    state, _ = Checkpoints.open_read_only(source / "checkpoints").restore(step, shapes_in(source))
+    state = Checkpoints.open_read_only(source / "checkpoints").read(step).restore(shapes_in(source))
     found = leaves_by_path(state._replace(key=0))
     return {
         path.removeprefix(f"{prefix}/"): np.asarray(x) for path, x in found.items() if path.startswith(f"{prefix}/")

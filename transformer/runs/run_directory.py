@@ -276,18 +276,23 @@ class RunDirectory:
         _print_once(f"{self.config_file} is missing: what it held is read from the checkpoint of step {step}")
         return config
 
+    def saved_steps(self) -> list[int]:
+        """Return the steps of the folders of checkpoints, in ascending order; they may be damaged."""
+        entries = self.checkpoints_dir.iterdir() if self.checkpoints_dir.is_dir() else ()
+        return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
+
     def _read_saved_config(self) -> tuple[int, dict[str, Any]] | None:
         """Return the step and the config of the newest checkpoint with a valid manifest."""
-        if not self.checkpoints_dir.is_dir():
+        steps = self.saved_steps()
+        if not steps:
             return None
-        from transformer.runs.checkpoint_files import parse_manifest  # imports jax
+        from transformer.runs.checkpoint_files import manifest_file, parse_manifest  # imports jax
 
-        steps = [int(entry.name) for entry in self.checkpoints_dir.iterdir() if entry.name.isdecimal()]
-        for step in sorted(steps, reverse=True):
+        for step in reversed(steps):
             # If one is damaged, try the next.
             with contextlib.suppress(OSError, ValueError):
-                manifest = parse_manifest(read_regular_file(self.checkpoints_dir / str(step) / "manifest" / "metadata"))
-                if isinstance(saved := manifest["metadata"].get("config"), dict):
+                manifest = parse_manifest(read_regular_file(manifest_file(self.checkpoints_dir / str(step))))
+                if isinstance(saved := manifest.metadata.get("config"), dict):
                     return step, saved
         return None
 

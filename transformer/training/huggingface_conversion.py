@@ -450,9 +450,7 @@ def export_to_huggingface(
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
     # Arrays of these shapes that take no memory: NumPy's are read without a second copy.
     shapes = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), shapes)
-    step, params = run.read_checkpoint(
-        step, lambda checkpoints, at: run.restore_eval_parameters(checkpoints, at, shapes)
-    )
+    step, params = run.read_checkpoint(step, lambda checkpoint: run.restore_eval_parameters(checkpoint, shapes))
     notes = [f"step {step}"]
     if experiment.eval_parameters != "raw":
         notes.append(f"the parameters are the average {experiment.eval_parameters!r}, by which the run is judged")

@@ -19,7 +19,7 @@ from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_
 from transformer.data.tokenizers.load import AnyTokenizer, load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, has_tokenizer
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
-from transformer.models.model import Model, Variables, find_non_finite, leaves_by_path
+from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, LeafShape
 from transformer.runs.distributed import is_primary
 from transformer.runs.run_directory import RunDirectory, check_regular_files
@@ -27,6 +27,7 @@ from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import parse_path, storage_of
 from transformer.system.command_invocation import shell_command
 from transformer.training.entry_names import NameMatch, match_classes, match_tokens
+from transformer.training.finite_checks import find_non_finite
 from transformer.training.init_plan import ArrayInfo, InitPlan, parse_init_rule, plan_parameters
 from transformer.training.partitioning import is_axis_names
 from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
@@ -463,15 +464,15 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
         at = steps[-1] if step is None else step
         if at not in steps:
             raise UserError(f"config.initialize_from.step={step}: {run} has checkpoints of {steps} alone")
-        stored = checkpoints.leaves(at)
-        classes = checkpoints.metadata(at).get("classes", [])
+        checkpoint = checkpoints.read(at)
+    stored, classes = checkpoint.leaves, checkpoint.metadata.get("classes", [])
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"the manifest of step {at} in {path} is not usable: classes: must be a list of names")
     names = _leaf_names(stored, run, average)
 
     def read(requests: Wanted) -> dict[str, jax.Array]:
         with _reading_checkpoints(path, run) as checkpoints:
-            leaves = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in requests.items()})
+            leaves = checkpoints.read(at).restore_leaves({names[source]: leaf for source, leaf in requests.items()})
         return {source: leaves[names[source]] for source in requests}
 
     leaves = {source: ArrayInfo(stored[name].shape, stored[name].dtype) for source, name in names.items()}

@@ -157,7 +157,7 @@ def refuse_missing_checkpoints(directory: RunDirectory) -> None:
         UserError: If the run has trained or was converted, and has no checkpoint.
     """
     path = directory.checkpoints_dir
-    if directory.is_new or (path.is_dir() and any(entry.name.isdecimal() for entry in path.iterdir())):
+    if directory.is_new or directory.saved_steps():
         return
     last_saved = last_saved_step(path)
     evidence = None
