@@ -44,7 +44,7 @@ from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, Tri
 from transformer.studies.sweeps.trials import check_recorded_trial, make_trial
 from transformer.studies.sweeps.worker import VmapSpeedup, _write_gain
 from transformer.training.checkpoint_metadata import check_metadata
-from transformer.training.init_from import _reading_checkpoints
+from transformer.training.init_from import _open_checkpoints
 from transformer.training.rollback import read_rollback_record
 
 DESIGN = tiny.ablation(seeds=(1, 2, 3))
@@ -242,7 +242,7 @@ def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], t
     os.mkfifo(sweep / "trial_status" / "pipe")
 
     def begin_from(folder: Path) -> None:
-        with _reading_checkpoints(folder, str(folder)):
+        with _open_checkpoints(folder, str(folder)):
             pass
 
     for read, folder in ((RunDirectory.open, run), (begin_from, run), (TrialStore.open_existing, sweep)):

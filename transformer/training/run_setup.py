@@ -102,15 +102,14 @@ def set_up_runs(
             run_startup_checks(experiments[0], components)
             for experiment, directory in zip(experiments, directories, strict=True):
                 if directory.is_new and experiment.initialize_from.run:
-                    variables = components.abstract_state.variables
-                    prepared = plan_initialization(
+                    initialization = plan_initialization(
                         experiment.initialize_from,
                         components.model,
-                        variables,
+                        components.abstract_state.variables,
                         directory.path,
                         components.class_names,
                     )
-                    check_lora_scale(prepared, getattr(experiment.model, "lora", None))
+                    check_lora_scale(initialization, getattr(experiment.model, "lora", None))
         except UserError:
             for directory in directories:
                 if directory.is_new and is_primary():
