@@ -45,7 +45,7 @@ from transformer.runs.exceptions import RunFailed
 from transformer.runs.jsonl_reading import StepNumber
 from transformer.runs.preemption import mark_save_end, mark_save_start, wait_for_save
 from transformer.storage.disk import REMOVED_SUFFIX
-from transformer.storage.json_reading import read_dataclass, read_regular_file
+from transformer.storage.json_reading import parse_dataclass, read_dataclass, read_regular_file
 from transformer.storage.paths import parse_path, storage_of
 
 PyTree = Any
@@ -281,9 +281,7 @@ class Checkpoints:
         except BaseException:
             mark_save_end()
             raise
-        self._verifier = CheckpointVerifier(
-            self._manager, self._directory / str(step), step, manifest["sha256"], mark_save_end
-        )
+        self._verifier = CheckpointVerifier(self._manager, self._directory / str(step), step, manifest, mark_save_end)
 
     def steps(self) -> list[int]:
         """Return the steps whose checkpoints are complete, in ascending order."""
@@ -488,7 +486,7 @@ class CheckpointVerifier:
         manager: The orbax manager.
         path: The path of the checkpoint.
         step: Its step.
-        sha256: The SHA-256 of its manifest.
+        manifest: Its manifest, ready for JSON.
         committed: A function that is called once nothing more is written, whether the save succeeded or not.
     """
 
@@ -497,11 +495,11 @@ class CheckpointVerifier:
         manager: ocp.CheckpointManager,
         path: Path,
         step: int,
-        sha256: str,
+        manifest: Mapping[str, Any],
         committed: Callable[[], None] = lambda: None,
     ):
         self.path, self.step = path, step
-        self._manager, self._sha256, self._committed = manager, sha256, committed
+        self._manager, self._manifest, self._committed = manager, manifest, committed
         self._problem: str | None = "it was not verified"
         self._thread = threading.Thread(target=self._verify, name=f"verification of step {step}", daemon=True)
         self._thread.start()
@@ -521,7 +519,8 @@ class CheckpointVerifier:
         try:
             storage_of(self.path).sync_tree(self.path)
             read = parse_manifest(manifest_file(self.path).read_bytes())
-            if read.sha256 != self._sha256:
+            # The metadata are those of the first process, which alone writes records.
+            if read.leaves != parse_dataclass(Manifest, self._manifest, "it").leaves:
                 self._problem = "manifest/metadata is not what was saved"
                 return
             mine = list(read.leaves.items())[jax.process_index() :: jax.process_count()]
