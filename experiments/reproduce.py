@@ -167,7 +167,7 @@ def _check_matches_record(root: Path, record: Record, recorded_run: RecordedRun,
     Raises:
         UserError: If another value of the config is that of another run.
     """
-    from transformer.config import flatten_config
+    from transformer.config import ABSENT, config_differences
     from transformer.overrides import config_keys_overlap
     from transformer.runs.run_directory import RunDirectory
     from transformer.studies.ablations.ablation import build_ablation
@@ -197,12 +197,11 @@ def _check_matches_record(root: Path, record: Record, recorded_run: RecordedRun,
         return
     experiment = resolve_config(base)
     changeable = [name for name in changeable_keys(experiment) if name != "steps"] + ["initialize_from.run"]
-    expected = flatten_config(to_json_values(experiment.to_config()))
-    actual = flatten_config(RunDirectory(path).config())
-    for key, value in expected.items():
-        changed = key in actual and actual[key] != value
-        if changed and not any(config_keys_overlap(key, name) for name in changeable):
-            raise UserError(f"{refusal}: config.{key} is {value} there, {actual[key]} here")
+    differences = config_differences(to_json_values(experiment.to_config()), RunDirectory(path).config())
+    for key, (expected, actual) in differences.items():
+        is_changed = ABSENT not in (expected, actual)
+        if is_changed and not any(config_keys_overlap(key, name) for name in changeable):
+            raise UserError(f"{refusal}: config.{key} is {expected} there, {actual} here")
 
 
 def _train_run(arguments: Arguments, root: Path, record: Record, recorded_run: RecordedRun) -> Path:

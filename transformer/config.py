@@ -14,7 +14,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 
@@ -507,6 +507,38 @@ def flatten_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+class Absent(enum.Enum):
+    """What stands for the value of a key that a config does not have."""
+
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+ABSENT = Absent.ABSENT
+
+
+def config_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return both values of every dotted key in which two configs differ as JSON, where 1, 1.0 and true differ.
+
+    A list is one value, and `ABSENT` that of a key which a config does not have.
+    """
+    flat_first, flat_second = flatten_config(first), flatten_config(second)
+    values = {key: (flat_first.get(key, ABSENT), flat_second.get(key, ABSENT)) for key in flat_first | flat_second}
+    return {key: (one, other) for key, (one, other) in values.items() if config_text(one) != config_text(other)}
+
+
+def config_text(value: Any) -> str:
+    """Return a value of a config as JSON, for messages."""
+    return repr(value) if value is ABSENT else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def is_key_within(key: str, names: Iterable[str]) -> bool:
+    """Whether a dotted key is one of these keys, or under one of them."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 # The keys of a config that hold flags of compilers, and the environment variable of each.

@@ -16,7 +16,8 @@ from transformer.models.model import Variables, leaves_by_path
 from transformer.training.build import TrainingComponents, build_components
 from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.driver import train
-from transformer.training.init_from import InitializeFromConfig, load_variables_from_source
+from transformer.training.init_from import load_variables_from_source
+from transformer.training.init_plan import InitializeFromConfig
 from transformer.training.optimizer import OptimizerAlgorithm
 from transformer.training.state import TrainState
 

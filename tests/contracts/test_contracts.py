@@ -168,7 +168,7 @@ def resumed(trial: Trial) -> None:
     half = trial.case.steps // 2
     assert trial.checkpoints.steps() == [half, trial.case.steps]
     abstract = jax.eval_shape(lambda state: state, trial.first)
-    state, _ = trial.checkpoints.restore(half, abstract)
+    state = trial.checkpoints.read(half).restore(abstract)
     state, records = trial.train(trial.alone.step, state, trial.case.steps)
     assert_same_bits(state, trial.final)
     assert_only_trained_parameters_differ(trial)

@@ -47,7 +47,6 @@ def test_an_evaluation_predicts_every_token_but_the_first_once(size: int) -> Non
             assert (batch["labels"][row, length:] == 1).all()
     assert told == TOKENS[1:size].tolist()
     assert read == TOKENS[: size - 1].tolist()
-    assert made.text_bytes(np.arange(200)) == sum(told)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(1, 2), (None, None), (None, 2)])
@@ -64,7 +63,6 @@ def test_windows_read_whole_stand_in_their_frame(begin: int | None, end: int | N
                 assert inner.pop() == end
             found += inner
     assert found == TOKENS.tolist()
-    assert made.text_bytes(np.arange(200)) == TOKENS.sum()
     crop = WindowBatches(TOKENS, context_length=10, rows=4, seed=1, frame=SpecialTokenFrame(begin, end))[5]
     assert set(crop) == {"tokens", "index"}
     assert (np.diff(crop["tokens"][:, 1:-1]) == 1).all()

@@ -114,7 +114,7 @@ def go_on(folder: Path, number: int | None, kind: str) -> dict[str, Any]:
 def restart(folder: Path) -> str:
     """Start again: what is wrong, or nothing."""
     checkpoints, metrics = Checkpoints(folder / "checkpoints", max_to_keep=2), MetricsWriter(folder / "metrics.jsonl")
-    sound = checkpoints.restore_newest_valid(lambda step: checkpoints.restore(step, state(0)))
+    sound = checkpoints.restore_newest_valid(lambda stored: (stored.restore(state(0)), stored.metadata))
     if sound is None:
         return "no checkpoint is left"
     checkpoints.announce_damage(sound, set_aside=True)

@@ -134,7 +134,7 @@ def state_of(run: Path, values: dict[str, Any], step: int | None = None) -> dict
     resolved = experiment.resolve_config(values)
     with contextlib.closing(Checkpoints.open_read_only(run / "checkpoints")) as checkpoints:
         at = checkpoints.latest() if step is None else step
-        state, _ = checkpoints.restore(at, build.build_components(resolved, run).abstract_state)  # type: ignore[arg-type]
+        state = checkpoints.read(at).restore(build.build_components(resolved, run).abstract_state)  # type: ignore[arg-type]
     return {
         path: np.asarray(leaf)
         for path, leaf in leaves_by_path(state._replace(key=jax.random.key_data(state.key))).items()

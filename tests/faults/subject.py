@@ -183,9 +183,10 @@ def result(run: Path) -> dict[str, Any]:
     latest = checkpoints.latest()
     assert latest is not None
     manifest = json.loads((run / "checkpoints" / str(latest) / "manifest" / "metadata").read_text())
-    shapes = {name: leaf for name, leaf in checkpoints.leaves(latest).items() if not leaf.dtype.startswith("key")}
-    restored = checkpoints.restore_leaves(  # verified against the manifest's digests
-        latest, {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
+    stored = checkpoints.read(latest)
+    shapes = {name: leaf for name, leaf in stored.leaves.items() if not leaf.dtype.startswith("key")}
+    restored = stored.restore_leaves(  # verified against the manifest's digests
+        {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
     )
     store = MapStore.open_existing(run / "maps")
     for site in store.sites:

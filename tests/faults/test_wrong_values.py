@@ -42,7 +42,7 @@ from transformer.studies.ablations.study_metadata import read_metadata, write_me
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import check_recorded_trial, make_trial
 from transformer.training.checkpoint_metadata import check_metadata
-from transformer.training.init_from import _reading_checkpoints
+from transformer.training.init_from import _open_checkpoints
 from transformer.training.rollback import read_rollback_record
 
 DESIGN = tiny.ablation(seeds=(1, 2, 3))
@@ -150,8 +150,9 @@ def _read_maps(folder: Path) -> None:
 def _read_checkpoint(folder: Path) -> None:
     run = RunDirectory(folder)
     checkpoints = Checkpoints.open_read_only(run.checkpoints_dir)
-    check_metadata(checkpoints.metadata(1), folder, 1)
-    checkpoints.restore(1, {"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)})
+    stored = checkpoints.read(1)
+    check_metadata(stored.metadata, folder, 1)
+    stored.restore({"kernel": jnp.ones((2, 3)), "key": jax.random.key(0)})
 
 
 def _read_sweep(folder: Path) -> None:
@@ -236,7 +237,7 @@ def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], t
     os.mkfifo(sweep / "trial_status" / "pipe")
 
     def begin_from(folder: Path) -> None:
-        with _reading_checkpoints(folder, str(folder)):
+        with _open_checkpoints(folder, str(folder)):
             pass
 
     for read, folder in ((RunDirectory.open, run), (begin_from, run), (TrialStore.open_existing, sweep)):

@@ -85,13 +85,13 @@ def found_under(name: str) -> dict[str, Any]:
     assert call(launch.maps, f"--workdir={run}") == 0
     assert call(launch.sweep, "--config=smallest.py", f"--workdir={sweep}", "--worker") == 0
     with Checkpoints.open_read_only(run / "checkpoints") as checkpoints:
-        manifest = checkpoints._load_manifest(4)
+        checkpoint = checkpoints.read(4)
     (trial,) = (sweep / "trials").iterdir()
     store = MapStore.open_existing(run / "maps")
     return {
         "files": sorted({_without_names(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}),
         "of the sweep": sorted({_without_names(path.relative_to(sweep)) for path in sweep.rglob("*")}),
-        "leaves": manifest["leaves"],
+        "leaves": checkpoint._entries,
         "metrics": [without_clock(run), without_clock(trial)],
         "maps": {site.name: store.read(site.name, 4).tobytes() for site in store.sites},
     }

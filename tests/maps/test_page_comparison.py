@@ -8,12 +8,12 @@ import pytest
 
 from tests.maps.conftest import make_kept, make_labels, make_maps, make_sites, write_record, write_run
 from tests.maps.test_page import address, browser, cell_center, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.oracles.rollout import read_rollout
 from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.head_matching import match_heads
 from transformer.maps.report.page import write_report
 from transformer.maps.report.run_data import config_entries, read_curves
-from transformer.maps.rollout import read_rollout
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory
 

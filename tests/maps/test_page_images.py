@@ -9,12 +9,12 @@ import pytest
 
 from tests.maps.conftest import Run, make_kept, softmax, write_record
 from tests.maps.test_page import browser, corner_of, gray_of, visit, wait_for  # noqa: F401  fixtures and helpers
+from tests.oracles.rollout import read_rollout
 from tests.waiting import wait_until
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.data.png import encode_png
 from transformer.maps.capture_plan import StoredResolutions
 from transformer.maps.report.page import write_report
-from transformer.maps.rollout import read_rollout
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.oracles.rollout import read_rollout, rollout, rollout_across, rollout_stacks
 from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import StoredResolutions, quantize_maps
-from transformer.maps.rollout import is_self_attention, read_rollout, rollout, rollout_across, rollout_stacks
+from transformer.maps.head_roles import is_self_attention
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 

@@ -127,12 +127,12 @@ def check_digests(mesh: Mesh) -> dict[str, Any]:
 
 def check_checkpoints(folder: Path, mesh: Mesh) -> bool:
     """Restore what one process saved, and save what one process will restore."""
-    sound = same(Checkpoints.open_read_only(folder / "from_one").restore(1, abstract(state_of(1, mesh)))[0], 1)
+    sound = same(Checkpoints.open_read_only(folder / "from_one").read(1).restore(abstract(state_of(1, mesh))), 1)
     saved = Checkpoints(folder / "from_several", max_to_keep=2)
     for step in (1, 2, 3):
         saved.save(step, state_of(step, mesh), {"step": step})
     sound &= saved.steps() == [2, 3]
-    sound &= same(saved.restore(2, abstract(state_of(2, mesh)))[0], 2)
+    sound &= same(saved.read(2).restore(abstract(state_of(2, mesh))), 2)
     saved.close()
     return sound
 
@@ -151,7 +151,7 @@ def check_going_back(folder: Path, mesh: Mesh) -> list[Any]:
             file.write_bytes(content)
 
     distributed.run_on_primary(damage)
-    sound = saved.restore_newest_valid(lambda step: saved.restore(step, abstract(state_of(step, mesh)))[0])
+    sound = saved.restore_newest_valid(lambda stored: stored.restore(abstract(state_of(stored.step, mesh))))
     assert sound is not None
     assert same(sound.value, 1)
     saved.announce_damage(sound, set_aside=True)
@@ -165,9 +165,8 @@ def check_beginning(config: dict[str, Any], folder: Path) -> bool:
     made = experiment.resolve_config(config | {"initialize_from": {"run": str(folder / "several")}})
     setting = build.build_components(made, folder / "several")
     state, _ = build_initial_state(made.initialize_from, setting, jax.random.key(1), folder / "begun")
-    wanted = Checkpoints.open_read_only(folder / "several" / "checkpoints").restore(
-        config["steps"], setting.abstract_state
-    )[0]
+    checkpoints = Checkpoints.open_read_only(folder / "several" / "checkpoints")
+    wanted = checkpoints.read(config["steps"]).restore(setting.abstract_state)
     pairs = zip(jax.tree.leaves(state.variables), jax.tree.leaves(wanted.variables), strict=True)
     return int(state.step) == 0 and all(
         np.array_equal(np.asarray(one.data), np.asarray(other.data))

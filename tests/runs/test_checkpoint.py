@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from transformer.config import UserError
 from transformer.runs import checkpoint
-from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
+from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint, StoredCheckpoint
 from transformer.runs.exceptions import RunFailed
 from transformer.storage.disk import DiskStorage
 
@@ -105,11 +105,12 @@ def test_every_bit_comes_back(checkpoints: Checkpoints, directory: Path):
     assert checkpoints.latest() is None
     checkpoints.save(7, state, metadata)
     checkpoints.close()
-    restored, read = Checkpoints(directory, max_to_keep=2).restore(7, abstract(state))
+    stored = Checkpoints(directory, max_to_keep=2).read(7)
+    restored, read = stored.restore(abstract(state)), stored.metadata
     assert_same(restored, state)
     assert read == {"position": 12, "shapes": [1, 2], "3": None}
     # An array may stand for itself, and a reader needs no right to write.
-    restored, _ = Checkpoints.open_read_only(directory).restore(7, state)
+    restored = Checkpoints.open_read_only(directory).read(7).restore(state)
     assert_same(restored, state)
 
 
@@ -120,7 +121,7 @@ def test_the_state_may_be_donated_while_it_is_saved(checkpoints: Checkpoints):
     checkpoints.save(1, state, {})
     burned = burn({"large": state["large"]})
     state["own"][:] = -1
-    restored, _ = checkpoints.restore(1, {"large": burned["large"], "own": state["own"]})
+    restored = checkpoints.read(1).restore({"large": burned["large"], "own": state["own"]})
     np.testing.assert_array_equal(restored["large"], expected["large"])
     np.testing.assert_array_equal(restored["own"], expected["own"])
 
@@ -131,13 +132,14 @@ def test_the_last_ones_are_kept(checkpoints: Checkpoints, directory: Path):
     assert checkpoints.steps() == [2, 10]
     assert checkpoints.latest() == 10
     for step in (2, 10):
-        restored, metadata = checkpoints.restore(step, abstract(make_state(step)))
+        stored = checkpoints.read(step)
+        restored, metadata = stored.restore(abstract(make_state(step))), stored.metadata
         assert_same(restored, make_state(step))
         assert metadata == {"step": step}
     with pytest.raises(ValueError, match="step=10 is not after the latest checkpoint, 10"):
         checkpoints.save(10, make_state(), {})
     with pytest.raises(UserError, match=r"no checkpoint of step 1 in .*, which has \[2, 10\]"):
-        checkpoints.restore(1, make_state())
+        checkpoints.read(1).restore(make_state())
     assert sorted(entry.name for entry in directory.iterdir()) == ["10", "2"]
 
 
@@ -152,12 +154,12 @@ def test_arrays_land_where_the_abstract_state_says(checkpoints: Checkpoints):
     after = {"kernel": placed("model"), "key": placed(), "none": placed(None, "data")}
     checkpoints.save(1, {name: jax.device_put(leaf, before[name]) for name, leaf in values.items()}, {})
     shapes = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=after[name]) for name, leaf in values.items()}
-    restored, _ = checkpoints.restore(1, shapes)
+    restored = checkpoints.read(1).restore(shapes)
     assert_same(restored, values)
     for name, leaf in restored.items():
         assert leaf.sharding.is_equivalent_to(after[name], leaf.ndim), name
     device = SingleDeviceSharding(jax.devices()[5])
-    only = checkpoints.restore_part(1, jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=device), ("kernel",))
+    only = checkpoints.read(1).restore(jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=device), ("kernel",))
     assert only.devices() == {jax.devices()[5]}
 
 
@@ -199,47 +201,47 @@ def test_another_model_is_refused_before_anything_is_read(
 ):
     state = make_state()
     checkpoints.save(1, state, {})
-    monkeypatch.setattr(Checkpoints, "_read_unverified", lambda *_: pytest.fail("the arrays were read"))
+    monkeypatch.setattr(StoredCheckpoint, "_read_unverified", lambda *_: pytest.fail("the arrays were read"))
     other = changed(state, **params)
     for expected in (other, abstract(other)):
         with pytest.raises(UserError, match=f"of another model or version: .*{message}; give the config"):
-            checkpoints.restore(1, expected)
+            checkpoints.read(1).restore(expected)
         with pytest.raises(UserError, match=message):
-            checkpoints.restore_part(1, expected.params, ("params",))
+            checkpoints.read(1).restore(expected.params, ("params",))
 
 
 def test_another_kind_of_key_or_number_is_refused(checkpoints: Checkpoints):
     state = make_state()
     checkpoints.save(1, state, {})
     with pytest.raises(UserError, match=r"'key' is .* of key<fry> in the checkpoint and .* of key<rbg> in this run"):
-        checkpoints.restore(1, state._replace(key=jax.random.split(jax.random.key(0, impl="rbg"), 2)))
+        checkpoints.read(1).restore(state._replace(key=jax.random.split(jax.random.key(0, impl="rbg"), 2)))
     with pytest.raises(
         UserError, match=r"'extra/rate' is .* python float in the checkpoint and .* python int in this run"
     ):
-        checkpoints.restore(1, state._replace(extra=state.extra | {"rate": 1}))
+        checkpoints.read(1).restore(state._replace(extra=state.extra | {"rate": 1}))
     with pytest.raises(UserError, match=r"'extra/wide' is .* of int64 in the checkpoint and .* of int32 in this run"):
-        checkpoints.restore(1, state._replace(extra=state.extra | {"wide": np.zeros(3, np.int32)}))
+        checkpoints.read(1).restore(state._replace(extra=state.extra | {"wide": np.zeros(3, np.int32)}))
 
 
 def test_a_part_is_read_alone(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch):
     state = make_state()
     checkpoints.save(1, state, {})
     asked: list[str] = []
-    read = Checkpoints._read_unverified
+    read = StoredCheckpoint._read_unverified
 
-    def spy(self: Checkpoints, step: int, leaves: dict) -> dict:
+    def spy(self: StoredCheckpoint, leaves: dict) -> dict:
         asked.extend(leaves)
-        return read(self, step, leaves)
+        return read(self, leaves)
 
-    monkeypatch.setattr(Checkpoints, "_read_unverified", spy)
-    assert_same(checkpoints.restore_part(1, abstract(state.params), ("params",)), state.params)
+    monkeypatch.setattr(StoredCheckpoint, "_read_unverified", spy)
+    assert_same(checkpoints.read(1).restore(abstract(state.params), ("params",)), state.params)
     assert set(asked) == {"params/encoder/kernel", "params/half", "params/flags"}
     assert_same(
-        checkpoints.restore_part(1, abstract(state.params["encoder"]), ("params", "encoder")),
+        checkpoints.read(1).restore(abstract(state.params["encoder"]), ("params", "encoder")),
         state.params["encoder"],
     )
-    assert_same(checkpoints.restore_part(1, abstract(state.step), ("step",)), state.step)
-    assert checkpoints.restore_part(1, {}, ("elsewhere",)) == {}
+    assert_same(checkpoints.read(1).restore(abstract(state.step), ("step",)), state.step)
+    assert checkpoints.read(1).restore({}, ("elsewhere",)) == {}
 
 
 # TensorStore's threads report to event loops that orbax has closed after the first error.
@@ -265,7 +267,8 @@ def test_a_flipped_bit_anywhere_is_never_restored(directory: Path):
             flipped[place] ^= 1 << int(random.integers(8))
             path.write_bytes(flipped)
             try:
-                restored, metadata = Checkpoints.open_read_only(directory).restore(2, state)
+                stored = Checkpoints.open_read_only(directory).read(2)
+                restored, metadata = stored.restore(state), stored.metadata
             except DamagedCheckpoint as error:
                 found.append(str(error))
             else:
@@ -290,7 +293,7 @@ def test_exchanged_leaves_and_metadata_are_found(directory: Path):
         assert forged != content
         path.write_text(forged)
         with pytest.raises(DamagedCheckpoint, match=r"1 is damaged: manifest/metadata is not what was saved$"):
-            Checkpoints.open_read_only(directory).restore(1, {"a": jnp.ones(3), "b": jnp.zeros(3)})
+            Checkpoints.open_read_only(directory).read(1).restore({"a": jnp.ones(3), "b": jnp.zeros(3)})
     manifest = json.loads(content)
     assert list(manifest["leaves"]) == ["a", "b"]
 
@@ -313,7 +316,7 @@ def test_a_failed_save_raises_and_is_not_the_latest(directory: Path):
     checkpoints.close()
     again = Checkpoints(directory, max_to_keep=3)
     assert again.steps() == [1, 3]
-    restored, _ = again.restore(3, {"a": jnp.zeros(5)})
+    restored = again.read(3).restore({"a": jnp.zeros(5)})
     assert_same(restored, {"a": jnp.arange(5.0)})
     assert sorted(entry.name for entry in directory.iterdir()) == ["1", "3"]
 
@@ -366,7 +369,8 @@ def test_a_killed_process_leaves_a_sound_checkpoint(directory: Path):
     assert latest is not None
     assert latest >= 3
     for step in checkpoints.steps():
-        restored, metadata = checkpoints.restore(step, shape)
+        stored = checkpoints.read(step)
+        restored, metadata = stored.restore(shape), stored.metadata
         assert metadata == {"step": step}
         assert int(restored["step"]) == step
         np.testing.assert_array_equal(restored["a"], np.full(200_000, step, np.float32))
@@ -382,7 +386,7 @@ def test_milestones_are_kept_for_good(directory: Path):
     checkpoints.close()
     again = Checkpoints(directory, max_to_keep=1, permanent_checkpoint_every=4)
     assert again.steps() == [4, 8, 10]
-    restored, _ = again.restore(4, {"a": jnp.zeros(3)})
+    restored = again.read(4).restore({"a": jnp.zeros(3)})
     assert_same(restored, {"a": jnp.full(3, 4.0)})
 
 
@@ -416,15 +420,15 @@ def test_the_newest_sound_one_serves_and_one_that_vanishes_is_no_damage(director
     reader = Checkpoints.open_read_only(directory)
     asked = []
 
-    def read(step: int) -> Any:
-        asked.append(step)
-        if step == 2 and len(asked) == 2:  # as a run that rotates beside
+    def read(stored: StoredCheckpoint) -> Any:
+        asked.append(stored.step)
+        if stored.step == 2:  # as a run that rotates beside
             shutil.rmtree(directory / "2")
-        return reader.restore(step, {"a": jnp.zeros(3)})[0]
+        return stored.restore({"a": jnp.zeros(3)})
 
     sound = reader.restore_newest_valid(read)
     assert sound is not None
-    assert (sound.step, list(sound.damaged), asked) == (1, [3], [3, 2, 1])
+    assert (sound.step, list(sound.damaged), asked) == (1, [3], [2, 1])
     reader.announce_damage(sound, set_aside=False)
     assert "3 is damaged: manifest/metadata cannot be read; step 1 is used instead" in capsys.readouterr().err
     assert (directory / "3").is_dir()
@@ -465,7 +469,7 @@ def test_the_characters_of_a_path_are_no_pattern(tmp_path: Path, name: str):
             checkpoints.save(1, {"a": jnp.full(3, float(number))}, {})
             checkpoints.save(2, {"a": jnp.full(3, float(number))}, {})
     with Checkpoints.open_read_only(tmp_path / name / "checkpoints") as reader:
-        restored, _ = reader.restore(2, {"a": jnp.zeros(3)})
+        restored = reader.read(2).restore({"a": jnp.zeros(3)})
     assert_same(restored, {"a": jnp.full(3, 2.0)})
 
 
@@ -488,7 +492,7 @@ def test_what_orbax_lists_a_step_by_is_damaged_in_one_line(directory: Path, cont
             checkpoints.save(step, {"x": jnp.arange(4.0)}, {})
     (directory / "4" / "_CHECKPOINT_METADATA").write_bytes(content)
     with contextlib.suppress(UserError):  # no other error, and never what was not saved
-        restored, _ = Checkpoints.open_read_only(directory).restore(4, {"x": jnp.zeros(4)})
+        restored = Checkpoints.open_read_only(directory).read(4).restore({"x": jnp.zeros(4)})
         np.testing.assert_array_equal(restored["x"], np.arange(4.0))
 
 
@@ -528,7 +532,7 @@ def test_no_array_reaches_tensorstore_that_is_not_the_manifests(tmp_path: Path, 
     said = json.loads(store.read("kernel/.zarray").result().value)
     store.write("kernel/.zarray", change if isinstance(change, str) else json.dumps(said | change)).result()
     with pytest.raises(DamagedCheckpoint, match=says):
-        Checkpoints.open_read_only(tmp_path).restore(1, state)
+        Checkpoints.open_read_only(tmp_path).read(1).restore(state)
 
 
 def test_a_manifest_of_arrays_that_is_larger_than_any_is_not_given_to_tensorstore(
@@ -541,4 +545,4 @@ def test_a_manifest_of_arrays_that_is_larger_than_any_is_not_given_to_tensorstor
     # It would end the process.
     monkeypatch.setattr(tensorstore, "KvStore", types.SimpleNamespace(open=lambda spec: pytest.fail("it is opened")))
     with pytest.raises(DamagedCheckpoint, match="leaf 'kernel' cannot be read"):
-        Checkpoints.open_read_only(tmp_path).restore(1, state)
+        Checkpoints.open_read_only(tmp_path).read(1).restore(state)

@@ -168,7 +168,7 @@ def final_state(run: Path, devices: int) -> dict[str, np.ndarray]:
     setting = build.build_components(made, run, placement)
     checkpoints = Checkpoints.open_read_only(run / "checkpoints")
     assert checkpoints.latest() == CONFIG["steps"]
-    state, _ = checkpoints.restore(CONFIG["steps"], setting.abstract_state)
+    state = checkpoints.read(CONFIG["steps"]).restore(setting.abstract_state)
     assert len(jax.tree.leaves(state.variables)[0].sharding.device_set) == devices
     state = state._replace(key=jax.random.key_data(state.key))
     return {path: np.asarray(leaf) for path, leaf in leaves_by_path(state).items()}
@@ -197,7 +197,8 @@ def test_their_checkpoints_are_anybodys(group: Several, alone: Path) -> None:
     assert reader.steps() == [2, 3]
     for devices in (1, 2, 4, 8):
         shapes = one_of_several.abstract(one_of_several.state_of(3, one_of_several.mesh_of(jax.devices()[:devices])))
-        state, metadata = reader.restore(3, shapes)
+        stored = reader.read(3)
+        state, metadata = stored.restore(shapes), stored.metadata
         assert one_of_several.same(state, 3)
         assert metadata == {"step": 3}
     manifest = json.loads((group.folder / "from_several" / "3" / "manifest" / "metadata").read_text())

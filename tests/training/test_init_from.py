@@ -34,7 +34,8 @@ from transformer.training import build, driver, init_from, run_loading, vmapped
 from transformer.training import config as experiment
 from transformer.training import partitioning as mesh
 from transformer.training.compiled_probe import Probe
-from transformer.training.init_from import InitializeFromConfig, build_initial_state
+from transformer.training.init_from import build_initial_state
+from transformer.training.init_plan import InitializeFromConfig
 from transformer.training.state import TrainState
 from transformer.training.writers.open_writers import RunWriters
 
@@ -103,7 +104,7 @@ def resolved(source: Path, *rules: str, **changes: Any) -> experiment.Experiment
     return experiment.resolve_config({**CONFIG, "name": "fine-tuned", "seed": 5, "initialize_from": origin, **changes})
 
 
-def begun(made: experiment.ExperimentConfig, folder: Path) -> tuple[TrainState, TrainState, init_from.InitReport]:
+def begun(made: experiment.ExperimentConfig, folder: Path) -> tuple[TrainState, TrainState, init_from.Initialization]:
     """The state that a run begins with, the one that it would begin with alone, and what is said of it."""
     folder.mkdir(exist_ok=True)
     setting = build.build_components(made, folder)
@@ -121,7 +122,7 @@ def shapes_in(source: Path) -> TrainState:
 
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint under a prefix, read with the shapes that its run has."""
-    state, _ = Checkpoints.open_read_only(source / "checkpoints").restore(step, shapes_in(source))
+    state = Checkpoints.open_read_only(source / "checkpoints").read(step).restore(shapes_in(source))
     found = leaves_by_path(state._replace(key=0))
     return {
         path.removeprefix(f"{prefix}/"): np.asarray(x) for path, x in found.items() if path.startswith(f"{prefix}/")
@@ -399,6 +400,11 @@ class Toy:
         return state_of(fresh if variables is None else variables)
 
 
+def make_toy(abstract_state: TrainState, names: Variables, class_names: tuple[str, ...] = ()) -> Any:
+    """What of a run's components initialization looks at."""
+    return Toy(abstract_state, names, class_names)
+
+
 def state_of(variables: Variables) -> TrainState:
     return TrainState(jnp.int32(0), jax.random.key(0), variables, {}, {}, {}, {})
 
@@ -432,7 +438,7 @@ def test_the_state_of_a_model_is_taken_as_well(tmp_path: Path) -> None:
     old = Variables({"w": numbers(3)}, {"mean": numbers(2), "count": np.int32(7) * np.ones((), np.int32)})
     run = saved(tmp_path / "run", old)
     new = Variables({"w": numbers(3), "copy": numbers(3)}, {"mean": numbers(2), "count": np.zeros((), np.int32)})
-    toy = Toy(shapes_of(new), jax.tree.map(lambda leaf: (None,) * leaf.ndim, new))
+    toy = make_toy(shapes_of(new), jax.tree.map(lambda leaf: (None,) * leaf.ndim, new))
     config = InitializeFromConfig(str(run), rules=("copy = w", "state/mean = fresh"))
     state, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "new")
     found = state.variables
@@ -455,7 +461,7 @@ def test_parameters_come_where_they_lie(tmp_path: Path) -> None:
         name: jax.ShapeDtypeStruct(shapes[name], jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
         for name, axes in where.items()
     }
-    toy = Toy(state_of(Variables(abstract, {})), Variables({name: ("vocabulary", "embed") for name in where}, {}))
+    toy = make_toy(state_of(Variables(abstract, {})), Variables({name: ("vocabulary", "embed") for name in where}, {}))
     config = InitializeFromConfig(str(run), rules=("resize table",))
     state, _ = build_initial_state(config, toy, jax.random.key(0), tmp_path / "new")
     found = state.variables.params
@@ -475,7 +481,7 @@ def test_classes_are_taken_by_name_and_said_to_be(tmp_path: Path) -> None:
     config = InitializeFromConfig(str(run))
 
     def begin(*names: str) -> tuple[Any, list[str]]:
-        toy = Toy(shapes_of(Variables(old, {})), axes, names)
+        toy = make_toy(shapes_of(Variables(old, {})), axes, names)
         state, report = build_initial_state(config, toy, jax.random.key(0), tmp_path / "new")
         assert report is not None
         return jax.tree.map(np.asarray, state.variables.params["classes"]), report.format_lines()[1:]
@@ -515,7 +521,7 @@ def test_rows_of_tokens_are_taken_by_name(tmp_path: Path) -> None:
     tokenizer("[UNK]", "dog", "the", "bird").save(tmp_path / "new")
     # The last row fills the table up.
     new = Variables({"table": numbers(5, 2)}, {})
-    toy = Toy(shapes_of(new), Variables({"table": ("vocabulary", "embed")}, {}))
+    toy = make_toy(shapes_of(new), Variables({"table": ("vocabulary", "embed")}, {}))
     state, report = build_initial_state(InitializeFromConfig(str(run)), toy, jax.random.key(0), tmp_path / "new")
     assert report is not None
     found = np.asarray(state.variables.params["table"])
@@ -524,9 +530,9 @@ def test_rows_of_tokens_are_taken_by_name(tmp_path: Path) -> None:
     assert "  tokens matched by name: 3 of 4; initialized randomly: bird (table)" in report.format_lines()
 
 
-def of_none(variables: Variables) -> Toy:
+def of_none(variables: Variables) -> Any:
     """A run of these variables whose axes nothing asks for."""
-    return Toy(shapes_of(variables), jax.tree.map(lambda leaf: (None,) * leaf.ndim, variables))
+    return make_toy(shapes_of(variables), jax.tree.map(lambda leaf: (None,) * leaf.ndim, variables))
 
 
 def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
@@ -621,14 +627,14 @@ def test_a_checkpoint_that_was_damaged_is_not_begun_from(tmp_path: Path) -> None
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 4
     largest.write_bytes(content)
-    toy = Toy(shapes_of(old), Variables({"w": ("embed", "embed")}, {}))
+    toy = make_toy(shapes_of(old), Variables({"w": ("embed", "embed")}, {}))
     with pytest.raises(DamagedCheckpoint, match="variables/params/w"):
         build_initial_state(InitializeFromConfig(str(run)), toy, jax.random.key(0), tmp_path / "new")
 
 
 def test_without_a_run_to_begin_from_nothing_is_read(tmp_path: Path) -> None:
     old = Variables({"w": numbers(3)}, {})
-    toy = Toy(shapes_of(old), Variables({"w": (None,)}, {}))
+    toy = make_toy(shapes_of(old), Variables({"w": (None,)}, {}))
     state, report = build_initial_state(InitializeFromConfig(), toy, jax.random.key(0), tmp_path)
     assert report is None
     assert state.variables.params["w"].tolist() == [-1, -1, -1]

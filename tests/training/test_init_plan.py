@@ -253,7 +253,7 @@ def test_entries_are_taken_by_name(source: str, target: str, entries: tuple[int,
     made = plan_parameters(CLASSES, CLASSES, [], {"classes": match})
     taken = made.matched_sources["classes/kernel"]
     assert (taken.named_axis, taken.entries) == (1, entries)
-    assert taken.count_numbers(CLASSES["classes/kernel"]) == 4 * sum(entry >= 0 for entry in entries)
+    assert taken.taken_shape(CLASSES["classes/kernel"]) == (4, sum(entry >= 0 for entry in entries))
     assert made.paths_matched_along("classes") == ("classes/kernel",)
 
 

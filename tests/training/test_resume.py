@@ -119,7 +119,7 @@ def final_state(folder: Path) -> TrainState:
     setting = build.build_components(experiment.resolve_config(CONFIG), folder)
     checkpoints = Checkpoints.open_read_only(folder / "checkpoints")
     assert checkpoints.latest() == STEPS
-    return checkpoints.restore(STEPS, setting.abstract_state)[0]
+    return checkpoints.read(STEPS).restore(setting.abstract_state)
 
 
 def leaf_bytes(state: Any) -> dict[str, bytes]:
@@ -566,7 +566,7 @@ def test_a_value_changed_in_config_json_alone_is_refused(alone: tuple[Path, str]
 
 def test_other_data_another_tokenizer_and_another_order_are_named(alone: tuple[Path, str], tmp_path: Path) -> None:
     folder = finished(alone, tmp_path / "run")
-    metadata = Checkpoints.open_read_only(folder / "checkpoints").metadata(STEPS)
+    metadata = Checkpoints.open_read_only(folder / "checkpoints").read(STEPS).metadata
     assert set(metadata["data"]) == {"train", "validation", "test"}
     assert set(metadata["records"]) == {"metrics.jsonl", "heads.jsonl", "samples.jsonl"}
     assert checkpoint_metadata.describe_data_change(metadata, metadata, STEPS) is None

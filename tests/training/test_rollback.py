@@ -208,7 +208,9 @@ def test_a_vmapped_run_that_ended_is_told_with_how_it_goes_on_by_itself(
 ) -> None:
     trial = Trial(tmp_path, 500)
     trial.run.directory.environment_file.write_text("[{}]")
-    vmapped._record_divergence(trial.run, why, trial.components)
+    runs: Any = SimpleNamespace(runs=[trial.run], components=trial.components, diverged_at=[None])
+    runs._writers = SimpleNamespace(stop=lambda number: None, active_runs=[1])
+    vmapped.VmappedRuns._stop_diverged(runs, 0, why)
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert said.startswith(f"{tmp_path}: ")

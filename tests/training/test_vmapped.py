@@ -118,7 +118,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 def states_differ(one: Path, other: Path) -> list[str]:
     """The leaves of the last states that are not those of the other, beyond rounding."""
     abstract = build.build_components(RUNS["one"], one).abstract_state
-    states = [Checkpoints.open_read_only(at / "checkpoints").restore(STEPS, abstract)[0] for at in (one, other)]
+    states = [Checkpoints.open_read_only(at / "checkpoints").read(STEPS).restore(abstract) for at in (one, other)]
     here, there = (leaves_by_path(s._replace(key=jax.random.key_data(s.key))) for s in states)
     scales = {path: 1e-4 * max(np.abs(leaf).max(initial=0), 1e-6) for path, leaf in here.items()}
     return [path for path in here if not np.allclose(here[path], there[path], rtol=0, atol=scales[path])]

@@ -151,14 +151,6 @@ class PackedBatches:
         self.padding = 1 - sum(chunk.size for chunk in chunks) / positions
         self._plan: tuple[int, np.ndarray] | None = None
 
-    def text_bytes(self, sizes: np.ndarray) -> int:
-        """Return the bytes of text that an epoch's counted labels stand for.
-
-        Args:
-            sizes: The bytes that each token adds to a text, [V].
-        """
-        return int(sum(sizes[document[1:]].sum() for document in self._documents))
-
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         epoch, position = divmod(step, self.batches_per_epoch)

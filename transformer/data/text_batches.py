@@ -103,14 +103,6 @@ class WindowBatches:
         self._seed = seed if crops else None  # used by crops only
         self._plan = BucketPlan([Bucket(context_length, rows, np.arange(self.windows))], None if crops else seed)
 
-    def text_bytes(self, sizes: np.ndarray) -> int:
-        """Return the bytes of text that an epoch's tokens stand for; those of the labels if there are any.
-
-        Args:
-            sizes: The bytes that each token adds to a text, [V].
-        """
-        return int(sizes[self._stream[self._label_shift :]].sum())
-
     def __getitem__(self, step: int) -> Batch:
         """Return the batch of one step."""
         if self._seed is not None:

@@ -24,7 +24,7 @@ from transformer.maps.report.single_text import Look, store_single_text
 from transformer.models import registry as models
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.registry import family_name
-from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.checkpoint import StoredCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
 from transformer.tasks import registry as tasks
@@ -265,9 +265,9 @@ def _load_run(folder: Path, step: int | None, trust: Collection[str]) -> LoadedM
     model = _build_model(experiment, preprocessor)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
-    def read(checkpoints: Checkpoints, at: int) -> Variables:
-        state = checkpoints.restore_part(at, shapes.state, ("variables", "state"))
-        return Variables(run.restore_eval_parameters(checkpoints, at, shapes.params), state)
+    def read(checkpoint: StoredCheckpoint) -> Variables:
+        state = checkpoint.restore(shapes.state, ("variables", "state"))
+        return Variables(run.restore_eval_parameters(checkpoint, shapes.params), state)
 
     with _silence_orbax_warnings():
         step, variables = run.read_checkpoint(step, read)

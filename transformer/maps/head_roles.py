@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 
 from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.maps.attention_distance import shared_grid
-from transformer.maps.rollout import is_self_attention
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 # The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
@@ -740,6 +739,17 @@ def alignment_chance(site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
         random[example] = sum(worth.values()) / keys / total
         straight[example] = sum(worth.get(place, 0) for place in places) / total
     return random if np.nansum(random) > np.nansum(straight) else straight
+
+
+def is_self_attention(site: Site, labels: AxisLabels) -> bool:
+    """Return whether position i is the same on both sides of a module's maps.
+
+    This is so if both sides are one axis, and in a causal decoder whose keys are labeled by its shifted input.
+    """
+    if site.query.name == site.key.name:
+        return True
+    sides = (map(len, labels.tokens[axis.name]) for axis in (site.query, site.key))
+    return site.causal and all(queries == keys for queries, keys in zip(*sides, strict=True))
 
 
 def _normalize_token(token: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
@@ -294,20 +293,6 @@ def leaves_by_path(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def find_non_finite(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the first array that holds NaN or infinity; None if none does.
-
-    Args:
-        arrays: The arrays by name; leaves of other kinds are passed over.
-    """
-    for name, array in arrays.items():
-        if isinstance(array, np.ndarray | jax.Array) and jnp.issubdtype(array.dtype, jnp.inexact):
-            finite = (np if isinstance(array, np.ndarray) else jnp).isfinite(array).all()
-            if not bool(finite):
-                return name
-    return None
 
 
 def matches_any_pattern(path: str, patterns: Iterable[str]) -> bool:

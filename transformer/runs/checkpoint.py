@@ -12,7 +12,7 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -24,6 +24,7 @@ from transformer.config import UserError
 from transformer.runs.array_digests import find_mismatched_arrays
 from transformer.runs.checkpoint_files import (
     LeafShape,
+    Manifest,
     UnreadableArray,
     describe_damaged_array,
     digest_mismatch_message,
@@ -32,7 +33,7 @@ from transformer.runs.checkpoint_files import (
     leaf_shape,
     leaf_sharding,
     make_manifest,
-    manifest_leaf_shapes,
+    manifest_file,
     named_leaves,
     parse_manifest,
     read_arrays,
@@ -44,7 +45,7 @@ from transformer.runs.exceptions import RunFailed
 from transformer.runs.jsonl_reading import StepNumber
 from transformer.runs.preemption import mark_save_end, mark_save_start, wait_for_save
 from transformer.storage.disk import REMOVED_SUFFIX
-from transformer.storage.json_reading import read_dataclass, read_regular_file
+from transformer.storage.json_reading import parse_dataclass, read_dataclass, read_regular_file
 from transformer.storage.paths import parse_path, storage_of
 
 PyTree = Any
@@ -61,6 +62,102 @@ class DamagedCheckpoint(UserError):
 
 class MissingStep(UserError):
     """There is no checkpoint of the step."""
+
+
+class StoredCheckpoint:
+    """A complete checkpoint whose manifest is valid; its arrays are read, and compared with their digests, on demand.
+
+    All processes of a run call the methods together.
+
+    Args:
+        path: Its directory.
+        manifest: Its manifest.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest):
+        self._path, self._entries = path, manifest.leaves
+        self.step = int(path.name)
+        self.metadata = manifest.metadata
+
+    @property
+    def leaves(self) -> dict[str, LeafShape]:
+        """The shape and type of every leaf of the state, by path."""
+        return {name: entry.leaf_shape for name, entry in self._entries.items()}
+
+    def restore(self, abstract: PyTree, prefix: tuple[str, ...] = ()) -> PyTree:
+        """Restore the state or a whole part of it, bit for bit, without reading the rest.
+
+        Args:
+            abstract: The structure of the part; its leaves are `jax.ShapeDtypeStruct` (without a sharding they are
+                placed on the first device), arrays, keys or numbers.
+            prefix: The path of the part, such as ("variables", "params").
+
+        Raises:
+            UserError: If a leaf of the part differs in name, shape or type; raised before anything is read.
+            DamagedCheckpoint: If bytes changed; the message names the leaf.
+        """
+        expected = named_leaves(abstract, prefix)
+        inside = "".join(f"{name}/" for name in prefix)
+        absent = [name for name in self._entries if f"{name}/".startswith(inside) and name not in expected]
+        restored = self.restore_leaves(expected, absent)
+        return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
+
+    def restore_leaves(self, expected: Mapping[str, Any], absent: Sequence[str] = ()) -> dict[str, Any]:
+        """Restore some leaves, bit for bit, without reading the rest.
+
+        Args:
+            expected: The leaves by path, as in `restore`.
+            absent: The paths of leaves that this run does not have, which is an error if there are any.
+
+        Raises:
+            UserError: If a leaf differs in shape or type, is missing, or is one of `absent`.
+            DamagedCheckpoint: If bytes changed; the message names the leaf.
+        """
+        expected_shapes = {name: leaf_shape(leaf) for name, leaf in expected.items()}
+        saved_shapes = self.leaves
+        for name in (*expected_shapes, *absent):
+            if saved_shapes.get(name) != expected_shapes.get(name):
+                raise UserError(
+                    f"checkpoint {self.step} in {self._path.parent} is of another model or version: leaf {name!r} is "
+                    f"{saved_shapes.get(name, 'absent')} in the checkpoint and "
+                    f"{expected_shapes.get(name, 'absent')} in this run; give the config and the version that it was "
+                    "trained with, or another --workdir"
+                )
+        entries = {name: self._entries[name] for name in expected}
+        empty = {
+            name: np.zeros(entry.shape, expected[name].dtype) for name, entry in entries.items() if 0 in entry.shape
+        }
+        stored = self._read_unverified({name: leaf for name, leaf in expected.items() if name not in empty})
+        for name in find_mismatched_arrays(stored, {name: entries[name].digest for name in stored}):
+            raise self._damage_error(digest_mismatch_message(self._path / "state", name))
+        for name, array in empty.items():
+            stored[name] = array
+            if is_jax_array(expected[name]):
+                place = leaf_sharding(expected[name])
+                stored[name] = jax.make_array_from_callback(array.shape, place, array.__getitem__)
+        restored = {}
+        for name, leaf in expected.items():
+            try:
+                restored[name] = from_stored_array(stored[name], leaf, entries[name])
+            except (TypeError, ValueError) as error:
+                raise self._damage_error(f"leaf {name!r} is not as its manifest says") from error
+        return restored
+
+    def _read_unverified(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the stored arrays by name, unverified; if one process cannot read its part, all raise."""
+        arrays: dict[str, Any] = {}
+        problem: str | None = None
+        try:
+            arrays = read_arrays(self._path / "state", leaves)
+        except UnreadableArray as error:
+            problem = str(error)
+        problem = first_message_across_processes(problem)
+        if problem is not None:
+            raise self._damage_error(problem)
+        return arrays
+
+    def _damage_error(self, what: str) -> DamagedCheckpoint:
+        return DamagedCheckpoint(f"{self._path} is damaged: {what}")
 
 
 class RestoredCheckpoint[T](NamedTuple):
@@ -208,80 +305,30 @@ class Checkpoints:
         run_on_primary(lambda: self._remove(later, newest=step))
         self._reload_manager()
 
-    def restore(self, step: int, abstract: PyTree) -> tuple[PyTree, dict]:
-        """Restore a state bit for bit.
-
-        Args:
-            step: The step.
-            abstract: The structure of the state; its leaves are `jax.ShapeDtypeStruct` (without a sharding they are
-                placed on the first device), arrays, keys or numbers.
-
-        Returns:
-            The state, and its metadata.
+    def read(self, step: int) -> StoredCheckpoint:
+        """Read the manifest of a checkpoint, by which its arrays are then restored.
 
         Raises:
-            UserError: If there is no checkpoint of the step, or a leaf differs in name, shape or type; the latter is
-                raised before anything is read.
-            DamagedCheckpoint: If bytes changed; the message names the leaf.
-        """
-        manifest = self._load_manifest(step)
-        return self._restore(step, manifest, abstract, ()), manifest["metadata"]
-
-    def restore_part(self, step: int, abstract_part: PyTree, prefix: tuple[str, ...]) -> PyTree:
-        """Restore a part of a state without reading the rest.
-
-        Args:
-            step: The step.
-            abstract_part: The structure of the part, as in `restore`.
-            prefix: The path of the part, such as ("variables", "params").
-
-        Raises:
-            UserError: If there is no checkpoint of the step, or a leaf of the part differs in name, shape or type.
-            DamagedCheckpoint: If bytes changed.
-        """
-        return self._restore(step, self._load_manifest(step), abstract_part, tuple(prefix))
-
-    def leaves(self, step: int) -> dict[str, LeafShape]:
-        """Return the shape and type of every leaf of a state by path, without reading an array.
-
-        Raises:
-            UserError: If there is no checkpoint of the step.
+            MissingStep: If there is no checkpoint of the step.
             DamagedCheckpoint: If its manifest is damaged.
         """
-        return manifest_leaf_shapes(self._load_manifest(step)["leaves"])
+        steps = self.steps()
+        if step not in steps:
+            raise MissingStep(f"no checkpoint of step {step} in {self._directory}, which has {steps or 'none'}")
+        path = self._directory / str(step)
+        try:
+            # One process reads it, and each parses it.
+            return StoredCheckpoint(path, parse_manifest(run_on_primary(lambda: _read_text(manifest_file(path)))))
+        except ValueError as error:
+            raise DamagedCheckpoint(f"{path} is damaged: manifest/metadata {error}") from error
 
-    def metadata(self, step: int) -> dict[str, Any]:
-        """Return the metadata of a checkpoint.
-
-        Raises:
-            UserError: If there is no checkpoint of the step.
-            DamagedCheckpoint: If its manifest is damaged.
-        """
-        return self._load_manifest(step)["metadata"]
-
-    def restore_leaves(self, step: int, abstract: Mapping[str, Any]) -> dict[str, Any]:
-        """Restore some leaves of a state without reading the rest.
-
-        Args:
-            step: The step.
-            abstract: The leaves by path, as in `restore`.
-
-        Raises:
-            UserError: If there is no checkpoint of the step, or a leaf differs in shape or type or is missing.
-            DamagedCheckpoint: If bytes changed.
-        """
-        manifest = self._load_manifest(step)
-        saved = manifest_leaf_shapes(manifest["leaves"])
-        self._check_leaf_shapes(step, {name: saved[name] for name in abstract if name in saved}, abstract)
-        return self._read_verified(step, manifest, abstract)
-
-    def restore_newest_valid[T](self, read: Callable[[int], T]) -> RestoredCheckpoint[T] | None:
+    def restore_newest_valid[T](self, read: Callable[[StoredCheckpoint], T]) -> RestoredCheckpoint[T] | None:
         """Restore the newest checkpoint that is valid.
 
         A checkpoint that the run removes while it is read does not count as damaged: the list is read again.
 
         Args:
-            read: A function from a step to what is restored.
+            read: A function from a checkpoint to what is restored of it.
 
         Returns:
             The checkpoint; None if there is none.
@@ -294,7 +341,7 @@ class Checkpoints:
         vanished = 0
         while candidates := [step for step in self.steps() if step not in damaged]:
             try:
-                return RestoredCheckpoint(candidates[-1], read(candidates[-1]), damaged)
+                return RestoredCheckpoint(candidates[-1], read(self.read(candidates[-1])), damaged)
             except (DamagedCheckpoint, MissingStep) as error:
                 if candidates[-1] not in self.steps():
                     vanished += 1
@@ -431,87 +478,6 @@ class Checkpoints:
         self._reload_manager()
         return self._list_steps()
 
-    def _damage_error(self, step: int, what: str) -> DamagedCheckpoint:
-        return DamagedCheckpoint(f"{self._directory / str(step)} is damaged: {what}")
-
-    def _load_manifest(self, step: int) -> dict[str, Any]:
-        steps = self.steps()
-        if step not in steps:
-            raise MissingStep(f"no checkpoint of step {step} in {self._directory}, which has {steps or 'none'}")
-
-        def load() -> dict[str, Any]:
-            try:
-                return {
-                    "manifest": parse_manifest(read_regular_file(self._directory / str(step) / "manifest" / "metadata"))
-                }
-            except ValueError as error:
-                return {"wrong": str(error)}
-            except OSError:
-                return {"wrong": "cannot be read"}
-
-        loaded = run_on_primary(load)
-        if "wrong" in loaded:
-            raise self._damage_error(step, f"manifest/metadata {loaded['wrong']}")
-        return loaded["manifest"]
-
-    def _restore(self, step: int, manifest: dict[str, Any], abstract: PyTree, prefix: tuple[str, ...]) -> PyTree:
-        expected = named_leaves(abstract, prefix)
-        inside = "".join(f"{name}/" for name in prefix)
-        saved = manifest_leaf_shapes(manifest["leaves"])
-        self._check_leaf_shapes(
-            step, {name: leaf for name, leaf in saved.items() if f"{name}/".startswith(inside)}, expected
-        )
-        restored = self._read_verified(step, manifest, expected)
-        return jax.tree.unflatten(jax.tree.structure(abstract), list(restored.values()))
-
-    def _read_verified(self, step: int, manifest: dict[str, Any], expected: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the leaves of these paths after comparing their digests with those that were saved."""
-        entries = {name: manifest["leaves"][name] for name in expected}
-        empty = {
-            name: np.zeros(entry["shape"], expected[name].dtype)
-            for name, entry in entries.items()
-            if 0 in entry["shape"]
-        }
-        filled = {name: leaf for name, leaf in expected.items() if name not in empty}
-        stored = self._read_unverified(step, filled)
-        for name in find_mismatched_arrays(stored, {name: entries[name]["digest"] for name in stored}):
-            raise self._damage_error(step, digest_mismatch_message(self._directory / "state", name))
-        for name, array in empty.items():
-            stored[name] = array
-            if is_jax_array(expected[name]):
-                place = leaf_sharding(expected[name])
-                stored[name] = jax.make_array_from_callback(array.shape, place, array.__getitem__)
-        restored = {}
-        for name, leaf in expected.items():
-            try:
-                restored[name] = from_stored_array(stored[name], leaf, entries[name])
-            except (TypeError, ValueError) as error:
-                raise self._damage_error(step, f"leaf {name!r} is not as its manifest says") from error
-        return restored
-
-    def _check_leaf_shapes(self, step: int, saved: Mapping[str, LeafShape], expected: Mapping[str, Any]) -> None:
-        expected_shapes = {name: leaf_shape(leaf) for name, leaf in expected.items()}
-        for name in expected_shapes | dict(saved):
-            if saved.get(name) != expected_shapes.get(name):
-                raise UserError(
-                    f"checkpoint {step} in {self._directory} is of another model or version: leaf {name!r} is "
-                    f"{saved.get(name, 'absent')} in the checkpoint and {expected_shapes.get(name, 'absent')} in this "
-                    "run; give the config and the version that it was trained with, or another --workdir"
-                )
-
-    def _read_unverified(self, step: int, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the stored arrays by name, unverified; if one process cannot read its part, all raise."""
-        arrays: dict[str, Any] = {}
-        problem: str | None = None
-        try:
-            arrays = read_arrays(self._directory / str(step) / "state", leaves)
-        except UnreadableArray as error:
-            problem = str(error)
-        problem = first_message_across_processes(problem)
-        if problem is not None:
-            raise self._damage_error(step, problem)
-        return arrays
-
 
 class CheckpointVerifier:
     """A thread that reads a checkpoint back once it is committed; with several processes each reads its share.
@@ -520,7 +486,7 @@ class CheckpointVerifier:
         manager: The orbax manager.
         path: The path of the checkpoint.
         step: Its step.
-        manifest: Its manifest.
+        manifest: Its manifest, ready for JSON.
         committed: A function that is called once nothing more is written, whether the save succeeded or not.
     """
 
@@ -552,14 +518,23 @@ class CheckpointVerifier:
             self._committed()
         try:
             storage_of(self.path).sync_tree(self.path)
-            read = parse_manifest((self.path / "manifest" / "metadata").read_bytes())
-            if read["leaves"] != self._manifest["leaves"]:
+            read = parse_manifest(manifest_file(self.path).read_bytes())
+            # The metadata are those of the first process, which alone writes records.
+            if read.leaves != parse_dataclass(Manifest, self._manifest, "it").leaves:
                 self._problem = "manifest/metadata is not what was saved"
                 return
-            mine = list(self._manifest["leaves"].items())[jax.process_index() :: jax.process_count()]
+            mine = list(read.leaves.items())[jax.process_index() :: jax.process_count()]
             self._problem = describe_damaged_array(self.path / "state", dict(mine))
         except Exception as error:
             self._problem = " ".join(str(error).split())[:300]
+
+
+def _read_text(file: Path) -> str:
+    """Return the text of a file; none if it cannot be read."""
+    try:
+        return read_regular_file(file).decode()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def last_saved_step_file(directory: Path) -> Path:

@@ -37,6 +37,17 @@ class UnreadableArray(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
+class LeafShape:
+    """The shape and type of a stored leaf."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"shape {self.shape} of {self.dtype}"
+
+
+@dataclasses.dataclass(frozen=True)
 class LeafEntry:
     """A leaf in a manifest.
 
@@ -60,6 +71,11 @@ class LeafEntry:
                 f"implementation={self.implementation!r} does not belong to a leaf of {shorten_value(self.dtype)}"
             )
 
+    @property
+    def leaf_shape(self) -> LeafShape:
+        """Its shape and type."""
+        return LeafShape(self.shape, self.dtype)
+
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
@@ -74,22 +90,6 @@ class Manifest:
     leaves: Mapping[str, LeafEntry]
     metadata: Mapping[str, Any]
     sha256: str
-
-
-@dataclasses.dataclass(frozen=True)
-class LeafShape:
-    """The shape and type of a stored leaf."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"shape {self.shape} of {self.dtype}"
-
-
-def manifest_leaf_shapes(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, LeafShape]:
-    """Return the leaves of a manifest by path."""
-    return {name: LeafShape(tuple(entry["shape"]), entry["dtype"]) for name, entry in entries.items()}
 
 
 def is_key(leaf: Any) -> bool:
@@ -161,7 +161,12 @@ def make_manifest(state: Mapping[str, Any], stored: Mapping[str, Any], metadata:
     return {**plain, "sha256": _hash_manifest(plain["leaves"], plain["metadata"])}
 
 
-def parse_manifest(text: str | bytes) -> dict[str, Any]:
+def manifest_file(checkpoint: Path) -> Path:
+    """Return the file of a checkpoint's manifest."""
+    return checkpoint / "manifest" / "metadata"
+
+
+def parse_manifest(text: str | bytes) -> Manifest:
     """Parse a manifest.
 
     Raises:
@@ -175,13 +180,12 @@ def parse_manifest(text: str | bytes) -> dict[str, Any]:
     if not sound:
         raise ValueError("is not what was saved")
     try:
-        parse_dataclass(Manifest, manifest, "it")
+        return parse_dataclass(Manifest, manifest, "it")
     except UserError as error:
         raise ValueError(f"is not what a run saves: {error}") from error
-    return manifest
 
 
-def from_stored_array(stored: Any, expected: Any, entry: Mapping[str, Any]) -> Any:
+def from_stored_array(stored: Any, expected: Any, entry: LeafEntry) -> Any:
     """Convert a stored array back to a leaf.
 
     Args:
@@ -193,7 +197,7 @@ def from_stored_array(stored: Any, expected: Any, entry: Mapping[str, Any]) -> A
         ValueError: If the stored bits are not keys of the expected kind and shape.
     """
     if is_key(expected):
-        key = jax.random.wrap_key_data(stored, impl=entry["implementation"])
+        key = jax.random.wrap_key_data(stored, impl=entry.implementation)
         if (key.dtype, key.shape) != (expected.dtype, expected.shape):
             raise ValueError(f"keys of {key.dtype} and shape {key.shape} are not those of {expected.dtype}")
         return key if expected.sharding is None else jax.device_put(key, expected.sharding)
@@ -276,7 +280,7 @@ def read_arrays(folder: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
         raise UnreadableArray(f"{folder.name}/ cannot be read") from error
 
 
-def describe_damaged_array(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> str | None:
+def describe_damaged_array(folder: Path, entries: Mapping[str, LeafEntry]) -> str | None:
     """Describe the first array that is not what a manifest says; None if there is none.
 
     Arrays are read whole, a few at a time, into the memory of this process.
@@ -285,7 +289,7 @@ def describe_damaged_array(folder: Path, entries: Mapping[str, Mapping[str, Any]
         folder: The folder of the arrays.
         entries: Their entries in the manifest.
     """
-    is_large = sum(math.prod(entry["shape"]) for entry in entries.values()) > _ELEMENTS_AT_ONCE
+    is_large = sum(math.prod(entry.shape) for entry in entries.values()) > _ELEMENTS_AT_ONCE
     for names in _group_names(entries):
         if is_large:
             gc.collect()  # orbax leaves what it wrote and read in cycles
@@ -295,8 +299,8 @@ def describe_damaged_array(folder: Path, entries: Mapping[str, Mapping[str, Any]
             return str(error)
         for name, digest in compute_local_digests(arrays).items():
             # The bits of keys have one more axis than the keys.
-            shape = tuple(entries[name]["shape"])
-            if digest != entries[name]["digest"] or arrays[name].shape[: len(shape)] != shape:
+            shape = entries[name].shape
+            if digest != entries[name].digest or arrays[name].shape[: len(shape)] != shape:
                 return digest_mismatch_message(folder, name)
     return None
 
@@ -321,12 +325,12 @@ def digest_mismatch_message(folder: Path, name: str) -> str:
     return f"leaf {name!r} in {folder.name}/ is not what was saved (its digest differs)"
 
 
-def _group_names(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+def _group_names(entries: Mapping[str, LeafEntry]) -> Iterator[list[str]]:
     """Yield the names of non-empty arrays, in groups of at most `_ELEMENTS_AT_ONCE` elements, or of one array."""
     group: list[str] = []
     num_elements = 0
     for name, entry in entries.items():
-        size = math.prod(entry["shape"])
+        size = math.prod(entry.shape)
         if group and num_elements + size > _ELEMENTS_AT_ONCE:
             yield group
             group, num_elements = [], 0

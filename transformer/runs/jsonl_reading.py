@@ -227,10 +227,21 @@ def _describe_mismatch(record: Record | None, lines: RecordSchema) -> str | None
     return None
 
 
-def complete_lines(content: bytes) -> bytes:
-    """Return content without a last line that a kill cut off; a last line that only lacks its newline is kept."""
+def is_record(line: bytes) -> bool:
+    """Whether a line is a JSON object."""
+    return _parse_record(line) is not None
+
+
+def complete_lines(content: bytes, is_complete: Callable[[bytes], bool] = is_record) -> bytes:
+    """Return content without a last line that a kill cut off.
+
+    A last line is kept if it only lacks its newline, or if another byte stands in its place.
+    """
     complete, newline, last = content.rpartition(b"\n")
-    return complete + newline if _parse_record(last) is None else content + b"\n"
+    for line in (last, last[:-1]):
+        if is_complete(line):
+            return complete + newline + line + b"\n"
+    return complete + newline
 
 
 def _parse_record(line: bytes) -> Record | None:

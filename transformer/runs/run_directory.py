@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from transformer.config import NonNegativeInt, Range, UserError, flatten_config
+from transformer.config import ABSENT, NonNegativeInt, Range, UserError, config_differences, config_text, is_key_within
 from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
 from transformer.runs.processor import describe_processor
@@ -276,18 +276,23 @@ class RunDirectory:
         _print_once(f"{self.config_file} is missing: what it held is read from the checkpoint of step {step}")
         return config
 
+    def saved_steps(self) -> list[int]:
+        """Return the steps of the folders of checkpoints, in ascending order; they may be damaged."""
+        entries = self.checkpoints_dir.iterdir() if self.checkpoints_dir.is_dir() else ()
+        return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
+
     def _read_saved_config(self) -> tuple[int, dict[str, Any]] | None:
         """Return the step and the config of the newest checkpoint with a valid manifest."""
-        if not self.checkpoints_dir.is_dir():
+        steps = self.saved_steps()
+        if not steps:
             return None
-        from transformer.runs.checkpoint_files import parse_manifest  # imports jax
+        from transformer.runs.checkpoint_files import manifest_file, parse_manifest  # imports jax
 
-        steps = [int(entry.name) for entry in self.checkpoints_dir.iterdir() if entry.name.isdecimal()]
-        for step in sorted(steps, reverse=True):
+        for step in reversed(steps):
             # If one is damaged, try the next.
             with contextlib.suppress(OSError, ValueError):
-                manifest = parse_manifest(read_regular_file(self.checkpoints_dir / str(step) / "manifest" / "metadata"))
-                if isinstance(saved := manifest["metadata"].get("config"), dict):
+                manifest = parse_manifest(read_regular_file(manifest_file(self.checkpoints_dir / str(step))))
+                if isinstance(saved := manifest.metadata.get("config"), dict):
                     return step, saved
         return None
 
@@ -345,25 +350,22 @@ class RunDirectory:
                 )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        new, recorded = flatten_to_json(config), flatten_to_json(self.config())
-        for key in new | recorded:
-            free = any(key == name or key.startswith(f"{name}.") for name in may_change)
-            now, before = new.get(key), recorded.get(key)
-            if free or now == before:
+        for key, (now, before) in config_differences(config, self.config()).items():
+            if is_key_within(key, may_change):
                 continue
-            if now is None or before is None:
+            if ABSENT in (now, before):
                 difference = (
-                    f"without config.{key}, which is {now} here"
-                    if before is None
-                    else f"with config.{key}={before}, which this config does not have"
+                    f"without config.{key}, which is {config_text(now)} here"
+                    if before is ABSENT
+                    else f"with config.{key}={config_text(before)}, which this config does not have"
                 )
                 raise UserError(
                     f"--workdir={self.path} holds a run {difference}: resume it without --config, by its own {_CONFIG} "
                     "and with the version that wrote that, or choose another --workdir"
                 )
             raise UserError(
-                f"--workdir={self.path} holds a run with config.{key}={before}, not {now}; "
-                f"choose another --workdir, or go back to config.{key}={before} to resume it"
+                f"--workdir={self.path} holds a run with config.{key}={config_text(before)}, not {config_text(now)}; "
+                f"choose another --workdir, or go back to config.{key}={config_text(before)} to resume it"
             )
 
     def _read_starts(self) -> list[Any]:
@@ -580,8 +582,3 @@ def _read_json(path: Path, kind: type) -> Any:
     if not isinstance(value, kind):
         raise UserError(f"{path} is not what a run writes; repair it or choose another --workdir")
     return value
-
-
-def flatten_to_json(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of a config as JSON text by dotted key; a list is one value."""
-    return {key: json.dumps(value, sort_keys=True, ensure_ascii=False) for key, value in flatten_config(config).items()}

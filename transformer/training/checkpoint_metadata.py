@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import PositiveInt, UserError
+from transformer.config import ABSENT, PositiveInt, UserError, config_differences, config_text, is_key_within
 from transformer.data.batches import fingerprint
 from transformer.data.tokenizers.load import tokenizer_digests
 from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
-from transformer.runs.run_directory import RunDirectory, flatten_to_json
+from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_reading import parse_dataclass
 from transformer.training.build import TrainingComponents
 from transformer.training.checked_batches import BatchRange
@@ -136,9 +136,9 @@ def describe_config_change(recorded: Mapping[str, Any], config: Mapping[str, Any
         config: The config now.
         step: The step of the checkpoint, for the message.
     """
-    for key, (current, recorded_value) in _differences(recorded, config, free=False).items():
-        current_text = f"has no config.{key}" if current is None else f"says config.{key}={current}"
-        recorded_text = f"without config.{key}" if recorded_value is None else f"with config.{key}={recorded_value}"
+    for key, (current, was) in _differences(recorded, config, changeable=False).items():
+        current_text = f"has no config.{key}" if current is ABSENT else f"says config.{key}={config_text(current)}"
+        recorded_text = f"without config.{key}" if was is ABSENT else f"with config.{key}={config_text(was)}"
         return f"config.json {current_text}, but the checkpoint of step {step} was trained {recorded_text}"
     return None
 
@@ -150,29 +150,24 @@ def describe_config_changes(recorded: Mapping[str, Any], config: Mapping[str, An
         recorded: The metadata of the checkpoint.
         config: The config now.
     """
-    differences = _differences(recorded, config, free=True)
     return [
-        f"{f'no config.{key}' if current is None else f'config.{key}={current}'} from here on, "
-        f"{'none' if was is None else was} before"
-        for key, (current, was) in differences.items()
+        f"{f'no config.{key}' if current is ABSENT else f'config.{key}={config_text(current)}'} from here on, "
+        f"{'none' if was is ABSENT else config_text(was)} before"
+        for key, (current, was) in _differences(recorded, config, changeable=True).items()
     ]
 
 
 def _differences(
-    recorded: Mapping[str, Any], config: Mapping[str, Any], *, free: bool
-) -> dict[str, tuple[str | None, str | None]]:
-    """Return the keys that differ with their values now and before, None for a missing key.
-
-    They are the keys that may change when a run is resumed (`free`), or the others.
-    """
+    recorded: Mapping[str, Any], config: Mapping[str, Any], *, changeable: bool
+) -> dict[str, tuple[Any, Any]]:
+    """Return the values now and before of the keys that differ: those that a resumed run may change, or the others."""
     if "config" not in recorded:
         return {}
-    now, before = flatten_to_json(config), flatten_to_json(recorded["config"])
     names = changeable_keys(resolve_config(config))
     return {
-        key: (now.get(key), before.get(key))
-        for key in now | before
-        if now.get(key) != before.get(key) and free == any(key == name or key.startswith(f"{name}.") for name in names)
+        key: values
+        for key, values in config_differences(config, recorded["config"]).items()
+        if is_key_within(key, names) == changeable
     }
 
 

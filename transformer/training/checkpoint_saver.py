@@ -3,14 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
-
-from transformer.logical_axes import Placement
 from transformer.runs.checkpoint_files import named_leaves
 from transformer.runs.exceptions import NonFiniteError
+from transformer.training.finite_checks import find_non_finite
 from transformer.training.rollback import skipped_batches
 from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
@@ -21,11 +16,9 @@ from transformer.training.writers.writer import Progress, Report, Writer
 class CheckpointSaver:
     """Saves the training states of a run, after checking that parameters, optimizers and averages are finite."""
 
-    def __init__(self, run: TrainingRun, placement: Placement, writers: RunWriters):
+    def __init__(self, run: TrainingRun, writers: RunWriters):
         self._run, self._writers = run, writers
         self._skipped_batches = skipped_batches(run.directory)
-        replicated = NamedSharding(placement.mesh, PartitionSpec())
-        self._finite = jax.jit(_are_finite, out_shardings=replicated)
 
     def __call__(self, state: TrainState, progress: Mapping[str, Any]) -> None:
         """Save the state of its step.
@@ -62,9 +55,7 @@ class CheckpointSaver:
     def first_not_finite(self, state: TrainState) -> str | None:
         """Return the path of the first leaf that holds NaN or infinity; None if all are finite."""
         checked = {"variables": state.variables, "optimizers": state.optimizers, "averages": state.averages}
-        leaves = {name: leaf for name, leaf in named_leaves(checked).items() if _is_inexact(leaf)}
-        sound = np.asarray(self._finite(leaves))
-        return next((name for name, fine in zip(sorted(leaves), sound, strict=True) if not fine), None)
+        return find_non_finite(named_leaves(checked))
 
 
 class SaveWaitingWriter(Writer):
@@ -80,12 +71,3 @@ class SaveWaitingWriter(Writer):
         """Wait for the pending save before the next one is due; raises the error with which it failed."""
         if isinstance(report, Progress) and self._every and (report.step + 1) % self._every == 0:
             self._saver.wait()
-
-
-def _are_finite(leaves: dict[str, Any]) -> jax.Array:
-    """Return whether each leaf is finite, in the order of their names."""
-    return jnp.stack([jnp.all(jnp.isfinite(leaves[name])) for name in sorted(leaves)])
-
-
-def _is_inexact(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -38,7 +38,7 @@ from transformer.overrides import (
     to_plain_value,
 )
 from transformer.tasks import registry as tasks
-from transformer.training.init_from import InitializeFromConfig
+from transformer.training.init_plan import InitializeFromConfig
 from transformer.training.optimizer import LearningRateSchedule, OptimizerConfig
 from transformer.training.parameter_averages import ParameterAverage
 from transformer.training.partitioning import ShardingConfig

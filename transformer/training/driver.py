@@ -284,7 +284,7 @@ def train_runs(
         )
         for run, point in zip(runs, points, strict=True)
     ]
-    savers = [CheckpointSaver(run, placement, files) for run, files in zip(runs, records, strict=True)]
+    savers = [CheckpointSaver(run, files) for run, files in zip(runs, records, strict=True)]
     console = ConsoleWriter(config.steps, sys.stdout) if is_primary() else MultiWriter()
     writer = group.connect(records, savers, console, writers if is_primary() else ())
 

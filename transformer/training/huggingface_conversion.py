@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ from transformer.tasks.task import StateView
 from transformer.training.build import TrainingComponents, build_components, jit_for_one_call
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
-from transformer.training.entry_names import match_classes
+from transformer.training.entry_names import NameMatch, match_classes
 from transformer.training.init_from import select_entries
 from transformer.training.parameter_averages import init_average
 from transformer.training.partitioning import is_axis_names, single_device_placement
@@ -225,6 +225,53 @@ def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> T
     return ImageSpec((height, width, channels), names)
 
 
+class _HeadPlan(NamedTuple):
+    """How the heads of an imported model begin.
+
+    Attributes:
+        fresh: The heads that are initialized, by the first name of their path.
+        matched: The heads whose classes are taken by name.
+        match: The match of their classes; None if all heads are taken as they are or begin anew.
+        notes: Notes for the user.
+    """
+
+    fresh: tuple[str, ...]
+    matched: tuple[str, ...]
+    match: NameMatch | None
+    notes: tuple[str, ...]
+
+
+def _plan_heads(imported: OpenedModel, components: TrainingComponents, params: PyTree, *, of_images: bool) -> _HeadPlan:
+    """Decide from shapes and the names of classes which heads are taken from the imported parameters."""
+    shapes, class_names = components.abstract_state.variables.params, components.class_names
+    heads = [name for name in (IMAGE_HEADS if of_images else FINE_TUNED) if name in shapes]
+    fresh = [name for name in heads if _shapes(params.get(name)) != _shapes(shapes[name])]
+    scoring = tuple(name for name in heads if name not in fresh and _class_axes(components.model, name))
+    source_names = output_names(imported.config, imported.interface.vocabularies.get("classes", 0))
+    match = match_classes(source_names, class_names) if scoring else None
+    notes, anew = [], None
+    if any(name in params and _class_axes(components.model, name) for name in fresh):
+        notes.append(f"the head begins anew: the data's {len(class_names)} classes are not those of the folder")
+    if match is not None and match.num_matched:
+        notes.append(match.describe())
+    elif match is not None:
+        anew = f"the {match.describe_names()}"
+    elif scoring and not source_names:
+        if of_images:  # whose classes are the names of folders, in the order of the alphabet
+            anew = f"config.json names no class, and the data's are {', '.join(class_names)}"
+        else:
+            notes.append(
+                f"config.json names no class: its outputs are taken to be {', '.join(class_names)}, in this order"
+            )
+    if anew is not None:
+        fresh += scoring
+        notes.append(f"the head begins anew: {anew}")
+    if fresh:
+        notes.append(f"initialized randomly: {', '.join(fresh)}")
+    is_partial = match is not None and match.num_matched > 0
+    return _HeadPlan(tuple(fresh), scoring if is_partial else (), match if is_partial else None, tuple(notes))
+
+
 def _save_start(
     experiment: ExperimentConfig, directory: RunDirectory, imported: OpenedModel, seed: int, preprocessing: Any
 ) -> tuple[int, tuple[str, ...]]:
@@ -233,57 +280,31 @@ def _save_start(
     The optimizers are not made: `transformer.training.restore` makes them if the run is trained.
     """
     components = build_components(experiment, directory.path, single_device_placement())
-    key, abstract = jax.random.key(seed), components.abstract_state.variables
-    params, notes = imported.read_params(), []
-    heads = IMAGE_HEADS if isinstance(preprocessing, ImageSpec) else FINE_TUNED
-    trained_heads = [name for name in heads if name in abstract.params]
-    fresh = [name for name in trained_heads if _shapes(params.get(name)) != _shapes(abstract.params[name])]
-    scoring = [name for name in trained_heads if name not in fresh and _class_axes(components.model, name)]
-    count = imported.interface.vocabularies.get("classes", 0)
-    source_names, class_names = output_names(imported.config, count), components.class_names
-    if any(name in params and _class_axes(components.model, name) for name in fresh):
-        notes.append(f"the head begins anew: the data's {len(class_names)} classes are not those of the folder")
-    match = match_classes(source_names, class_names) if scoring else None
-    if match is not None and match.num_matched == 0:
-        fresh += scoring
-        notes.append(f"the head begins anew: the {match.describe_names()}")
-    elif match is not None:
-        notes.append(match.describe())
-    elif scoring and not source_names:
-        if isinstance(preprocessing, ImageSpec):  # whose classes are the names of folders, in the order of the alphabet
-            fresh += scoring
-            notes.append(
-                f"the head begins anew: config.json names no class, and the data's are {', '.join(class_names)}"
-            )
-        else:
-            notes.append(
-                f"config.json names no class: its outputs are taken to be {', '.join(class_names)}, in this order"
-            )
-    if fresh:
-        notes.append(f"initialized randomly: {', '.join(fresh)}")
-    partial = scoring if match is not None and match.num_matched else []
+    key, shapes = jax.random.key(seed), components.abstract_state.variables.params
+    params = imported.read_params()
+    plan = _plan_heads(imported, components, params, of_images=isinstance(preprocessing, ImageSpec))
 
     def init_heads(key: Key[Array, ""]) -> Variables:
         # The others are read from the folder: to initialize them as well takes longer than to train a step.
         variables = components.model.init(derive_key(key, 0, "init"))
-        return variables._replace(params={name: variables.params[name] for name in (*fresh, *partial)})
+        return variables._replace(params={name: variables.params[name] for name in (*plan.fresh, *plan.matched)})
 
     initial = jit_for_one_call(init_heads, components.placement)(key)
-    for name in partial:
-        assert match is not None
+    for name in plan.matched:
+        assert plan.match is not None
         for leaf, axis in _class_axes(components.model, name).items():
-            entries = select_entries(params[name][leaf], initial.params[name][leaf], axis, match.entries)
+            entries = select_entries(params[name][leaf], initial.params[name][leaf], axis, plan.match.entries)
             params[name] = {**params[name], leaf: entries}
-    params = {name: initial.params[name] if name in fresh else params[name] for name in abstract.params}
+    params = {name: initial.params[name] if name in plan.fresh else params[name] for name in shapes}
     count = count_parameters(params)
-    params = jax.tree.map(lambda leaf, values: jax.device_put(values, leaf.sharding), abstract.params, params)
+    params = jax.tree.map(lambda leaf, values: jax.device_put(values, leaf.sharding), shapes, params)
     state = _starting_state(experiment, components, key, initial._replace(params=params))
     metadata = collect_metadata(experiment, components, directory)
     with Checkpoints(directory.checkpoints_dir, experiment.run.keep_checkpoints) as checkpoints:
         checkpoints.save(0, state, metadata)
         del params, state, initial  # before the checkpoint is read back
     directory.record(parameters=count)
-    return count, tuple(notes)
+    return count, plan.notes
 
 
 def _starting_state(
@@ -451,9 +472,7 @@ def export_to_huggingface(
     shapes = registry.build(experiment.model, interface, experiment.precision).functional.shapes()
     # Arrays of these shapes that take no memory: NumPy's are read without a second copy.
     shapes = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), shapes)
-    step, params = run.read_checkpoint(
-        step, lambda checkpoints, at: run.restore_eval_parameters(checkpoints, at, shapes)
-    )
+    step, params = run.read_checkpoint(step, lambda checkpoint: run.restore_eval_parameters(checkpoint, shapes))
     notes = [f"step {step}"]
     if experiment.eval_parameters != "raw":
         notes.append(f"the parameters are the average {experiment.eval_parameters!r}, by which the run is judged")

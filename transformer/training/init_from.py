@@ -5,59 +5,36 @@ import dataclasses
 import functools
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.config import Config, UserError, from_config, suggest_nearest
+from transformer.config import UserError, from_config, suggest_nearest
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, Tokenizer, has_tokenizer
 from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
-from transformer.models.model import Model, Variables, find_non_finite, leaves_by_path
+from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, LeafShape
 from transformer.runs.distributed import is_primary
 from transformer.runs.run_directory import RunDirectory, check_regular_files
 from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import parse_path, storage_of
 from transformer.system.command_invocation import shell_command
+from transformer.training.build import TrainingComponents
 from transformer.training.entry_names import NameMatch, match_classes, match_tokens
-from transformer.training.init_plan import ArrayInfo, InitPlan, parse_init_rule, plan_parameters
+from transformer.training.finite_checks import find_non_finite
+from transformer.training.init_plan import ArrayInfo, InitializeFromConfig, InitPlan, parse_init_rule, plan_parameters
 from transformer.training.partitioning import is_axis_names
 from transformer.training.state import AVERAGES, PARAMS, STATE, TrainState
 
 Wanted = Mapping[str, jax.ShapeDtypeStruct]
-
-
-@dataclasses.dataclass(frozen=True)
-class InitializeFromConfig(Config, path="config.initialize_from"):
-    """The source of initial parameters.
-
-    Every parameter takes the values of the source's parameter of the same path, unless `rules` say otherwise.
-
-    Attributes:
-        run: A run directory, or a folder in Hugging Face format with config.json and model.safetensors. "" is none.
-        step: The step of the run's checkpoint. None is the latest.
-        average: The name of an average of the run, whose parameters are taken where it has them. "" takes the raw ones.
-        copy_tokenizer: Whether the new run takes over the tokenizer of the source.
-        rules: Rules such as "head/* = fresh", "decoder/* = layers/*" or "resize embedding/table"
-            (transformer.training.init_plan).
-    """
-
-    run: str = ""
-    step: int | None = None
-    average: str = ""
-    copy_tokenizer: bool = False
-    rules: tuple[str, ...] = ()
-
-    def _check(self) -> None:
-        for rule in self.rules:
-            parse_init_rule(rule)
 
 
 class InitSource(NamedTuple):
@@ -87,24 +64,34 @@ class InitSource(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class InitReport:
-    """A report of a run's initialization.
+class Initialization:
+    """What a run takes from its source, decided before an array is read.
 
     Attributes:
-        source_name: The source, as the config names it.
+        config: The config that names the source.
         source: The source's arrays.
-        average_name: The name of the average; "" for the raw parameters.
         plan: Where the values of every parameter come from.
-        num_averaged: The number of parameters taken from the average.
-        merged_paths: The parameters into which the source's LoRA updates are merged.
     """
 
-    source_name: str
+    config: InitializeFromConfig
     source: InitSource
-    average_name: str
     plan: InitPlan
-    num_averaged: int
-    merged_paths: tuple[str, ...] = ()
+
+    @property
+    def num_averaged(self) -> int:
+        """The number of parameters taken from the average."""
+        matched_sources = self.plan.matched_sources.values()
+        return sum(matched.source_path in self.source.averaged_paths for matched in matched_sources)
+
+    @property
+    def merged_paths(self) -> tuple[str, ...]:
+        """The parameters whose source has a LoRA update that the new run has no parameters for: it is merged."""
+        matched_sources = self.plan.matched_sources
+        return tuple(
+            path
+            for path, matched in matched_sources.items()
+            if has_lora(matched.source_path, self.source.leaves) and lora_paths(path)[0] not in matched_sources
+        )
 
     @property
     def unused_paths(self) -> tuple[str, ...]:
@@ -115,12 +102,12 @@ class InitReport:
         return tuple(name for name in self.plan.unused_paths if name not in merged)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values, for the run directory."""
+        """Return a report as plain values, for the run directory."""
         plan = self.plan
         return {
-            "run": self.source_name,
+            "run": self.config.run,
             "step": self.source.step,
-            "average": self.average_name,
+            "average": self.config.average,
             "loaded": {path: matched.source_path for path, matched in plan.matched_sources.items()},
             "resized": {
                 path: [list(plan.matched_sources[path].array_info.shape), list(plan.targets[path].shape)]
@@ -142,110 +129,68 @@ class InitReport:
         }
 
     def format_lines(self) -> list[str]:
-        """Return the report as lines of text."""
+        """Return a report as lines of text."""
         plan = self.plan
-        numbers = sum(matched.count_numbers(plan.targets[path]) for path, matched in plan.matched_sources.items())
+        numbers = sum(
+            math.prod(matched.taken_shape(plan.targets[path])) for path, matched in plan.matched_sources.items()
+        )
         renamed = sum(path != matched.source_path for path, matched in plan.matched_sources.items())
         loaded = f"  loaded: {len(plan.matched_sources)} parameters ({numbers:,} numbers)"
         if renamed:
             loaded += f", {renamed} from another path"
-        if self.average_name:
-            loaded += f", {self.num_averaged} as the average {self.average_name!r} has them"
+        if self.config.average:
+            loaded += f", {self.num_averaged} as the average {self.config.average!r} has them"
         lines = [f"initialized from {self.source.description}", loaded]
         for path in plan.resized_paths:
-            matched = plan.matched_sources[path]
-            shape, axis = matched.array_info.shape, matched.resized_axis or 0
-            num_copied = min(shape[axis], plan.targets[path].shape[axis])
-            if matched.named_axis is not None:
-                num_copied = sum(entry >= 0 for entry in matched.entries)
+            matched, target = plan.matched_sources[path], plan.targets[path]
+            axis = matched.resized_axis or 0
             lines.append(
-                f"  resized: {path} {shape} -> {plan.targets[path].shape}, {num_copied} along axis {axis} kept"
+                f"  resized: {path} {matched.array_info.shape} -> {target.shape}, {matched.taken_shape(target)[axis]} "
+                f"along axis {axis} kept"
             )
         for axis_name, match in plan.names.items():
             if paths := plan.paths_matched_along(axis_name):
                 lines.append(f"  {match.describe()} ({_list_paths(paths)})")
-        casts: dict[str, int] = {}
-        for path in plan.cast_paths:
-            change = f"{plan.matched_sources[path].array_info.dtype} -> {plan.targets[path].dtype}"
-            casts[change] = casts.get(change, 0) + 1
+        casts = Counter(
+            f"{plan.matched_sources[path].array_info.dtype} -> {plan.targets[path].dtype}" for path in plan.cast_paths
+        )
         lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
         if self.merged_paths:
             lines.append(f"  merged with their LoRA updates: {_list_paths(self.merged_paths)}")
         for rule in dict.fromkeys(plan.newly_initialized.values()):
-            lines.append(
-                f"  initialized randomly by rule {rule!r}: "
-                f"{_list_paths([path for path, by in plan.newly_initialized.items() if by == rule])}"
-            )
+            paths = tuple(path for path, by in plan.newly_initialized.items() if by == rule)
+            lines.append(f"  initialized randomly by rule {rule!r}: {_list_paths(paths)}")
         if self.unused_paths:
             lines.append(f"  not used: {_list_paths(self.unused_paths)}")
         return lines + [f"  note: {note}" for note in self.source.notes]
 
 
-class InitTarget(Protocol):
-    """The parts of a new run that initialization needs: those of `transformer.training.build.TrainingComponents`."""
-
-    @property
-    def model(self) -> Model:
-        """The model, whose parameters have named axes."""
-
-    @property
-    def abstract_state(self) -> TrainState:
-        """The training state as shapes with shardings."""
-
-    @property
-    def init_state(self) -> Callable[..., TrainState]:
-        """The function that makes the state from a key and, if given, variables."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the task's classes; empty if it has none."""
-
-
-class InitPlanWithSource(NamedTuple):
-    """The plan of an initialization, before any array is read, and its source."""
-
-    source: InitSource
-    report: InitReport
-
-
 def initialize_run(
-    config: InitializeFromConfig, components: InitTarget, key: jax.Array, directory: RunDirectory, *, aloud: bool = True
+    config: InitializeFromConfig,
+    components: TrainingComponents,
+    key: jax.Array,
+    directory: RunDirectory,
+    *,
+    aloud: bool = True,
 ) -> TrainState:
-    """Make the initial state of a run with `build_initial_state`, and record what was taken in the run directory.
-
-    Args:
-        config: The source.
-        components: The new run's components.
-        key: The run's PRNG key.
-        directory: The run directory.
-        aloud: Whether to print the report.
-
-    Raises:
-        UserError: If the source is missing or unreadable, or does not fit the model.
-    """
-    state, report = build_initial_state(config, components, key, directory.path)
-    if report is not None and is_primary():
-        directory.record(initialized_from=report.to_dict())
+    """Make the initial state of a run, and record in its directory, and print if `aloud`, what was taken."""
+    state, initialization = build_initial_state(config, components, key, directory.path)
+    if initialization is not None and is_primary():
+        directory.record(initialized_from=initialization.to_dict())
         if aloud:
-            print("\n".join(report.format_lines()), flush=True)
+            print("\n".join(initialization.format_lines()), flush=True)
     return state
 
 
 def build_initial_state(
-    config: InitializeFromConfig, components: InitTarget, key: jax.Array, workdir: Path
-) -> tuple[TrainState, InitReport | None]:
+    config: InitializeFromConfig, components: TrainingComponents, key: jax.Array, workdir: Path
+) -> tuple[TrainState, Initialization | None]:
     """Make the state before the first step, with variables from the source that the config names, if any.
 
     Variables that are not taken are initialized with the key. All processes call it together.
 
-    Args:
-        config: The source.
-        components: The new run's components.
-        key: The run's PRNG key.
-        workdir: The run directory.
-
     Returns:
-        The state, and the report; None without a source.
+        The state, and what was taken; None without a source.
 
     Raises:
         UserError: If the source is missing or unreadable, or does not fit the model; raised before anything is
@@ -254,11 +199,15 @@ def build_initial_state(
     """
     if not config.run:
         return components.init_state(key), None
-    fresh = functools.partial(_fresh_variables, components.init_state, key)
-    variables, report = load_variables_from_source(
-        config, components.model, components.abstract_state.variables, fresh, workdir, components.class_names
+    variables, initialization = load_variables_from_source(
+        config,
+        components.model,
+        components.abstract_state.variables,
+        lambda: components.init_state(key).variables,  # the rest of that state is freed before another is made
+        workdir,
+        components.class_names,
     )
-    return components.init_state(key, variables), report
+    return components.init_state(key, variables), initialization
 
 
 def load_variables_from_source(
@@ -268,7 +217,7 @@ def load_variables_from_source(
     fresh: Callable[[], Variables],
     workdir: Path | None = None,
     class_names: tuple[str, ...] = (),
-) -> tuple[Variables, InitReport]:
+) -> tuple[Variables, Initialization]:
     """Load a model's variables from the source that the config names.
 
     Args:
@@ -283,13 +232,13 @@ def load_variables_from_source(
         UserError: If the source is missing or unreadable, or does not fit the model.
         DamagedCheckpoint: If the bytes of the source's checkpoint changed.
     """
-    source, report = plan_initialization(config, model, abstract, workdir, class_names)
-    where = flatten_variables(abstract)
-    values = _read_values(source, report, where)
-    initial = flatten_variables(fresh()) if report.plan.newly_initialized or report.plan.partial_paths else {}
-    values |= _cast_and_resize(report.plan, initial, values, where)
+    initialization = plan_initialization(config, model, abstract, workdir, class_names)
+    plan, where = initialization.plan, flatten_variables(abstract)
+    values = _read_values(initialization, where)
+    initial = flatten_variables(fresh()) if plan.newly_initialized or plan.partial_paths else {}
+    values |= _cast_and_resize(plan, initial, values, where)
     leaves = [values[path] if path in values else initial[path] for path in where]
-    return jax.tree.unflatten(jax.tree.structure(abstract), leaves), report
+    return jax.tree.unflatten(jax.tree.structure(abstract), leaves), initialization
 
 
 def plan_initialization(
@@ -298,31 +247,23 @@ def plan_initialization(
     abstract: Variables,
     workdir: Path | None,
     class_names: tuple[str, ...] = (),
-) -> InitPlanWithSource:
+) -> Initialization:
     """Open the source, and plan from shapes and names what is taken from it. All processes call it together.
 
-    Args:
-        config: The source.
-        model: The model.
-        abstract: The shapes of its variables.
-        workdir: The new run's directory, if there is one.
-        class_names: The names of its classes; empty if it has none.
+    The arguments are those of `load_variables_from_source`.
 
     Raises:
         UserError: If the source is missing or unreadable, or does not fit the model under the rules.
     """
     source = open_init_source(config.run, config.step, config.average, workdir)
-    planned = plan_parameters(
+    plan = plan_parameters(
         _targets(model, abstract),
         source.leaves,
         [parse_init_rule(rule) for rule in config.rules],
         _match_names(source, class_names, workdir),
     )
-    source = source._replace(notes=(*source.notes, *_notes_on_names(source, planned, class_names)))
-    averaged = sum(matched.source_path in source.averaged_paths for matched in planned.matched_sources.values())
-    return InitPlanWithSource(
-        source, InitReport(config.run, source, config.average, planned, averaged, _merged_targets(planned, source))
-    )
+    notes = (*source.notes, *_notes_on_names(source, plan, class_names))
+    return Initialization(config, source._replace(notes=notes), plan)
 
 
 def _match_names(source: InitSource, class_names: tuple[str, ...], workdir: Path | None) -> dict[str, NameMatch]:
@@ -334,14 +275,14 @@ def _match_names(source: InitSource, class_names: tuple[str, ...], workdir: Path
     return {axis: match for axis, match in matches.items() if match is not None}
 
 
-def _notes_on_names(source: InitSource, planned: InitPlan, class_names: tuple[str, ...]) -> tuple[str, ...]:
+def _notes_on_names(source: InitSource, plan: InitPlan, class_names: tuple[str, ...]) -> tuple[str, ...]:
     """Return what is taken by number although its entries have, or may have, other names."""
-    matched_axes = {axis for path in planned.matched_sources for axis in planned.targets[path].axes}
-    axes = {axis for target in planned.targets.values() for axis in target.axes}
+    matched_axes = {axis for path in plan.matched_sources for axis in plan.targets[path].axes}
+    axes = {axis for target in plan.targets.values() for axis in target.axes}
     notes = [
         f"{source.description}: no parameter of this family has the axis {axis!r}, so that entries are taken by "
         f"number; the {match.describe_names()}"
-        for axis, match in planned.names.items()
+        for axis, match in plan.names.items()
         if axis not in axes
     ]
     if "classes" in matched_axes and len(class_names) > 1 and not source.class_names:
@@ -352,22 +293,18 @@ def _notes_on_names(source: InitSource, planned: InitPlan, class_names: tuple[st
     return tuple(notes)
 
 
-def check_lora_scale(prepared: InitPlanWithSource, lora: LoraConfig | None) -> None:
-    """Check that a source's LoRA parameters have the scale of this run's config.
-
-    Args:
-        prepared: The plan.
-        lora: The LoRA config of the model, if it has one.
+def check_lora_scale(initialization: Initialization, lora: LoraConfig | None) -> None:
+    """Check that a source's LoRA parameters have the scale of this run's LoRA config, if its model has one.
 
     Raises:
         UserError: If the scales differ.
     """
-    source, plan = prepared.source, prepared.report.plan
-    if not lora or not lora.rank or not source.lora or not any(is_lora_path(path) for path in plan.matched_sources):
+    source, matched_paths = initialization.source, initialization.plan.matched_sources
+    if not lora or not lora.rank or not source.lora or not any(map(is_lora_path, matched_paths)):
         return
     if lora.scale != source.lora.scale:
         raise UserError(
-            f"config.model.lora.alpha={lora.alpha} scales what {prepared.report.source_name} learned "
+            f"config.model.lora.alpha={lora.alpha} scales what {initialization.config.run} learned "
             f"by {lora.scale:g}, which scaled it by {source.lora.scale:g}: "
             f"say config.model.lora.alpha={source.lora.scale * lora.rank:g}, or "
             "leave it fresh with '*/lora/* = fresh'"
@@ -456,52 +393,50 @@ def load_source_tokenizer(run: str, workdir: Path) -> Tokenizer:
 
 
 def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
-    with _reading_checkpoints(path, run) as checkpoints:
+    with _open_checkpoints(path, run) as checkpoints:
         steps = checkpoints.steps()
-        if not steps:
-            raise UserError(f"config.initialize_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
         at = steps[-1] if step is None else step
         if at not in steps:
             raise UserError(f"config.initialize_from.step={step}: {run} has checkpoints of {steps} alone")
-        stored = checkpoints.leaves(at)
-        classes = checkpoints.metadata(at).get("classes", [])
+        checkpoint = checkpoints.read(at)
+    stored, classes = checkpoint.leaves, checkpoint.metadata.get("classes", [])
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"the manifest of step {at} in {path} is not usable: classes: must be a list of names")
     names = _leaf_names(stored, run, average)
 
     def read(requests: Wanted) -> dict[str, jax.Array]:
-        with _reading_checkpoints(path, run) as checkpoints:
-            leaves = checkpoints.restore_leaves(at, {names[source]: leaf for source, leaf in requests.items()})
-        return {source: leaves[names[source]] for source in requests}
+        with _open_checkpoints(path, run) as checkpoints:
+            leaves = checkpoints.read(at).restore_leaves({names[name]: leaf for name, leaf in requests.items()})
+        return {name: leaves[names[name]] for name in requests}
 
-    leaves = {source: ArrayInfo(stored[name].shape, stored[name].dtype) for source, name in names.items()}
-    averaged = frozenset(source for source, name in names.items() if name.startswith(AVERAGES))
     return InitSource(
-        f"{run} at step {at}",
-        at,
-        leaves,
-        read,
-        averaged,
-        _read_lora_config(path),
+        description=f"{run} at step {at}",
+        step=at,
+        leaves={path: ArrayInfo(stored[name].shape, stored[name].dtype) for path, name in names.items()},
+        read_arrays=read,
+        averaged_paths=frozenset(path for path, name in names.items() if name.startswith(AVERAGES)),
+        lora=_read_lora_config(path),
         class_names=tuple(classes),
         load_tokenizer=functools.partial(load_tokenizer, path) if has_tokenizer(path) else None,
         notes=_notes_of_run(path, workdir),
     )
 
 
-def _how_to_make_a_checkpoint() -> str:
-    convert = shlex.join(shell_command("convert"))
-    return f"train it, or make a run of published weights with {convert} --from_pretrained=FOLDER --workdir=RUN"
-
-
 @contextlib.contextmanager
-def _reading_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
-    checkpoints = RunDirectory(path).checkpoints_dir
-    if not checkpoints.is_dir():
-        raise UserError(f"config.initialize_from.run={run} has no checkpoint yet; {_how_to_make_a_checkpoint()}")
-    check_regular_files(path)
-    with Checkpoints.open_read_only(checkpoints) as reader:
-        yield reader
+def _open_checkpoints(path: Path, run: str) -> Iterator[Checkpoints]:
+    """Open the checkpoints of a run that has at least one."""
+    folder = RunDirectory(path).checkpoints_dir
+    if folder.is_dir():
+        check_regular_files(path)
+        with Checkpoints.open_read_only(folder) as checkpoints:
+            if checkpoints.steps():
+                yield checkpoints
+                return
+    convert = shlex.join(shell_command("convert"))
+    raise UserError(
+        f"config.initialize_from.run={run} has no checkpoint yet; train it, or make a run of published weights with "
+        f"{convert} --from_pretrained=FOLDER --workdir=RUN"
+    )
 
 
 def _leaf_names(leaves: Mapping[str, LeafShape], run: str, average: str) -> dict[str, str]:
@@ -550,13 +485,12 @@ def _source_of_folder(path: Path, run: str) -> InitSource:
     leaves = {
         name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.param_shapes).items()
     }
-    description = f"{run}, a {published.config['model_type']} model as Hugging Face publishes it"
     reads_images = "image" in published.interface.inputs
     return InitSource(
-        description,
-        None,
-        leaves,
-        read,
+        description=f"{run}, a {published.config['model_type']} model as Hugging Face publishes it",
+        step=None,
+        leaves=leaves,
+        read_arrays=read,
         class_names=output_names(published.config, published.interface.vocabularies.get("classes", 0)),
         load_tokenizer=None if reads_images else functools.partial(load_huggingface_tokenizer, path),
         notes=tuple(published.notes),
@@ -567,19 +501,6 @@ def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     if leaf.sharding is None:
         return jax.numpy.asarray(array)
     return jax.make_array_from_callback(array.shape, leaf.sharding, array.__getitem__)
-
-
-def _merged_targets(planned: InitPlan, source: InitSource) -> tuple[str, ...]:
-    """Return the targets whose source has a LoRA update that the new run has no parameters for."""
-    return tuple(
-        path
-        for path, matched in planned.matched_sources.items()
-        if has_lora(matched.source_path, source.leaves) and lora_paths(path)[0] not in planned.matched_sources
-    )
-
-
-def _fresh_variables(initialize: Callable[..., TrainState], key: jax.Array) -> Variables:
-    return initialize(key).variables  # the rest of that state is freed before another is made
 
 
 def flatten_variables(variables: Variables, is_leaf: Callable[[Any], bool] | None = None) -> dict[str, Any]:
@@ -607,28 +528,27 @@ def _targets(model: Model, abstract: Variables) -> dict[str, ArrayInfo]:
     }
 
 
-def _read_values(
-    source: InitSource, report: InitReport, where: Mapping[str, jax.ShapeDtypeStruct]
-) -> dict[str, jax.Array]:
+def _read_values(initialization: Initialization, where: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
     """Read the values of every target that has a source, with LoRA updates merged."""
+    source, matched_sources = initialization.source, initialization.plan.matched_sources
     values: dict[str, jax.Array] = {}
-    waiting = dict(report.plan.matched_sources)
+    waiting = dict(matched_sources)
     while waiting:  # repeats only if several targets take one source
         paths = {matched.source_path: path for path, matched in waiting.items()}
         stored = source.read_arrays(
             {name: _stored_leaf(where[path], waiting.pop(path).array_info) for name, path in paths.items()}
         )
         values |= {path: stored[name] for name, path in paths.items()}
-    for path in report.merged_paths:
+    for path in initialization.merged_paths:
         assert source.lora is not None
-        names = lora_paths(report.plan.matched_sources[path].source_path)
+        names = lora_paths(matched_sources[path].source_path)
         low = source.read_arrays({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})
         merge = jax.jit(add_low_rank_product, static_argnames="scale", out_shardings=values[path].sharding)
         values[path] = merge(values[path], *(low[name] for name in names), scale=source.lora.scale)
     if (non_finite := find_non_finite(values)) is not None:
         raise UserError(
-            f"config.initialize_from.run={report.source_name} holds NaN or infinity in what {non_finite} takes: name "
-            "another run, or an earlier config.initialize_from.step"
+            f"config.initialize_from.run={initialization.config.run} holds NaN or infinity in what {non_finite} takes: "
+            "name another run, or an earlier config.initialize_from.step"
         )
     return values
 

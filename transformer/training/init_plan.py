@@ -15,19 +15,44 @@ Where classes or tokens of both runs have other names, or another order, entries
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
-from transformer.config import UserError, suggest_nearest
+from transformer.config import Config, UserError, suggest_nearest
 from transformer.training.entry_names import NameMatch, list_names
 
 FRESH = "fresh"
 
 _KEY = "config.initialize_from.rules"
 _FORMS = "'TARGET = SOURCE', 'TARGET = fresh' or 'resize TARGET'"
+
+
+@dataclasses.dataclass(frozen=True)
+class InitializeFromConfig(Config, path="config.initialize_from"):
+    """The source of initial parameters.
+
+    Every parameter takes the values of the source's parameter of the same path, unless `rules` say otherwise.
+
+    Attributes:
+        run: A run directory, or a folder in Hugging Face format with config.json and model.safetensors. "" is none.
+        step: The step of the run's checkpoint. None is the latest.
+        average: The name of an average of the run, whose parameters are taken where it has them. "" takes the raw ones.
+        copy_tokenizer: Whether the new run takes over the tokenizer of the source.
+        rules: Rules such as "head/* = fresh", "decoder/* = layers/*" or "resize embedding/table"
+            (transformer.training.init_plan).
+    """
+
+    run: str = ""
+    step: int | None = None
+    average: str = ""
+    copy_tokenizer: bool = False
+    rules: tuple[str, ...] = ()
+
+    def _check(self) -> None:
+        for rule in self.rules:
+            parse_init_rule(rule)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +97,12 @@ class MatchedSource:
     named_axis: int | None = None
     entries: tuple[int, ...] = ()
 
-    def count_numbers(self, target: ArrayInfo) -> int:
-        """Return how many numbers of the target are taken."""
-        sizes = list(map(min, target.shape, self.array_info.shape))
+    def taken_shape(self, target: ArrayInfo) -> tuple[int, ...]:
+        """Return the shape of the part of the target that is taken: entries by name, or what both have in common."""
+        shape = list(map(min, target.shape, self.array_info.shape))
         if self.named_axis is not None:
-            sizes[self.named_axis] = sum(entry >= 0 for entry in self.entries)
-        return math.prod(sizes)
+            shape[self.named_axis] = sum(entry >= 0 for entry in self.entries)
+        return tuple(shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import (
     DAMAGED_PREFIX,
     UNKNOWN_STEP,
-    Checkpoints,
     DamagedCheckpoint,
     RestoredCheckpoint,
+    StoredCheckpoint,
     last_saved_step,
     last_saved_step_file,
 )
@@ -71,7 +71,7 @@ def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint 
             differ from those of the checkpoint; nothing is changed then.
     """
     checkpoints = run.checkpoints
-    sound = checkpoints.restore_newest_valid(lambda step: restore_state(checkpoints, step, components))
+    sound = checkpoints.restore_newest_valid(lambda checkpoint: restore_state(checkpoint, components))
     if sound is None:
         run_on_primary(lambda: _reported_extents(run.directory, 0))
         return None
@@ -83,24 +83,22 @@ def resume_run(run: TrainingRun, components: TrainingComponents) -> ResumePoint 
     return _resume_point(run, sound.step, state, metadata)
 
 
-def restore_state(
-    checkpoints: Checkpoints, step: int, components: TrainingComponents
-) -> tuple[TrainState, dict[str, Any]]:
+def restore_state(checkpoint: StoredCheckpoint, components: TrainingComponents) -> tuple[TrainState, Mapping[str, Any]]:
     """Restore the state of a checkpoint, and its metadata. All processes call it together.
 
     A converted run begins with the parameters alone: its optimizers are made here, when it is to be trained.
 
     Raises:
-        UserError: If there is no checkpoint of the step, or it is of another model.
+        UserError: If it is of another model.
         DamagedCheckpoint: If its bytes changed.
     """
     abstract = components.abstract_state
-    if any(name.startswith(HYPERPARAMETERS) for name in checkpoints.leaves(step)):
-        return checkpoints.restore(step, abstract)
-    start, metadata = checkpoints.restore(step, abstract.without_optimizers())
+    if any(name.startswith(HYPERPARAMETERS) for name in checkpoint.leaves):
+        return checkpoint.restore(abstract), checkpoint.metadata
+    start = checkpoint.restore(abstract.without_optimizers())
     state = components.init_state(start.key, start.variables)
     fields = {name: getattr(start, name) for name in ("step", "key", "averages", "task_state")}
-    return state._replace(**fields), metadata
+    return state._replace(**fields), checkpoint.metadata
 
 
 def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingComponents) -> list[ResumePoint]:
@@ -124,7 +122,7 @@ def resume_runs_together(runs: Sequence[TrainingRun], components: TrainingCompon
         restored = []
         for run, wrong in zip(runs, damaged, strict=True):
             try:
-                restored.append(restore_state(run.checkpoints, step, components))
+                restored.append(restore_state(run.checkpoints.read(step), components))
             except DamagedCheckpoint as error:
                 wrong[step] = error
         if len(restored) == len(runs):

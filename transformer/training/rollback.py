@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import NonNegativeInt, UserError, to_config
 from transformer.data.batches import BatchSource
 from transformer.models.model import leaves_by_path
+from transformer.runs.checkpoint_files import manifest_file
 from transformer.runs.distributed import is_primary, run_on_primary
 from transformer.runs.exceptions import NonFiniteError, RunFailed
 from transformer.runs.jsonl_reading import StepNumber
@@ -24,6 +24,7 @@ from transformer.storage.paths import storage_of
 from transformer.system.command_invocation import shell_command
 from transformer.training.build import TrainingComponents
 from transformer.training.checked_batches import BatchRange, CheckedBatches, InvalidBatch, batch_number, merge_ranges
+from transformer.training.finite_checks import find_non_finite
 from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 from transformer.training.update_guard import TrainingDiverged
@@ -222,7 +223,12 @@ def _way_past(run: TrainingRun, step: int, *, alone: bool = False) -> RollbackRe
 
     All processes call it together, unless it is for this process alone.
     """
-    steps = _steps_in(run.directory) if alone else run.checkpoints.steps()
+    directory = run.directory
+    steps = (
+        [saved for saved in directory.saved_steps() if manifest_file(directory.checkpoints_dir / str(saved)).is_file()]
+        if alone
+        else run.checkpoints.steps()
+    )
     latest = max((saved for saved in steps if saved <= step), default=0)
     way = RollbackRequest(latest, step - latest)
 
@@ -236,12 +242,6 @@ def _way_past(run: TrainingRun, step: int, *, alone: bool = False) -> RollbackRe
         if (is_recorded() if alone else run_on_primary(is_recorded))
         else way
     )
-
-
-def _steps_in(directory: RunDirectory) -> list[int]:
-    folder = directory.checkpoints_dir
-    saved = [path for path in folder.iterdir() if (path / "manifest" / "metadata").is_file()] if folder.is_dir() else []
-    return [int(path.name) for path in saved if path.name.isdecimal()]
 
 
 def _rewind_command(run: TrainingRun, way: RollbackRequest) -> str:
@@ -272,22 +272,12 @@ def check_parameters_finite(state: TrainState, run: TrainingRun, latest: int | N
     Raises:
         RunFailed: If a parameter is not finite; the message names it.
     """
-    params = leaves_by_path(state.variables.params)
-    sound = jax.device_get(_are_finite(params))
-    for name in params:
-        if not sound[name]:
-            where = "at the start" if latest is None else f"in checkpoint {latest}"
-            steps = [step for step in run.checkpoints.steps() if latest is None or step < latest]
-            raise RunFailed(
-                f"the parameter {name} is not finite {where}, and no update can repair it: "
-                + (
-                    "begin with others"
-                    if latest is None
-                    else f"go back with --rollback_to_step={max(steps, default=0)}"
-                )
-            )
-
-
-@jax.jit
-def _are_finite(params: dict[str, Any]) -> dict[str, Any]:
-    return {name: jnp.all(jnp.isfinite(leaf)) for name, leaf in params.items()}
+    name = find_non_finite(leaves_by_path(state.variables.params))
+    if name is None:
+        return
+    if latest is None:
+        where, advice = "at the start", "begin with others"
+    else:
+        earlier = max((step for step in run.checkpoints.steps() if step < latest), default=0)
+        where, advice = f"in checkpoint {latest}", f"go back with --rollback_to_step={earlier}"
+    raise RunFailed(f"the parameter {name} is not finite {where}, and no update can repair it: {advice}")

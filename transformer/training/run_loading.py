@@ -17,9 +17,9 @@ from transformer.data.tokenizers.load import tokenizer_digests
 from transformer.decoding.ensemble import Ensemble, join_variables
 from transformer.decoding.shallow_fusion import ShallowFusion
 from transformer.models import registry as models
-from transformer.models.model import PyTree, find_non_finite, leaves_by_path, replace_with_averaged
+from transformer.models.model import PyTree, leaves_by_path, replace_with_averaged
 from transformer.models.task_interface import LANGUAGE_MODELING
-from transformer.runs.checkpoint import Checkpoints
+from transformer.runs.checkpoint import Checkpoints, StoredCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.runs.trust import check_trusted, trust_flags
 from transformer.system.command_invocation import shell_command
@@ -36,6 +36,7 @@ from transformer.training.checkpoint_metadata import (
 )
 from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.config import ExperimentConfig, resolve_config
+from transformer.training.finite_checks import find_non_finite
 from transformer.training.parameter_averages import init_average
 from transformer.training.partitioning import single_device_placement
 from transformer.training.state import PARAMS, STATE, TrainState
@@ -52,14 +53,14 @@ class RecordedRun(NamedTuple):
     directory: RunDirectory
     experiment: ExperimentConfig
 
-    def read_checkpoint[T](self, step: int | None, read: Callable[[Checkpoints, int], T]) -> tuple[int, T]:
+    def read_checkpoint[T](self, step: int | None, read: Callable[[StoredCheckpoint], T]) -> tuple[int, T]:
         """Read a checkpoint after checking that the run's config and tokenizer are unchanged.
 
         Newer checkpoints that are damaged are announced.
 
         Args:
             step: The step; None is the newest valid checkpoint.
-            read: A function (checkpoints, step) to what is restored.
+            read: A function from the checkpoint to what is restored of it.
 
         Returns:
             The step, and the result of `read`.
@@ -69,60 +70,60 @@ class RecordedRun(NamedTuple):
                 parameter is not finite.
             DamagedCheckpoint: If the checkpoint of the step is damaged, or all are.
         """
-        path = self.directory.path
+
+        def read_checked(checkpoint: StoredCheckpoint) -> T:
+            self._check_unchanged(checkpoint)
+            value = read(checkpoint)
+            arrays = {name: leaf for name, leaf in leaves_by_path(value).items() if not name.startswith(_TASK_STATE)}
+            if (name := find_non_finite(arrays)) is not None:
+                raise UserError(
+                    f"checkpoint {checkpoint.step} of {self.directory.path} holds NaN or infinity in {name}: its "
+                    "training diverged; name an earlier step"
+                )
+            return value
+
         if not self.directory.checkpoints_dir.is_dir():
             raise self._untrained()
         with Checkpoints.open_read_only(self.directory.checkpoints_dir) as checkpoints:
-
-            def read_one(at: int) -> T:
-                metadata = checkpoints.metadata(at)
-                check_metadata(metadata, path, at)
-                config = self.directory.config()
-                refuse_change(
-                    path, describe_config_change(metadata, config, at) or describe_tokenizer_change(metadata, path, at)
-                )
-                value = read(checkpoints, at)
-                arrays = {
-                    name: leaf for name, leaf in leaves_by_path(value).items() if not name.startswith(_TASK_STATE)
-                }
-                if (name := find_non_finite(arrays)) is not None:
-                    raise UserError(
-                        f"checkpoint {at} of {path} holds NaN or infinity in {name}: its training diverged; name an "
-                        "earlier step"
-                    )
-                return value
-
             if step is not None:
-                return step, read_one(step)
-            sound = checkpoints.restore_newest_valid(read_one)
+                return step, read_checked(checkpoints.read(step))
+            sound = checkpoints.restore_newest_valid(read_checked)
             if sound is None:
                 raise self._untrained()
             checkpoints.announce_damage(sound, set_aside=False)
             return sound.step, sound.value
+
+    def _check_unchanged(self, checkpoint: StoredCheckpoint) -> None:
+        path, metadata, step = self.directory.path, checkpoint.metadata, checkpoint.step
+        check_metadata(metadata, path, step)
+        refuse_change(
+            path,
+            describe_config_change(metadata, self.directory.config(), step)
+            or describe_tokenizer_change(metadata, path, step),
+        )
 
     def _untrained(self) -> UserError:
         path = self.directory.path
         words = [*shell_command("train"), f"--workdir={path}", *trust_flags(self.directory.config())]
         return UserError(f"{path} has no checkpoint yet; train it with {shlex.join(words)}")
 
-    def restore_eval_parameters(self, checkpoints: Checkpoints, at: int, shapes: PyTree) -> PyTree:
+    def restore_eval_parameters(self, checkpoint: StoredCheckpoint, shapes: PyTree) -> PyTree:
         """Restore the parameters by which the run is judged: raw, or those of an average.
 
         Args:
-            checkpoints: The checkpoints.
-            at: The step.
+            checkpoint: The checkpoint.
             shapes: The parameters as shapes.
 
         Raises:
             UserError: If the checkpoint has other parameters than `shapes`.
             DamagedCheckpoint: If its bytes changed.
         """
-        params = checkpoints.restore_part(at, shapes, ("variables", "params"))
+        params = checkpoint.restore(shapes, ("variables", "params"))
         name = self.experiment.eval_parameters
         if name == "raw":
             return params
         average = jax.eval_shape(functools.partial(init_average, self.experiment.parameter_averages[name]), shapes)
-        return replace_with_averaged(params, checkpoints.restore_part(at, average, ("averages", name)))
+        return replace_with_averaged(params, checkpoint.restore(average, ("averages", name)))
 
 
 def open_run(
@@ -185,13 +186,13 @@ def load_run(
         ```
     """
     run = open_run(workdir, trusted, task_changes)
-    run.read_checkpoint(step, lambda checkpoints, at: checkpoints.leaves(at))  # before the data are read
+    run.read_checkpoint(step, lambda checkpoint: checkpoint.leaves)  # before the data are read
     with restrict_downloads(trusted):
         components = build_components(run.experiment, run.directory.path, single_device_placement())
 
-    def read(checkpoints: Checkpoints, at: int) -> dict[str, Any]:
+    def read(checkpoint: StoredCheckpoint) -> dict[str, Any]:
         return {
-            name: checkpoints.restore_part(at, getattr(components.abstract_state, name), (name,))
+            name: checkpoint.restore(getattr(components.abstract_state, name), (name,))
             for name in TrainState._fields
             if name not in ("optimizers", "hyperparameters", "gradient_norms")
         }
@@ -367,7 +368,7 @@ def measure_trained_model_size(workdir: str | Path, trusted: Collection[str] = (
     """
     run = open_run(workdir, trusted)
     experiment = run.experiment
-    step, leaves = run.read_checkpoint(None, lambda checkpoints, at: checkpoints.leaves(at))
+    step, leaves = run.read_checkpoint(None, lambda checkpoint: checkpoint.leaves)
     sizes = {path: math.prod(leaf.shape) for path, leaf in leaves.items() if path.startswith(PARAMS)}
     components = build_components(experiment, Path(), single_device_placement(), synthetic=True)
     return TrainedModelSize(

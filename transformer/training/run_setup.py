@@ -167,14 +167,14 @@ def _build_checked_components(
     run_startup_checks(experiments[0], components, memory_bytes)
     for experiment, directory in zip(experiments, directories, strict=True):
         if directory.is_new and experiment.initialize_from.run:
-            plan = plan_initialization(
+            initialization = plan_initialization(
                 experiment.initialize_from,
                 components.model,
                 components.abstract_state.variables,
                 directory.path,
                 components.class_names,
             )
-            check_lora_scale(plan, getattr(experiment.model, "lora", None))
+            check_lora_scale(initialization, getattr(experiment.model, "lora", None))
     return components
 
 
@@ -200,7 +200,7 @@ def refuse_missing_checkpoints(directory: RunDirectory) -> None:
         UserError: If the run has trained or was converted, and has no checkpoint.
     """
     path = directory.checkpoints_dir
-    if directory.is_new or (path.is_dir() and any(entry.name.isdecimal() for entry in path.iterdir())):
+    if directory.is_new or directory.saved_steps():
         return
     last_saved = last_saved_step(path)
     evidence = None

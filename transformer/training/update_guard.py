@@ -7,10 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
 from transformer.config import Config, PositiveInt, UserError
 from transformer.runs.exceptions import RunFailed
+from transformer.training.finite_checks import is_finite
 from transformer.training.state import TrainState
 
 Numbers = Mapping[str, Array]
@@ -82,7 +83,7 @@ def guard_update(
     norms = {name: value for name, value in values.items() if _ends(name, (_GRADIENT,))}
     numbers = [value for name, value in values.items() if _ends(name, _FINITE_METRICS)]
     # Parameters and optimizers stay finite if these are, since a norm is a sum over all of them.
-    finite = _all_finite((numbers, updated_state.variables.state, updated_state.task_state))
+    finite = is_finite((numbers, updated_state.variables.state, updated_state.task_state))
     still = jnp.all(jnp.stack([~(norm > 0) for norm in norms.values()]))
     empty = (
         still & jnp.any(jnp.stack([total == 0 for total in denominators.values()]))
@@ -109,11 +110,6 @@ def guard_update(
         name: jnp.where(empty & _ends(name, _FINITE_METRICS), 0, value) for name, value in values.items()
     }
     return updated_state, {**reported_values, "skipped_updates": 1 - good.astype(jnp.float32)}
-
-
-def _all_finite(tree: Any) -> Bool[Array, ""]:
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])) if leaves else jnp.array(True)
 
 
 def _ends(name: str, endings: tuple[str, ...]) -> bool:

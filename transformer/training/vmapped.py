@@ -13,12 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from transformer.config import UserError, to_config
+from transformer.config import ABSENT, UserError, config_differences, config_text, flatten_config, to_config
 from transformer.data.batches import BatchSource
 from transformer.logical_axes import VMAPPED_RUNS, Placement
 from transformer.models.model import count_parameters
 from transformer.runs.exceptions import NonFiniteError
-from transformer.runs.run_directory import flatten_to_json
 from transformer.tasks.task import Batch, EvaluationReport
 from transformer.training.background_compile import Program
 from transformer.training.build import (
@@ -197,17 +196,16 @@ def _check_one_program(experiments: Sequence[ExperimentConfig], workdirs: Sequen
         )
     if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
         raise UserError("every run needs a run directory of its own, and two have the same")
-    programs = [flatten_to_json(json.loads(program_key(experiment))) for experiment in experiments]
-    configs = [flatten_to_json(experiment.to_config()) for experiment in experiments]
-    for program, config, workdir in zip(programs, configs, workdirs, strict=True):
-        for key in programs[0] | program:
-            if program.get(key) != programs[0].get(key):
-                value, first = config.get(key, "absent"), configs[0].get(key, "absent")
-                raise UserError(
-                    f"config.{key}={value} of {workdir} and {first} of {workdirs[0]} make two programs: vmapped runs "
-                    "differ in config.seed, config.name and the numbers of config.optimizer alone; a clip_norm, "
-                    "weight_decay or momentum of zero is another program"
-                )
+    first = experiments[0]
+    for experiment, workdir in zip(experiments, workdirs, strict=True):
+        for key in config_differences(json.loads(program_key(first)), json.loads(program_key(experiment))):
+            values = (flatten_config(config.to_config()).get(key, ABSENT) for config in (experiment, first))
+            value, value_of_first = map(config_text, values)
+            raise UserError(
+                f"config.{key}={value} of {workdir} and {value_of_first} of {workdirs[0]} make two programs: vmapped "
+                "runs differ in config.seed, config.name and the numbers of config.optimizer alone; a clip_norm, "
+                "weight_decay or momentum of zero is another program"
+            )
 
 
 def _check_batches(experiments: Sequence[ExperimentConfig], components: TrainingComponents) -> None:

@@ -11,11 +11,10 @@ from jaxtyping import Float
 
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import PIXELS, distances_in_pixels
-from transformer.maps.head_roles import MIN_ROLE_SCORE, Role, alignment_chance, heads_with_role
+from transformer.maps.head_roles import MIN_ROLE_SCORE, Role, alignment_chance, heads_with_role, is_self_attention
 from transformer.maps.report.payload import DataBlock, compress_to_base64
 from transformer.maps.report.role_descriptions import read_sample_rows
 from transformer.maps.report.run_data import evenly_spaced_indices
-from transformer.maps.rollout import is_self_attention
 from transformer.maps.store import MapStore, Statistics
 from transformer.runs.jsonl_reading import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.config import UserError, flatten_config
+from transformer.config import UserError, config_differences
 from transformer.models import registry as models
 from transformer.models.model import count_parameters, leaves_by_path
 from transformer.studies.ablations.ablation import Ablation
@@ -212,10 +212,8 @@ def _check_equal(
 
 
 def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
-    ours, theirs = flatten_config(first), flatten_config(second)
-    for key in dict.fromkeys((*ours, *theirs)):
-        if not equal_as_json(ours.get(key), theirs.get(key)):
-            yield f"config.{key}={ours.get(key)!r} against {theirs.get(key)!r}"
+    for key, (ours, theirs) in config_differences(first, second).items():
+        yield f"config.{key}={ours!r} against {theirs!r}"
 
 
 def _compare_digests(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Sha256, UserError, flatten_config, hash_config, to_config
+from transformer.config import ABSENT, Sha256, UserError, config_differences, hash_config, to_config
 from transformer.runs.run_directory import current_commit, parse_time, write_json
 from transformer.storage.json_reading import read_dataclass
 from transformer.studies.ablations.ablation import Ablation
@@ -314,15 +314,16 @@ def _file_problems(registration: Registration, about: Mapping[str, Any]) -> Iter
 
 def _resolved_settings(base: Mapping[str, Any], planned: Sequence[PlannedRun]) -> dict[str, dict[str, Any]]:
     """Return by arm and task the values of the resolved config that the base config does not have."""
-    own = flatten_config(base)
     settings: dict[str, dict[str, Any]] = {}
     for run in planned:
         name = describe_run(run.arm_name, run.task_name, run.seed, {}).rpartition(", seed ")[0]
         if name not in settings:
-            config = flatten_config(run.trial.config)
-            different = {key: value for key, value in config.items() if not equal_as_json(value, own.get(key))}
             settings[name] = {
-                key: value for key, value in different.items() if key not in ("name", "seed", *run.hyperparameters)
+                key: value
+                for key, (before, value) in config_differences(base, run.trial.config).items()
+                # A null that the base lacks says nothing.
+                if value is not ABSENT and (value, before) != (None, ABSENT)
+                if key not in ("name", "seed", *run.hyperparameters)
             }
     return settings
 

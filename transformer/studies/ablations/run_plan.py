@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer.config import UserError, flatten_config
+from transformer.config import ABSENT, UserError, config_differences
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.run_result import describe_run
 from transformer.studies.sweeps.trials import Trial, make_trial
@@ -71,7 +71,7 @@ def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
     return planned
 
 
-def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[str, list[dict[str, Any]]]:
+def arm_config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[str, list[dict[str, Any]]]:
     """Return the keys of the resolved config in which each arm differs from the reference, with both values.
 
     A key that differs on some task is listed once, with the values of the first such task; None stands for a key
@@ -90,12 +90,11 @@ def config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[st
         first.setdefault((run.arm_name, run.task_name), run)
     differences: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm, _ in first}
     for (arm, task), run in first.items():
-        base = flatten_config(first[reference, task].trial.config)
-        own = flatten_config(run.trial.config)
-        for key in dict.fromkeys((*base, *own)):
-            if key not in _NAMES and (key not in own or key not in base or not equal_as_json(own[key], base[key])):
-                entry = {"key": key, "reference": base.get(key), "arm": own.get(key)}
-                differences[arm].setdefault(key, entry)
+        changed = config_differences(first[reference, task].trial.config, run.trial.config)
+        for key, values in changed.items():
+            if key not in _NAMES:
+                base, own = (None if value is ABSENT else value for value in values)
+                differences[arm].setdefault(key, {"key": key, "reference": base, "arm": own})
     return {arm: list(entries.values()) for arm, entries in differences.items()}
 
 

@@ -18,7 +18,7 @@ from transformer.studies.ablations.comparability import (
     compare_initial_parameters,
 )
 from transformer.studies.ablations.initial_gradients import measure_depth_sweeps
-from transformer.studies.ablations.run_plan import PlannedRun, config_differences
+from transformer.studies.ablations.run_plan import PlannedRun, arm_config_differences
 from transformer.studies.sweeps.trial_store import TrialStore
 from transformer.studies.sweeps.trials import to_json_values
 from transformer.training.config import resolve_config
@@ -195,7 +195,7 @@ def check_and_describe_arms(
         tasks = check_shared_data(planned, Path(folder), data_dir)
         check_metric_splits(spec, tasks[spec.reference])
         parameter_comparisons = compare_initial_parameters(planned, spec.reference, tasks)
-    changed = config_differences(planned, spec.reference)
+    changed = arm_config_differences(planned, spec.reference)
     arms = {
         arm: {
             "differences": changed[arm],

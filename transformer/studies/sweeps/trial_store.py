@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from transformer.config import MatchesPattern, Range, UserError
-from transformer.runs.jsonl_reading import StepNumber
+from transformer.runs.jsonl_reading import StepNumber, complete_lines
 from transformer.runs.run_directory import check_regular_files
 from transformer.storage.disk_errors import refuse_unusable_storage
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
@@ -247,7 +247,7 @@ class TrialStore:
             started_names = self._started_trial_names()  # before the plan is read: what begins from here on is in it
             content = read_regular_file(self.path / _TRIALS) if version else b""
             # A last line without its end is being written, or was torn by a kill and will be cut off.
-            lines = _whole_lines(content).splitlines()
+            lines = _complete_entries(content).splitlines()
             self._trials = tuple(
                 _parse_trial(f"{self.path / _TRIALS}:{number}", line) for number, line in enumerate(lines, 1)
             )
@@ -360,7 +360,7 @@ class TrialStore:
             return
         file = storage_of(self.path).append_to(self.path / _TRIALS)
         with contextlib.closing(file):
-            file.rewrite(_whole_lines)
+            file.rewrite(_complete_entries)
             file.append(b"".join(_format_line(trial._asdict()) for trial in new.values()))
 
 
@@ -429,7 +429,7 @@ class TrialLease:
     def _append_entry(self, entry: Mapping[str, Any]) -> None:
         file = storage_of(self.folder).append_to(self.folder / "attempts.jsonl")
         with contextlib.closing(file):
-            file.rewrite(_whole_lines)
+            file.rewrite(_complete_entries)
             file.append(_format_line(entry))
 
 
@@ -455,7 +455,7 @@ def _read_attempts(folder: Path) -> list[AttemptRecord | None]:
         return []
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
-    return [_parse_attempt(line) for line in _whole_lines(content).splitlines()]
+    return [_parse_attempt(line) for line in _complete_entries(content).splitlines()]
 
 
 def _parse_attempt(line: bytes) -> AttemptRecord | None:
@@ -496,13 +496,8 @@ def _parse_trial(what: str, line: bytes) -> Trial:
     return trial
 
 
-def _whole_lines(content: bytes) -> bytes:
-    """Return the content without a last line torn by a kill; a complete last line without its newline is kept."""
-    complete, newline, last = content.rpartition(b"\n")
-    for line in (last, last[:-1]):
-        if _parse_entry(line) is not None:
-            return complete + newline + line + b"\n"
-    return complete + newline
+def _complete_entries(content: bytes) -> bytes:
+    return complete_lines(content, lambda line: _parse_entry(line) is not None)
 
 
 def _is_locked(lock: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Attention rollout: how several layers of self-attention together mix positions. It is no attribution."""
+"""Attention rollout in NumPy, which the page computes in JavaScript: how layers of attention together mix positions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from transformer.attention.sites import MapValues, Site
 from transformer.config import UserError
+from transformer.maps.head_roles import is_self_attention
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -147,21 +148,3 @@ def rollout(weights_BxLxHxQxK: Float[np.ndarray, "B L H Q K"], lengths: Sequence
         step_BxQxK /= np.where(total_BxQx1 > 0, total_BxQx1, 1)
         before_BxQxK = mixed_BxLxQxK[:, layer] = step_BxQxK @ before_BxQxK
     return mixed_BxLxQxK
-
-
-def is_self_attention(site: Site, labels: AxisLabels) -> bool:
-    """Return whether position i is the same on both sides of a module's maps.
-
-    This is so if both sides are one axis, and in a causal decoder whose keys are labeled by its shifted input.
-
-    Args:
-        site: The attention module.
-        labels: The labels of the probe examples, whose lengths on both sides are compared.
-
-    Returns:
-        Whether the sides are the same.
-    """
-    if site.query.name == site.key.name:
-        return True
-    sides = (map(len, labels.tokens[axis.name]) for axis in (site.query, site.key))
-    return site.causal and all(queries == keys for queries, keys in zip(*sides, strict=True))
