@@ -334,8 +334,8 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
     planned = plan_runs(spec, arguments.config)
     trial_store = TrialStore.open(parse_path(arguments.workdir), study_identity(spec, arguments.config))
     refuse_dropped_seeds(spec, trial_store)
-    cells = collect_results(spec, _list_ended_runs(arguments, planned, trial_store))
-    calibration = calibrate(spec, cells, arguments.plan_effect)
+    run_results = collect_results(spec, _list_ended_runs(arguments, planned, trial_store))
+    calibration = calibrate(spec, run_results, arguments.plan_effect)
     write_calibration(trial_store.path, calibration)
     print("\n".join(describe_calibration(spec, calibration)))
     if calibration.rates[0].power is None:

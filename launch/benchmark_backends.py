@@ -30,14 +30,14 @@ def main(arguments: Arguments) -> None:
     from transformer.benchmarks.attention_backends import time_backends
     from transformer.config import UserError
 
-    numbers = {name: getattr(arguments, name) for name in ("batch_size", "num_heads", "head_dim", "repeats")}
-    for name, value in numbers.items():
+    count_arguments = {name: getattr(arguments, name) for name in ("batch_size", "num_heads", "head_dim", "repeats")}
+    for name, value in count_arguments.items():
         if value < 1:
             raise UserError(f"--{name}={value} must be at least 1")
     lengths = parse_integers(arguments.sequence_lengths, "--sequence_lengths")
     print(f"{'length':>8}  {'backend':<12}{'ms':>10}{'vs auto':>12}{'capture adds':>16}")
     for length in lengths:
-        timings = time_backends(length=length, dtype=arguments.dtype, causal=arguments.causal, **numbers)
+        timings = time_backends(length=length, dtype=arguments.dtype, causal=arguments.causal, **count_arguments)
         for backend, seconds in timings.plain.items():
             name = f"{backend.value}{' (auto)' if backend is timings.auto else ''}"
             share = timings.captured[backend] / seconds - 1

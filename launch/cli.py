@@ -37,8 +37,8 @@ _UNUSABLE_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str] | None = None) -> int:
     """Parse a command's flags, call its `main`, and return the exit code.
 
-    A command file ends with `sys.exit(run(COMMAND, main))` under `if __name__ == "__main__"`; it imports what needs jax
-    inside `main`, which is called after the platform is chosen.
+    A command file ends with `exit_process(run(COMMAND, main))` under `if __name__ == "__main__"`; it imports what needs
+    jax inside `main`, which is called after the platform is chosen.
 
     Args:
         command: The declaration of the command.

@@ -243,11 +243,11 @@ def _describe_unknown_flag(command: Command, unknown_words: Sequence[str], flag_
     if re.match(r"--?config\b", word):
         return f"unknown flag {name}: {command.name} takes no config, the run directory holds the run's own"
     if command.takes_config and not close_matches(name, flags, cutoff=0.8):
-        for key in _config_keys(flag_values.config, flag_values.workdir if command.resumes else None):
-            if name.lstrip("-") in (key, key.rpartition(".")[2]):
+        for config_key in _config_keys(flag_values.config, flag_values.workdir if command.resumes else None):
+            if name.lstrip("-") in (config_key, config_key.rpartition(".")[2]):
                 # A separate value is the next word.
                 value = word.partition("=")[2] or next((word for word in unknown_words[1:] if word[0] != "-"), "VALUE")
-                return f"unknown flag {name}: a key of the config is set as --config.{key}={value}"
+                return f"unknown flag {name}: a key of the config is set as --config.{config_key}={value}"
     return f"unknown flag {name}: {suggest_nearest(name, flags)}"
 
 

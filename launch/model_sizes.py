@@ -101,11 +101,11 @@ def main(arguments: Arguments) -> None:
     if any(getattr(arguments, name) is not None for name in COST_FLAGS):
         costs = [
             training_cost_entry(
-                entry, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour
+                cost_entry, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour
             )
-            for entry in entries
+            for cost_entry in entries
         ]
-        estimates = [entry for entry in costs if entry["tokens"] is not None]
+        estimates = [cost_entry for cost_entry in costs if cost_entry["tokens"] is not None]
         if not estimates:
             raise UserError("the number of training tokens is not published: pass --training_tokens")
         print(json.dumps(estimates, indent=2) if arguments.json else format_columns(estimates))

@@ -31,6 +31,7 @@ FOREIGN = {
     *("GPT2ForSequenceClassification",),
     *("Bert", "Roberta", "audio_utils"),
     # Programs and settings of the machine.
+    *("GraceTime", "KillWait"),
     *("mpirun", "conlleval", "flock", "psycopg2", "GcsFuseCsiDriver", "OnFailure", "jax_debug_infs"),
     *("maxtext.trainers.pre_train.train_compile", "Thumbs.db"),
     # Sections of docstrings.
@@ -163,7 +164,8 @@ def names() -> Names:
     words = set(found.words)
     for path in tracked("*"):
         words.update(re.findall(r"\w+", str(path.relative_to(ROOT))))
-        if path.suffix in (".js", ".css", ".html", ".toml", ".yml") or path.name in ("Makefile", "Dockerfile"):
+        suffixes = (".js", ".css", ".html", ".toml", ".yml", ".yaml", ".sbatch")
+        if path.suffix in suffixes or path.name in ("Makefile", "Dockerfile"):
             words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
     return found._replace(words=frozenset(words))
 

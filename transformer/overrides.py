@@ -289,7 +289,7 @@ def _suggest_key(tree: SchemaSection, group: SchemaSection, path: str, key: str,
     known_keys = f"known: {', '.join(sorted(group.keys))}"
     if closeness(best)[0] < 0.6:
         return known_keys
-    elsewhere = best not in inside and path != "config"
+    is_elsewhere = best not in inside and path != "config"
     # Beside another group's key of this very name, a key of this group that differs by a letter: steps for step.
     siblings = [
         candidate
@@ -300,7 +300,7 @@ def _suggest_key(tree: SchemaSection, group: SchemaSection, path: str, key: str,
         (candidate for candidate in siblings if name_similarity(key, candidate) >= 0.8), key=closeness, default=best
     )
     either = "" if misspelled == best else f"config.{misspelled} or "
-    return f"did you mean {either}config.{best}?" + (f" {path} has no such key; {known_keys}" if elsewhere else "")
+    return f"did you mean {either}config.{best}?" + (f" {path} has no such key; {known_keys}" if is_elsewhere else "")
 
 
 def _initials(name: str) -> str:

@@ -218,8 +218,8 @@ def _split_by_alphabet(
     parts = dict(zip(SPLITS, (background, validation, test), strict=True))
     # Ink is dark on the paper that was scanned.
     splits = {split: 255 - np.concatenate(list(alphabets.values())) for split, alphabets in parts.items()}
-    names = "; ".join(f"{split}: {', '.join(alphabets)}" for split, alphabets in parts.items())
-    return CharacterSet(name, splits, join_notes((names, unread)))
+    alphabets_note = "; ".join(f"{split}: {', '.join(alphabets)}" for split, alphabets in parts.items())
+    return CharacterSet(name, splits, join_notes((alphabets_note, unread)))
 
 
 def _split_by_character(

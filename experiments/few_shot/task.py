@@ -190,13 +190,13 @@ class FewShotClassification(GeneratedTask):
         """
         letters = class_names(self.config.ways)
         names, links, titles = [], [], []
-        for number, classes in enumerate(self._probe_episodes.classes.tolist(), 1):
+        for episode_number, classes in enumerate(self._probe_episodes.classes.tolist(), 1):
             *shots, query_class = classes
             names.append((*(f"{at} {letters[shot]}" for at, shot in enumerate(shots, 1)), _QUERY_LABEL))
             links.append(
                 tuple(GoldAlignment(len(shots), at, True) for at, shot in enumerate(shots) if shot == query_class)
             )
-            titles.append(f"episode {number}: {_QUERY_LABEL} is {letters[query_class]}")
+            titles.append(f"episode {episode_number}: {_QUERY_LABEL} is {letters[query_class]}")
         gold = {site.name: tuple(links) for site in sites_between(sites, EPISODE, SHOT)}
         grids = {site.key.name: site.key.shape for site in sites if site.key.kind is AxisKind.GRID}
         images = {

@@ -88,7 +88,7 @@ class EnvironmentState(NamedTuple):
 
 def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
     """Return the initial states of some seeds: half of the people greet by themselves, the others must be waved at."""
-    rows = len(seed_R)
+    num_rows = len(seed_R)
 
     def sample_world(key: Array) -> tuple[Array, ...]:
         keys = jax.random.split(key, 6)
@@ -101,10 +101,10 @@ def reset(seed_R: UInt32[Array, " R"]) -> EnvironmentState:
         return arrives, row, column, jnp.where(by_itself, greets, _NEVER), facing, things
 
     arrives_R, row_R, column_R, greets_R, facing_R, things_RxN = jax.vmap(sample_world)(_seed_keys(seed_R, 0))
-    nothing = jnp.zeros(rows, bool)
+    nothing = jnp.zeros(num_rows, bool)
     # Past the robot is across the middle: whoever comes near can be seen there for four steps and more.
     heading_R = jnp.where(column_R < SIDE // 2, 1, -1)
-    time_R = jnp.zeros(rows, jnp.int32)
+    time_R = jnp.zeros(num_rows, jnp.int32)
     return EnvironmentState(
         jnp.asarray(seed_R, jnp.uint32),
         time_R,

@@ -200,8 +200,10 @@ class HandshakeRL(BaseTask):
     def init_task_state(self, view: StateView, key: Key[Array, ""]) -> ReplayBuffer:
         """Return an empty replay buffer."""
         seeds = jnp.zeros(self.config.episodes_per_step, jnp.uint32)
-        nothing = jax.eval_shape(lambda: run_episodes(_oracle_policy, None, seeds, self.config.max_episode_steps, key))
-        return create_buffer(nothing, self.config.replay_capacity)
+        abstract_episodes = jax.eval_shape(
+            lambda: run_episodes(_oracle_policy, None, seeds, self.config.max_episode_steps, key)
+        )
+        return create_buffer(abstract_episodes, self.config.replay_capacity)
 
     def prepare_batch(self, view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[Batch, ReplayBuffer]:
         """Act in new environments, add the episodes to the buffer, sample from it, and compute the targets."""

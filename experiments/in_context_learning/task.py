@@ -376,7 +376,7 @@ class InContextLearning(GeneratedTask):
         config = self.config
 
         def step(view: StateView, batch: Batch, key: Key[Array, ""]) -> tuple[dict[str, Array], None]:
-            rows = {field: jnp.asarray(values) for field, values in batch.items()}
+            rows = {field: jnp.asarray(field_values) for field, field_values in batch.items()}
             right = count_correct_after_fine_tuning(
                 view.model,
                 view.variables,
@@ -429,8 +429,8 @@ class InContextLearning(GeneratedTask):
                 for episode_row in all_rows
             ]
             names = [episode_row.rule_name for episode_row in all_rows]
-            sampled = zip(cut, continuations, names, strict=True)
-            follows = [classify_author(prompt, text) == name for (prompt, _), text, name in sampled]
+            named_continuations = zip(cut, continuations, names, strict=True)
+            follows = [classify_author(prompt, text) == name for (prompt, _), text, name in named_continuations]
             own = [classify_author(prompt, text) == name for (prompt, text), name in zip(cut, names, strict=True)]
             samples = [
                 {"prompt": prompt, "output": text} for (prompt, _), text in zip(cut[:4], continuations, strict=False)

@@ -40,14 +40,14 @@ def paint_maze(maze: Maze) -> UInt8[np.ndarray, "S S 3"]:
     y, x = np.mgrid[:size, :size]
     patterns: dict[int, Bool[np.ndarray, "S S"]] = {}
     for crossing in range(maze.side_length**2):
-        for heading in (Heading.EAST, Heading.SOUTH):
-            floor = maze.floors[crossing][heading]
+        for hall_heading in (Heading.EAST, Heading.SOUTH):
+            floor = maze.floors[crossing][hall_heading]
             if floor == NONE:
                 continue
             color, pattern = _FLOORS[FLOORS[floor]]
             shaded = patterns.setdefault(floor, pattern(y, x))
             hall = _slices_between(
-                maze, crossing, crossing + (1 if heading == Heading.EAST else maze.side_length), _HALF_HALL
+                maze, crossing, crossing + (1 if hall_heading == Heading.EAST else maze.side_length), _HALF_HALL
             )
             image[hall] = np.where(shaded[hall][..., None], np.multiply(color, _SHADE), color)
     letters = draw_glyphs([name[0].upper() for name in OBJECTS], _LETTER, np.random.default_rng(0), NO_VARIATION)

@@ -119,9 +119,9 @@ def sample_maze(random: np.random.Generator, side: int) -> Maze:
     """
     if side < 2:
         raise ValueError(f"side={side} of a maze must be at least 2 crossings")
-    across = [(crossing, Heading.EAST) for crossing in range(side**2) if crossing % side < side - 1]
+    east_walls = [(crossing, Heading.EAST) for crossing in range(side**2) if crossing % side < side - 1]
     down = [(crossing, Heading.SOUTH) for crossing in range(side**2) if crossing < side * (side - 1)]
-    walls = [*across, *down]
+    walls = [*east_walls, *down]
     strides = {Heading.EAST: 1, Heading.SOUTH: side}
     group, opened = list(range(side**2)), set()
     for number, extra in zip(random.permutation(len(walls)), random.random(len(walls)) < LOOPS, strict=True):

@@ -140,8 +140,8 @@ class KernelRegression(BaseTask):
         """Label queries and points by their features."""
         probe = {name: values[0] for name, values in self.probe_batch.items()}
         names = {
-            axis: (tuple(", ".join(f"{feature:.2f}" for feature in point) for point in probe[axis]),)
-            for axis in ("queries", "points")
+            axis_name: (tuple(", ".join(f"{feature:.2f}" for feature in point) for point in probe[axis_name]),)
+            for axis_name in ("queries", "points")
         }
         return AxisLabels(names, (f"{len(probe['points'])} points",))
 

@@ -142,11 +142,11 @@ def shift_weightings(weights_RxHxN: Float[Array, "R H N"], shift_RxHxS: Float[Ar
         The weighting w_s.
     """
     reach = shift_RxHxS.shape[-1] // 2
-    moved = [
+    shifted_terms = [
         jnp.roll(weights_RxHxN, place - reach, axis=-1) * shift_RxHxS[..., place, None].astype(weights_RxHxN.dtype)
         for place in range(shift_RxHxS.shape[-1])
     ]
-    return sum(moved[1:], moved[0])
+    return sum(shifted_terms[1:], shifted_terms[0])
 
 
 def sharpen_weightings(weights_RxHxN: Float[Array, "R H N"], power_RxH: Float[Array, "R H"]) -> Float[Array, "R H N"]:

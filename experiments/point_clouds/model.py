@@ -96,9 +96,9 @@ class SetTransformer(BlockStacks):
             InitializationRule(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
         )
         self.config, self.count, self.pooling, self.dtype = blocks, config.layers, config.pooling, builder.dtype
-        model, classes = (("embed", config.width),), (("classes", interface.vocabularies["classes"]),)
+        embed_axes, classes = (("embed", config.width),), (("classes", interface.vocabularies["classes"]),)
         coordinates = (("features", interface.inputs["points"].shape[-1]),)
-        self.embed = Linear(coordinates, model, bias=True, builder=builder)
+        self.embed = Linear(coordinates, embed_axes, bias=True, builder=builder)
         make_blocks = functools.partial(self.make_blocks, cross=False, deep=deep, builder=builder)
         self.layers = make_blocks(config.layers) if config.layers else None
         if config.layers:
@@ -107,7 +107,7 @@ class SetTransformer(BlockStacks):
             self.seed = builder.parameter(jax.nn.initializers.normal(1.0), (1, config.width), ("positions", "embed"))
             projected = dataclasses.replace(blocks, projections=Projections.LINEAR)
             self.attention = MultiHeadAttention(projected, cross=False, builder=builder)
-        self.head = Linear(model, classes, bias=True, builder=builder)
+        self.head = Linear(embed_axes, classes, bias=True, builder=builder)
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
         """Return the logits of the classes; values at or beyond the number of points, even NaN, are never read."""

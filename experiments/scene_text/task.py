@@ -131,8 +131,8 @@ class SceneText(ImageToSequenceTask):
                 string.glyph_angles,
                 string.glyph_size,
             )
-        targets = self.encode_sequences([string.text for string in strings])
-        return {"image": image, "middles": middles, "turns": turns, "sides": sides, **targets}
+        target_arrays = self.encode_sequences([string.text for string in strings])
+        return {"image": image, "middles": middles, "turns": turns, "sides": sides, **target_arrays}
 
     def _evaluations(self, split: str, seed: int) -> tuple[Evaluation, ...]:
         """Return the evaluations of loss, decoded strings and attention mass, for curved and straight strings."""
@@ -187,9 +187,9 @@ class SceneText(ImageToSequenceTask):
 
     def _parse_string(self, text: str) -> tuple[str, TextLine]:
         """Parse the string of a text, and the line that it is written along."""
-        *before, string = text.split() or [""]
+        *words_before, string = text.split() or [""]
         forms = [line.value for line in TextLine]
-        if len(before) > 1 or (before and before[0] not in forms):
+        if len(words_before) > 1 or (words_before and words_before[0] not in forms):
             raise UserError(f"{text[:80]!r} is no string: say 'A4K', or 'straight A4K' or 'curved A4K'")
         if unknown := sorted(set(string) - set(self.config.alphabet)):
             raise UserError(f"{text[:80]!r} has {unknown}: this run's glyphs are {self.config.alphabet}")
@@ -198,7 +198,7 @@ class SceneText(ImageToSequenceTask):
                 f"{text[:80]!r} has {len(string)} glyphs: this run's strings have {self.config.min_length} to "
                 f"{self.config.max_length}"
             )
-        return string, TextLine(before[0]) if before else TextLine.CURVED
+        return string, TextLine(words_before[0]) if words_before else TextLine.CURVED
 
 
 def _name_metrics(

@@ -205,17 +205,19 @@ class Transcription(SymbolSequenceTask):
         for name, axis in axes.items():
             counts = [num_frames(axis, samples) for samples in lengths.tolist()]
             tokens[name] = tuple(tuple(f"{axis.stride * at:.2f} s" for at in range(count)) for count in counts)
-        gold = {
+        gold_alignments = {
             site.name: gold_alignments_from_mask(_frames_in_digits(site.key, batch), sure=False)
             for site in sites_between(sites, *HEARD)
         }
         if right_B is not None:
-            gold = {name: keep_correct_gold_alignments(links, right_B) for name, links in gold.items()}
+            gold_alignments = {
+                name: keep_correct_gold_alignments(links, right_B) for name, links in gold_alignments.items()
+            }
         files = [encode_wav(sound[:length]) for sound, length in zip(batch["sound"], lengths, strict=True)]
         return AxisLabels(
             tokens,
             tuple(self.format_lines(batch["labels"])),
-            gold or None,
+            gold_alignments or None,
             spectrograms={name: _spectrograms(axis, batch) for name, axis in axes.items()},
             sounds=dict.fromkeys(axes, tuple(files)),
         )

@@ -196,7 +196,7 @@ class TextRetrieval(BaseTask):
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
         """Return the mean over pairs of the symmetric InfoNCE loss, in nats."""
-        inputs = {name: jnp.asarray(batch[name]) for name in PAIR_EMBEDDING.inputs}
+        inputs = {input_name: jnp.asarray(batch[input_name]) for input_name in PAIR_EMBEDDING.inputs}
         x_Bx2xE, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         sums = symmetric_info_nce(x_Bx2xE[:, 0], x_Bx2xE[:, 1], self.config.temperature)
         metrics = {

@@ -246,7 +246,7 @@ def test_hostile_words_reach_python_as_they_are(engines, script, tmp_path):
     ("words", "variables", "message"),
     [
         ((TRAIN[0],), {}, "no --workdir: give the train command's flags after train.sbatch"),
-        ((TRAIN[0], "--workdir=/tmp/x"), {}, "--workdir=/tmp/x is on a node's own disk"),
+        ((TRAIN[0], "--workdir=/run/x"), {}, "--workdir=/run/x is on a node's own disk"),
         ((TRAIN[0], "--workdir", "/dev/shm/x/"), {}, "--workdir=/dev/shm/x is on a node's own disk"),
         ((*TRAIN, "--grace_seconds=3"), {}, "--grace_seconds=3: set GRACE_SECONDS in the environment"),
         (TRAIN, {"GRACE_SECONDS": "0"}, "GRACE_SECONDS=0 must be a number of seconds, at least 1"),

@@ -26,7 +26,7 @@ class LogitTerms:
     Attributes:
         mask: The mask.
         bias: Added to the logits.
-        position: A position scheme whose `bias` is added to the logits.
+        position: A position scheme whose `position_bias` is added to the logits.
     """
 
     mask: Mask

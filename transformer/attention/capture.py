@@ -452,16 +452,16 @@ def _compute_row_weights(
     inputs: WeightRecomputeInputs, q_BxRxHxD: Array, query_R: Array, log_sum_BxHxR: Array
 ) -> Array:
     """The weights of some rows on every key."""
-    queries, keys = inputs.q.shape[1], inputs.k.shape[1]
+    queries, num_keys = inputs.q.shape[1], inputs.k.shape[1]
     part = logits_of_block(
         q_BxRxHxD,
         inputs.k,
         query_R,
-        jnp.arange(keys, dtype=jnp.int32),
+        jnp.arange(num_keys, dtype=jnp.int32),
         inputs.terms,
         scaling=inputs.scaling,
         queries=queries,
-        keys=keys,
+        keys=num_keys,
     )
     return recompute_weights(part.logits_BxHxQxK, part.allowed, log_sum_BxHxR)
 

@@ -251,9 +251,11 @@ def _chunk_pairs(terms: Sequence[LogitTerms], qs: Chunks, ks: Chunks, ring: Ring
     key_starts = ring.starts((ring.place() - index) % ring.size, key_length)
     for queries, keys in ring.pairs():
         key_terms = _restrict_to_keys(terms[queries], key_starts[keys], key_length)
-        part = mask_for_block(key_terms.mask, len(qs[0]), starts[queries], key_starts[keys])
-        reach = any_key_visible(part, jnp.arange(length, dtype=jnp.int32), jnp.arange(key_length, dtype=jnp.int32))
-        yield ChunkPair(queries, keys, key_starts[keys], dataclasses.replace(key_terms, mask=part), reach)
+        block_mask = mask_for_block(key_terms.mask, len(qs[0]), starts[queries], key_starts[keys])
+        reach = any_key_visible(
+            block_mask, jnp.arange(length, dtype=jnp.int32), jnp.arange(key_length, dtype=jnp.int32)
+        )
+        yield ChunkPair(queries, keys, key_starts[keys], dataclasses.replace(key_terms, mask=block_mask), reach)
 
 
 def _replace_at(parts: list, place: int, new: Any) -> list:

@@ -206,8 +206,8 @@ def attend_sharded(
         k, v = (_gather_keys(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.
-        knows_positions = kernel is not None and terms.mask.present_fields() <= {"causal"}
-        local_terms = terms if knows_positions else _local_terms(terms, q, shards)
+        kernel_knows_positions = kernel is not None and terms.mask.present_fields() <= {"causal"}
+        local_terms = terms if kernel_knows_positions else _local_terms(terms, q, shards)
         results = attend_with_kernel(
             q, k, v, local_terms, program.scaling, backend, interpret=program.interpret, kernel=kernel
         )

@@ -53,8 +53,8 @@ def count_active_parameters(config: Any, sizes: Mapping[str, int]) -> int:
     """
     if not isinstance(config, TransformerConfig):
         return sum(sizes.values())
-    experts = config.experts
+    experts_config = config.experts
     return sum(
-        size * experts.top_k // experts.count if "/experts/networks/" in f"/{path}" else size
+        size * experts_config.top_k // experts_config.count if "/experts/networks/" in f"/{path}" else size
         for path, size in sizes.items()
     )

@@ -84,8 +84,8 @@ class EncodedPairs:
 
     def indices_within_length(self, longest: int) -> list[int]:
         """Return the indices of the pairs with at most `longest` tokens on each side."""
-        sides = enumerate(zip(self.sources, self.targets, strict=True))
-        return [number for number, (source, target) in sides if max(len(source), len(target)) <= longest]
+        numbered_pairs = enumerate(zip(self.sources, self.targets, strict=True))
+        return [number for number, (source, target) in numbered_pairs if max(len(source), len(target)) <= longest]
 
     def select(self, indices: Sequence[int]) -> "EncodedPairs":
         """Return the pairs of these indices, in this order."""

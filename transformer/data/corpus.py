@@ -186,7 +186,7 @@ def hash_samples(read: Callable[[int, int], bytes], size: int) -> str:
 
 def corpus_fingerprint(files: Sequence[CorpusFile]) -> str:
     """Return the SHA-256 of the content of files: their kinds, sizes and samples, in order, wherever they lie."""
-    return fingerprint(item for file in files for item in (file.suffix, file.size, file.samples_sha256))
+    return fingerprint(hashed_value for file in files for hashed_value in (file.suffix, file.size, file.samples_sha256))
 
 
 def divide_files(files: Sequence[CorpusFile], part_bytes: int) -> list[tuple[FileRange, ...]]:
@@ -270,19 +270,19 @@ def _find_cut(read: Callable[[int, int], bytes], size: int, place: int) -> int:
     """Return where a text is cut at or after a place: where a line begins, if possible one between two words."""
     if place <= 0 or place >= size:
         return min(max(place, 0), size)
-    before = max(place - 4, 0)
+    read_start = max(place - 4, 0)
     for reach in _SEARCH_BYTES:
-        content = read(before, min(place + reach, size))
+        content = read(read_start, min(place + reach, size))
         for match in _CUT.finditer(content):
-            if before + match.end() >= place:
-                return before + match.end()
+            if read_start + match.end() >= place:
+                return read_start + match.end()
         if place + reach >= size:
             return size
-    line_end = content.find(b"\n", place - 1 - before)
+    line_end = content.find(b"\n", place - 1 - read_start)
     if line_end >= 0:
-        return before + line_end + 1
+        return read_start + line_end + 1
     # No line ends for a long while: between two characters.
-    while place < size and content[place - before] & 0xC0 == 0x80:
+    while place < size and content[place - read_start] & 0xC0 == 0x80:
         place += 1
     return place
 

@@ -177,13 +177,13 @@ class TokenShardBatches:
 
     def read_rows(self, step: int, start: int, stop: int) -> Batch:
         """Return the rows `start` to `stop` - 1 of the batch of a step; nothing else is read."""
-        sets, numbers = self._locate_rows(step * self.num_rows + np.arange(start, stop, dtype=np.int64))
+        set_of_each_row, numbers = self._locate_rows(step * self.num_rows + np.arange(start, stop, dtype=np.int64))
         columns = ["tokens", *(["labels"] if self._frame is None else [])]
         columns += ["segments", "positions"] if self._packed else []
         batch: Batch = {name: np.empty((stop - start, self._width), np.int32) for name in columns}
         index = np.empty(stop - start, np.int64)
-        for which in map(int, np.unique(sets)):
-            rows = np.flatnonzero(sets == which)
+        for which in map(int, np.unique(set_of_each_row)):
+            rows = np.flatnonzero(set_of_each_row == which)
             numbers_of_windows, inside = np.divmod(numbers[rows], self._windows[which].num_rows)
             window_numbers, window_of_row = np.unique(numbers_of_windows, return_inverse=True)
             window_indices, begins = self._locate_windows(which, window_numbers)

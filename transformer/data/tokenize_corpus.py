@@ -147,8 +147,8 @@ def tokenize_corpus(
         num_finished = num_tokens = 0
         report(TokenizingProgress(num_finished, len(parts), num_tokens))
         jobs = _ShardWriter(str(folder), str(tokenizer_dir))
-        for number, shard in _write_shards(jobs, parts, num_processes):
-            shards[number] = shard
+        for shard_number, shard in _write_shards(jobs, parts, num_processes):
+            shards[shard_number] = shard
             num_finished, num_tokens = num_finished + 1, num_tokens + shard.num_tokens
             report(TokenizingProgress(num_finished, len(parts), num_tokens))
         if not num_tokens:

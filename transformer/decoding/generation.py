@@ -234,13 +234,13 @@ def generate(
     end_V = np.isin(np.arange(vocabulary), tokens.end_ids)
 
     def advance(carry: tuple) -> tuple:
-        step, tokens_R, cache, constraint_state, attended, state = carry
+        step, tokens_R, cache, constraint_state, total_attention, state = carry
         step_key = None if model_key is None else jax.random.fold_in(model_key, step)
         capture = None if coverage is None else coverage.capture
         logits_RxV, cache, aux = model.step(variables, cache, tokens_R, key=step_key, capture=capture)
         if coverage is not None:
-            attended = attended + coverage.step_attention(aux.maps)
-            state = require_coverage_strategy(strategy).with_penalty(state, coverage.penalty(attended))
+            total_attention = total_attention + coverage.step_attention(aux.maps)
+            state = require_coverage_strategy(strategy).with_penalty(state, coverage.penalty(total_attention))
         logits_RxV = limits.apply(logits_RxV, constraint_state)
         if tokens.never_generated_ids:
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never_generated_ids)].set(-jnp.inf)
@@ -255,8 +255,10 @@ def generate(
                 layers=jax.tree.map(lambda leaf: leaf[:, parents_R], cache.layers),
                 rows=jax.tree.map(lambda leaf: leaf[parents_R], cache.rows),
             )
-            constraint_state, attended = jax.tree.map(lambda leaf: leaf[parents_R], (constraint_state, attended))
-        return step + 1, tokens_R, cache, limits.advance(constraint_state, tokens_R), attended, state
+            constraint_state, total_attention = jax.tree.map(
+                lambda leaf: leaf[parents_R], (constraint_state, total_attention)
+            )
+        return step + 1, tokens_R, cache, limits.advance(constraint_state, tokens_R), total_attention, state
 
     def unfinished(carry: tuple) -> Array:
         step, *_, state = carry

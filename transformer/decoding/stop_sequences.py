@@ -37,9 +37,9 @@ def build_stop_table(
     table_SxV = _token_transitions(byte_SxU, np.arange(len(byte_SxU), dtype=np.int32), token_bytes)
     if first_bytes is None:
         return table_SxV
-    start_1xV = _token_transitions(byte_SxU, np.zeros(1, np.int32), first_bytes)
-    start_1xV[:, [not text for text in first_bytes]] = -1
-    return np.concatenate([start_1xV, table_SxV]) + np.int32(1)
+    start_transitions_1xV = _token_transitions(byte_SxU, np.zeros(1, np.int32), first_bytes)
+    start_transitions_1xV[:, [not text for text in first_bytes]] = -1
+    return np.concatenate([start_transitions_1xV, table_SxV]) + np.int32(1)
 
 
 def _token_transitions(

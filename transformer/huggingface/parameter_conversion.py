@@ -196,8 +196,8 @@ def tensors_to_params(
     for path, array in leaves.items():
         *parents, last = path.split("/")
         node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
+        for parent_name in parents:
+            node = node.setdefault(parent_name, {})
         node[last] = array
     return tree
 

@@ -106,7 +106,7 @@ class TensorLayout:
             case FusedOrder.HEADS:
                 # [rows, H, leaves, D]: every leaf has heads of one depth.
                 by_head = matrix.reshape(rows, -1, len(shapes), shapes[0][-1])
-                parts = [by_head[:, :, number] for number in range(len(shapes))]
+                parts = [by_head[:, :, leaf_index] for leaf_index in range(len(shapes))]
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def write(self, leaves: Sequence[np.ndarray]) -> np.ndarray:

@@ -118,13 +118,13 @@ class LoadedModel:
         """
         encoded, titles = self._encode_texts(text, target, language)
         labels = dataclasses.replace(encoded.labels, titles=titles)
-        look = self._capture_function(encoded, query_key_vectors)
+        capture_maps = self._capture_function(encoded, query_key_vectors)
         if query_key_vectors:
             names = tuple(site.name for site in self.sites)
-            check_query_key_vectors_size(jax.eval_shape(lambda: look(Capture(names, maps=False))))
+            check_query_key_vectors_size(jax.eval_shape(lambda: capture_maps(Capture(names, maps=False))))
         settings = (self.experiment.maps, hash_config(self.config))
         with tempfile.TemporaryDirectory() as folder:
-            store, captured = store_single_text(Path(folder) / "maps", self.sites, labels, look, *settings)
+            store, captured = store_single_text(Path(folder) / "maps", self.sites, labels, capture_maps, *settings)
             projections = encode_projections(self.sites, store.labels, captured, query_key_vectors)
             page_html = render_single_text(
                 store, self.name, self.config, self.num_parameters, budget, projections=projections

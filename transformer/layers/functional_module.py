@@ -124,7 +124,7 @@ class ParameterBuilder:
             axis: Logical name of the leading axis.
 
         Returns:
-            The stacked module, for `scan_layers` or `split_stacked`.
+            The stacked module, for `scan_layers`, `group_layers` or `split_stacked`.
         """
         build = nnx.vmap(
             lambda key: make(ParameterBuilder(key, self.precision, self.rule)),

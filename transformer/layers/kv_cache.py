@@ -172,20 +172,20 @@ def attend_to_cache(
     Returns:
         The output of each row.
     """
-    shares, groups, shared, slots, depth = caches[0].shape
-    k_SxGxMxD, v_SxGxMxD = (cache.reshape(shares, groups, shared * slots, -1) for cache in caches)
+    shares, num_kv_heads, shared, slots, depth = caches[0].shape
+    k_SxGxMxD, v_SxGxMxD = (cache.reshape(shares, num_kv_heads, shared * slots, -1) for cache in caches)
     _, _, heads, _ = q_Rx1xHxD.shape
-    group_heads = heads // groups
+    group_heads = heads // num_kv_heads
     # Queries of a group: [row, head within the group].
-    q_SxGxQxD = jnp.swapaxes(q_Rx1xHxD.reshape(shares, shared, groups, group_heads, depth), 1, 2)
-    q_SxGxQxD = q_SxGxQxD.reshape(shares, groups, shared * group_heads, depth)
+    q_SxGxQxD = jnp.swapaxes(q_Rx1xHxD.reshape(shares, shared, num_kv_heads, group_heads, depth), 1, 2)
+    q_SxGxQxD = q_SxGxQxD.reshape(shares, num_kv_heads, shared * group_heads, depth)
     wide = jnp.promote_types(q_Rx1xHxD.dtype, jnp.float32)
     logits = jnp.einsum("sgqd,sgmd->sgqm", q_SxGxQxD, k_SxGxMxD, preferred_element_type=wide)
     logits = logits * resolve_score_function(spec.score, None).scale(depth, spec.scale)
     if bias_Rx_x1xK is not None:
         bias = jnp.broadcast_to(bias_Rx_x1xK, (shares * shared, heads, 1, slots)).astype(wide)
-        bias = jnp.swapaxes(bias.reshape(shares, shared, groups, group_heads, slots), 1, 2)
-        bias = bias.reshape(shares, groups, shared * group_heads, 1, slots)
+        bias = jnp.swapaxes(bias.reshape(shares, shared, num_kv_heads, group_heads, slots), 1, 2)
+        bias = bias.reshape(shares, num_kv_heads, shared * group_heads, 1, slots)
         logits = (logits.reshape(*logits.shape[:3], shared, slots) + bias).reshape(logits.shape)
     seen_RxNxK = seen_RxK[:, None]
     if shared > 1:
@@ -193,5 +193,5 @@ def attend_to_cache(
     allowed = jnp.repeat(seen_RxNxK.reshape(shares, 1, shared, shared * slots), group_heads, axis=2)
     weights = normalize(logits, allowed, spec.normalizer).values.astype(v_SxGxMxD.dtype)
     output = jnp.einsum("sgqm,sgmd->sgqd", weights, v_SxGxMxD)
-    output = jnp.swapaxes(output.reshape(shares, groups, shared, group_heads, -1), 1, 2)
+    output = jnp.swapaxes(output.reshape(shares, num_kv_heads, shared, group_heads, -1), 1, 2)
     return output.reshape(shares * shared, 1, heads, -1)

@@ -37,7 +37,7 @@ class LoraConfig(Config, path="config.model.lora"):
         rank: r; 0 means no LoRA, and the other fields are ignored.
         alpha: The update is multiplied by alpha / r.
         targets: Which maps have an update. For a given number of parameters, queries and values are the best choice (Hu
-            et al. 2021, table 5).
+            et al. 2022, table 5).
 
     Raises:
         UserError: If `targets` is empty although `rank` is above 0, or if a number is out of range.

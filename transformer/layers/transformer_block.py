@@ -276,9 +276,9 @@ class Block(Module):
         keys, rates = self.split_key(layer.key), layer.drop_rates
         x = with_logical_constraint(x_RxE[:, None], *BLOCK_AXES)
 
-        read = self.attention_residual.read(x)
+        attention_input = self.attention_residual.read(x)
         y, cache, attention = self.attention.step(
-            read,
+            attention_input,
             cache,
             position_R,
             window=layer.window_size,
@@ -292,14 +292,16 @@ class Block(Module):
         if self.cross is not None and self.cross_residual is not None:
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.
-            read_BxQxE = unflatten_beam_axis(self.cross_residual.read(x, read)[:, 0], memory.content[0].shape[0])
+            read_BxQxE = unflatten_beam_axis(
+                self.cross_residual.read(x, attention_input)[:, 0], memory.content[0].shape[0]
+            )
             y_BxQxE, cross = self.cross.read(read_BxQxE, *memory.content, mask=memory.mask, capture=capture.cross)
             if cross is not None:
                 cross = cross.with_maps(lambda leaf: beam_queries_to_rows(leaf)[:, :, None])
             x = self.cross_residual.write(x, flatten_beam_axis(y_BxQxE)[:, None], rates, keys.cross.output)
 
         y, gates, balance = self.feed_forward_or_experts(
-            self.feed_forward_residual.read(x, read), capture=capture.expert_gates
+            self.feed_forward_residual.read(x, attention_input), capture=capture.expert_gates
         )
         x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
         x = with_logical_constraint(x, *BLOCK_AXES)

@@ -212,7 +212,7 @@ def _assess_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[t
     measurements = list(_measure_roles(examples, site, labels, by_distance))
     if rows.positions == tuple(range(len(rows.positions))) and (labels.gold_alignments or {}).get(site.name):
         measurements += _measure_alignment(rows, site, labels)
-    role_keys = {role: keys for role, _, keys in _role_targets(site, labels) if role in TOKEN_ROLES}
+    role_keys = {role: find_keys for role, _, find_keys in _role_targets(site, labels) if role in TOKEN_ROLES}
     for layer, head in np.ndindex(len(site.layers), len(site.heads)):
         verdicts = {
             measurement.role: _compare_with_simpler_rules(
@@ -596,24 +596,24 @@ def _collect_evidence(
         on_role = weight_on_role(parts)
         return _Prediction(SimplerRule(rule), on_role, np.full_like(on_role, np.nan))
 
-    predictions = []
+    rule_predictions = []
     for distance, shares_by_example in by_distance.items():
         mean_share = _mean_share(shares_by_example)[layer, head]
         if mean_share >= MIN_EXPLAINED * MIN_ROLE_SCORE:  # of less no role comes
             keys = [_keys_at_distance(distance)(example) for example in examples]
-            predictions.append(predict_by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), mean_share, keys))
+            rule_predictions.append(predict_by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), mean_share, keys))
     if len(examples) > 1:
-        predictions.append(predict_by_map(SimplerRuleKind.POSITION, _predict_from_position(examples, weights)))
+        rule_predictions.append(predict_by_map(SimplerRuleKind.POSITION, _predict_from_position(examples, weights)))
     else:
         sees_K = np.maximum(examples[0].visible_RxK.sum(axis=0), 1)
         for key_index, mean_share in enumerate(weights[0].sum(axis=0) / sees_K):
             if mean_share >= MIN_EXPLAINED * MIN_ROLE_SCORE and sees_K[key_index] >= MIN_ROWS:
                 keys = [np.broadcast_to(examples[0].keys == key_index, examples[0].visible_RxK.shape)]
-                predictions.append(
+                rule_predictions.append(
                     predict_by_key(SimplerRule(SimplerRuleKind.FIXED_POSITION, key_index), mean_share, keys)
                 )
     if role in (Role.INDUCTION, Role.SAME_TOKEN):
-        predictions.append(predict_by_map(SimplerRuleKind.KEY_TOKEN, _predict_from_key_token(examples, weights)))
+        rule_predictions.append(predict_by_map(SimplerRuleKind.KEY_TOKEN, _predict_from_key_token(examples, weights)))
     assessed = [
         np.full(len(rows), is_assessed)
         for rows, is_assessed in zip(shows_role, _assessed_examples(role, examples), strict=True)
@@ -621,7 +621,9 @@ def _collect_evidence(
     uniform_N = select_rows(
         [target.sum(axis=-1) / np.maximum(count, 1) for target, count in zip(targets, num_visible, strict=True)]
     )
-    return _Evidence(weight_on_role(weights), uniform_N, select_rows(num_visible), select_rows(assessed), predictions)
+    return _Evidence(
+        weight_on_role(weights), uniform_N, select_rows(num_visible), select_rows(assessed), rule_predictions
+    )
 
 
 def _measure_distances(examples: Sequence[_Example], site: Site, labels: AxisLabels) -> dict[int, list[_ExampleShare]]:
@@ -674,15 +676,17 @@ def _predict_from_key_token(examples: Sequence[_Example], weights: Sequence[np.n
         for number, token in enumerate({_normalize_token(t) for example in examples for t in example.key_tokens})
     }
     numbers = [np.array([tokens[_normalize_token(token)] for token in example.key_tokens], int) for example in examples]
-    per_row = []
+    sums_by_example = []
     for example, weights_RxK, number_K in zip(examples, weights, numbers, strict=True):
         own_TxR, visible_TxR = np.zeros((2, len(tokens), len(weights_RxK)))
         np.add.at(own_TxR, number_K, weights_RxK.T)
         np.add.at(visible_TxR, number_K, example.visible_RxK.T)
-        per_row.append((own_TxR.T, visible_TxR.T))
-    total_T, count_T = (np.sum([part.sum(axis=0) for part in parts], axis=0) for parts in zip(*per_row, strict=True))
+        sums_by_example.append((own_TxR.T, visible_TxR.T))
+    total_T, count_T = (
+        np.sum([part.sum(axis=0) for part in parts], axis=0) for parts in zip(*sums_by_example, strict=True)
+    )
     predictions = []
-    for example, (own_RxT, visible_RxT), number_K in zip(examples, per_row, numbers, strict=True):
+    for example, (own_RxT, visible_RxT), number_K in zip(examples, sums_by_example, numbers, strict=True):
         mean_RxT = (total_T - own_RxT) / np.maximum(count_T - visible_RxT, 1)
         mean_RxK = np.maximum(mean_RxT[:, number_K] * example.visible_RxK, 0)
         predictions.append(mean_RxK / np.maximum(mean_RxK.sum(axis=-1, keepdims=True), 1e-9))

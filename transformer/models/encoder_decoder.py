@@ -178,13 +178,13 @@ class EncoderDecoder(TokenDecoder):
         """
         check_num_positions(length, self.config.max_length, "a target to be generated")
         memory_BxSxE, lengths, _ = self.encode(inputs, None, None)
-        examples, groups, depth = len(memory_BxSxE), self.config.resolved_kv_heads, self.config.resolved_head_dim
+        examples, groups, head_dim = len(memory_BxSxE), self.config.resolved_kv_heads, self.config.resolved_head_dim
 
         def prefill(block: Block, carry: Array, layer: PerLayerInputs) -> tuple[Array, tuple[Any, KeysAndValues]]:
             assert block.cross is not None
             memory = block.cross.keys_and_values(memory_BxSxE)
             slots = block.attention.cache_length(length, layer.window_size)
-            empty = jnp.zeros((examples, slots, groups, depth), self.dtype)
+            empty = jnp.zeros((examples, slots, groups, head_dim), self.dtype)
             return carry, (memory, (empty, empty))
 
         _, outputs = scan_blocks(self.decoder, self.config, self.decoder_layers, prefill, jnp.zeros(()))

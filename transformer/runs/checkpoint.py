@@ -408,11 +408,12 @@ class Checkpoints:
             self._unverified = None
             run_on_primary(lambda: self._prune(verifier.step))
             return
-        name = run_on_primary(lambda: self._set_aside(verifier.step))
+        set_aside_name = run_on_primary(lambda: self._set_aside(verifier.step))
         remaining = run_on_primary(self._list_steps_on_disk)
         remaining_note = f"the last good one is that of step {remaining[-1]}" if remaining else "there is no other"
         self._unverified = (
-            f"{verifier.path} was not written as it was saved: {problem}; it is kept as {name}, and {remaining_note}"
+            f"{verifier.path} was not written as it was saved: {problem}; it is kept as {set_aside_name}, and "
+            f"{remaining_note}"
         )
 
     def _report_unverified(self, what_follows: str = "") -> None:

@@ -66,7 +66,7 @@ class ModuleRegistry[T]:
     Args:
         package: The package.
         attribute: The name under which modules export the object.
-        kind: The class of the objects, which have a `config` class.
+        kind: The class of the objects, which have a `config_class`.
         key: The config key that has the module's name, for messages.
     """
 

@@ -92,13 +92,13 @@ class AxisLabels:
         return labels
 
     def _check_links(self, sites: Mapping[str, Site]) -> None:
-        for name, examples in (self.gold_alignments or {}).items():
+        for name, links_by_example in (self.gold_alignments or {}).items():
             if name not in sites:
                 raise UserError(
                     f"gold alignments are of the site {name!r}, which the model lacks: it has {sorted(sites)}"
                 )
             axes = sites[name].query.name, sites[name].key.name
-            for example, links in enumerate(examples):
+            for example, links in enumerate(links_by_example):
                 queries, keys = (len(self.tokens[axis][example]) for axis in axes)
                 for link in links:
                     if not (0 <= link.query < queries and 0 <= link.key < keys):

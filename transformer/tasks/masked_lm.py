@@ -186,9 +186,11 @@ class MaskedLanguageModeling(TextTask):
         # Spelled as in recorded runs, since the name of an objective seeds its random numbers (`derive_key`).
         self.objectives = (Objective("masked_language_modeling", self._loss, key_name="masked_language_modelling"),)
         self._bounds = SentenceBoundaryDetector(tokenizer.token_bytes()) if config.input_format.paired else None
-        held_out = {name: OneEpoch(self._held_out(text.splits[name])) for name in config.eval_splits}
-        hidden = tuple(self._evaluation(name, batches) for name, batches in held_out.items())
-        middles = tuple(self._middle(name, batches) for name, batches in held_out.items() if config.eval_middle_token)
+        held_out_batches = {name: OneEpoch(self._held_out(text.splits[name])) for name in config.eval_splits}
+        hidden = tuple(self._evaluation(name, batches) for name, batches in held_out_batches.items())
+        middles = tuple(
+            self._middle(name, batches) for name, batches in held_out_batches.items() if config.eval_middle_token
+        )
         self.evaluations = (*hidden, *middles)
 
     def training_batches(self, seed: int) -> BatchSource:

@@ -172,8 +172,8 @@ class SymbolSequenceTask(TokenSequenceTask):
         self.num_beams, self.condition_inputs = num_beams, tuple(condition_specs)
         self.special_tokens = self.special_tokens._replace(vocab_size=len(self.symbols))
         inputs = {**condition_specs, "target": InputSpec((rows, self.steps))}
-        sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
-        self.interface = TaskInterface(inputs, sizes, PAD, BEGIN, END, output=output)
+        vocabulary_sizes = {**(vocabularies or {}), vocabulary: len(self.symbols)}
+        self.interface = TaskInterface(inputs, vocabulary_sizes, PAD, BEGIN, END, output=output)
         self.objectives = (Objective(name, self.loss),)
 
     def set_probe_batch(self, batch: dict[str, np.ndarray]) -> None:

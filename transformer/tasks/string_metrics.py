@@ -33,9 +33,9 @@ def glyph_mask(axis: Axis, batch: Batch) -> Bool[Array, "B T K"]:
         ValueError: If the axis is not a grid.
     """
     y_Y, x_X = patch_centers(axis)
-    places_Kx2 = np.stack([np.tile(x_X, len(y_Y)), np.repeat(y_Y, len(x_X))], axis=-1)
+    patch_centers_Kx2 = np.stack([np.tile(x_X, len(y_Y)), np.repeat(y_Y, len(x_X))], axis=-1)
     middles_BxTx2, turns_BxT, sides_BxT = (jnp.asarray(batch[name]) for name in ("middles", "turns", "sides"))
-    offsets_BxTxKx2 = jnp.asarray(places_Kx2, jnp.float32) - middles_BxTx2[:, :, None]
+    offsets_BxTxKx2 = jnp.asarray(patch_centers_Kx2, jnp.float32) - middles_BxTx2[:, :, None]
     cos, sin = jnp.cos(turns_BxT)[..., None], jnp.sin(turns_BxT)[..., None]
     right_BxTxK, down_BxTxK = (
         cos * offsets_BxTxKx2[..., 0] + sin * offsets_BxTxKx2[..., 1],

@@ -113,8 +113,8 @@ class Objective:
 
     Attributes:
         name: The name of the objective, a key of `config.optimizers`.
-        loss_fn: The loss: (view, batch, totals, key) to its value [] and its auxiliary results. `denominators` are
-            those of the whole batch, also where `batch` is a microbatch.
+        loss_fn: The loss: (view, batch, denominators, key) to its value [] and its auxiliary results. `denominators`
+            are those of the whole batch, also where `batch` is a microbatch.
         trainable: Patterns of fnmatch. A parameter is trained if its path matches one of them; a path joins names with
             "/", as in "encoder/attention/query/kernel".
         key_name: The name that seeds the random numbers of the loss; by default `name`. An objective that is renamed

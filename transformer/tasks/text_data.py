@@ -257,9 +257,9 @@ def evenly_spaced_excerpts(documents: Documents, count: int, length: int) -> np.
             "lower config.task.probe_length, or give more text"
         )
     start_numbers = np.linspace(0, starts.sum() - 1, count).astype(int)
-    number = np.searchsorted(np.cumsum(starts), start_numbers, side="right")
-    first = start_numbers - (np.cumsum(starts) - starts)[number]
-    return np.stack([documents[n][start : start + length] for n, start in zip(number, first, strict=True)])
+    document_numbers = np.searchsorted(np.cumsum(starts), start_numbers, side="right")
+    first = start_numbers - (np.cumsum(starts) - starts)[document_numbers]
+    return np.stack([documents[n][start : start + length] for n, start in zip(document_numbers, first, strict=True)])
 
 
 class RepeatedSequences(NamedTuple):

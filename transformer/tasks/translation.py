@@ -328,8 +328,8 @@ class Translation(TokenSequenceTask):
     def _is_sample(self, batch: Batch) -> Array:
         """Return which of the sequences of each source the model sampled: all except a reference in front of them."""
         num_sequences = batch["drawn"].shape[1]
-        is_sample_N = jnp.arange(num_sequences) >= num_sequences - self.config.num_samples
-        return is_sample_N & jnp.any(self.predicted_steps(batch), axis=1, keepdims=True)
+        is_model_sample_N = jnp.arange(num_sequences) >= num_sequences - self.config.num_samples
+        return is_model_sample_N & jnp.any(self.predicted_steps(batch), axis=1, keepdims=True)
 
 
 def _mean_reward(sums: Mapping[str, float], rows: object) -> EvaluationReport:

@@ -89,8 +89,8 @@ def word_alignment_evaluation(task: Task, model: Model, pairs: Sequence[Sentence
     """
     if not isinstance(task, Translation):
         raise UserError("only a run that translates can align sentence pairs")
-    heads = sum(len(site.layers) * len(site.heads) for site in sites_between(model.sites, *TARGET_OVER_SOURCE))
-    if not heads:
+    num_heads = sum(len(site.layers) * len(site.heads) for site in sites_between(model.sites, *TARGET_OVER_SOURCE))
+    if not num_heads:
         raise UserError("this run's model has no attention of target over source, from which to read an alignment")
     tokenizer = task.tokenizer
     encoded = encode_pairs(tokenizer, pairs)
@@ -109,6 +109,6 @@ def word_alignment_evaluation(task: Task, model: Model, pairs: Sequence[Sentence
     )
     split = TranslationSplit("given", pairs, encoded)
     selection = measured = split
-    if heads > 1:
+    if num_heads > 1:
         selection, measured = (split.part(range(begin, len(pairs), 2)) for begin in (0, 1))
     return alignment_evaluation(config, tokenizer, selection, measured)

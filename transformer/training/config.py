@@ -367,12 +367,12 @@ def _model(values: Mapping[str, Any]) -> SchemaSection:
     keys = {"family": SchemaValue(str), **group.keys}
     family_and_size = {key: values.get(key) for key in ("family", "size")}
     # Without a size these keys have no default: the family has none.
-    message = (
+    size_values = (
         {}
         if family_and_size["size"] is None
         else {key: value for key, value in fill_from_size(family_and_size).items() if key != "size"}
     )
-    for key, value in message.items():
+    for key, value in size_values.items():
         node = keys.get(key)
         if isinstance(node, SchemaValue):
             keys[key] = node._replace(default=to_config(value))

@@ -289,6 +289,8 @@ def train_runs(
     writer = group.connect(records, savers, console, writers if is_primary() else ())
 
     state = group.stack_states([point.state for point in points])
+    # The step as the loop calls it: rows on their devices, then the compiled program of `make_train_step` or, for
+    # vmapped runs, of `vmap_step` around it.
     jitted_step = group.jit_step()
     step = shard_host_batches(jitted_step, placement)
     evaluations = compile_evaluations(components.model, components.evaluations, placement, monitor)

@@ -140,10 +140,10 @@ def _check_probe(model: Model, task: Task, abstract: TrainState, labels: AxisLab
 
     with _note_traced_pass("Task.probe"):
         maps = jax.eval_shape(look, abstract.without_optimizers())
-    for name in maps:
-        if name not in everything.sites:
+    for site_name in maps:
+        if site_name not in everything.sites:
             raise UserError(
-                f"the model returns a map of {name!r}, which is no site of it: declare it in Model.sites beside "
+                f"the model returns a map of {site_name!r}, which is no site of it: declare it in Model.sites beside "
                 f"{list(everything.sites)}, or leave it out of Aux.maps"
             )
     for site in model.sites:

@@ -76,8 +76,8 @@ def read_glue(name: str, data_dir: str | None) -> dict[str, list[LabeledText]]:
     if data_dir is None:
         raise UserError(f"glue/{name} needs its files: {advice}")
     splits = {}
-    for split, file in dataset.split_files.items():
-        path = pathlib.Path(data_dir).expanduser() / file
+    for split, file_name in dataset.split_files.items():
+        path = pathlib.Path(data_dir).expanduser() / file_name
         if not path.is_file():
             raise UserError(f"glue/{name}: no file {path}: {advice}")
         sentences = _read_sentences(path, dataset, advice)

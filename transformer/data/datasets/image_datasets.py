@@ -193,7 +193,7 @@ def read_prepared_images(
     image, label = _find_feature_names(name, prepared.features)
     gray, classes = prepared.features.image_channels[image] == 1, prepared.features.class_names[label]
     splits = {}
-    for split, own in canonical_split_names(prepared.splits).items():
+    for split, canonical_split in canonical_split_names(prepared.splits).items():
         records = prepared.records(split)
         read = [read_encoded_image_and_label(record, image, label) for record in records]
         if not read:
@@ -203,7 +203,7 @@ def read_prepared_images(
                 f"{folder} has the class {strangers[0]} in {split}; its classes are 0 to {len(classes) - 1}"
             )
         pixels = [decode_image(content, f"{folder}: {split}", resizing, gray=gray) for content, _ in read]
-        splits[own] = stack_labeled_images(f"{name}, {split},", pixels, [number for _, number in read])
+        splits[canonical_split] = stack_labeled_images(f"{name}, {split},", pixels, [number for _, number in read])
     return splits, classes
 
 

@@ -230,5 +230,5 @@ def read_python_docs() -> tuple[dict[str, list[str]], str]:
 
 
 def _assign_topic_split(name: str) -> str:
-    part = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _TOPIC_PARTS
-    return {8: "validation", 9: "test"}.get(part, "train")
+    bucket = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _TOPIC_PARTS
+    return {8: "validation", 9: "test"}.get(bucket, "train")

@@ -341,7 +341,7 @@ def _refuse_unlisted(folder: pathlib.Path, stored_as: str, splits: Mapping[str, 
     Raises:
         UserError: If there are any.
     """
-    listed = {shard.filename for shards in splits.values() for shard in shards}
+    listed = {shard.filename for listed_shards in splits.values() for shard in listed_shards}
     if not all(map(os.path.isfile, listed)):
         return  # Reading them reports which is missing.
     files = [file for file in sorted(folder.iterdir()) if f".{stored_as}-" in file.name and not is_hidden(file.name)]

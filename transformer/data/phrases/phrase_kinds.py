@@ -161,17 +161,17 @@ def _displayed_time_spans(hour: int, minute: int, language: str) -> tuple[list[S
     # The part of the day decides which of twenty-four hours is meant.
     fields["period"] = merge_spans(fields["period"], "hour")
     if language == "de":
-        target: Fields = {
+        target_fields: Fields = {
             "counted": [("ein" if hour == 1 else cardinal(hour, "de"), "hour")],
             "minute": [(cardinal(minute, "de"), "minute")],
         }
-        return fill_template(DISPLAYED.en, fields), fill_template(DISPLAYED.de, target)
-    target = {
+        return fill_template(DISPLAYED.en, fields), fill_template(DISPLAYED.de, target_fields)
+    target_fields = {
         "counted": [(feminine_form(cardinal(hour, "fr")), "hour")],
         "hours": [("heures" if hour > 1 else "heure", None)],
         "minute": [(feminine_form(cardinal(minute, "fr")), "minute")],
     }
-    return fill_template(DISPLAYED.en, fields), fill_template(DISPLAYED.fr, target)
+    return fill_template(DISPLAYED.en, fields), fill_template(DISPLAYED.fr, target_fields)
 
 
 def _write_time(value: Value, frame: int, language: str) -> AlignedPair:

@@ -233,7 +233,7 @@ def _mark_special_tokens(
     for number in roles.values():
         text = backend.id_to_token(number)
         if text is not None and not (number in added_tokens and added_tokens[number].special):
-            flags = {flag: entries[text][flag] for flag in _FLAGS if flag in entries.get(text, {})}
+            flags = {flag_name: entries[text][flag_name] for flag_name in _FLAGS if flag_name in entries.get(text, {})}
             backend.add_special_tokens([tokenizers.AddedToken(text, **flags | {"special": True})])
 
 

@@ -174,7 +174,7 @@ def _label_texts(tokens: Sequence[bytes]) -> list[str]:
 def _split_characters(text: bytes) -> Iterator[_Character]:
     position = 0
     while position < len(text):
-        size = next((size for low, high, size in _SIZES if low <= text[position] <= high), 1)
+        size = next((size for lowest_byte, high, size in _SIZES if lowest_byte <= text[position] <= high), 1)
         try:
             label = text[position : position + size].decode().replace(" ", WORD_START)
         except UnicodeDecodeError:

@@ -162,11 +162,11 @@ def character_tokenizer(texts: Iterable[str], roles: Sequence[str] = ()) -> Fast
         raise UserError("the training text is empty, so it has no characters")
     vocabulary = {character: number for number, character in enumerate(characters)}
     # Byte-pair encoding without merges leaves single characters.
-    unknown = special_token("unknown") if "unknown" in roles else None
-    if unknown is not None:
+    unknown_token = special_token("unknown") if "unknown" in roles else None
+    if unknown_token is not None:
         # The model's own unknown token must be in its vocabulary.
-        vocabulary[unknown] = len(vocabulary)
-    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=unknown))
+        vocabulary[unknown_token] = len(vocabulary)
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=unknown_token))
     backend.decoder = decoders.Fuse()
     return add_special_tokens(backend, roles)
 

@@ -314,11 +314,11 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
                     f"compare_to={directory} probed other examples (axis {axis!r} of {site.name}): compare runs of the "
                     "same data, tokenizer and probe"
                 )
-        mine, level = (compared.levels(site.name)[0] for compared in (store, other))
-        if mine != level:
+        own_level, level = (compared.levels(site.name)[0] for compared in (store, other))
+        if own_level != level:
             raise UserError(
                 f"compare_to={directory} keeps {site.name} in {level.num_queries} x {level.num_keys} cells "
-                f"({level.name}) and this run in {mine.num_queries} x {mine.num_keys} ({mine.name}): "
+                f"({level.name}) and this run in {own_level.num_queries} x {own_level.num_keys} ({own_level.name}): "
                 "compare runs with maps of one size"
             )
     run = RunDirectory.open(directory)

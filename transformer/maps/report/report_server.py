@@ -115,13 +115,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _send_response(self, with_body: bool) -> None:
         self._deadline.cancel()  # an answer may take longer, as through a tunnel
-        served = self.server.served_page  # read once: it may be replaced at any moment
+        served_page = self.server.served_page  # read once: it may be replaced at any moment
         if self.headers.get_all("Host") not in [[host] for host in self.server.hosts]:
             status, kind, body = HTTPStatus.MISDIRECTED_REQUEST, "text/plain", b"this server has another name\n"
         elif self.path == "/":
-            status, kind, body = HTTPStatus.OK, "text/html", served.page
+            status, kind, body = HTTPStatus.OK, "text/html", served_page.page
         elif self.path == "/version":
-            status, kind, body = HTTPStatus.OK, "text/plain", served.version.encode()
+            status, kind, body = HTTPStatus.OK, "text/plain", served_page.version.encode()
         else:
             status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"the only page is /\n"
         self.send_response(status)

@@ -34,8 +34,8 @@ def explain_verdict(study: StudyResults, pair: Comparison) -> str:
             return f"{mean_difference}: flipping the signs gives {p}."
         if not test.mean:
             return f"All {pair.num_seeds} paired differences are 0: the arms are alike."
-        equal = f"All {pair.num_seeds} paired differences are {format_difference(test)}"
-        return f"{equal}: they carry no t statistic, and flipping their signs gives {p}."
+        sentence_start = f"All {pair.num_seeds} paired differences are {format_difference(test)}"
+        return f"{sentence_start}: they carry no t statistic, and flipping their signs gives {p}."
     mean_difference = f"The mean difference is {format_difference(test, format_adjusted_p_value(pair))}"
     if pair.verdict != "no difference seen":
         return f"{mean_difference}, over {pair.num_seeds} paired seeds."

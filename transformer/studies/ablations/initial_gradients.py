@@ -101,12 +101,12 @@ def _measure_stack(
             norms_SxL = np.array(
                 compute_initial_gradient_norms(experiments, build_task(experiments[0].task)), np.float64
             )
-            layer_norms = {
+            norms_by_layer = {
                 "layers": norms_SxL.mean(axis=0),
                 "low": norms_SxL.min(axis=0),
                 "high": norms_SxL.max(axis=0),
             }
-            listed = {key: [_finite_or_none(norm) for norm in norms] for key, norms in layer_norms.items()}
+            listed = {key: [_finite_or_none(norm) for norm in norms] for key, norms in norms_by_layer.items()}
             measured.append({"arm": arm, "depth": depth, **listed})
     return {
         "name": name,

@@ -126,8 +126,10 @@ def _extreme_values(study: StudyResults) -> Iterator[tuple[str, str, float]]:
 
     A smallest value of 0, as of warm-up steps or dropout, has nothing beyond it.
     """
-    for key, values in study.spec.tuning_grid.items():
-        numbers = sorted(value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+    for key, tuned_values in study.spec.tuning_grid.items():
+        numbers = sorted(
+            value for value in tuned_values if isinstance(value, int | float) and not isinstance(value, bool)
+        )
         if len(numbers) > 1:
             yield from ((key, word, end) for word, end in (("smallest", numbers[0]), ("largest", numbers[-1])) if end)
 
@@ -199,7 +201,7 @@ def _describe_arm_choice(study: StudyResults, arm: str, tasks: Collection[str], 
         task
         for task in tasks
         if any(has_completed(cell) and cell.hyperparameters[key] == value for cell in study.selected_runs(arm, task))
-        and all(run.failed for run in missing_runs(study, arm, [task]))
+        and all(missing_run.failed for missing_run in missing_runs(study, arm, [task]))
     ]
     if not chose:
         return ""

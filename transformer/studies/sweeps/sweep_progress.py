@@ -279,6 +279,6 @@ def summarize_sweep(
     failed = [row for row in rows if row.state == TrialState.FAILED]
     if failed:
         lines.append(f"failed: {failed[0].message}")
-        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        lines.append(f"  {failed[0].trial.name}{more}; run the same command with --retry_failed to try again")
+        more_text = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        lines.append(f"  {failed[0].trial.name}{more_text}; run the same command with --retry_failed to try again")
     return "\n".join(lines)

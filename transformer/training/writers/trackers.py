@@ -308,14 +308,14 @@ def open_trackers(
     if not names:
         yield ()
         return
-    trackers, seconds = TrackersWriter(names, workdir, group), GRACE_SECONDS
+    writer, seconds = TrackersWriter(names, workdir, group), GRACE_SECONDS
     try:
-        yield (trackers,)
+        yield (writer,)
     except (RunStopped, KeyboardInterrupt):
         seconds = GRACE_SECONDS_WHEN_STOPPED
         raise
     finally:
-        for line in trackers.wait(seconds):
+        for line in writer.wait(seconds):
             say(line)
 
 
