@@ -269,6 +269,8 @@ def attend(
     shards = attention_sharding(q, k)
     variant = AttentionVariant.from_call(spec, mask, bias=bias is not None, train=train)
     shape = CallShape.from_arrays(q, k, v, shards)
+    # The softmax is in `_attend_dense` (EINSUM), `blockwise.attend_query_block` (BLOCKWISE), or in the kernel of a
+    # library (XLA, CUDNN, SPLASH; transformer.attention.kernels).
     backend = choose_backend(spec, variant, shape)
     if is_tracing_reference():
         backend = Backend.EINSUM

@@ -117,7 +117,7 @@ class Decoder(TokenDecoder):
         return self.logits(hidden_BxTxE) if self.classes is None else aux.extras["classes"], aux
 
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
-        """Return the final hidden states, from which `logits` computes the logits."""
+        """Return the final hidden states, which `logits` maps to logits: what tasks that predict tokens call."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
         embedding_key, layers_key = split_key(forward_pass.training_key)
         layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)

@@ -11,6 +11,8 @@ from transformer.models.published_sizes import PUBLISHED_SIZES
 from transformer.models.task_interface import TaskInterface
 from transformer.system.module_registry import ModuleRegistry
 
+# `config.model.family` is the name of a module: "decoder" is transformer/models/decoder.py, a dotted path any other,
+# such as experiments.graphs.model. Each module exports its `FAMILY`.
 FAMILIES = ModuleRegistry("transformer.models", "FAMILY", ModelFamily, "config.model.family")
 
 

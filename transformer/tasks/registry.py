@@ -9,6 +9,8 @@ from transformer.storage.paths import check_data_dir
 from transformer.system.module_registry import ModuleRegistry
 from transformer.tasks.task import Task, TaskSpec
 
+# `config.task.name` is the name of a module: "language_modeling" is transformer/tasks/language_modeling.py, a dotted
+# path any other, such as experiments.graphs.task. Each module exports its `TASK`.
 TASKS = ModuleRegistry("transformer.tasks", "TASK", TaskSpec, "config.task.name")
 
 
