@@ -91,5 +91,5 @@ lock: ## renew requirements/ from pyproject.toml, newest versions first
 	$(UV_COMPILE) --extra gpu --extra gcs --constraint requirements/dev.txt -o requirements/gpu.txt
 
 clean: ## remove .venv and caches; runs/ stays
-	rm -rf .venv site .ci/javascript/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .cache .engines site .ci/javascript/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find transformer launch experiments docs tests -name __pycache__ -type d -prune -exec rm -rf {} +

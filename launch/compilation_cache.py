@@ -38,7 +38,7 @@ def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files:
     if "jax" in sys.modules:
         return
     caches = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
-    folder = Path(caches) / "headwise" / f"compiled-{_hash_processor(files):08x}"
+    folder = Path(caches) / "headwise" / f"compiled-{hash_processor(files):08x}"
     if not environment.get(_VARIABLE):
         if not folder.is_absolute():
             return
@@ -56,7 +56,7 @@ def enable_user_cache(environment: MutableMapping[str, str] = os.environ, files:
     enable_cache_in(folder, environment)
 
 
-def _hash_processor(files: Path) -> int:
+def hash_processor(files: Path = Path("/")) -> int:
     """Return a hash of this kind of processor: its model and features."""
     try:
         lines = (files / "proc" / "cpuinfo").read_text(encoding="utf-8").splitlines()

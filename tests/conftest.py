@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 # All of this must be said before jax or the package is imported anywhere.
@@ -16,13 +17,21 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 # half as long without. tests/attention/test_attention_at_default_optimization.py compiles as users do.
 if os.environ["JAX_PLATFORMS"] == "cpu":
     os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
-# What one process of the tests has compiled, the others and those that they start need not compile again. It ends with
-# the tests; who names a folder of their own here keeps it from one run to the next.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="headwise-compiled-")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+from launch.compilation_cache import enable_cache_in, hash_processor
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# What one process of the tests has compiled, the others, those that they start, and the next run need not compile:
+# a second run takes half the time. Programs of another version of jax are of no use; jax tells those of other flags
+# apart. A damaged entry is compiled again.
+PROGRAMS = ROOT / ".cache" / f"compiled-{version('jaxlib')}-{hash_processor():08x}"
+for other_programs in PROGRAMS.parent.glob("compiled-*"):
+    if other_programs != PROGRAMS:
+        shutil.rmtree(other_programs, ignore_errors=True)
+enable_cache_in(PROGRAMS)
 
 import hypothesis
 import jax
@@ -32,8 +41,6 @@ import pytest
 # What this account has begun runs of (transformer.runs.trust) is not for the tests to write down.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headwise-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
-
-ROOT = Path(__file__).resolve().parents[1]
 
 # The modules whose signatures are shapes, and the models of the projects; the others pass facts, which their own types
 # check: a table of them is asked a hundred thousand times.
