@@ -79,7 +79,7 @@ def test_every_command_of_the_page_is_one_that_its_launcher_takes(beside: Path) 
     (beside / "runs/tuned").mkdir(parents=True)
     (beside / "runs/tuned/config.json").write_text(json.dumps({"name": "a run that convert has made"}))
     found = commands(PAGE.read_text(encoding="utf-8"))
-    assert len(found) == 23
+    assert len(found) == 22
     for module, words in found:
         behind = words_of(words)
         command = launcher("launch.train" if behind != list(words) else module).COMMAND

@@ -367,7 +367,10 @@ def test_files_are_taken_as_they_are_written(tmp_path: Path, monkeypatch: pytest
 
 def test_data_in_a_bucket_are_refused_with_how_to_mount_it(tmp_path: Path) -> None:
     config = task_config({"name": "translation", "dataset": "copy", "data_dir": "gs://bucket/data"})
-    refused(lambda: build_task(config, tmp_path), r"--data_dir=gs://bucket/data is in a bucket, .*gs://BUCKET:/data:ro")
+    refused(
+        lambda: build_task(config, tmp_path),
+        r"--data_dir=gs://bucket/data is in a bucket, .*launch/clusters/jobset.yaml",
+    )
 
 
 def test_a_folder_of_data_that_is_missing_is_refused(tmp_path: Path) -> None:

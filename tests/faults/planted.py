@@ -106,13 +106,19 @@ def _one_bit(tree: Any) -> Any:
 
 def _stale(patch: pytest.MonkeyPatch) -> None:
     """The state of the checkpoint before, taken for the newest."""
-    restore = checkpoint.Checkpoints.restore
+    read = checkpoint.Checkpoints.read
 
-    def older(self: Any, step: int, abstract: Any) -> Any:
-        state, _ = restore(self, step - 5, abstract)
-        return state._replace(step=state.step + 5), restore(self, step, abstract)[1]
+    def read_older_state(self: Any, step: int) -> Any:
+        newest, older = read(self, step), read(self, step - 5)
 
-    patch.setattr(checkpoint.Checkpoints, "restore", older)
+        def restore(abstract: Any, *prefix: Any) -> Any:
+            state = older.restore(abstract, *prefix)
+            return state._replace(step=state.step + 5)
+
+        newest.restore = restore  # type: ignore[method-assign]
+        return newest
+
+    patch.setattr(checkpoint.Checkpoints, "read", read_older_state)
 
 
 def _unverified(patch: pytest.MonkeyPatch) -> None:
