@@ -61,7 +61,7 @@ def run_command(words: Sequence[str]) -> int:
             print(headwise_version())
             return 0
         if name not in COMMANDS:
-            print(f"error: {to_one_line(_describe_mistake(words))}", file=sys.stderr)
+            print(f"error: {to_one_line(_describe_command_mistake(words))}", file=sys.stderr)
             return 2
     _import_from_working_directory()
     module = COMMANDS[name]
@@ -81,7 +81,7 @@ def help_text() -> str:
     )
 
 
-def _describe_mistake(words: Sequence[str]) -> str:
+def _describe_command_mistake(words: Sequence[str]) -> str:
     if not words:
         return "headwise needs a command, as headwise train --config=FILE --workdir=DIR; headwise --help lists them all"
     name, *following_words = words

@@ -392,7 +392,7 @@ def convert_value(
             return hint(*_convert_items(tuple(_type_hints(hint).values()), value, path))
     if origin in (dict, Mapping):
         if isinstance(value, Mapping):
-            return _convert_entries(parameters, value, path)
+            return _convert_mapping(parameters, value, path)
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         if isinstance(value, hint):
             return value
@@ -430,7 +430,7 @@ def _convert_items(kinds: tuple[Any, ...], values: typing.Sequence[Any], path: s
     return [convert_value(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(zip(kinds, values, strict=True))]
 
 
-def _convert_entries(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _convert_mapping(kinds: tuple[Any, ...], values: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Convert the keys and values of a mapping.
 
     Raises:

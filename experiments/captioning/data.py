@@ -52,7 +52,9 @@ def parse_scene(scene_generator: SceneGenerator, text: str) -> tuple[SceneItem, 
         ValueError: If a part describes no item, there are too few or too many items, or two are of one cell or kind.
             The message is one line.
     """
-    items = [_parse_item(scene_generator, part.split()) for part in text.replace(COMMA, f" {COMMA} ").split(COMMA)]
+    items = [
+        _parse_scene_item(scene_generator, part.split()) for part in text.replace(COMMA, f" {COMMA} ").split(COMMA)
+    ]
     if not scene_generator.min_items <= len(items) <= scene_generator.max_items:
         raise ValueError(
             f"it has {len(items)} items, and scenes have {scene_generator.min_items} to {scene_generator.max_items}"
@@ -63,7 +65,7 @@ def parse_scene(scene_generator: SceneGenerator, text: str) -> tuple[SceneItem, 
     return tuple(sorted(items))
 
 
-def _parse_item(scene_generator: SceneGenerator, words: Sequence[str]) -> SceneItem:
+def _parse_scene_item(scene_generator: SceneGenerator, words: Sequence[str]) -> SceneItem:
     """Parse the color, shape, row and column of one item."""
     groups = (("color", scene_generator.colors), ("shape", scene_generator.shapes), ("row", ROWS), ("column", COLUMNS))
     if len(words) != len(groups):

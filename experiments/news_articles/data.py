@@ -196,7 +196,7 @@ def _choose_vote_details(choices: Choices, facts: Facts) -> dict[str, str]:
     }
 
 
-def _vote_agrees(facts: Facts) -> bool:
+def _is_vote_consistent(facts: Facts) -> bool:
     yes, no = int(facts["yes"]), int(facts["no"])
     return yes + no == int(facts["seats"]) and yes != no and (yes > no) == (facts["side"] == "for")
 
@@ -281,7 +281,7 @@ KINDS = {
         values={"town": _TOWNS, "side": _SIDES, "building": _BUILDINGS, "day": _DAYS, **_PERSON},
         choose_title=_choose_vote,
         choose_details=_choose_vote_details,
-        agrees=_vote_agrees,
+        agrees=_is_vote_consistent,
     ),
     "storm": NewsKind(
         titles=("storm closes {closed} schools in {town}", "{closed} schools in {town} closed after storm"),

@@ -336,7 +336,9 @@ def capture_weights(
                 )
                 masses[statistic.name] = (weight, exists & visible)
         sees_any_key = jnp.broadcast_to(jnp.any(allowed, axis=-1), weights.shape[:3])
-        sums, counts = _sum_over_rows(_finish_statistics(folded, capture.statistics) | masses, sees_any_key, capture)
+        sums, counts = _sum_and_count_rows(
+            _finish_statistics(folded, capture.statistics) | masses, sees_any_key, capture
+        )
         if not capture.maps:
             return CapturedAttention(None, sums, counts)
         selected_weights = select_heads(weights, capture)
@@ -521,7 +523,7 @@ def compute_statistics_blockwise(inputs: WeightRecomputeInputs, capture: Capture
             logits = _compute_pair_logits(q_block, inputs, rows, key_BxQ)
             exists = exists & _visible_by_bias(logits)
             masses[statistic.name] = (recompute_weights(logits[..., None], exists[..., None], lse)[..., 0], exists)
-        return _sum_over_rows(_finish_statistics(state, folded) | masses, jnp.isfinite(lse), capture)
+        return _sum_and_count_rows(_finish_statistics(state, folded) | masses, jnp.isfinite(lse), capture)
 
     sums, counts = map_query_blocks(sum_query_block, q, block)
     return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), (sums, counts))
@@ -599,7 +601,9 @@ def _finish_statistics(state: dict, statistics: tuple[Statistic, ...]) -> dict[s
     return values
 
 
-def _sum_over_rows(values: dict[str, tuple[Array, Array]], sees_any_key: Array, capture: Capture) -> tuple[dict, dict]:
+def _sum_and_count_rows(
+    values: dict[str, tuple[Array, Array]], sees_any_key: Array, capture: Capture
+) -> tuple[dict, dict]:
     """Sums over rows (and batch) of each statistic, and the number of rows that counted: those that see any key."""
     summed = 2 if capture.by_example else (0, 2)
     sums, counts = {}, {}

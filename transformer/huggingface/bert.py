@@ -63,7 +63,7 @@ _FIXED_KEYS = (FixedConfigKey("position_embedding_type", "absolute"),)
 _TRAINING_KEYS = {"classifier_dropout": "hidden_dropout_prob"}
 
 
-def _other_architectures(bare: str) -> tuple[str, ...]:
+def _accepted_architectures(bare: str) -> tuple[str, ...]:
     return (bare, *(bare.replace("Model", ending) for ending in FINE_TUNED_CLASSES.values()))
 
 
@@ -167,7 +167,7 @@ BERT = ConversionSpec(
     config_keys=tuple(key for key in _KEYS if key.our_key != "position_offset"),
     fixed_fields={**_FIXED, "position_offset": 0},
     training_defaults={"initialization": "bert"},
-    other_architectures=("BertForPreTraining", *_other_architectures("BertModel")),
+    other_architectures=("BertForPreTraining", *_accepted_architectures("BertModel")),
     fixed_keys=_FIXED_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=(
@@ -251,7 +251,7 @@ ROBERTA = ConversionSpec(
     config_keys=_KEYS,
     fixed_fields=_FIXED,
     training_defaults={"initialization": "bert"},
-    other_architectures=_other_architectures("RobertaModel"),
+    other_architectures=_accepted_architectures("RobertaModel"),
     fixed_keys=_FIXED_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=(

@@ -67,7 +67,7 @@ def _restore_gpt(config: Config) -> Config:
     return {**config, "embd_pdrop": config["resid_pdrop"]}
 
 
-def _drop_inner_width(config: Config, width: str) -> Config:
+def _require_default_inner_width(config: Config, width: str) -> Config:
     if config["n_inner"] != 4 * config[width]:
         raise UserError(f"config.model.feed_forward={config['n_inner']} is not 4 x width={4 * config[width]}")
     return {name: value for name, value in config.items() if name != "n_inner"}
@@ -126,7 +126,7 @@ GPT1 = ConversionSpec(
     ignored_tensors=_MASKS,
     key_aliases=_KEY_ALIASES,
     simplify_config=lambda config, names: {**config, "n_inner": 4 * config["n_embd"]},
-    restore_config=lambda config: _restore_gpt(_drop_inner_width(config, "n_embd")),
+    restore_config=lambda config: _restore_gpt(_require_default_inner_width(config, "n_embd")),
 )
 
 
@@ -223,5 +223,5 @@ BLOOM = ConversionSpec(
     tensor_aliases={"lm_head.weight": "transformer.word_embeddings.weight"},
     key_aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
     simplify_config=lambda config, names: {**config, "n_inner": 4 * config["hidden_size"]},
-    restore_config=lambda config: _drop_inner_width(config, "hidden_size"),
+    restore_config=lambda config: _require_default_inner_width(config, "hidden_size"),
 )

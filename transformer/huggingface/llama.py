@@ -111,7 +111,7 @@ def _is_plain(rotary: Mapping[str, Any], kind: Any) -> bool:
 _BIASES = {(True, True): "all", (False, True): "feed_forward", (False, False): "none"}
 
 
-def _simplify_llama(config: Config, names: TensorNames) -> Config:
+def _simplify_llama_config(config: Config, names: TensorNames) -> Config:
     flags = (config["attention_bias"], config["mlp_bias"])
     if flags not in _BIASES:
         raise UserError("config.json has attention_bias=True, which can be read with mlp_bias=True alone")
@@ -137,7 +137,7 @@ LLAMA = ConversionSpec(
     optional_prefix="model.",
     tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
     ignored_tensors=_IGNORED,
-    simplify_config=_simplify_llama,
+    simplify_config=_simplify_llama_config,
     simplified_keys=_ROTARY | {"attention_bias", "mlp_bias"},
     restore_config=_restore_llama,
 )

@@ -299,7 +299,7 @@ def _dispatch_pass(
     served = (row_GxSxNxK >= 0) & (row_GxSxNxK < capacity) & (queue.queue_positions >= 0)
     # Beyond the last row nothing is written, and zeros are read.
     slot_GxSxNxK = jnp.where(served, queue.experts * capacity + row_GxSxNxK, count * capacity)
-    reader_GxSxR = _map_over_groups(_slot_positions, count * capacity)(slot_GxSxNxK)
+    reader_GxSxR = _map_over_groups(_position_in_each_slot, count * capacity)(slot_GxSxNxK)
     x_GxSxXxCxE = _map_over_groups(_take_rows)(inputs.x, reader_GxSxR).reshape(groups, parts, count, capacity, width)
     x_GxSxXxCxE = with_logical_constraint(x_GxSxXxCxE, "batch", "length", None, None, None)
     x_XxGxSxCxE = with_logical_constraint(
@@ -366,7 +366,7 @@ def _take_rows(values_RxE: Array, index: Array) -> Array:
     return jnp.take(values_RxE, index, axis=0, mode="fill", fill_value=0)
 
 
-def _slot_positions(slots: int, slot_NxK: Array) -> Array:
+def _position_in_each_slot(slots: int, slot_NxK: Array) -> Array:
     """The position in each slot; one past the end for an empty slot."""
     positions, top_k = slot_NxK.shape
     positions_NxK = jnp.broadcast_to(jnp.arange(positions, dtype=jnp.int32)[:, None], (positions, top_k))

@@ -184,7 +184,7 @@ class RecurrentDecoder(StatelessModule):
                 x_RxE = carried.hidden
             after.append(carried)
         capture = capture_for_site(SITE, forward_pass.capture)
-        captured = _stack_layers([capture_weights(layer_weights[:, :, None], capture) for layer_weights in weights])
+        captured = _stack_layer_maps([capture_weights(layer_weights[:, :, None], capture) for layer_weights in weights])
         maps = {} if captured is None else {SITE: captured}
         return self.logits(x_RxE), cache._replace(rows=tuple(after)), Aux(maps, {}, state)
 
@@ -222,7 +222,7 @@ class RecurrentDecoder(StatelessModule):
                 assert isinstance(before, CellState)
                 x_BxTxE, layer_carry = layer(x_BxTxE, lengths_B, before)
             after.append(layer_carry)
-        return self._apply_dropout(x_BxTxE, self.config.layers, key), tuple(after), _stack_layers(maps)
+        return self._apply_dropout(x_BxTxE, self.config.layers, key), tuple(after), _stack_layer_maps(maps)
 
     def _embed(self, tokens: Int[Array, "*B"]) -> Float[Array, "*B E"]:
         return self.embedding(tokens, self.dtype)
@@ -235,7 +235,7 @@ def _lstmn_step(layer: LstmnLayer, history: StateHistory, x_BxE: Array, key: Non
     return layer.step(history, x_BxE)
 
 
-def _stack_layers(layer_maps: list[CapturedAttention | None]) -> CapturedAttention | None:
+def _stack_layer_maps(layer_maps: list[CapturedAttention | None]) -> CapturedAttention | None:
     """Stack what the layers captured, with a leading layer axis."""
     captured = [layer_map for layer_map in layer_maps if layer_map is not None]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *captured) if captured else None

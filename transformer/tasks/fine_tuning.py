@@ -146,7 +146,7 @@ class FineTuningHead(ExampleHead[FineTuningConfig]):
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         """Return the numbers of examples and of predicted tokens, without rows that only fill up a batch."""
-        return {**super().denominators(batch), "tokens": jnp.sum(_predicts_next_token(batch)).astype(jnp.float32)}
+        return {**super().denominators(batch), "tokens": jnp.sum(_has_real_next_token(batch)).astype(jnp.float32)}
 
     def loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
@@ -162,7 +162,7 @@ class FineTuningHead(ExampleHead[FineTuningConfig]):
             lambda hidden: view.model.logits(view.variables, hidden),
             hidden_BxTxE,
             jnp.roll(jnp.asarray(batch["tokens"]), -1, axis=1),
-            _predicts_next_token(batch),
+            _has_real_next_token(batch),
             0.0,
         )
         metrics["language_model_loss"] = token_sums.cross_entropy / denominators["tokens"]
@@ -184,7 +184,7 @@ class FineTuningHead(ExampleHead[FineTuningConfig]):
         return dataclasses.replace(labels, tokens={"tokens": tuple(token_names)})
 
 
-def _predicts_next_token(batch: Batch) -> Bool[Array, "SB T"]:
+def _has_real_next_token(batch: Batch) -> Bool[Array, "SB T"]:
     """Return the positions whose next token is a real one."""
     real_SBxT = real_positions(batch)
     return jnp.pad(real_SBxT[:, 1:], ((0, 0), (0, 1)))

@@ -102,7 +102,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         "warnings": study_warnings(study),
         "arms": arms,
         "comparisons": [
-            {**_comparison_data(study, pair, opinion), "improvement": _improvement(pair, scores)}
+            {**_comparison_data(study, pair, opinion), "improvement": _probability_of_improvement(pair, scores)}
             for pair, opinion in zip(pairs, opinions, strict=True)
         ],
         "predictions": [prediction_as_json(spec, prediction) for prediction in predictions],
@@ -223,7 +223,7 @@ def _profile(study: StudyResults, scores: Scores, thresholds: Sequence[float]) -
     }
 
 
-def _improvement(pair: Comparison, scores: Mapping[str, Scores]) -> dict[str, Any] | None:
+def _probability_of_improvement(pair: Comparison, scores: Mapping[str, Scores]) -> dict[str, Any] | None:
     """Return how probably a run of the arm is better than one of the reference; None for a single task of several."""
     if pair.task_name is not None:
         return None
@@ -366,7 +366,9 @@ def _sensitivity(study: StudyResults, arm: str, key: str) -> dict[str, Any]:
             )
 
         points.append({"value": value, **_sensitivity_point(study, runs)})
-        costs.append([_cost(study, arm, task, _comparable_runs(study, arm, task, runs)) for task in study.spec.tasks])
+        costs.append(
+            [_cost(study, arm, task, _runs_of_shared_seeds(study, arm, task, runs)) for task in study.spec.tasks]
+        )
     losses = []
     for task_costs in zip(*costs, strict=True):  # by task
         measured_costs = [cost for cost in task_costs if cost is not None]
@@ -391,7 +393,7 @@ def _sensitivity_point(study: StudyResults, runs: Callable[[str], tuple[RunResul
     }
 
 
-def _comparable_runs(
+def _runs_of_shared_seeds(
     study: StudyResults, arm: str, task: str, runs: Callable[[str], tuple[RunResult, ...]]
 ) -> list[RunResult]:
     """Return the runs of the seeds that every value has: a run lost by a machine must not move a mean."""

@@ -537,14 +537,14 @@ def _separate_residuals(
                 distances_AxSx2[row, seeds.index(seed)] = value_2 - _mean_metrics(by_arm[arm])
         own_AxSx2 = np.empty_like(distances_AxSx2)
         for column in range(2):
-            separated = _separate_seeds(distances_AxSx2[..., column])
+            separated = _separate_seed_effects(distances_AxSx2[..., column])
             shared_CxSx2[combination, :, column], own_AxSx2[..., column] = separated
         for arm, own_Sx2 in zip(arms, own_AxSx2, strict=True):
             rests[combination, arm] = own_Sx2[~np.isnan(own_Sx2[:, 0])]
     return shared_CxSx2, rests
 
 
-def _separate_seeds(distances_AxS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _separate_seed_effects(distances_AxS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Separate the distances of some arms' runs from their means into what seeds share and the arms' own noise.
 
     Runs of two arms with the same seed covary by what they share, so the variance of an arm's own noise is that of its

@@ -26,7 +26,7 @@ from transformer.training.writers.writer import Metrics, ProbeMaps, Report, Samp
 _EXAMPLES = 2
 
 
-def _tensorboardx(module: str) -> ModuleType:
+def _import_tensorboardx(module: str) -> ModuleType:
     """Import a module of tensorboardX, without the PyTorch that it would import if it is installed."""
     if "torch" in sys.modules:
         return importlib.import_module(f"tensorboardX.{module}")
@@ -64,8 +64,8 @@ class TensorBoardWriter(Writer):
             folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
         )
         # tensorboardX's writer has a thread that ends at the first failed write; its queue then blocks the run.
-        self._event, self._summary = _tensorboardx("proto.event_pb2"), _tensorboardx("summary")
-        self._checksum = _tensorboardx("record_writer").masked_crc32c
+        self._event, self._summary = _import_tensorboardx("proto.event_pb2"), _import_tensorboardx("summary")
+        self._checksum = _import_tensorboardx("record_writer").masked_crc32c
         self._write_event(file_version="brain.Event:2")
         if resumed_step is not None:
             start = self._event.SessionLog(status=self._event.SessionLog.START)
