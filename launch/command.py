@@ -170,6 +170,11 @@ class Arguments(types.SimpleNamespace):
         """The config keys that the call sets, by --config.KEY=VALUE or by --data_dir."""
         return (*self.overrides, *([] if getattr(self, "data_dir", None) is None else [DATA_DIR_KEY]))
 
+    @property
+    def config_topology(self) -> str:
+        """The config's `topology`, without resolving the config, which imports jax; "" if it names none."""
+        return self.overrides.get("topology", self.base.get("topology")) or ""
+
     def config_with_data_dir(self) -> dict[str, Any]:
         """Return the config with --data_dir as the folder of its data."""
         return with_data_dir(self.config, self.data_dir)

@@ -28,7 +28,7 @@ def _prepare_compiler(arguments: Arguments) -> None:
         sys.exit(_compile_with_python(arguments.compiler_python, arguments.omit_flags("compiler_python")))
     if arguments.topology and "topology" in arguments.overrides:
         raise UserError(f"--topology={arguments.topology} is used instead of config.topology: leave one of them out")
-    topology = arguments.topology or arguments.overrides.get("topology") or arguments.base.get("topology")
+    topology = arguments.topology or arguments.config_topology
     if not topology:
         return
     from transformer.costs.topologies import compile_environment_variables

@@ -17,17 +17,13 @@ from transformer.system.command_invocation import shell_command
 
 def _prepare_process(arguments: Arguments) -> None:
     """Enable the compilation cache; to check a run for a topology, make as many CPU devices as it has."""
-    topology = _topology(arguments)
+    topology = arguments.config_topology
     if not arguments.check or not topology:
         enable_compilation_cache(arguments)
         return
     from transformer.costs.topologies import compile_environment_variables, topology_size
 
     os.environ.update(compile_environment_variables(f"cpu:{topology_size(topology).num_devices}"))
-
-
-def _topology(arguments: Arguments) -> str:
-    return arguments.overrides.get("topology") or arguments.base.get("topology") or ""
 
 
 COMMAND = Command(

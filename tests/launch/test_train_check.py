@@ -9,6 +9,7 @@ import pytest
 
 from launch import train
 from launch.cli import run
+from launch.flag_parsing import parse_arguments
 from tests.training import small_run
 
 CONFIG = f"from ml_collections import ConfigDict\n\ndef get_config():\n    return ConfigDict({small_run.CONFIG!r})\n"
@@ -64,6 +65,14 @@ def test_mistakes_exit_with_2_and_leave_nothing(tmp_path, config, capsys, words,
     assert errors.startswith("error: ")
     assert message in errors
     assert not workdir.exists()
+
+
+def test_an_empty_topology_takes_that_of_the_file_away(tmp_path):
+    (tmp_path / "config.py").write_text(CONFIG.replace("ConfigDict({", "ConfigDict({'topology': 'v5e:2x4', "))
+    words = (f"--config={tmp_path / 'config.py'}", "--workdir=new")
+    assert parse_arguments(train.COMMAND, words).config_topology == "v5e:2x4"
+    assert parse_arguments(train.COMMAND, (*words, "--config.topology=v5e:4x4")).config_topology == "v5e:4x4"
+    assert parse_arguments(train.COMMAND, (*words, "--config.topology=")).config_topology == ""
 
 
 def test_missing_data_are_told(tmp_path, capsys):
