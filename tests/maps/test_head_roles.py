@@ -9,17 +9,10 @@ import pytest
 
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.head_roles import (
-    MIN_BROAD_FRACTION,
-    MIN_ROLE_SCORE,
-    Role,
-    RoleAssessment,
-    WholeRows,
-    classify_heads,
-    is_special_or_punctuation,
-)
+from transformer.maps.head_roles import MIN_BROAD_FRACTION, MIN_ROLE_SCORE, RoleAssessment, WholeRows, classify_heads
 from transformer.maps.report.head_history import HeadRole, describe_role, last_step_roles
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, describe_all_roles, read_sample_rows, roles_data
+from transformer.maps.role_rules import Role, is_special_or_punctuation
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
