@@ -205,6 +205,14 @@ def test_a_head_that_follows_the_links_aligns():
     assert {reading.nearest, straight.nearest}.isdisjoint({Role.PREVIOUS_TOKEN, Role.DISTANCE, Role.INDUCTION})
 
 
+@pytest.mark.parametrize("positions", [(0,), (0, 1, 2), (0, 5)])
+def test_a_part_of_the_rows_says_nothing_of_alignment(positions):
+    # As a run of a small budget stores them: the row of the first query alone, or some.
+    site, labels, weights = cross()
+    reading = only(classify_heads(WholeRows(positions, weights[..., list(positions), :]), site, labels))
+    assert reading.nearest is not Role.ALIGNMENT
+
+
 def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(tmp_path):
     site, labels, _ = cross()
     for linked, name, does, said in (

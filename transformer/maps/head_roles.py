@@ -204,7 +204,9 @@ def _assess_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[t
     examples = list(_extract_examples(rows, site, labels))
     by_distance = _measure_distances(examples, site, labels)
     measurements = list(_measure_roles(examples, site, labels, by_distance))
-    if rows.positions == tuple(range(len(rows.positions))) and (labels.gold_alignments or {}).get(site.name):
+    longest = max(map(len, labels.tokens[site.query.name]), default=0)
+    has_all_rows = rows.positions == tuple(range(max(longest, len(rows.positions))))
+    if has_all_rows and (labels.gold_alignments or {}).get(site.name):
         measurements += _measure_alignment(rows, site, labels)
     for layer, head in np.ndindex(len(site.layers), len(site.heads)):
         head_measurements = [measurement.of_head(layer, head) for measurement in measurements]
