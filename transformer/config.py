@@ -564,7 +564,8 @@ class RunConfig(Config, path="config"):
         head_statistics_every: Steps between two logs of statistics of every head over the training batch. 0 is never.
         checkpoint_every: Steps between two checkpoints. 0 saves only at the end.
         keep_checkpoints: The number of most recent checkpoints to keep.
-        permanent_checkpoint_every: Keep one checkpoint for good every so many steps. 0 keeps only the most recent ones.
+        permanent_checkpoint_every: Keep one checkpoint for good every so many steps, to study the course of training
+            (Biderman et al. 2023, Pythia). 0 keeps only the most recent ones.
         optimizers: By name of an objective, the keys of its optimizer that differ from `optimizer`.
         parameter_averages: Averages of the parameters (EMA or mean) by name.
         precision: The types of parameters and of computation.

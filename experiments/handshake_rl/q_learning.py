@@ -1,29 +1,10 @@
 """Q-learning from a replay buffer of episodes: targets, errors, exploration."""
 
-import enum
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int, Key
-
-
-class TDLoss(enum.Enum):
-    """The loss of a temporal-difference error d: squared d^2 / 2; huber |d| - 1/2 where |d| > 1 (Mnih et al. 2015)."""
-
-    SQUARED = "squared"
-    HUBER = "huber"
-
-    def __call__(self, error: Float[Array, "*B"]) -> Float[Array, "*B"]:
-        """Return the loss of every error."""
-        match self:
-            case TDLoss.SQUARED:
-                return 0.5 * jnp.square(error)
-            case TDLoss.HUBER:
-                return optax.losses.huber_loss(error)
-            case _:
-                assert_never(self)
 
 
 def td_targets(

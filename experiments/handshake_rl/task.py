@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from experiments.handshake_rl.environment import (
@@ -23,7 +24,6 @@ from experiments.handshake_rl.environment import (
 )
 from experiments.handshake_rl.q_learning import (
     ReplayBuffer,
-    TDLoss,
     add_episodes,
     create_buffer,
     epsilon_greedy,
@@ -49,6 +49,8 @@ from transformer.tasks.task import Batch, Evaluation, EvaluationReport, LossAux,
 # Seeds of episodes are below 2^31 in training, at and above it in evaluations: no run trains on those.
 HELD_OUT = {"validation": 2**31, "test": 3 * 2**30, "probe": 2**32 - 2**16}
 QUERY, KEY = "step", "region"
+TARGET_NETWORK = "target"
+"""The parameter average that is the target network."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +67,6 @@ class HandshakeRLConfig(Config, path="config.task"):
         discount: The discount factor.
         final_epsilon: The final probability of a random action; it falls from 1.
         exploration_steps: The training steps over which it falls.
-        td_loss: The loss of temporal-difference errors.
-        target_network: The name of the parameter average that is the target network.
         num_eval_examples: Episodes that are played greedily in an evaluation.
         num_probe_examples: Fixed episodes whose maps are stored.
 
@@ -81,8 +81,6 @@ class HandshakeRLConfig(Config, path="config.task"):
     discount: Fraction = 0.95
     final_epsilon: Fraction = 0.05
     exploration_steps: PositiveInt = 1000
-    td_loss: TDLoss = TDLoss.HUBER
-    target_network: str = "target"
     num_eval_examples: NumExamples = 500
     num_probe_examples: NumDisplayedExamples = 4
 
@@ -214,7 +212,7 @@ class HandshakeRL(BaseTask):
         sampled: EpisodeBatch = sample_episodes(replay, config.replay_batch_size, replay_key)
         sampled = jax.tree.map(lambda leaf: with_logical_constraint(leaf, "batch", *(None,) * (leaf.ndim - 1)), sampled)
         inputs = sampled.inputs()
-        values_BxTxA, _ = view.model.apply(view.averaged(config.target_network), inputs, train=False)
+        values_BxTxA, _ = view.model.apply(view.averaged(TARGET_NETWORK), inputs, train=False)
         targets_BxT = td_targets(sampled.rewards, values_BxTxA, sampled.lengths, config.discount)
         return {**inputs, "chosen": sampled.actions, "rewards": sampled.rewards, "targets": targets_BxT}, replay
 
@@ -239,7 +237,7 @@ class HandshakeRL(BaseTask):
     def _loss(
         self, view: StateView, batch: Batch, denominators: Mapping[str, Array], key: Key[Array, ""]
     ) -> tuple[Array, LossAux]:
-        """Return the mean loss over real steps; `replayed_episode_reward` includes exploration."""
+        """Return the mean Huber loss of real steps (Mnih et al. 2015); `replayed_episode_reward` has exploration."""
         inputs = {name: batch[name] for name in self.interface.inputs}
         values_BxTxA, aux = view.model.apply(view.variables, inputs, train=view.train, key=key, capture=view.capture)
         real_BxT = real_positions(jnp.asarray(batch["lengths"]), self.config.max_episode_steps)
@@ -247,7 +245,7 @@ class HandshakeRL(BaseTask):
             real_BxT, td_errors(values_BxTxA, jnp.asarray(batch["chosen"]), jnp.asarray(batch["targets"])), 0
         )
         metrics = {
-            "loss": jnp.sum(self.config.td_loss(error_BxT)) / denominators["steps"],
+            "loss": jnp.sum(optax.losses.huber_loss(error_BxT)) / denominators["steps"],
             "max_q_value": jnp.sum(jnp.where(real_BxT, jnp.max(values_BxTxA, axis=-1), 0)) / denominators["steps"],
             "replayed_episode_reward": jnp.sum(jnp.where(real_BxT, batch["rewards"], 0)) / denominators["episodes"],
         }

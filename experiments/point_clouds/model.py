@@ -16,11 +16,9 @@ from transformer.attention.masks import Mask
 from transformer.attention.scores import Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumHeads, NumLayersOrZero, PositiveInt, Rate
-from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import ParameterBuilder
-from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
+from transformer.layers.initialization import InitializationRule, deepnorm
 from transformer.layers.linear import Linear
-from transformer.layers.lora import LoraConfig
 from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import real_positions
@@ -67,21 +65,17 @@ class SetTransformerConfig(Config, path="config.model"):
     projections: Projections = TransformerConfig.projections
     feed_forward: PositiveInt = 128
     pooling: Pooling = Pooling.ATTENTION
-    activation: Activation = Activation.RELU
-    norm_placement: NormPlacement = NormPlacement.PRE
-    initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
     score: Score = AttentionSpec.score
     backend: Backend = Backend.AUTO
-    lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
 
     def _check(self) -> None:
         _ = self.blocks  # which checks its values
 
     @property
     def blocks(self) -> TransformerConfig:
-        """The config of the blocks, without positions."""
-        return block_config_from(self)
+        """The config of the blocks, pre-norm and without positions."""
+        return dataclasses.replace(block_config_from(self), norm_placement=NormPlacement.PRE)
 
 
 class SetTransformer(BlockStacks):
@@ -93,7 +87,7 @@ class SetTransformer(BlockStacks):
     def __init__(self, config: SetTransformerConfig, interface: TaskInterface, builder: ParameterBuilder):
         blocks, deep = config.blocks, deepnorm(max(config.layers, 1))
         builder = builder.with_rule(
-            InitializationRule(config.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
+            InitializationRule(blocks.initialization, 2 * config.layers, blocks.resolved_head_dim, deep.beta)
         )
         self.config, self.count, self.pooling, self.dtype = blocks, config.layers, config.pooling, builder.dtype
         embed_axes, classes = (("embed", config.width),), (("classes", interface.vocabularies["classes"]),)

@@ -25,6 +25,8 @@ RELATIONAL = ("neighbor_color", "neighbor_shape")
 _SEEDS = {"validation": VALIDATION_SEED, "test": TEST_SEED, "train": 2**42}
 # Cells a side: as many as have names.
 _SIDE = 3
+# Training questions about one scene, which take less time to render.
+_QUESTIONS_PER_SCENE = 4
 # So many questions of training say what their words alone tell.
 _NUM_COUNTED_QUESTIONS = 10_000
 
@@ -41,7 +43,6 @@ class SceneQuestions(Config, path="scenes"):
         cell_pixels: The height and width of a cell in pixels.
         min_items: The fewest items of a scene.
         max_items: The most items of a scene.
-        questions_per_scene: Training questions about one scene, which take less time to render.
         validation: Validation questions, each about its own scene.
         test: Test questions, each about its own scene.
 
@@ -52,7 +53,6 @@ class SceneQuestions(Config, path="scenes"):
     cell_pixels: Annotated[int, Range(4)] = 16
     min_items: Annotated[int, Range(2, note=": relations are of two items")] = 3
     max_items: int = 5
-    questions_per_scene: PositiveInt = 4
     validation: PositiveInt = 1000
     test: PositiveInt = 2000
 
@@ -92,17 +92,13 @@ class SceneQuestions(Config, path="scenes"):
 
     def training_batches(self, rows: int, seed: int) -> GeneratedBatches:
         """Return an endless source of questions about scenes that are sampled anew at every step."""
-        question_vocabulary, scene_generator, questions_per_scene = (
-            self.question_vocabulary,
-            self.scene_generator,
-            self.questions_per_scene,
-        )
+        question_vocabulary, scene_generator = self.question_vocabulary, self.scene_generator
 
         def draw(random: np.random.Generator) -> Batch:
-            scenes = [self.sample_scene(random, questions_per_scene) for _ in range(-(-rows // questions_per_scene))]
+            scenes = [self.sample_scene(random, _QUESTIONS_PER_SCENE) for _ in range(-(-rows // _QUESTIONS_PER_SCENE))]
             questions = [question for _, scene_questions in scenes for question in scene_questions]
             images = np.repeat(
-                render_scenes(scene_generator, [items for items, _ in scenes], random), questions_per_scene, axis=0
+                render_scenes(scene_generator, [items for items, _ in scenes], random), _QUESTIONS_PER_SCENE, axis=0
             )
             return question_vocabulary.make_batch(questions[:rows], images[:rows])
 

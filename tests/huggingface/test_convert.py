@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 
 from tests.golden.recordings import EXCHANGED, Recording, recording
 from transformer.config import UserError
-from transformer.huggingface.conversion_spec import TRAINING_ONLY_FIELDS
 from transformer.huggingface.convert import CONVERSIONS, ImportedModel, read_model_folder, write_model_folder
 from transformer.huggingface.generation_config import convert_generation_config, generation_config
 from transformer.huggingface.parameter_conversion import parameter_shapes, plan_file_tensors
@@ -36,6 +35,10 @@ TENSORS_OF_HEADS = {
     "roberta": frozenset({"lm_head.dense.weight"}),
 }
 NEXT_SENTENCE = "cls.seq_relationship.weight"
+# Fields that only say how a model is trained and run; an export ignores them. LoRA is merged before.
+TRAINING_ONLY = frozenset(
+    {"initialization", "stochastic_depth", "backend", "remat", "scan_unroll", "size", "attention_dropout", "lora"}
+)
 
 
 def bits(tensors: dict[str, np.ndarray]) -> dict[str, bytes]:
@@ -544,7 +547,7 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
     fields = {field.name for field in dataclasses.fields(MODELS[family.model_family].config_class)}
     told = {key.our_key for key in family.config_keys} | family.fixed_fields.keys() | family.training_defaults.keys()
     # Compared alike for every family.
-    told |= TRAINING_ONLY_FIELDS | {"kv_heads", "head_dim", "base_width", "projections", "experts", "position_join"}
+    told |= TRAINING_ONLY | {"kv_heads", "head_dim", "base_width", "projections", "experts", "position_join"}
     fixed = family.fixed_fields.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}
     told |= set() if fixed == "t5" else {"relative_attention_num_buckets", "relative_attention_max_distance"}

@@ -10,7 +10,7 @@ import pytest
 from tests.markdown import ROOT
 from transformer.config import UserError
 from transformer.interpret.show_weights import show_weights
-from transformer.maps.head_roles import Role
+from transformer.maps.role_rules import Role
 
 TOKENS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "again"]
 SIZE = len(TOKENS)

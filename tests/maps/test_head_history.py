@@ -5,14 +5,13 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.maps.capture_plan import quantize_maps
-from transformer.maps.head_roles import Role
 from transformer.maps.report.head_history import (
-    chance_scores,
     change_points,
     describe_role,
     find_site_roles,
     last_step_roles,
 )
+from transformer.maps.role_rules import Role, chance_scores
 from transformer.maps.store import MapStore, Statistics
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 

@@ -9,17 +9,10 @@ import pytest
 
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.head_roles import (
-    MIN_BROAD_FRACTION,
-    MIN_ROLE_SCORE,
-    Role,
-    RoleAssessment,
-    WholeRows,
-    classify_heads,
-    is_special_or_punctuation,
-)
+from transformer.maps.head_roles import MIN_BROAD_FRACTION, MIN_ROLE_SCORE, RoleAssessment, WholeRows, classify_heads
 from transformer.maps.report.head_history import HeadRole, describe_role, last_step_roles
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, describe_all_roles, read_sample_rows, roles_data
+from transformer.maps.role_rules import Role, is_special_or_punctuation
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
@@ -210,6 +203,14 @@ def test_a_head_that_follows_the_links_aligns():
     assert straight.nearest is not Role.ALIGNMENT
     # Nothing between two sequences is a previous token.
     assert {reading.nearest, straight.nearest}.isdisjoint({Role.PREVIOUS_TOKEN, Role.DISTANCE, Role.INDUCTION})
+
+
+@pytest.mark.parametrize("positions", [(0,), (0, 1, 2), (0, 5)])
+def test_a_part_of_the_rows_says_nothing_of_alignment(positions):
+    # As a run of a small budget stores them: the row of the first query alone, or some.
+    site, labels, weights = cross()
+    reading = only(classify_heads(WholeRows(positions, weights[..., list(positions), :]), site, labels))
+    assert reading.nearest is not Role.ALIGNMENT
 
 
 def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 
 from transformer.attention.sites import Axis, Site
 from transformer.maps.head_roles import (
-    Role,
     RoleAssessment,
     SimplerRule,
     SimplerRuleKind,
@@ -19,6 +18,7 @@ from transformer.maps.head_roles import (
     classify_heads,
     heads_with_role,
 )
+from transformer.maps.role_rules import Role
 from transformer.tasks.axis_labels import AxisLabels
 
 LENGTH = 48

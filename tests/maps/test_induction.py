@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from launch.config_files import load_config
-from transformer.maps.head_roles import Role
 from transformer.maps.report.head_history import describe_role, last_step_roles
+from transformer.maps.role_rules import Role
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_reading import read_records
 from transformer.training.config import resolve_config

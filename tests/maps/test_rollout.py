@@ -9,7 +9,7 @@ from tests.oracles.rollout import read_rollout, rollout, rollout_across, rollout
 from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import UserError
 from transformer.maps.capture_plan import StoredResolutions, quantize_maps
-from transformer.maps.head_roles import is_self_attention
+from transformer.maps.role_rules import is_self_attention
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from transformer.attention.sites import MapValues, Site
 from transformer.config import UserError
-from transformer.maps.head_roles import is_self_attention
+from transformer.maps.role_rules import is_self_attention
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 

@@ -27,7 +27,6 @@ _SAMPLED_BYTES = 1 << 16  # of each of the three samples by which a file is know
 _BLOCK_BYTES = 1 << 20
 _PARQUET_ROWS = 64  # that are decoded at once, fewer if pages are large
 _MAX_PAGE_BYTES = 1 << 28  # of a page of a .parquet in memory, also of a batch of rows, each at most a page
-_NAMES_SHOWN = 8  # fields and columns that a message lists
 _WILDCARD = re.compile(r"[*?\[]")
 # A line end between two characters that are no white space. Byte-level tokenizers split words there in any case, so
 # that a text that is cut there has the tokens of the whole text. White space is, in UTF-8 and by GPT-2's expression:

@@ -17,8 +17,8 @@ class FinishedHypothesisRule(enum.Enum):
 
     Attributes:
         ANY: All of them; each competes with the best finished hypotheses.
-        AMONG_BEST: Only those among the `num_beams` best extensions, so that one beam without a length penalty is
-            greedy search.
+        AMONG_BEST: Only those among the `num_beams` best extensions, as in fairseq and transformers, so that one beam
+            without a length penalty is greedy search.
     """
 
     ANY = "any"

@@ -26,11 +26,6 @@ Config = dict[str, Any]
 TensorNames = frozenset[str]
 _ABSENT = object()
 
-TRAINING_ONLY_FIELDS = frozenset(
-    {"initialization", "stochastic_depth", "backend", "remat", "scan_unroll", "size", "attention_dropout", "lora"}
-)
-"""Config fields that only say how a model is trained and run; an export ignores them. LoRA is merged before."""
-
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",

@@ -66,7 +66,7 @@ class AttentionCellConfig(Config):
         score: The score function.
         normalizer: How logits become weights.
         reweighting: `gaussian` multiplies the weights by a Gaussian around the center of the attention span, or of the
-            mask.
+            mask (local-p, Luong et al. 2015, equation 10).
         key_value_projection: How keys and values are made from the memory.
         heads: Number of heads.
         head_dim: Features of a projected head, and of the hidden layer of additive, concat and mlp; 0 means as many as

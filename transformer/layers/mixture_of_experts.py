@@ -38,7 +38,7 @@ class MixtureOfExpertsConfig(Config, path="config.model.experts"):
         count: Number of experts; 0 means none, and the other fields are ignored.
         top_k: Experts that each position uses.
         every_n_layers: Every how many blocks have experts in place of the feed-forward network: the last block of each
-            period.
+            period; 2 in GShard (Lepikhin et al. 2021).
         importance_loss: Weight of the importance loss (w_importance, appendix A).
         load_loss: Weight of the load loss (w_load, appendix A).
         capacity_factor: Rows that an expert computes in one pass, relative to an even share. An expert with more makes

@@ -164,7 +164,8 @@ class TransformerConfig(Config, path="config.model"):
         feed_forward: Hidden units of the feed-forward network.
         activation: Its activation.
         norm: The kind of norm.
-        norm_epsilon: The norm's epsilon.
+        norm_epsilon: The norm's epsilon; published models differ in it (BERT 1e-12, Llama 1e-5), and read weights need
+            their own.
         norm_placement: Where the norm stands around a sub-layer.
         biases: Which linear maps have a bias.
         initialization: The initialization of the parameters.
@@ -173,8 +174,10 @@ class TransformerConfig(Config, path="config.model"):
         stochastic_depth: Rate at which the last layer's sub-layers are dropped; those of earlier layers rise to it in
             proportion to the depth (Huang et al. 2016, equation 4).
         positions: How positions are represented.
-        position_join: How position embeddings are combined with token embeddings.
-        rotary_base: Base of the rotary frequencies.
+        position_join: How position embeddings are combined with token embeddings; whether addition loses anything
+            against concatenation is a question of its own.
+        rotary_base: Base of the rotary frequencies: 10,000 in Su et al. 2021, more for longer contexts (Code Llama
+            2023: 1,000,000).
         relative_attention_num_buckets: T5's number of distance buckets.
         relative_attention_max_distance: The distance from which on T5's and Shaw's positions are the same.
         attention_windows: A period over the layers: a layer of window w sees w positions back (an encoder also w
@@ -183,10 +186,11 @@ class TransformerConfig(Config, path="config.model"):
         score: The score function of attention.
         backend: The program that computes attention.
         embedding_scale: Factor on the embeddings.
-        logit_scale: Factor on the last states before the vocabulary head.
+        logit_scale: Factor on the last states before the vocabulary head, which T5 has with tied embeddings (Raffel et
+            al. 2020).
         embedding_norm: Whether a norm follows the embeddings.
         tie_embeddings: Whether the embedding table is also the vocabulary head (Press and Wolf 2017).
-        output_bias: Whether each token's logit has a bias.
+        output_bias: Whether each token's logit has a bias, as in BERT's and Marian's heads.
         remat: Which activations are stored for the backward pass.
         vocab_size: Rows of the embedding table, if more than the task's tokens; None means as many.
         scan_unroll: How many layers (periods of windows) are compiled inline.

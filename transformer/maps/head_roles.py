@@ -1,16 +1,26 @@
 """Classify what a head does from its maps: at most one role a head, with the share of weight that supports it."""
 
 import enum
-import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from transformer.attention.sites import Axis, AxisKind, MapValues, Site
-from transformer.maps.attention_distance import shared_grid
+from transformer.attention.sites import MapValues, Site
+from transformer.maps.role_rules import (
+    ROLE_RULES,
+    ExampleRows,
+    ExampleShare,
+    Role,
+    alignment_chance,
+    example_rows,
+    is_ordered_sequence,
+    keys_at_distance,
+    measure_key_share,
+    normalize_token,
+    score_above_chance,
+)
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 # The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
@@ -23,29 +33,6 @@ MIN_EXPLAINED = 0.5  # the least share of a role's score that a simpler rule for
 MIN_ROWS = 3  # rows that must show a role: two agree by accident
 MIN_ROW_FRACTION = 0.1  # of all rows, too: a word that stands twice in ten sentences makes no habit
 MIN_KEYS = 3  # keys that a row must see before reading most of them says anything
-RARE = 1 / 3  # the largest share of an example's positions that may count as rare
-
-_ORDERED = frozenset({AxisKind.TOKENS, AxisKind.FRAMES, AxisKind.STEPS})
-
-
-class Role(enum.Enum):
-    """The roles that a head can play."""
-
-    INDUCTION = "induction"
-    PREVIOUS_TOKEN = "previous token"
-    NEXT_TOKEN = "next token"
-    DISTANCE = "fixed distance"
-    FIRST_TOKEN = "first token"
-    DIAGONAL = "diagonal"
-    NEARBY = "nearby"
-    ALIGNMENT = "alignment"
-    SAME_TOKEN = "same token"
-    RARE_TOKEN = "rare tokens"
-    DELIMITER = "delimiters"
-    SINGLE_KEY = "single key"
-    BROAD = "broad"
-
-
 # They hold of almost any head that has no better name, and are given to no other.
 FALLBACK_ROLES = (Role.SINGLE_KEY, Role.BROAD)
 _AT_A_DISTANCE = (Role.PREVIOUS_TOKEN, Role.NEXT_TOKEN, Role.DIAGONAL, Role.DISTANCE)
@@ -117,39 +104,46 @@ class RoleAssessment(NamedTuple):
 
 
 class _RoleMeasurement(NamedTuple):
+    """The weight of every head on the keys of a role, that of uniform attention, and the score."""
+
     role: Role
     distance: int
     share_LxH: np.ndarray
     uniform_LxH: np.ndarray
+    score_LxH: np.ndarray
 
-    def score_LxH(self) -> np.ndarray:
-        """Return (share - even) / (1 - even), Cohen's kappa (1960); the share itself for the broad role."""
-        if self.role is Role.BROAD:
-            return self.share_LxH
-        return (self.share_LxH - self.uniform_LxH) / (1 - self.uniform_LxH)
+    def of_head(self, layer: int, head: int) -> "_HeadMeasurement":
+        share, uniform, score = (
+            float(values[layer, head]) for values in (self.share_LxH, self.uniform_LxH, self.score_LxH)
+        )
+        return _HeadMeasurement(self.role, self.distance, share, uniform, score)
 
+
+class _HeadMeasurement(NamedTuple):
+    """The measurement of one head."""
+
+    role: Role
+    distance: int
+    share: float
+    uniform: float
+    score: float
+
+    @property
     def min_score(self) -> float:
         return MIN_BROAD_FRACTION if self.role is Role.BROAD else MIN_ROLE_SCORE
 
-
-class _Example(NamedTuple):
-    """Rows of one example: weights [L, H, R, K] cut to its own positions, the keys they see, and its tokens."""
-
-    query_R: Int[np.ndarray, " R"]
-    weights_LxHxRxK: Float[np.ndarray, "L H R K"]
-    visible_RxK: Bool[np.ndarray, "R K"]
-    query_tokens: tuple[str, ...]
-    key_tokens: tuple[str, ...]
-    rare_K: Bool[np.ndarray, " K"]
-    period: int | None
+    @property
+    def plays(self) -> bool:
+        return self.score >= self.min_score
 
     @property
-    def keys(self) -> Int[np.ndarray, "1 K"]:
-        return np.arange(len(self.key_tokens))[None]
-
-    @property
-    def queries(self) -> Int[np.ndarray, "R 1"]:
-        return self.query_R[:, None]
+    def rank(self) -> tuple[bool, bool, bool, float]:
+        """The order of roles: those that are played, the task's own links, then the most specific keys."""
+        if not self.plays:
+            return False, False, False, self.score / self.min_score
+        # Of a set of keys and a smaller one in it the smaller says more.
+        specificity = self.share * np.log(self.share / self.uniform)
+        return True, self.role not in FALLBACK_ROLES, self.role is Role.ALIGNMENT, specificity
 
 
 def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[RoleAssessment, ...]:
@@ -210,210 +204,118 @@ def _assess_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[t
     examples = list(_extract_examples(rows, site, labels))
     by_distance = _measure_distances(examples, site, labels)
     measurements = list(_measure_roles(examples, site, labels, by_distance))
-    if rows.positions == tuple(range(len(rows.positions))) and (labels.gold_alignments or {}).get(site.name):
+    longest = max(map(len, labels.tokens[site.query.name]), default=0)
+    has_all_rows = rows.positions == tuple(range(max(longest, len(rows.positions))))
+    if has_all_rows and (labels.gold_alignments or {}).get(site.name):
         measurements += _measure_alignment(rows, site, labels)
-    role_keys = {role: find_keys for role, _, find_keys in _role_targets(site, labels) if role in TOKEN_ROLES}
     for layer, head in np.ndindex(len(site.layers), len(site.heads)):
+        head_measurements = [measurement.of_head(layer, head) for measurement in measurements]
         verdicts = {
             measurement.role: _compare_with_simpler_rules(
-                _collect_evidence(measurement.role, role_keys[measurement.role], examples, by_distance, layer, head)
+                _collect_evidence(measurement.role, examples, by_distance, layer, head)
             )
-            for measurement in measurements
-            if measurement.role in role_keys and measurement.score_LxH()[layer, head] >= measurement.min_score()
+            for measurement in head_measurements
+            if measurement.role in TOKEN_ROLES and measurement.plays
         }
-        yield _choose_role(measurements, verdicts, layer, head)
+        yield _choose_role(head_measurements, verdicts, layer, head)
 
 
 def _choose_role(
-    measurements: Sequence[_RoleMeasurement], verdicts: "Mapping[Role, _Verdict]", layer: int, head: int
+    measurements: Sequence[_HeadMeasurement], verdicts: "Mapping[Role, _Verdict]", layer: int, head: int
 ) -> tuple[RoleAssessment, set[Role]]:
     """Choose the role that is played and most specific, a fallback role only without another; else the nearest role."""
-
-    def head_scores(measurement: _RoleMeasurement) -> tuple[float, float, float]:
-        return (
-            float(measurement.share_LxH[layer, head]),
-            float(measurement.uniform_LxH[layer, head]),
-            float(measurement.score_LxH()[layer, head]),
-        )
-
-    def plays(measurement: _RoleMeasurement) -> bool:
-        return head_scores(measurement)[2] >= measurement.min_score()
-
-    def rank(measurement: _RoleMeasurement) -> tuple[bool, bool, bool, float]:
-        share, uniform, score = head_scores(measurement)
-        if not plays(measurement):
-            return False, False, False, score / measurement.min_score()
-        # The links are the task's own. Else of a set of keys and a smaller one in it the smaller says more.
-        return (
-            True,
-            measurement.role not in FALLBACK_ROLES,
-            measurement.role is Role.ALIGNMENT,
-            share * np.log(share / uniform),
-        )
-
-    supported = [verdict for verdict in verdicts.values() if not verdict.explained and not verdict.ambiguous_with]
     # A distance that a role by tokens was told from, and lost to, is no habit of its own.
     rejected_distances = {
         rule.offset_or_position
-        for verdict in supported
+        for verdict in verdicts.values()
+        if verdict.confirms_role
         for rule in verdict.rejected
         if rule.rule is SimplerRuleKind.DISTANCE
     }
+
+    def is_candidate(measurement: _HeadMeasurement) -> bool:
+        if measurement.role in verdicts and not verdicts[measurement.role].confirms_role:
+            return False
+        is_rejected = measurement.role in _AT_A_DISTANCE and measurement.distance in rejected_distances
+        return not (is_rejected and measurement.plays)
+
+    candidates = list(filter(is_candidate, measurements))
     ambiguous = [
         measurement
         for measurement in measurements
         if measurement.role in verdicts and verdicts[measurement.role].ambiguous_with
     ]
-    candidates = [
-        measurement
-        for measurement in measurements
-        if not (
-            measurement.role in verdicts
-            and (verdicts[measurement.role].explained or verdicts[measurement.role].ambiguous_with)
+    played_roles = {measurement.role for measurement in candidates if measurement.plays}
+    best = max(candidates, key=lambda measurement: measurement.rank, default=None)
+    best_ambiguous = max(ambiguous, key=lambda measurement: measurement.rank, default=None)
+    assessment = RoleAssessment(layer, head, None, False)
+    if best is not None:
+        assessment = RoleAssessment(
+            layer, head, best.role, best.plays, best.distance, best.share, best.uniform, best.score
         )
-        and not (
-            measurement.role in _AT_A_DISTANCE and measurement.distance in rejected_distances and plays(measurement)
-        )
-    ]
-    played_roles = {measurement.role for measurement in candidates if plays(measurement)}
-    best, best_ambiguous = max(candidates, key=rank, default=None), max(ambiguous, key=rank, default=None)
-    if best_ambiguous is not None and (
-        best is None or not _is_specific_enough(best, plays(best), verdicts[best_ambiguous.role])
-    ):
-        ambiguous_with = verdicts[best_ambiguous.role].ambiguous_with
-        return RoleAssessment(
-            layer, head, best_ambiguous.role, False, 0, *head_scores(best_ambiguous), ambiguous_with
-        ), played_roles
-    if best is None:
-        return RoleAssessment(layer, head, None, False), played_roles
-    return RoleAssessment(layer, head, best.role, plays(best), best.distance, *head_scores(best)), played_roles
+    if best_ambiguous is not None:
+        verdict = verdicts[best_ambiguous.role]
+        if best is None or not _is_specific_enough(best, verdict):
+            role, _, share, uniform, score = best_ambiguous
+            assessment = RoleAssessment(layer, head, role, False, 0, share, uniform, score, verdict.ambiguous_with)
+    return assessment, played_roles
 
 
-def _is_specific_enough(best: _RoleMeasurement, plays: bool, verdict: "_Verdict") -> bool:
+def _is_specific_enough(best: _HeadMeasurement, verdict: "_Verdict") -> bool:
     """Return whether a role that is played is specific enough to disregard one that simpler rules may explain."""
     is_same_distance = (
         best.role in _AT_A_DISTANCE and SimplerRule(SimplerRuleKind.DISTANCE, best.distance) in verdict.ambiguous_with
     )
-    return plays and best.role not in FALLBACK_ROLES and not is_same_distance
+    return best.plays and best.role not in FALLBACK_ROLES and not is_same_distance
 
 
-def _extract_examples(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[_Example]:
-    query_tokens_by_example, key_tokens_by_example = (labels.tokens[axis.name] for axis in (site.query, site.key))
-    counts = Counter(_normalize_token(token) for tokens in key_tokens_by_example for token in tokens)
-    periods = labels.periods or (None,) * len(labels.titles)
-    for example, (query_tokens, key_tokens) in enumerate(
-        zip(query_tokens_by_example, key_tokens_by_example, strict=True)
-    ):
-        row_numbers = [number for number, position in enumerate(rows.positions) if position < len(query_tokens)]
+def _extract_examples(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[ExampleRows]:
+    for example, all_rows in enumerate(example_rows(site, labels)):
+        row_numbers = [number for number, position in enumerate(rows.positions) if position < len(all_rows.query_R)]
         query_R = np.array([rows.positions[number] for number in row_numbers], int)
-        weights = np.asarray(rows.weights[example][:, :, row_numbers, : len(key_tokens)], np.float64)
+        weights = np.asarray(rows.weights[example][:, :, row_numbers, : len(all_rows.key_tokens)], np.float64)
         if site.values is not MapValues.PROBABILITY:
             weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-9)
-        key_K = np.arange(len(key_tokens))
-        visible = key_K[None] <= query_R[:, None] if site.causal else np.ones((len(query_R), len(key_tokens)), bool)
         # A row that no head reads anything of, such as a masked one, shows no role.
-        visible = visible & (weights.sum(axis=-1).max(axis=(0, 1), initial=0) > 0)[:, None]
-        is_unique = np.array([counts[_normalize_token(token)] == 1 for token in key_tokens], bool)
-        rare = is_unique if is_unique.mean() <= RARE else np.zeros_like(is_unique)
-        yield _Example(query_R, weights, visible, query_tokens, key_tokens, rare, periods[example])
+        is_read_R = weights.sum(axis=-1).max(axis=(0, 1), initial=0) > 0
+        visible = all_rows.visible_RxK[query_R] & is_read_R[:, None]
+        yield all_rows._replace(query_R=query_R, weights_LxHxRxK=weights, visible_RxK=visible)
 
 
 def _measure_roles(
-    examples: Sequence[_Example], site: Site, labels: AxisLabels, by_distance: "Mapping[int, Sequence[_ExampleShare]]"
+    examples: Sequence[ExampleRows],
+    site: Site,
+    labels: AxisLabels,
+    by_distance: Mapping[int, Sequence[ExampleShare]],
 ) -> Iterator[_RoleMeasurement]:
     """Yield the measurements of every role that the examples can show."""
-    targets = list(_role_targets(site, labels))
-    for role, distance, select_keys in targets:
+    shown_rules = {role: rule for role, rule in ROLE_RULES.items() if rule.is_shown_by(site, labels)}
+    for role, rule in shown_rules.items():
         assessed = [
             example
             for example, is_assessed in zip(examples, _assessed_examples(role, examples), strict=True)
             if is_assessed
         ]
-        yield from _measure_key_share(role, distance, assessed, select_keys)
+        shares = [measure_key_share(example, rule.keys(example)) for example in assessed]
+        yield from _average_over_examples(role, rule.distance, assessed, shares)
     for distance, example_shares in by_distance.items():
         if abs(distance) > 1:
             yield from _average_over_examples(Role.DISTANCE, distance, examples, example_shares)
     # Where the first key makes a role of its own, it is no other place.
-    has_first_token_role = any(role is Role.FIRST_TOKEN for role, *_ in targets)
-    yield from _average_over_examples(
-        Role.SINGLE_KEY, 0, examples, [_measure_single_key(example, int(has_first_token_role)) for example in examples]
-    )
+    first_key = int(Role.FIRST_TOKEN in shown_rules)
+    single_keys = [_measure_single_key(example, first_key) for example in examples]
+    yield from _average_over_examples(Role.SINGLE_KEY, 0, examples, single_keys)
     yield from _measure_broad(examples)
 
 
-def _assessed_examples(role: Role, examples: Sequence[_Example]) -> list[bool]:
+def _assessed_examples(role: Role, examples: Sequence[ExampleRows]) -> list[bool]:
     """Return which examples a role is assessed on: induction on those that repeat, if there are any."""
     repeating = [example.period is not None for example in examples]
     return repeating if role is Role.INDUCTION and any(repeating) else [True] * len(examples)
 
 
-def _role_targets(site: Site, labels: AxisLabels) -> Iterator[tuple[Role, int, Callable[[_Example], np.ndarray]]]:
-    """Yield the roles that a module can show, each with the keys [R, K] that define it."""
-    in_order = {site.query.kind, site.key.kind} <= _ORDERED
-    words = {site.query.kind, site.key.kind} == {AxisKind.TOKENS}
-    one_sequence = is_self_attention(site, labels)
-    if in_order or site.key.num_leading_positions:
-        yield Role.FIRST_TOKEN, 0, lambda example: example.keys == 0
-    if in_order or one_sequence:
-        yield Role.DIAGONAL, 0, _keys_at_distance(0)
-    grid = shared_grid(site)
-    if grid is not None:
-        yield Role.NEARBY, 0, lambda example: _neighboring_patches(example, grid)
-    if in_order and one_sequence:
-        yield Role.PREVIOUS_TOKEN, -1, _keys_at_distance(-1)
-        yield Role.NEXT_TOKEN, 1, _keys_at_distance(1)
-    if words:
-        yield (
-            Role.DELIMITER,
-            0,
-            lambda example: np.array([is_special_or_punctuation(token) for token in example.key_tokens])[None],
-        )
-        yield Role.RARE_TOKEN, 0, lambda example: _rare_token_keys(example, one_sequence)
-        yield Role.SAME_TOKEN, 0, lambda example: _same_token_keys(example, one_sequence)
-        if one_sequence:
-            yield Role.INDUCTION, 0, _induction_keys
-
-
-def _keys_at_distance(distance: int) -> Callable[[_Example], np.ndarray]:
-    """Return the key at a distance from the query."""
-    return lambda example: example.keys == example.queries + distance
-
-
-def _neighboring_patches(example: _Example, grid: Axis) -> Bool[np.ndarray, "R K"]:
-    """Return the patch of a query and the up to eight around it; none for leading positions."""
-    assert grid.shape is not None
-    query, key = example.queries - grid.num_leading_positions, example.keys - grid.num_leading_positions
-    columns = grid.shape[1]
-    near = (abs(query // columns - key // columns) <= 1) & (abs(query % columns - key % columns) <= 1)
-    return near & (query >= 0) & (key >= 0)
-
-
-class _ExampleShare(NamedTuple):
-    """How strongly an example shows a role: its share, that of uniform weights, and how many rows see its keys."""
-
-    share_LxH: np.ndarray
-    uniform_LxH: np.ndarray
-    rows: int
-
-
-def _measure_key_share(
-    role: Role, distance: int, examples: Sequence[_Example], select_keys: Callable[[_Example], np.ndarray]
-) -> Iterator[_RoleMeasurement]:
-    """Yield the share of weight on the keys of a role; nothing if too few rows see one."""
-    shares = []
-    for example in examples:
-        target = select_keys(example) & example.visible_RxK
-        rows = target.any(axis=-1)
-        share_LxH = np.einsum("lhrk,rk->lh", example.weights_LxHxRxK[:, :, rows], target[rows]) / max(rows.sum(), 1)
-        uniform_R = target[rows].sum(axis=-1) / example.visible_RxK[rows].sum(axis=-1)
-        shares.append(
-            _ExampleShare(share_LxH, np.full(share_LxH.shape, uniform_R.sum() / max(rows.sum(), 1)), int(rows.sum()))
-        )
-    yield from _average_over_examples(role, distance, examples, shares)
-
-
 def _average_over_examples(
-    role: Role, distance: int, examples: Sequence[_Example], shares_by_example: Sequence[_ExampleShare]
+    role: Role, distance: int, examples: Sequence[ExampleRows], shares_by_example: Sequence[ExampleShare]
 ) -> Iterator[_RoleMeasurement]:
     """Yield the means over the examples that show a role, if enough of all rows do."""
     possible = sum(int(example.visible_RxK.any(axis=-1).sum()) for example in examples)
@@ -424,7 +326,7 @@ def _average_over_examples(
     if sum(example_share.rows for example_share in shares_by_example) >= min_rows:
         shares, uniforms = zip(
             *(
-                (example_share.share_LxH, example_share.uniform_LxH)
+                (example_share.share_LxH, np.broadcast_to(example_share.uniform, example_share.share_LxH.shape))
                 for example_share in shares_by_example
                 if example_share.rows
             ),
@@ -432,25 +334,24 @@ def _average_over_examples(
         )
         uniform_LxH = np.mean(uniforms, axis=0)
         if uniform_LxH.max() < 1:
-            yield _RoleMeasurement(role, distance, np.mean(shares, axis=0), uniform_LxH)
+            share_LxH = np.mean(shares, axis=0)
+            yield _RoleMeasurement(role, distance, share_LxH, uniform_LxH, score_above_chance(share_LxH, uniform_LxH))
 
 
-def _measure_single_key(example: _Example, first_key: int) -> _ExampleShare:
+def _measure_single_key(example: ExampleRows, first_key: int) -> ExampleShare:
     """Return the largest mean weight of a key, from index `first_key` on, that at least half of all rows see."""
     sees_K, rows = example.visible_RxK.sum(axis=0), example.visible_RxK.any(axis=-1)
     is_candidate = (sees_K >= max(MIN_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= first_key)
     if not is_candidate.any():
         zeros = np.zeros(example.weights_LxHxRxK.shape[:2])
-        return _ExampleShare(zeros, zeros, 0)
+        return ExampleShare(zeros, zeros, 0)
     visible_WxR = example.visible_RxK[:, is_candidate].T
     mean_LxHxW = (example.weights_LxHxRxK[..., is_candidate] * visible_WxR.T).sum(axis=2) / sees_K[is_candidate]
     uniform_W = (visible_WxR / np.maximum(example.visible_RxK.sum(axis=-1), 1)).sum(axis=-1) / sees_K[is_candidate]
-    return _ExampleShare(
-        mean_LxHxW.max(axis=-1), uniform_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[is_candidate].min())
-    )
+    return ExampleShare(mean_LxHxW.max(axis=-1), uniform_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[is_candidate].min()))
 
 
-def _measure_broad(examples: Sequence[_Example]) -> Iterator[_RoleMeasurement]:
+def _measure_broad(examples: Sequence[ExampleRows]) -> Iterator[_RoleMeasurement]:
     """Yield exp(entropy) of a row as a share of the keys that it sees: 1 for equal weights."""
     shares, total = [], 0
     for example in examples:
@@ -464,29 +365,7 @@ def _measure_broad(examples: Sequence[_Example]) -> Iterator[_RoleMeasurement]:
         total += int(rows.sum())
     if total >= MIN_ROWS:
         share_LxH = np.mean(shares, axis=0)
-        yield _RoleMeasurement(Role.BROAD, 0, share_LxH, np.ones_like(share_LxH))
-
-
-def _same_token_keys(example: _Example, one_sequence: bool) -> np.ndarray:
-    """Return the keys with the query's own token; within one sequence only at other positions."""
-    key_tokens = np.array([_normalize_token(token) for token in example.key_tokens])
-    query_tokens = key_tokens if one_sequence else np.array([_normalize_token(token) for token in example.query_tokens])
-    same = query_tokens[example.query_R][:, None] == key_tokens[None]
-    return same & (example.keys != example.queries) if one_sequence else same
-
-
-def _rare_token_keys(example: _Example, one_sequence: bool) -> np.ndarray:
-    """Return the rare keys; within one sequence only at other positions, so that a rare query itself does not count."""
-    is_other_position = (example.keys != example.queries) if one_sequence else True
-    return example.rare_K[None] & is_other_position
-
-
-def _induction_keys(example: _Example) -> np.ndarray:
-    """Return the keys right after an earlier position with the query's token; one period back if the text repeats."""
-    if example.period:
-        return (example.keys == example.queries - example.period + 1) & (example.queries >= example.period)
-    same = _same_token_keys(example, True) & (example.keys < example.queries)
-    return np.concatenate([np.zeros((len(same), 1), bool), same[:, :-1]], axis=1)
+        yield _RoleMeasurement(Role.BROAD, 0, share_LxH, np.ones_like(share_LxH), share_LxH)
 
 
 # --- Simpler rules
@@ -498,6 +377,10 @@ class _Verdict(NamedTuple):
     rejected: tuple[SimplerRule, ...]
     explained: tuple[SimplerRule, ...]
     ambiguous_with: tuple[SimplerRule, ...]
+
+    @property
+    def confirms_role(self) -> bool:
+        return not self.explained and not self.ambiguous_with
 
 
 class _Prediction(NamedTuple):
@@ -559,19 +442,18 @@ def _kappa(weights: np.ndarray, uniforms: np.ndarray) -> float:
     """Return how far mean weights have come from uniform ones to 1; 0 without rows."""
     if not len(weights) or uniforms.mean() >= 1:
         return 0.0
-    return float((weights.mean() - uniforms.mean()) / (1 - uniforms.mean()))
+    return float(score_above_chance(weights.mean(), uniforms.mean()))
 
 
 def _collect_evidence(
     role: Role,
-    select_keys: Callable[[_Example], np.ndarray],
-    examples: Sequence[_Example],
-    by_distance: Mapping[int, Sequence[_ExampleShare]],
+    examples: Sequence[ExampleRows],
+    by_distance: Mapping[int, Sequence[ExampleShare]],
     layer: int,
     head: int,
 ) -> _Evidence:
     """Collect the rows of all examples that bear on whether a head plays a token-based role."""
-    targets = [select_keys(example) & example.visible_RxK for example in examples]
+    targets = [ROLE_RULES[role].keys(example) & example.visible_RxK for example in examples]
     weights = [example.weights_LxHxRxK[layer, head] for example in examples]
     shows_role = [target.any(axis=-1) for target in targets]
     num_visible = [example.visible_RxK.sum(axis=-1) for example in examples]
@@ -600,7 +482,7 @@ def _collect_evidence(
     for distance, shares_by_example in by_distance.items():
         mean_share = _mean_share(shares_by_example)[layer, head]
         if mean_share >= MIN_EXPLAINED * MIN_ROLE_SCORE:  # of less no role comes
-            keys = [_keys_at_distance(distance)(example) for example in examples]
+            keys = [keys_at_distance(distance)(example) for example in examples]
             rule_predictions.append(predict_by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), mean_share, keys))
     if len(examples) > 1:
         rule_predictions.append(predict_by_map(SimplerRuleKind.POSITION, _predict_from_position(examples, weights)))
@@ -626,9 +508,11 @@ def _collect_evidence(
     )
 
 
-def _measure_distances(examples: Sequence[_Example], site: Site, labels: AxisLabels) -> dict[int, list[_ExampleShare]]:
+def _measure_distances(
+    examples: Sequence[ExampleRows], site: Site, labels: AxisLabels
+) -> dict[int, list[ExampleShare]]:
     """Measure every fixed distance on every example; empty unless queries and keys are one ordered sequence."""
-    if not ({site.query.kind, site.key.kind} <= _ORDERED and is_self_attention(site, labels)):
+    if not is_ordered_sequence(site, labels):
         return {}
     longest = max((len(example.key_tokens) for example in examples), default=0)
     distances = sorted(
@@ -637,23 +521,23 @@ def _measure_distances(examples: Sequence[_Example], site: Site, labels: AxisLab
     return {distance: [_measure_distance(example, distance) for example in examples] for distance in distances}
 
 
-def _measure_distance(example: _Example, distance: int) -> _ExampleShare:
+def _measure_distance(example: ExampleRows, distance: int) -> ExampleShare:
     """Measure a fixed distance on one example."""
     key_R = example.query_R + distance
     row_N = np.flatnonzero((key_R >= 0) & (key_R < len(example.key_tokens)))
     row_N = row_N[example.visible_RxK[row_N, key_R[row_N]]]
     share_LxH = example.weights_LxHxRxK[:, :, row_N, key_R[row_N]].sum(axis=-1) / max(len(row_N), 1)
     uniform = (1 / example.visible_RxK[row_N].sum(axis=-1)).sum() / max(len(row_N), 1)
-    return _ExampleShare(share_LxH, np.full(share_LxH.shape, uniform), len(row_N))
+    return ExampleShare(share_LxH, uniform, len(row_N))
 
 
-def _mean_share(shares_by_example: Sequence[_ExampleShare]) -> np.ndarray:
+def _mean_share(shares_by_example: Sequence[ExampleShare]) -> np.ndarray:
     """Return the mean share [L, H] over the examples that show a role; 0 if none does."""
     shares = [example_share.share_LxH for example_share in shares_by_example if example_share.rows]
     return np.mean(shares, axis=0) if shares else np.zeros_like(shares_by_example[0].share_LxH)
 
 
-def _predict_from_position(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _predict_from_position(examples: Sequence[ExampleRows], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Predict from position alone: for each example the mean map [R, K] of the others; 0 where no other has the row."""
     longest = max(len(example.key_tokens) for example in examples)
     positions = max((int(example.query_R.max(initial=-1)) for example in examples), default=-1) + 1
@@ -669,13 +553,13 @@ def _predict_from_position(examples: Sequence[_Example], weights: Sequence[np.nd
     return predictions
 
 
-def _predict_from_key_token(examples: Sequence[_Example], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _predict_from_key_token(examples: Sequence[ExampleRows], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Predict from the key's token alone: each key's mean weight in other rows that see its token; rows sum to one."""
     tokens = {
         token: number
-        for number, token in enumerate({_normalize_token(t) for example in examples for t in example.key_tokens})
+        for number, token in enumerate({normalize_token(t) for example in examples for t in example.key_tokens})
     }
-    numbers = [np.array([tokens[_normalize_token(token)] for token in example.key_tokens], int) for example in examples]
+    numbers = [np.array([tokens[normalize_token(token)] for token in example.key_tokens], int) for example in examples]
     sums_by_example = []
     for example, weights_RxK, number_K in zip(examples, weights, numbers, strict=True):
         own_TxR, visible_TxR = np.zeros((2, len(tokens), len(weights_RxK)))
@@ -707,7 +591,10 @@ def _measure_alignment(rows: WholeRows, site: Site, labels: AxisLabels) -> list[
         return []
     share = np.mean([share for share, _ in agreements], axis=0)
     uniform = float(np.mean([chance for _, chance in agreements]))
-    return [_RoleMeasurement(Role.ALIGNMENT, 0, share, np.full_like(share, uniform))] if uniform < 1 else []
+    if uniform >= 1:
+        return []
+    uniform_LxH = np.full_like(share, uniform)
+    return [_RoleMeasurement(Role.ALIGNMENT, 0, share, uniform_LxH, score_above_chance(share, uniform_LxH))]
 
 
 def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldAlignment]) -> np.ndarray:
@@ -715,56 +602,3 @@ def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldAlignment]) -> np.n
     # A sure link counts twice, as it is also a possible one.
     agreement = sum((1 + link.sure) * (chosen_LxHxQ[..., link.query] == link.key) for link in links)
     return np.asarray(agreement) / (len({link.query for link in links}) + sum(link.sure for link in links))
-
-
-def alignment_chance(site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
-    """Return the agreement with the gold alignments of a head that ignores the sentence.
-
-    It is the better of two baselines: each query linked to a random key, or to the key at the same relative position.
-
-    Args:
-        site: The attention module.
-        labels: The labels, which must have gold alignments for the module.
-
-    Returns:
-        (|A & S| + |A & P|) / (|A| + |S|) of each example; NaN for one without links.
-    """
-    assert labels.gold_alignments is not None
-    random, straight = np.full((2, len(labels.titles)), np.nan)
-    for example, links in enumerate(labels.gold_alignments[site.name]):
-        if not links:
-            continue
-        queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
-        # Och and Ney's agreement counts a sure link twice, as it is also a possible one.
-        worth = {(link.query, link.key): 2 if link.sure else 1 for link in links}
-        linked = {link.query for link in links}
-        total = len(linked) + sum(link.sure for link in links)
-        places = [(query, round(query * (keys - 1) / max(queries - 1, 1))) for query in linked]
-        random[example] = sum(worth.values()) / keys / total
-        straight[example] = sum(worth.get(place, 0) for place in places) / total
-    return random if np.nansum(random) > np.nansum(straight) else straight
-
-
-def is_self_attention(site: Site, labels: AxisLabels) -> bool:
-    """Return whether position i is the same on both sides of a module's maps.
-
-    This is so if both sides are one axis, and in a causal decoder whose keys are labeled by its shifted input.
-    """
-    if site.query.name == site.key.name:
-        return True
-    sides = (map(len, labels.tokens[axis.name]) for axis in (site.query, site.key))
-    return site.causal and all(queries == keys for queries, keys in zip(*sides, strict=True))
-
-
-def _normalize_token(token: str) -> str:
-    """Return a token without its word-boundary mark and in lower case."""
-    return token.strip("▁ ").casefold()
-
-
-def is_special_or_punctuation(token: str) -> bool:
-    """Return whether a token is special, such as `</s>` or `[SEP]`, or only punctuation and spaces."""
-    bare = token.strip("▁")
-    bracketed = len(bare) > 2 and (bare[0], bare[-1]) in {("<", ">"), ("[", "]")}
-    # A lone byte of a character, <0xE8>, is text.
-    special = bracketed and not bare.startswith("<0x")
-    return special or all(unicodedata.category(character)[0] in "PZ" or character.isspace() for character in bare)

@@ -62,7 +62,7 @@ class RecurrentDecoderConfig(Config, path="config.model"):
         attention_hidden_width: Units of the hidden layer of the score over the state history; 0 means `width`.
         vocab_size: Rows of the embedding table; None means as many as the task's tokens.
         initialization: The initialization of the parameters.
-        forget_bias: Initial bias of the LSTM's forget gate.
+        forget_bias: Initial bias of the LSTM's forget gate (Jozefowicz et al. 2015 advise 1).
         dropout: Dropout rate on the inputs of each layer and of the output layer.
 
     Raises:

@@ -13,7 +13,8 @@ class DatasetConfig(Config, path="config.task"):
     Attributes:
         data_dir: The folder of the data, for data sets that are not generated. None resolves names relative to the
             working directory.
-        validation_split: The name of the split that is evaluated during training.
+        validation_split: The name of the split that is evaluated during training; some data sets have several
+            (MultiNLI's validation_matched and validation_mismatched).
         test_split: The name of the split that is evaluated at the end. Empty is none; translation needs one.
         num_probe_examples: The number of validation examples, evenly spaced, whose maps are stored.
         eval_parameters: Which parameters are evaluated: "raw", or the name of an average.

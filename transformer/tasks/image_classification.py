@@ -73,7 +73,7 @@ class ImageClassificationConfig(DatasetConfig):
             (transformer.data.datasets.image_datasets).
         image_size: The side in pixels to which images in files are resized. None keeps their size.
         resize_side: If set, images are resized to this side and the middle `image_size` pixels are cropped.
-        resample: The filter of resizing.
+        resample: The filter of resizing, which a published model's preprocessing fixes.
         shuffled_patch_size: The side of patches that are permuted, in all images alike and after augmentation, so that
             neighbors are far apart. 0 is none.
         batch_size: Images in a batch.

@@ -68,7 +68,7 @@ class LanguageModelingConfig(ShardedTextConfig):
     Attributes:
         batching: How text fills the rows of a batch.
         num_repeated_sequences: The number of examples of repeated random tokens that are mapped in addition to the
-            text: they show induction heads.
+            text: they show induction heads (Olsson et al. 2022).
         label_smoothing: The label smoothing of the training loss.
         prompts: Texts that are continued greedily at every evaluation, as samples to read.
         max_new_tokens: The length of these continuations.

@@ -127,8 +127,10 @@ class MaskedLanguageModelingConfig(ShardedTextConfig):
     """Masked language modeling.
 
     Attributes:
-        masked_lm_prob: The share of the tokens that are predicted.
-        whole_word_masking: Whether all tokens of a word are masked together.
+        masked_lm_prob: The share of the tokens that are predicted: 0.15 in Devlin et al. 2019, 0.4 for large models in
+            Wettig et al. 2023.
+        whole_word_masking: Whether all tokens of a word are masked together, as in BERT's checkpoints of that name (Cui
+            et al. 2021).
         masking: When the masked tokens of an example are chosen.
         input_format: What fills a row.
         next_sentence: Whether to predict also whether the second text of a pair follows the first. Both losses are

@@ -49,7 +49,8 @@ class QuestionAnsweringConfig(EncoderTextConfig):
         window_stride: The number of tokens of a context between the starts of two windows, less than a window has, so
             that windows overlap.
         max_question_length: The number of tokens to which a question is cut.
-        max_answer_length: The largest number of tokens in an answer.
+        max_answer_length: The largest number of tokens in an answer, without which a bad span could be a whole window
+            (Devlin et al. 2019's program: 30).
 
     Raises:
         UserError: If a value is out of range, questions leave no room for a context, or windows do not overlap.

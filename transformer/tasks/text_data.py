@@ -68,7 +68,7 @@ class TextConfig(TextDatasetConfig):
         batch_size: Rows in a batch.
         probe_length: Tokens of an excerpt of the validation text whose maps are stored, at most `context_length`.
         logits_at_once: About how many logits the loss holds at one time on one device; None means 2^30 on GPUs, else
-            2^27.
+            2^27. Fewer take less memory and more time.
     """
 
     dataset: str = "python_docs"

@@ -94,20 +94,21 @@ class TranslationConfig(TextDatasetConfig):
         unknown_dictionary: The dictionary of replace_unknown=dictionary, a .tsv file with "source<TAB>target" in each
             line.
         bleu_tokenizer: The tokenizer of sacreBLEU.
-        bleu_lowercase: Whether BLEU ignores case.
+        bleu_lowercase: Whether BLEU ignores case, as `sacrebleu -lc`: many published results on IWSLT are of lowercased
+            text.
         num_decoded_examples: The number of validation sentences that are translated during training.
         num_probe_examples: The number of validation sentences whose maps are stored.
         length_bounds: Also score translations by the length of their sources: (4, 8) groups them into 1 to 4, 5 to 8,
             and 9 or more words.
         reinforce_weight: The weight of the REINFORCE loss of a model with sampled (hard) attention
             (transformer.tasks.hard_attention_reinforce).
-        entropy_weight: The weight of the entropy of sampled attention.
+        entropy_weight: The weight of the entropy of sampled attention (Xu et al. 2015, equation 12).
         objective: Whether to train also on the GLEU of the model's own translations, and how. It is for a model that
             translates already (`config.initialize_from`); the defaults of the following fields are those of Wu et al.
             2016, section 5 (transformer.tasks.sequence_level_training).
         num_samples: The number of translations to sample for each source.
         nll_weight: The weight of the likelihood of the references, with such an objective.
-        mrt_alpha: The exponent of minimum risk training.
+        mrt_alpha: The exponent of minimum risk training (Shen et al. 2016, equation 10).
         decoding: How sentences are translated unless a request says otherwise. Evaluations end and forbid the same
             tokens and have the same repetition penalty, but do not sample.
 

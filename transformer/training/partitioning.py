@@ -34,11 +34,13 @@ class ShardingConfig(Config, path="config.sharding"):
         fsdp: The size of `fsdp`, over which the batch and parameters are sharded.
         expert: The size of `expert`, over which the batch and the experts are sharded.
         tensor: The size of `tensor`, over which heads, feed-forward units and the vocabulary are sharded.
-        sequence: The size of `sequence`, over which the positions of activations are sharded.
+        sequence: The size of `sequence`, over which the positions of activations are sharded, for contexts that one
+            device does not hold.
         rules: The rules that map logical axes to mesh axes: a name of `transformer.logical_axes.RULES`.
-        sequence_attention: How attention reaches keys on other devices of `sequence`.
+        sequence_attention: How attention reaches keys on other devices of `sequence`: as a ring (Liu et al. 2023), or
+            gathered, for what a ring does not compute.
         max_replicated_mb: The largest size, in MB, of a parameter that stays replicated under rules that shard
-            parameters.
+            parameters: one that the rules forget would cost its memory on every device.
 
     Raises:
         UserError: If the rules are unknown, several sizes are -1, or a size has no effect under the rules.

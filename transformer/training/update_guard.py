@@ -28,8 +28,8 @@ class UpdateGuardConfig(Config, path="config.update_guard"):
 
     Attributes:
         max_consecutive_skips: The number of consecutive skipped updates after which the run stops.
-        spike_factor: A gradient spikes if its norm is more than this factor times the median of the last updates. 0
-            does not check.
+        spike_factor: A gradient spikes if its norm is more than this factor times the median of the last updates; its
+            batch is skipped, as Chowdhery et al. 2022 (PaLM, section 5.1) skip batches. 0 does not check.
         spike_window: The number of updates of that median.
     """
 

@@ -219,10 +219,6 @@ def _check_batches(experiments: Sequence[ExperimentConfig], components: Training
         batches[number]
 
 
-def _first_state(experiment: ExperimentConfig, components: TrainingComponents) -> TrainState:
-    return _with_hyperparameters(components.init_state(jax.random.key(experiment.run.seed)), experiment, components)
-
-
 def _with_hyperparameters(
     state: TrainState, experiment: ExperimentConfig, components: TrainingComponents
 ) -> TrainState:

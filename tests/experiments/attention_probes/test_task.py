@@ -22,7 +22,8 @@ from experiments.attention_probes.task import (
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
-from transformer.maps.head_roles import Role, WholeRows, classify_heads
+from transformer.maps.head_roles import WholeRows, classify_heads
+from transformer.maps.role_rules import Role
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.task import InputTexts, PredictionRequest, StateView

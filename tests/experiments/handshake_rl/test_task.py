@@ -12,7 +12,14 @@ import pytest
 
 from experiments.handshake_rl.environment import render
 from experiments.handshake_rl.model import FAMILY, SITE, RecurrentQNetworkConfig
-from experiments.handshake_rl.task import TASK, EpisodeBatch, HandshakeRL, HandshakeRLConfig, cell_regions
+from experiments.handshake_rl.task import (
+    TARGET_NETWORK,
+    TASK,
+    EpisodeBatch,
+    HandshakeRL,
+    HandshakeRLConfig,
+    cell_regions,
+)
 from launch.config_files import load_config
 from tests.experiments.variants import CHECKOUT, arguments_of
 from tests.models.random_models import fresh_variables
@@ -226,7 +233,7 @@ def test_labels_say_what_was_done_and_where_the_person_was() -> None:
 @pytest.mark.parametrize("argument", arguments_of(CONFIG_FILE))
 def test_a_config_keeps_the_average_that_its_task_reads(argument: str) -> None:
     experiment = resolve_config(load_config(f"{CONFIG_FILE}{argument}").to_dict())
-    assert experiment.task.target_network in experiment.parameter_averages
+    assert TARGET_NETWORK in experiment.parameter_averages
 
 
 def test_a_run_without_the_target_network_is_told_how_to_keep_it() -> None:

@@ -11,10 +11,11 @@ from jaxtyping import Float
 
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import PIXELS, distances_in_pixels
-from transformer.maps.head_roles import MIN_ROLE_SCORE, Role, alignment_chance, heads_with_role, is_self_attention
+from transformer.maps.head_roles import MIN_ROLE_SCORE, heads_with_role
 from transformer.maps.report.payload import DataBlock, compress_to_base64
 from transformer.maps.report.role_descriptions import read_sample_rows
 from transformer.maps.report.run_data import evenly_spaced_indices
+from transformer.maps.role_rules import Role, chance_scores, score_above_chance, statistics_of_roles
 from transformer.maps.store import MapStore, Statistics
 from transformer.runs.jsonl_reading import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
@@ -46,15 +47,6 @@ SCALES: dict[str, tuple[str, str, float | None, float | None]] = {
     "diagonality": ("diagonality", "", 0, 1),
     "induction": ("induction score", "", 0, 1),
     "alignment_error": ("alignment error", "", 0, 1),
-}
-
-# The statistic of a role, and whether it is defined only where queries and keys are one sequence.
-_STATISTICS_OF_ROLES = {
-    Role.INDUCTION: ("induction", True),
-    Role.PREVIOUS_TOKEN: ("previous_token", True),
-    Role.FIRST_TOKEN: ("first_token", False),
-    Role.DIAGONAL: ("diagonal", False),
-    Role.ALIGNMENT: ("alignment_error", False),
 }
 
 
@@ -176,10 +168,10 @@ def find_site_roles(
 ) -> tuple[HeadRole, ...]:
     """Find every role that a head of one module plays at the last step; a head may play several.
 
-    The score m is the mean weight on the key that defines the role (for alignment, 1 - alignment error) over examples,
-    and c that of an untrained head, see `chance_scores`. The head plays the role if (m - c) / (1 - c) is at least
-    `transformer.maps.head_roles.MIN_ROLE_SCORE`: Cohen's kappa (1960). So short causal rows, whose weight must lie on
-    the first tokens or the diagonal, give no head a role.
+    The score m is the mean weight on the keys that define the role (for alignment, 1 - alignment error) over examples,
+    and c that of an untrained head (`transformer.maps.role_rules.chance_scores`). The head plays the role if
+    (m - c) / (1 - c) is at least `transformer.maps.head_roles.MIN_ROLE_SCORE`: Cohen's kappa (1960). So short causal
+    rows, whose weight must lie on the first tokens or the diagonal, give no head a role.
 
     The onset is the last change point at which the level rises across `MIN_ROLE_SCORE`. Without one, as in a head that
     plays the role from the beginning, it is the step t that maximizes sum_(s >= t) (kappa_s - MIN_ROLE_SCORE), after
@@ -195,8 +187,8 @@ def find_site_roles(
         The roles.
     """
     roles = []
-    for role, (name, needs_one_sequence) in _STATISTICS_OF_ROLES.items():
-        if name not in statistics.names or (needs_one_sequence and not is_self_attention(site, labels)):
+    for role, name in statistics_of_roles(site, labels).items():
+        if name not in statistics.names:
             continue
         values_SxBxLxH = statistics.values[..., statistics.names.index(name)].astype(np.float64)
         if role is Role.ALIGNMENT:
@@ -218,26 +210,6 @@ def describe_role(role: HeadRole, store: MapStore) -> str:
     if role.onset_step == store.steps[0]:
         return f"{head} is {name} since the first stored step, {role.onset_step} (score {role.score:.2f})"
     return f"{head} became {name} at step {role.onset_step} (score {role.score:.2f})"
-
-
-def chance_scores(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:
-    """Return the score of a role that an untrained head has on each example.
-
-    It is the score of a head with equal weights on all visible keys: the mean of 1 / keys over the rows that count. For
-    alignment it is the better of two baselines that ignore the sentence: each query linked to a random key, or to the
-    key at the same relative position. Attention windows, which a site does not record, are ignored.
-
-    Args:
-        role: The role.
-        site: The attention module.
-        labels: The labels of the probe batch.
-
-    Returns:
-        The scores; NaN for an example that cannot show the role.
-    """
-    if role is Role.ALIGNMENT:
-        return alignment_chance(site, labels)
-    return np.array([_chance_mass(role, site, labels, example) for example in range(len(labels.titles))])
 
 
 def change_points(steps: Sequence[int], values: Sequence[float] | Float[np.ndarray, " S"]) -> tuple[ChangePoint, ...]:
@@ -360,24 +332,7 @@ def _normalize_by_chance(values_SxBxLxH: np.ndarray, chance_B: np.ndarray) -> tu
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(defined, values_SxBxLxH, 0).sum(axis=1) / count
         expected = np.where(defined, chance_Bx1x1, 0).sum(axis=1) / count
-        return mean, np.where(expected < 1, (mean - expected) / (1 - expected), np.nan)
-
-
-def _chance_mass(role: Role, site: Site, labels: AxisLabels, example: int) -> float:
-    queries, keys = (len(labels.tokens[axis.name][example]) for axis in (site.query, site.key))
-    query = np.arange(queries)
-    key = query
-    if role is Role.FIRST_TOKEN:
-        key = np.zeros(queries, int)
-    elif role is Role.PREVIOUS_TOKEN:
-        key = query - 1
-    elif role is Role.INDUCTION:
-        period = (labels.periods or (None,) * len(labels.titles))[example]
-        key = query - period + 1 if period else np.full(queries, -1)
-        key = np.where(query >= (period or 0), key, -1)
-    num_visible = np.minimum(query + 1, keys) if site.causal else np.full(queries, keys)
-    counts = (key >= 0) & (key < num_visible)
-    return float(np.mean(1 / num_visible[counts])) if counts.any() else np.nan
+        return mean, np.where(expected < 1, score_above_chance(mean, expected), np.nan)
 
 
 def probe_tables(store: MapStore, site: str) -> list[StatisticsTable]:

@@ -6,16 +6,10 @@ import numpy as np
 
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import page_attention_distances
-from transformer.maps.head_roles import (
-    MIN_BROAD_FRACTION,
-    MIN_ROLE_SCORE,
-    Role,
-    RoleAssessment,
-    WholeRows,
-    classify_heads,
-)
+from transformer.maps.head_roles import MIN_BROAD_FRACTION, MIN_ROLE_SCORE, RoleAssessment, WholeRows, classify_heads
 from transformer.maps.quantize import Quantized
 from transformer.maps.report.run_data import evenly_spaced_indices
+from transformer.maps.role_rules import Role
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 
