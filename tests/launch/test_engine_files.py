@@ -8,7 +8,6 @@ import copy
 import json
 import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -111,22 +110,23 @@ def test_the_numbers_of_a_job_set_agree(text):
 
 
 @jobset_file
-def test_a_job_set_starts_again_uncounted_what_was_told_to_stop_or_lost_a_peer(text: str) -> None:
+def test_a_job_set_starts_again_uncounted_only_what_was_told_to_stop(text: str) -> None:
     spec, job, _ = job_set(text)
     # JobSet labels pods with NAME-slice-0-0.NAME.
     longest = int(re.search(r"at most (\d+) characters", text)[1])
     assert len(f"{'n' * longest}-{spec['replicatedJobs'][0]['name']}-0-0.{'n' * longest}") == 63
     codes = job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]
-    assert codes == [2, EXIT_CODE_RESTARTABLE, 128 + signal.SIGABRT, 128 + signal.SIGSEGV]
+    # A lost peer ends like a crash in compiled code, which may repeat itself: it counts.
+    assert codes == [2, EXIT_CODE_RESTARTABLE]
     assert spec["failurePolicy"]["rules"][0]["onJobFailureMessagePatterns"] == [
         "failed with exit code 2 matching FailJob rule"
     ]
 
 
 @skypilot_file
-def test_skypilot_starts_again_uncounted_what_was_told_to_stop_or_lost_a_peer(text: str) -> None:
+def test_skypilot_starts_again_uncounted_only_what_was_told_to_stop(text: str) -> None:
     recovery = yaml.safe_load(text)["resources"]["job_recovery"]
-    assert recovery["recover_on_exit_codes"] == [EXIT_CODE_RESTARTABLE, 128 + signal.SIGABRT]
+    assert recovery["recover_on_exit_codes"] == [EXIT_CODE_RESTARTABLE]
 
 
 @jobset_file
