@@ -9,7 +9,6 @@ import numpy as np
 from scipy import stats
 
 from transformer.runs.jsonl_reading import MetricName, read_records
-from transformer.runs.run_directory import RunDirectory
 from transformer.runs.trust import trust_flags
 from transformer.studies.ablations.collect_results import metric_curve
 from transformer.studies.ablations.run_plan import equal_as_json
@@ -53,9 +52,7 @@ class TrialCurves:
         name = row.trial.name
         if name in self._ended:
             return self._ended[name]
-        points = metric_curve(
-            read_records(RunDirectory(self._trial_store.directory(row.trial)).metrics_file), str(self._metric)
-        )
+        points = metric_curve(read_records(self._trial_store.run_directory(row.trial).metrics_file), str(self._metric))
         every = max(1, math.ceil(len(points) / _POINTS))
         thinned = [*reversed(points[::-1][::every])]
         if row.state not in (TrialState.RUNNING, TrialState.PENDING):

@@ -14,7 +14,6 @@ import rich.text
 
 from transformer.overrides import describe_overrides
 from transformer.runs.jsonl_reading import MetricName, last_metric, last_step, read_last_records
-from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial
@@ -61,7 +60,7 @@ def read_trial_statuses(trial_store: TrialStore, trials: Sequence[Trial], metric
         if outcome is not None:
             rows.append(TrialStatus(trial, outcome.state, outcome.step, outcome.value, outcome.message))
         elif state == TrialState.RUNNING:
-            records = read_last_records(RunDirectory(trial_store.directory(trial)).metrics_file)
+            records = read_last_records(trial_store.run_directory(trial).metrics_file)
             last = last_metric(records, metric)
             rows.append(TrialStatus(trial, state, last_step(records), last.value if last else None, ""))
         else:
