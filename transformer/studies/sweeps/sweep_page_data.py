@@ -14,7 +14,7 @@ from transformer.studies.ablations.collect_results import metric_curve
 from transformer.studies.ablations.run_plan import equal_as_json
 from transformer.studies.sweeps.sweep_progress import TrialStatus, best_finished, count_states, sort_best_first
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
-from transformer.studies.sweeps.trials import Trial
+from transformer.studies.sweeps.trials import Trial, overridden_keys
 from transformer.system.command_invocation import shell_command
 
 _POINTS = 200  # of one curve
@@ -120,8 +120,11 @@ def sweep_page_data(
 
 def varied_keys(trials: Sequence[Trial]) -> list[str]:
     """Return the keys that trials set to different values, in order of first appearance."""
-    keys = dict.fromkeys(key for trial in trials for key in trial.overrides)
-    return [key for key in keys if len(_distinct_values(trial.overrides.get(key) for trial in trials)) > 1]
+    return [
+        key
+        for key in overridden_keys(trials)
+        if len(_distinct_values(trial.overrides.get(key) for trial in trials)) > 1
+    ]
 
 
 def seconds_left(trial_store: TrialStore, rows: Sequence[TrialStatus], total: int) -> float | None:
