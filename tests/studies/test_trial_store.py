@@ -315,6 +315,9 @@ def test_a_run_that_is_trained_by_hand_holds_its_trial_and_the_other_way_round(t
             pass
         with RunDirectory.claim(lease.directory, {"seed": 0}) as directory:
             assert not directory.is_new
+            # Nor can what a claim returned be claimed again, now or later, without a lock.
+            with pytest.raises(DirectoryInUse), RunDirectory.claim(directory, {"seed": 0}):
+                pass
         assert trial_store.state(TRIALS[0]) == TrialState.RUNNING
 
 

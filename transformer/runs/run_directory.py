@@ -101,7 +101,7 @@ class RunDirectory:
 
     Attributes:
         path: The path of the directory.
-        is_locked: Whether this process holds its lock, for `claim` to begin a run under it.
+        is_locked: Whether `lock` holds it, for one `claim` to begin a run under that lock.
         is_new: Whether it was claimed without an earlier run in it.
     """
 
@@ -241,7 +241,7 @@ class RunDirectory:
                 # Before the lock, so that a refused directory gets no lock file.
                 directory.check_claim(plain, may_change)
                 if not directory.is_locked:
-                    directory = stack.enter_context(cls.lock(directory.path))
+                    stack.enter_context(cls.lock(directory.path))
                     directory.check_claim(plain, may_change)  # another process may have started in between
                 directory._remove_unfinished()
                 is_new = not directory.is_run()
@@ -250,7 +250,8 @@ class RunDirectory:
                     directory.write_config(plain)
                 remember_config(plain)
                 write_json(directory.environment_file, [*starts, describe_environment()])
-            yield dataclasses.replace(directory, is_new=is_new)
+            # Not as locked: the lock serves this claim alone.
+            yield dataclasses.replace(directory, is_locked=False, is_new=is_new)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Record the resolved config, ready for JSON, with which the run is trained."""
