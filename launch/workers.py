@@ -124,6 +124,11 @@ def run_workers(
     places = divide_machine(workers, sorted(os.sched_getaffinity(0)), environment)
     trials = trial_store.trials()[:total]
     num_unfinished = total - sum(trial_store.outcome(trial) is not None for trial in trials)
+    metric_name = parse_metric_name(metric)
+
+    def read_statuses() -> list["TrialStatus"]:
+        return read_trial_statuses(trial_store, trial_store.trials()[:total], metric_name)
+
     folder = storage_of(trial_store.path).scratch(trial_store.path) / "workers"
     folder.mkdir(parents=True, exist_ok=True)
     places = places[:num_unfinished]
@@ -137,11 +142,11 @@ def run_workers(
         for number, place in enumerate(places)
     ]
     due = 0.0
-    watch = open_progress_display(parse_metric_name(metric), maximize, sys.stdout)
+    watch = open_progress_display(metric_name, maximize, sys.stdout)
     try:
         with contextlib.closing(watch), _stop_at_end(slots):
             while True:
-                rows = read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric))
+                rows = read_statuses()
                 watch.show(rows, total)
                 if time.monotonic() >= due:
                     # At the end it must be written; until then a disk that fails once keeps no trial from going on.
@@ -152,10 +157,10 @@ def run_workers(
                 if not any([slot.attend(finished) for slot in slots]):
                     break
                 time.sleep(_POLL_SECONDS)
-            watch.show(read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric)), total)
+            watch.show(read_statuses(), total)
     finally:
         # Behind the workers' end, also where Ctrl-C brought it: what was shown as running runs no longer.
-        on_progress(read_trial_statuses(trial_store, trial_store.trials()[:total], parse_metric_name(metric)), True)
+        on_progress(read_statuses(), True)
     given_up = [slot for slot in slots if slot.given_up]
     if slots and len(given_up) == len(slots):
         abandoned_slot = given_up[0]

@@ -249,7 +249,7 @@ def _line(change: Mapping[str, Any]) -> Spoil:
     def spoil(sweep: Path, places: Places) -> None:
         places.code(sweep.parent, "hostile_family")
         lines = [json.loads(line) for line in (sweep / "trials.jsonl").read_text().splitlines()]
-        shutil.rmtree(sweep / "trial_status", ignore_errors=True)
+        shutil.rmtree(sweep / "trials", ignore_errors=True)
         (sweep / "trials.jsonl").write_text("".join(json.dumps({**line, **change}) + "\n" for line in lines))
 
     return spoil
@@ -267,7 +267,7 @@ def _honest_hash(run: Path, places: Places) -> None:
         trial = json.loads(line)
         config = {**trial["config"], "model": {**trial["config"]["model"], "family": "hostile_package.inner"}}
         lines.append(json.dumps(trial_from_config(trial["overrides"], config)._asdict()))
-    shutil.rmtree(run / "trial_status", ignore_errors=True)
+    shutil.rmtree(run / "trials", ignore_errors=True)
     (run / "trials.jsonl").write_text("\n".join([*lines, ""]))
 
 
@@ -290,10 +290,10 @@ SWEEPS: dict[str, Spoil] = {
     "lines that are empty": _text("trials.jsonl", b"\n\n\n"),
     **{f"sweep.json {what}": _text("sweep.json", content) for what, content in _WRONG.items()},
     "trials that are a link": _link("trials"),
-    "a trial store that is a link": _link("trial_status"),
-    "outcomes that are lists": _text("trial_status/*/outcome.json", b"[]"),
-    "outcomes without a state": _text("trial_status/*/outcome.json", b"{}"),
-    "attempts that are none": _text("trial_status/*/attempts.jsonl", b"{}\n[]\nnull\n"),
+    "a planning folder that is a link": _link("planning"),
+    "outcomes that are lists": _text("trials/*/outcome.json", b"[]"),
+    "outcomes without a state": _text("trials/*/outcome.json", b"{}"),
+    "attempts that are none": _text("trials/*/attempts.jsonl", b"{}\n[]\nnull\n"),
 }
 
 

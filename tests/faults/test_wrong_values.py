@@ -54,7 +54,7 @@ LEAST = {
     "checkpoints/*/manifest/metadata": 5,
     "samples.jsonl": 1,
     "sweep.json": 0,
-    "trial_status/*/attempts.jsonl": 0,
+    "trials/*/attempts.jsonl": 0,
 }
 
 
@@ -197,7 +197,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "heads.jsonl": lambda folder: read_head_statistics(folder / "heads.jsonl"),
     "sweep.json": _read_sweep,
     "trials.jsonl": _read_sweep,
-    "ledger": _read_sweep,
+    "trials": _read_sweep,
     "about.json": read_metadata,
     "registration.json": _read_registration,
     "calibration.json": _read_calibration,
@@ -234,7 +234,7 @@ def test_a_pipe_in_a_run_or_a_sweep_is_never_read(folders: Mapping[str, Path], t
     run = Path(shutil.copytree(folders["translation"], tmp_path / "run"))
     sweep = Path(shutil.copytree(folders["sweep"], tmp_path / "sweep"))
     os.mkfifo(run / "checkpoints" / "1" / "state" / "pipe")
-    os.mkfifo(sweep / "trial_status" / "pipe")
+    os.mkfifo(sweep / "trials" / "pipe")
 
     def begin_from(folder: Path) -> None:
         with _open_checkpoints(folder, str(folder)):

@@ -67,7 +67,6 @@ class Fakes:
     def _train(self, trial: Trial, directory: Path) -> TrialOutcome:
         if trial.config["seed"] in self.fail:
             return TrialOutcome(TrialState.FAILED, None, 0, "no luck")
-        directory.mkdir(parents=True)
         records = [
             {"step": 2, "split": "train", "loss": 5.0, "flops_per_step": 7.0},
             {"step": 2, "split": "validation", "loss": 4.0, "cross_entropy": 4.0},

@@ -72,7 +72,7 @@ from transformer.studies.sweeps.worker import run_worker
 class Odd(Sleeping):
     def train(self, trial, directory, report):
         assert os.environ.get("GIVEN") == "here"
-        marks = directory.with_name(directory.name + ".marks")
+        marks = directory.path.with_name(directory.path.name + ".marks")
         with marks.open("a") as file:
             file.write(",".join(map(str, sorted(os.sched_getaffinity(0)))) + "\\n")
         if trial.config.get("ends") == "kills once" and len(marks.read_text().splitlines()) == 1:

@@ -22,21 +22,20 @@ class Sleeping:
     def __init__(self, seconds: float = 0.0):
         self._seconds = seconds
 
-    def train(self, trial: Trial, directory: Path, report: ReportMetrics) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        for tick in range(len(read_records(RunDirectory(directory).metrics_file)) + 1, trial.config["ticks"] + 1):
+    def train(self, trial: Trial, directory: RunDirectory, report: ReportMetrics) -> None:
+        for tick in range(len(read_records(directory.metrics_file)) + 1, trial.config["ticks"] + 1):
             time.sleep(self._seconds)
-            while tick > trial.config["ticks"] // 2 and (directory.parent / HOLD).exists():
+            while tick > trial.config["ticks"] // 2 and (directory.path.parent / HOLD).exists():
                 time.sleep(0.02)
             loss = trial.config["loss"] / tick
-            with (directory / "metrics.jsonl").open("a") as file:
+            with directory.metrics_file.open("a") as file:
                 file.write(json.dumps({"step": tick, "split": "validation", "loss": loss}) + "\n")
             report(tick, "validation", {"loss": loss})
 
     def program_key(self, trial: Trial) -> str:
         return str(trial.config["ticks"])
 
-    def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
+    def train_together(self, trials: Sequence[Trial], directories: Sequence[RunDirectory]) -> list[int | None]:
         raise AssertionError("nothing is trained together here")
 
 

@@ -56,7 +56,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lease.record_start(0)
             lease.record_outcome(TrialOutcome(TrialState.DONE, 0.5, 2, ""))
         folder = trial_store.directory(each.trial)
-        folder.mkdir(parents=True)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         (folder / "environment.json").write_text(json.dumps([{"started": now}]))
     return path
@@ -102,7 +101,7 @@ def forge(path: Path, change: Callable[[Json], object], *, in_about: bool = True
 def begin(path: Path, seconds: float, *, attempts: bool = True, number: int = 0) -> None:
     """Let a run have begun at another time, by its outcome or by its attempts."""
     name = PLANNED[number].trial.name
-    file = path / "trial_status" / name / ("attempts.jsonl" if attempts else "outcome.json")
+    file = path / "trials" / name / ("attempts.jsonl" if attempts else "outcome.json")
     content = add_checksum({**strip_checksum(json.loads(file.read_text())), "began": seconds})
     file.write_text(json.dumps(content) + "\n")
 
@@ -295,7 +294,7 @@ def test_what_is_no_registration_is_refused_in_one_line(sound: Path, tmp_path: P
     assert "\n" not in str(refusal.value)
 
 
-ATTEMPTS = Path("trial_status", PLANNED[0].trial.name, "attempts.jsonl")
+ATTEMPTS = Path("trials", PLANNED[0].trial.name, "attempts.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -307,10 +306,7 @@ ATTEMPTS = Path("trial_status", PLANNED[0].trial.name, "attempts.jsonl")
         lambda path: environment(path, [{"started": "2020-01-01T00:00:00"}]),
         lambda path: (path / ATTEMPTS).write_text('garbage\n{"step": 0, "began": 1e9, "worker": "x"}\n{}\n'),
         lambda path: (
-            [
-                (path / "trial_status" / PLANNED[0].trial.name / name).unlink()
-                for name in ("attempts.jsonl", "outcome.json")
-            ]
+            [(path / "trials" / PLANNED[0].trial.name / name).unlink() for name in ("attempts.jsonl", "outcome.json")]
             + [environment(path, [])]
         ),
     ],
@@ -335,7 +331,7 @@ def test_attempts_that_cannot_be_read_are_named(sound: Path, tmp_path: Path) -> 
 
 def test_a_start_that_was_forgotten_for_a_new_try_is_the_first(sound: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(sound, tmp_path / "study"))
-    file = path / "trial_status" / PLANNED[0].trial.name / "attempts.jsonl"
+    file = path / "trials" / PLANNED[0].trial.name / "attempts.jsonl"
     lines = [{"step": 0, "began": EARLY, "worker": "x"}, {"forgotten": True}, {"step": 0, "began": EARLY + 9e8}]
     file.write_text("".join(json.dumps(add_checksum(line)) + "\n" for line in lines))
     assert "1 of 12 runs began before it, the first on 2023-11-14" in sentences(path)[0]

@@ -145,7 +145,7 @@ def test_tpe_goes_where_the_loss_was_low_and_goes_on_where_it_stopped(tmp_path):
         "COMPLETE" if state == TrialState.DONE else "PRUNED" for state in states
     ]
     # The trial store is all there is of it.
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.json", "trial_status", "trials", "trials.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.json", "trials", "trials.jsonl"]
 
 
 @needs_optuna

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from transformer.config import UserError
+from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.model_trainer import ModelTrainer
 from transformer.studies.sweeps.trials import trial_from_config
 
@@ -18,11 +19,11 @@ def test_a_trial_runs_no_code_that_nobody_vouches_for(tmp_path: Path, monkeypatc
     (tmp_path / "lab_of_a_stranger").mkdir()
     (tmp_path / "lab_of_a_stranger" / "model.py").write_text("raise RuntimeError('executed')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    trainer = ModelTrainer()
+    trainer, directory = ModelTrainer(), RunDirectory(tmp_path / "run")
     for act in (
-        lambda: trainer.train(CODE, tmp_path / "run", lambda *told: None),
+        lambda: trainer.train(CODE, directory, lambda *told: None),
         lambda: trainer.program_key(CODE),
-        lambda: trainer.train_together([CODE], [tmp_path / "run"]),
+        lambda: trainer.train_together([CODE], [directory]),
     ):
         with pytest.raises(UserError, match=f"add --trust={FAMILY} if"):
             act()

@@ -1,6 +1,7 @@
 """The trial store: what a sweep is, what its trials are at, and that a mistake leaves a directory as it was."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 
 from tests.studies.fake_worker import sweep, trial
 from transformer.config import UserError
+from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_checksum import add_checksum
 from transformer.storage.paths import storage_of
 from transformer.storage.storage import DirectoryInUse
@@ -73,7 +75,7 @@ def test_a_trial_is_pending_leased_and_then_as_it_ended(tmp_path):
     began, ended = trial_store.start_and_end_times(first)
     assert ended - began >= 0
     assert trial_store.state(TRIALS[1]) == TrialState.PENDING
-    assert json.loads((tmp_path / "trial_status" / first.name / "outcome.json").read_text())["state"] == "done"
+    assert json.loads((tmp_path / "trials" / first.name / "outcome.json").read_text())["state"] == "done"
 
 
 def test_a_lease_ends_with_the_process_that_holds_it(tmp_path):
@@ -189,7 +191,7 @@ def test_a_directory_with_something_else_is_refused_and_left_alone(tmp_path):
     with pytest.raises(UserError, match="holds no sweep"):
         TrialStore.open_existing(tmp_path / "nowhere")
     # What a start leaves that was killed before it wrote its facts.
-    (tmp_path / "s" / "trial_status" / "planning").mkdir(parents=True)
+    (tmp_path / "s" / "planning").mkdir(parents=True)
     (tmp_path / "s" / "sweep.json.4711.new").touch()
     sweep(tmp_path / "s", TRIALS)
 
@@ -254,7 +256,7 @@ def test_a_changed_bit_anywhere_is_noticed(tmp_path):
         lease.record_start(0)
         lease.record_outcome(DONE)
     random = np.random.default_rng(0)
-    for name in ("trials.jsonl", "sweep.json", f"trial_status/{TRIALS[0].name}/outcome.json"):
+    for name in ("trials.jsonl", "sweep.json", f"trials/{TRIALS[0].name}/outcome.json"):
         content = (tmp_path / name).read_bytes()
         for _ in range(60):
             changed = bytearray(content)
@@ -284,3 +286,61 @@ def test_a_plan_that_has_lost_a_trial_that_has_begun_is_refused(tmp_path, left):
         path.write_bytes(content[: int(left * len(content))])
     with pytest.raises(UserError, match=f"the trial {TRIALS[-1].name} has begun and is not in it; put back a copy"):
         TrialStore.open_existing(tmp_path).trials()
+
+
+def test_a_sweep_of_another_version_is_refused_with_its_version_and_left_alone(tmp_path):
+    sweep(tmp_path, TRIALS)
+    file = tmp_path / "sweep.json"
+    recorded = json.loads(file.read_text())
+    assert recorded["version"] == 2
+    for change, version in (({}, "1"), ({"version": 3}, "3")):
+        facts = {key: value for key, value in recorded.items() if key not in ("version", "sha256")}
+        file.write_text(json.dumps(add_checksum({**facts, **change})))
+        before = contents(tmp_path)
+        for opening in (lambda: TrialStore.open_existing(tmp_path), lambda: sweep(tmp_path, TRIALS)):
+            with pytest.raises(UserError, match=rf"holds a sweep of version {version}, and this code reads version 2"):
+                opening()
+        assert contents(tmp_path) == before
+
+
+def test_a_run_that_is_trained_by_hand_holds_its_trial_and_the_other_way_round(tmp_path):
+    trial_store = sweep(tmp_path, TRIALS)
+    with RunDirectory.claim(trial_store.directory(TRIALS[0]), {"seed": 0}):
+        assert trial_store.state(TRIALS[0]) == TrialState.RUNNING
+        with pytest.raises(DirectoryInUse), trial_store.hold_trial(TRIALS[0]):
+            pass
+    with trial_store.hold_trial(TRIALS[0]) as lease:
+        lease.record_start(0)
+        with pytest.raises(DirectoryInUse), RunDirectory.claim(lease.directory.path, {"seed": 0}):
+            pass
+        with RunDirectory.claim(lease.directory, {"seed": 0}) as directory:
+            assert not directory.is_new
+            # Nor can what a claim returned be claimed again, now or later, without a lock.
+            with pytest.raises(DirectoryInUse), RunDirectory.claim(directory, {"seed": 0}):
+                pass
+        assert trial_store.state(TRIALS[0]) == TrialState.RUNNING
+
+
+def test_a_config_that_is_refused_leaves_the_record_of_its_trial(tmp_path):
+    trial_store = sweep(tmp_path, TRIALS)
+    with trial_store.hold_trial(TRIALS[0]) as lease:
+        lease.record_start(0)
+        lease.directory.outcome_file.with_name("outcome.json.4711.new").touch()  # as a kill leaves it
+        with RunDirectory.claim(lease.directory, {"seed": 0}) as directory:
+            directory.abandon()
+        assert [attempt.step for attempt in lease.attempts()] == [0]
+        lease.record_outcome(DONE)
+    assert sorted(os.listdir(trial_store.directory(TRIALS[0]))) == ["attempts.jsonl", "lock", "outcome.json"]
+    assert trial_store.outcome(TRIALS[0]) == DONE
+
+
+def test_a_lock_that_is_only_looked_at_can_be_taken(tmp_path, monkeypatch):
+    trial_store = sweep(tmp_path, TRIALS[:1])
+    with trial_store.hold_trial(TRIALS[0]) as lease:
+        lease.record_start(0)
+    look = os.open(trial_store.directory(TRIALS[0]) / "lock", os.O_RDWR)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda seconds: os.close(look))
+        with trial_store.hold_trial(TRIALS[0]):
+            pass

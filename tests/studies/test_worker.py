@@ -16,6 +16,7 @@ import pytest
 
 from tests.studies.fake_worker import HOLD, Sleeping, sweep, trial
 from transformer.config import UserError
+from transformer.runs.run_directory import RunDirectory
 from transformer.storage.storage import DirectoryInUse
 from transformer.studies.sweeps import worker
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
@@ -37,7 +38,7 @@ class Scripted(Sleeping):
             "diverges": FloatingPointError("loss is nan at step 7;\n lower the rate"),
             "mistake": UserError("config.model.width=7 cannot be"),
             "breaks": OSError("disk full"),
-            "in use": DirectoryInUse(directory, "somebody"),
+            "in use": DirectoryInUse(directory.path, "somebody"),
         }.get(trial.config.get("ends"))
         if error is not None:
             raise error
@@ -103,8 +104,7 @@ def test_the_step_of_a_divergence_is_the_errors_own(tmp_path):
 def test_a_metric_that_ends_without_a_number_has_diverged(tmp_path):
     class Infinite(Scripted):
         def train(self, trial, directory, report):
-            directory.mkdir(parents=True)
-            (directory / "metrics.jsonl").write_text('{"step": 3, "split": "validation", "loss": null}\n')
+            directory.metrics_file.write_text('{"step": 3, "split": "validation", "loss": null}\n')
 
     trial_store = sweep(tmp_path, [trial(1)])
     run(trial_store, Infinite())
@@ -117,7 +117,7 @@ def test_a_disk_that_fails_is_no_failure_of_the_trial(tmp_path):
     class OnFullDisk(Scripted):
         def train(self, trial, directory, report):
             try:
-                raise OSError(errno.ENOSPC, "No space left on device", str(directory))
+                raise OSError(errno.ENOSPC, "No space left on device", str(directory.path))
             finally:
                 raise RuntimeError("closing failed as well")
 
@@ -159,7 +159,7 @@ def test_a_metric_that_only_some_trials_have_fails_the_others(tmp_path):
         def train(self, trial, directory, report):
             super().train(trial, directory, report)
             if trial.config.get("ends") == "otherwise":
-                file = directory / "metrics.jsonl"
+                file = directory.metrics_file
                 file.write_text(file.read_text().replace('"loss"', '"bleu"'))
 
         def train_together(self, trials, directories):
@@ -227,7 +227,6 @@ def test_a_trial_that_kills_its_workers_has_failed_unless_it_gets_on(tmp_path):
             lease.record_start(4 if each is stuck else number)
     for each in (stuck, moving):
         directory = trial_store.directory(each)
-        directory.mkdir(parents=True)
         lines = [json.dumps({"step": step, "split": "validation", "loss": 1.0}) for step in range(1, 5)]
         (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     run(trial_store)
@@ -445,7 +444,7 @@ def test_a_directory_that_cannot_be_seen_is_not_one_that_stands_still(tmp_path, 
     changes = []
     monkeypatch.setattr(worker, "storage_of", lambda path: Unseen())
     monkeypatch.setattr(worker.faulthandler, "dump_traceback_later", lambda *about, **how: changes.append(about))
-    with worker._exit_if_hung([tmp_path], 0.04):
+    with worker._exit_if_hung([RunDirectory(tmp_path)], 0.04):
         while Unseen.looks < 4:
             time.sleep(0.01)
     assert len(changes) >= 3

@@ -21,6 +21,8 @@ from transformer.storage.gcs_objects import translate_gcs_errors
 from transformer.storage.lease import Lease, hold_lease
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
+from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
+from transformer.studies.sweeps.trials import trial_from_config
 from transformer.studies.sweeps.worker import PROGRESS
 from transformer.training.writers.jsonl import MetricsWriter
 from transformer.training.writers.tensorboard import TensorBoardWriter
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.skipif(find_spec("gcsfs") is None, reason="needs the ex
 
 CONFIG = {"seed": 0, "steps": 100}
 SECONDS = 1.2  # of a lease that is to end here
+_TRIAL_FILES = ("attempts.jsonl", "config.json", "environment.json", "outcome.json")
 
 
 @pytest.fixture(scope="module")
@@ -518,6 +521,42 @@ def test_a_run_directory_in_a_bucket_is_claimed_refused_and_read_as_on_a_disk(ru
         RunDirectory.claim(f"{run}-other", CONFIG),
     ):
         pass
+
+
+def test_a_trial_in_a_bucket_has_one_lease_which_its_run_begins_under(run: Path, server: BucketServer):
+    sweep = TrialStore.open(run, {"metric": "validation/loss"})
+    trial = trial_from_config({"seed": 0}, CONFIG)
+    sweep.append_trials([trial])
+    other, name = TrialStore.open_existing(run), f"{_key(run)}/trials/{trial.name}"
+    with server.failing("GET .*lock", status=503, times=2), sweep.hold_trial(trial) as held:
+        assert other.state(trial) == TrialState.RUNNING
+        held.record_start(0)
+        with RunDirectory.claim(held.directory, CONFIG) as directory:
+            assert directory.is_new
+            assert [name for name in server.names(_key(run)) if name.endswith("/lock")] == [f"{name}/lock"]
+        assert other.state(trial) == TrialState.RUNNING
+    assert other.state(trial) == TrialState.PENDING
+    with sweep.hold_trial(trial) as held:
+        assert [attempt.step for attempt in held.attempts()] == [0]
+        with server.failing("POST .*outcome", status=503, times=2):
+            held.record_outcome(TrialOutcome(TrialState.DONE, 0.5, 100, ""))
+    assert other.outcome(trial) == TrialOutcome(TrialState.DONE, 0.5, 100, "")
+    assert server.names(name) == [f"{name}/{file}" for file in _TRIAL_FILES]
+
+
+def test_who_has_lost_the_lease_of_a_trial_writes_no_outcome(run: Path, server: BucketServer, short: None):
+    sweep = TrialStore.open(run, {"metric": "validation/loss"})
+    trial = trial_from_config({"seed": 0}, CONFIG)
+    sweep.append_trials([trial])
+
+    def end() -> None:
+        with sweep.hold_trial(trial) as held:
+            server.put("bucket", f"{_key(run)}/trials/{trial.name}/lock", b"somebody")
+            held.record_outcome(TrialOutcome(TrialState.DONE, 0.5, 100, ""))
+
+    with pytest.raises(DirectoryLost):
+        end()
+    assert TrialStore.open_existing(run).outcome(trial) is None
 
 
 def test_a_start_that_fails_leaves_nothing(run: Path, server: BucketServer):

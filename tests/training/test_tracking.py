@@ -126,11 +126,11 @@ def test_a_run_without_maps_has_no_page(kept: list[Any], workdir: Path) -> None:
 
 
 def test_trials_are_told_as_one_sweep(kept: list[Any], workdir: Path) -> None:
-    with ModelTrainer(trackers=("recorder",))._tracking(workdir) as writers:
+    with ModelTrainer(trackers=("recorder",))._tracking(RunDirectory(workdir)) as writers:
         writers[0].write(Metrics(1, "train", {"loss": 1.0}))
     assert kept[0][2:4] == ("one", "sweep")
     assert kept[-1] == ("close", False)
-    with ModelTrainer()._tracking(workdir) as writers:
+    with ModelTrainer()._tracking(RunDirectory(workdir)) as writers:
         assert writers == ()
 
 

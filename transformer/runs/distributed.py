@@ -19,7 +19,6 @@ from jax.experimental import multihost_utils
 
 from transformer.config import UserError
 from transformer.runs.run_directory import RunDirectory
-from transformer.storage.paths import parse_path
 
 HEARTBEAT = 60  # seconds
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -139,29 +138,30 @@ def run_on_primary_first[T](make: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def claim_run_directory(
-    path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
+    path: Path | RunDirectory, config: Mapping[str, Any], *, may_change: Collection[str] = ()
 ) -> Iterator[RunDirectory]:
     """Claim a run directory on the first process, for all processes, until all have left the context.
 
     Args:
-        path: The run directory.
+        path: The path of the run directory, or the directory that this process has locked (`RunDirectory.lock`).
         config: The resolved config.
         may_change: Dotted keys that may differ from those of an existing run.
 
     Raises:
         UserError: If the directory cannot be claimed (`RunDirectory.claim`), on every process.
     """
+    directory = RunDirectory.at(path)
     with contextlib.ExitStack() as stack:
         claimed: list[RunDirectory] = []
 
         def claim() -> bool:
-            claimed.append(stack.enter_context(RunDirectory.claim(path, config, may_change=may_change)))
+            claimed.append(stack.enter_context(RunDirectory.claim(directory, config, may_change=may_change)))
             return claimed[0].is_new
 
         # A barrier before the first waits for a lease: gloo gives processes half a minute for their first exchange.
         run_on_primary(lambda: None)
         fresh = run_on_primary(claim)
-        yield claimed[0] if claimed else RunDirectory(parse_path(path), fresh)
+        yield claimed[0] if claimed else dataclasses.replace(directory, is_new=fresh)
         run_on_primary(lambda: None)
 
 

@@ -31,7 +31,8 @@ from transformer.system.command_invocation import shell_command
 
 _CONFIG = "config.json"
 _FILE_SUFFIXES = (".json", ".jsonl", ".txt", ".html", ".csv")  # of names that are no folder's
-_LOCK = "lock"
+_LOCK, _ATTEMPTS, _OUTCOME = "lock", "attempts.jsonl", "outcome.json"
+_TRIAL_FILES = (_ATTEMPTS, _OUTCOME)  # of a trial, which has them also before and without a run
 _UNFINISHED = re.compile(r".+\.\d+\.new")
 _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -100,10 +101,12 @@ class RunDirectory:
 
     Attributes:
         path: The path of the directory.
+        is_locked: Whether `lock` holds it, for one `claim` to begin a run under that lock.
         is_new: Whether it was claimed without an earlier run in it.
     """
 
     path: Path
+    is_locked: bool = False
     is_new: bool = False  # claimed without an earlier run
 
     @property
@@ -157,6 +160,16 @@ class RunDirectory:
         return self.path / "report.html"
 
     @property
+    def attempts_file(self) -> Path:
+        """Of a trial of a sweep: when workers started it and stopped in good order, a JSON object per line."""
+        return self.path / _ATTEMPTS
+
+    @property
+    def outcome_file(self) -> Path:
+        """Of a trial of a sweep: how it ended."""
+        return self.path / _OUTCOME
+
+    @property
     def log_file(self) -> Path:
         """The run's log, and warnings of libraries."""
         return self.path / "log.txt"
@@ -178,17 +191,38 @@ class RunDirectory:
         return directory
 
     @classmethod
+    def at(cls, path: "str | Path | RunDirectory") -> "RunDirectory":
+        """Return the directory at a path, whatever it holds; a directory is returned as it is."""
+        return path if isinstance(path, RunDirectory) else cls(parse_path(path))
+
+    @classmethod
+    @contextlib.contextmanager
+    def lock(cls, path: Path) -> Iterator["RunDirectory"]:
+        """Hold a directory for this process alone while the context lasts, before a run begins or goes on in it.
+
+        A process that dies, in any way, releases its directory.
+
+        Raises:
+            UserError: If it is a file, or another process holds it (`DirectoryInUse`). In a bucket `DirectoryLost` is
+                also raised inside the context, if another process has taken the directory over.
+        """
+        directory = cls(path, is_locked=True)
+        directory._refuse_file()
+        with storage_of(path).claim(path, _LOCK):
+            yield directory
+
+    @classmethod
     @contextlib.contextmanager
     def claim(
-        cls, path: str | Path, config: Mapping[str, Any], *, may_change: Collection[str] = ()
+        cls, path: "str | Path | RunDirectory", config: Mapping[str, Any], *, may_change: Collection[str] = ()
     ) -> Iterator["RunDirectory"]:
         """Create or resume a run directory, for this process alone while the context lasts.
 
-        A process that dies, in any way, releases its directory. The config of a new run is recorded at once; a resumed
-        run keeps the recorded one until `write_config`, as it may still be refused.
+        The config of a new run is recorded at once; a resumed run keeps the recorded one until `write_config`, as it
+        may still be refused.
 
         Args:
-            path: The path of the directory.
+            path: The path of the directory, or the directory that this process has locked (`lock`).
             config: The resolved config, ready for JSON.
             may_change: Dotted keys, each with all keys under it, in which the config of a resumed run may differ from
                 the recorded one.
@@ -198,17 +232,17 @@ class RunDirectory:
                 in another key, or it cannot be written; the directory is unchanged. In a bucket it is also raised
                 inside the context, if another process has taken the directory over.
         """
-        directory = cls(parse_path(path))
-        storage = storage_of(directory.path)
+        directory = cls.at(path)
         plain = json.loads(json.dumps(config, allow_nan=False))
         with contextlib.ExitStack() as stack:
             with refuse_unusable_storage(directory.path):
-                storage.reach(directory.path)
+                storage_of(directory.path).reach(directory.path)
                 check_regular_files(directory.path)
                 # Before the lock, so that a refused directory gets no lock file.
                 directory.check_claim(plain, may_change)
-                stack.enter_context(storage.claim(directory.path, _LOCK))
-                directory.check_claim(plain, may_change)  # another process may have started in between
+                if not directory.is_locked:
+                    stack.enter_context(cls.lock(directory.path))
+                    directory.check_claim(plain, may_change)  # another process may have started in between
                 directory._remove_unfinished()
                 is_new = not directory.is_run()
                 starts = directory._read_starts()
@@ -216,7 +250,8 @@ class RunDirectory:
                     directory.write_config(plain)
                 remember_config(plain)
                 write_json(directory.environment_file, [*starts, describe_environment()])
-            yield dataclasses.replace(directory, is_new=is_new)
+            # Not as locked: the lock serves this claim alone.
+            yield dataclasses.replace(directory, is_locked=False, is_new=is_new)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Record the resolved config, ready for JSON, with which the run is trained."""
@@ -244,7 +279,7 @@ class RunDirectory:
         for entry in self.path.iterdir():
             if entry.is_dir():
                 storage_of(entry).remove_tree(entry)
-            elif entry.name != _LOCK:
+            elif entry.name not in (_LOCK, *_TRIAL_FILES):
                 entry.unlink()
 
     def starts(self) -> list[RunStart]:
@@ -258,6 +293,10 @@ class RunDirectory:
     def facts(self) -> dict[str, Any]:
         """Return the latest value of each fact in environment.json."""
         return {name: value for start in self._read_starts() for name, value in start.items()}
+
+    def is_in_use(self) -> bool:
+        """Whether a process holds it; in a bucket it may have died within the last minute."""
+        return storage_of(self.path).is_claimed(self.path, _LOCK)
 
     def is_run(self) -> bool:
         """Whether it holds a run: its config.json, or a checkpoint with its config."""
@@ -335,19 +374,23 @@ class RunDirectory:
         Raises:
             UserError: If the directory holds something other than a run, or a run whose config differs.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"--workdir={self.path} is a file; name a directory")
+        self._refuse_file()
         if self.is_run():
             self._check_config(config, may_change)
         elif self.path.is_dir():
-            # Files of a start that was killed before it wrote its config.
-            names = {entry.name for entry in self.path.iterdir()} - {_LOCK}
-            unexpected = {name for name in names if not (name.startswith(_CONFIG) and name.endswith(".new"))}
+            names = {entry.name for entry in self.path.iterdir()} - {_LOCK, *_TRIAL_FILES}
+            # What a process leaves that was killed while it wrote the config of a run, or a file of a trial.
+            unfinished = {name for name in names if name.startswith((_CONFIG, *_TRIAL_FILES)) and name.endswith(".new")}
+            unexpected = names - unfinished
             if unexpected:
                 raise UserError(
                     f"--workdir={self.path} holds {min(unexpected)!r} but no config.json, so it is no run; "
                     "name an empty or a new directory"
                 )
+
+    def _refuse_file(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--workdir={self.path} is a file; name a directory")
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
         for key, (now, before) in config_differences(config, self.config()).items():

@@ -134,6 +134,9 @@ class BucketStorage:
         check_bucket_access(path)
         return hold_lease(path, name)
 
+    def is_claimed(self, path: Path, name: str) -> bool:
+        return (path / name).is_file()
+
     @contextlib.contextmanager
     def stage(self, path: Path) -> Iterator[Path]:
         """A temporary folder, sent every few seconds."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformer.storage.json_reading import open_regular_file
 from transformer.storage.storage import DirectoryInUse, DirectoryLost, FileVersion
 
 REMOVED_SUFFIX = ".removed"  # ends the name of a folder that is being removed
+_INSTANT = 0.01  # seconds, longer than a look at a lock (`DiskStorage.is_claimed`), for which nobody else can take it
 
 # Folders of the root that etils takes for the buckets of these schemes.
 _BUCKETS = ("/gs", "/s3", "/az", "/hf")
@@ -123,6 +125,18 @@ class DiskStorage:
                         path.rmdir()
             _lock_files.pop(descriptor, None)
             os.close(descriptor)
+
+    def is_claimed(self, path: Path, name: str) -> bool:
+        if not (path / name).is_file():
+            return False
+        descriptor = os.open(path / name, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     @contextlib.contextmanager
     def stage(self, path: Path) -> Iterator[Path]:
@@ -291,6 +305,7 @@ def _lock_folder(path: Path, name: str) -> int:
     Raises:
         DirectoryInUse: If a live process holds the directory.
     """
+    was_busy = False
     while True:
         if not path.is_dir():
             path.mkdir(parents=True, exist_ok=True)
@@ -308,7 +323,11 @@ def _lock_folder(path: Path, name: str) -> int:
         except BlockingIOError:
             holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
-            raise DirectoryInUse(path, holder) from None
+            if was_busy:
+                raise DirectoryInUse(path, holder) from None
+            was_busy = True
+            time.sleep(_INSTANT)
+            continue
         os.close(descriptor)
 
 

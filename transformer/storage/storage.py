@@ -96,6 +96,15 @@ class Storage(Protocol):
             DirectoryLost: Inside the context or at its end, if another process has taken the directory.
         """
 
+    def is_claimed(self, path: Path, name: str) -> bool:
+        """Return, without waiting, whether a process holds the directory at `path` by its file `name`.
+
+        In a bucket also for the seconds that the lease of a dead process lasts.
+
+        Raises:
+            OSError: If the storage cannot be reached.
+        """
+
     def stage(self, path: Path) -> AbstractContextManager[Path]:
         """Return a local folder whose files are uploaded to `path`, for libraries that write only to disks.
 

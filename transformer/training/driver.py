@@ -57,7 +57,7 @@ from transformer.training.writers.writer import MultiWriter, Writer
 
 def train(
     experiment: ExperimentConfig,
-    workdir: Path,
+    workdir: Path | RunDirectory,
     *,
     profile: bool = False,
     writer: Writer | None = None,
@@ -68,7 +68,8 @@ def train(
 
     Args:
         experiment: The checked config.
-        workdir: The run directory. If it holds the run already, the run is resumed from its newest valid checkpoint.
+        workdir: The run directory: its path, or the directory that this process has locked (`RunDirectory.lock`). If
+            it holds the run already, the run is resumed from its newest valid checkpoint.
         profile: Whether to record a profiler trace of a few steps in `workdir/profile`.
         writer: A writer that is called after the run's own. An error of it ends the run, whose metrics are written by
             then.

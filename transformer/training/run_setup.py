@@ -69,7 +69,7 @@ class TrainingRun(NamedTuple):
 @contextlib.contextmanager
 def set_up_runs(
     experiments: Sequence[ExperimentConfig],
-    workdirs: Sequence[Path],
+    workdirs: Sequence[Path | RunDirectory],
     *,
     min_checkpoints: int = 1,
     check: Callable[[TrainingComponents], None] = lambda components: None,
@@ -80,7 +80,7 @@ def set_up_runs(
 
     Args:
         experiments: The checked config of each run.
-        workdirs: The directory of each run.
+        workdirs: The directory of each run: its path, or the directory that this process has locked.
         min_checkpoints: The least number of checkpoints that each run keeps.
         check: A function that may refuse the components.
 

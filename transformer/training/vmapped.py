@@ -18,6 +18,7 @@ from transformer.data.batches import BatchSource
 from transformer.logical_axes import VMAPPED_RUNS, Placement
 from transformer.models.model import count_parameters
 from transformer.runs.exceptions import NonFiniteError
+from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.task import Batch, EvaluationReport
 from transformer.training.background_compile import Program
 from transformer.training.build import (
@@ -51,7 +52,7 @@ BATCHES_COMPARED = 8  # batches whose shapes are compared before anything compil
 
 
 def train_vmapped(
-    experiments: Sequence[ExperimentConfig], workdirs: Sequence[Path], also: Sequence[Writer] = ()
+    experiments: Sequence[ExperimentConfig], workdirs: Sequence[Path | RunDirectory], also: Sequence[Writer] = ()
 ) -> list[int | None]:
     """Train several runs in one program, or resume them.
 
@@ -60,7 +61,7 @@ def train_vmapped(
 
     Args:
         experiments: The checked config of each run.
-        workdirs: The directory of each run.
+        workdirs: The directory of each run: its path, or the directory that this process has locked.
         also: For each run a writer that is called after its own; none by default.
 
     Returns:
@@ -70,7 +71,7 @@ def train_vmapped(
         UserError: If the experiments need different programs, batches of two seeds differ in shape, there are several
             devices or processes, or a run cannot be trained (`transformer.training.driver.train`).
     """
-    _check_one_program(experiments, workdirs)
+    _check_one_program(experiments, [RunDirectory.at(workdir).path for workdir in workdirs])
     # With two checkpoints each, all have one of the same step whenever the process is killed.
     check = functools.partial(_check_batches, experiments)
     with set_up_runs(experiments, workdirs, min_checkpoints=2, check=check) as (components, runs):
@@ -194,7 +195,7 @@ def _check_one_program(experiments: Sequence[ExperimentConfig], workdirs: Sequen
             f"vmapped runs are trained by one process on one device, not by {jax.process_count()} on {devices}: "
             "leave one device visible, or train them one by one"
         )
-    if len({workdir.resolve() for workdir in map(Path, workdirs)}) < len(workdirs):
+    if len({workdir.resolve() for workdir in workdirs}) < len(workdirs):
         raise UserError("every run needs a run directory of its own, and two have the same")
     first = experiments[0]
     for experiment, workdir in zip(experiments, workdirs, strict=True):

@@ -2,11 +2,11 @@
 
 import contextlib
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 from transformer.data.datasets.tfds_preparation import restrict_downloads
 from transformer.runs.distributed import print_and_log
+from transformer.runs.run_directory import RunDirectory
 from transformer.runs.trust import check_trusted
 from transformer.studies.sweeps.trials import Trial
 from transformer.studies.sweeps.worker import ReportMetrics
@@ -31,7 +31,7 @@ class ModelTrainer:
         self._data_dir, self._vouched, self._trackers = data_dir, trusted_names, trackers
         self._programs: dict[str, str] = {}  # by trial: every look at what could be joined asks for all of them
 
-    def train(self, trial: Trial, directory: Path, report: ReportMetrics) -> None:
+    def train(self, trial: Trial, directory: RunDirectory, report: ReportMetrics) -> None:
         with restrict_downloads(self._vouched), self._tracking(directory) as tracked:
             train(self._experiment(trial), directory, writer=MultiWriter(*tracked, _MetricsCallback(report)))
 
@@ -42,7 +42,7 @@ class ModelTrainer:
             self._programs[trial.name] = program_key(self._experiment(trial))
         return self._programs[trial.name]
 
-    def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
+    def train_together(self, trials: Sequence[Trial], directories: Sequence[RunDirectory]) -> list[int | None]:
         from transformer.training.vmapped import train_vmapped
 
         with restrict_downloads(self._vouched), contextlib.ExitStack() as stack:
@@ -50,9 +50,10 @@ class ModelTrainer:
             diverged_at = train_vmapped([self._experiment(trial) for trial in trials], directories, tracked)
         return diverged_at
 
-    def _tracking(self, directory: Path) -> contextlib.AbstractContextManager[tuple[Writer, ...]]:
+    def _tracking(self, directory: RunDirectory) -> contextlib.AbstractContextManager[tuple[Writer, ...]]:
         """Open the trackers' writers for a trial, grouped by the name of the sweep's directory."""
-        return open_trackers(self._trackers, directory, print_and_log, group=directory.parent.parent.name)
+        path = directory.path
+        return open_trackers(self._trackers, path, print_and_log, group=path.parent.parent.name)
 
     def _experiment(self, trial: Trial) -> ExperimentConfig:
         check_trusted(trial.config, self._vouched, training=True)

@@ -17,7 +17,6 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.runs.jsonl_reading import parse_metric_name, read_records
-from transformer.runs.run_directory import RunDirectory
 from transformer.studies.sweeps.search_algorithm import sample_points
 from transformer.studies.sweeps.search_space import (
     Chain,
@@ -217,7 +216,7 @@ class OptunaSearch:
         number = len(study.get_trials(deepcopy=False))
         study.add_trial(self._create_trial(trial, self._optuna.trial.TrialState.RUNNING, None))
         metric = parse_metric_name(self._facts["metric"])
-        for record in read_records(RunDirectory(self._trial_store.directory(trial)).metrics_file):
+        for record in read_records(self._trial_store.run_directory(trial).metrics_file):
             value = record.get(metric.name)
             if record["split"] == metric.split and record["step"] < end and isinstance(value, int | float):
                 self._report(study, number, record["step"], value)

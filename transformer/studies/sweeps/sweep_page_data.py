@@ -9,13 +9,12 @@ import numpy as np
 from scipy import stats
 
 from transformer.runs.jsonl_reading import MetricName, read_records
-from transformer.runs.run_directory import RunDirectory
 from transformer.runs.trust import trust_flags
 from transformer.studies.ablations.collect_results import metric_curve
 from transformer.studies.ablations.run_plan import equal_as_json
 from transformer.studies.sweeps.sweep_progress import TrialStatus, best_finished, count_states, sort_best_first
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
-from transformer.studies.sweeps.trials import Trial
+from transformer.studies.sweeps.trials import Trial, overridden_keys
 from transformer.system.command_invocation import shell_command
 
 _POINTS = 200  # of one curve
@@ -53,9 +52,7 @@ class TrialCurves:
         name = row.trial.name
         if name in self._ended:
             return self._ended[name]
-        points = metric_curve(
-            read_records(RunDirectory(self._trial_store.directory(row.trial)).metrics_file), str(self._metric)
-        )
+        points = metric_curve(read_records(self._trial_store.run_directory(row.trial).metrics_file), str(self._metric))
         every = max(1, math.ceil(len(points) / _POINTS))
         thinned = [*reversed(points[::-1][::every])]
         if row.state not in (TrialState.RUNNING, TrialState.PENDING):
@@ -123,8 +120,11 @@ def sweep_page_data(
 
 def varied_keys(trials: Sequence[Trial]) -> list[str]:
     """Return the keys that trials set to different values, in order of first appearance."""
-    keys = dict.fromkeys(key for trial in trials for key in trial.overrides)
-    return [key for key in keys if len(_distinct_values(trial.overrides.get(key) for trial in trials)) > 1]
+    return [
+        key
+        for key in overridden_keys(trials)
+        if len(_distinct_values(trial.overrides.get(key) for trial in trials)) > 1
+    ]
 
 
 def seconds_left(trial_store: TrialStore, rows: Sequence[TrialStatus], total: int) -> float | None:

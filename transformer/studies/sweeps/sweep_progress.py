@@ -14,10 +14,9 @@ import rich.text
 
 from transformer.overrides import describe_overrides
 from transformer.runs.jsonl_reading import MetricName, last_metric, last_step, read_last_records
-from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import storage_of
 from transformer.studies.sweeps.trial_store import TrialState, TrialStore
-from transformer.studies.sweeps.trials import Trial
+from transformer.studies.sweeps.trials import Trial, overridden_keys
 from transformer.system.terminal import escape_control_characters, is_watched, raw_terminal_stream
 
 _RANK = {state: rank for rank, state in enumerate(("done", "running", "pruned", "diverged", "failed", "pending"))}
@@ -61,7 +60,7 @@ def read_trial_statuses(trial_store: TrialStore, trials: Sequence[Trial], metric
         if outcome is not None:
             rows.append(TrialStatus(trial, outcome.state, outcome.step, outcome.value, outcome.message))
         elif state == TrialState.RUNNING:
-            records = read_last_records(RunDirectory(trial_store.directory(trial)).metrics_file)
+            records = read_last_records(trial_store.run_directory(trial).metrics_file)
             last = last_metric(records, metric)
             rows.append(TrialStatus(trial, state, last_step(records), last.value if last else None, ""))
         else:
@@ -240,7 +239,7 @@ def write_csv(trial_store: TrialStore, rows: Sequence[TrialStatus], metric: Metr
     Returns:
         The path of the file.
     """
-    keys = list(dict.fromkeys(key for row in rows for key in row.trial.overrides))
+    keys = overridden_keys([row.trial for row in rows])
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["trial", "state", "step", str(metric), *keys, "message", "directory"])

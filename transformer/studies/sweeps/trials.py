@@ -1,7 +1,7 @@
 """A trial: one resolved config of a sweep, named by the hash of that config."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from transformer.config import RunConfig, UserError, from_config, hash_config
@@ -61,6 +61,11 @@ def trial_from_config(overrides: Mapping[str, Any], config: Mapping[str, Any]) -
         The trial.
     """
     return Trial(hash_config(config)[:_DIGITS], overrides, config)
+
+
+def overridden_keys(trials: Iterable[Trial]) -> list[str]:
+    """Return the keys that any of these trials overrides, in order of first appearance."""
+    return list(dict.fromkeys(key for trial in trials for key in trial.overrides))
 
 
 def check_recorded_trial(trial: Trial, trusted: Collection[str]) -> None:

@@ -19,7 +19,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from transformer.config import UserError
@@ -72,12 +71,12 @@ class _Unknown(UserError):
 class TrialTrainer(Protocol):
     """Trains trials; `transformer.studies.sweeps.model_trainer` has the implementation that trains models."""
 
-    def train(self, trial: Trial, directory: Path, report: ReportMetrics) -> None:
+    def train(self, trial: Trial, directory: RunDirectory, report: ReportMetrics) -> None:
         """Train a trial to its end, or resume it.
 
         Args:
             trial: The trial.
-            directory: Its run directory.
+            directory: Its run directory, which this process has locked.
             report: Called with the step, split and values of each report.
 
         Raises:
@@ -88,12 +87,12 @@ class TrialTrainer(Protocol):
     def program_key(self, trial: Trial) -> str:
         """Return a key that is equal for trials that can be trained as one program."""
 
-    def train_together(self, trials: Sequence[Trial], directories: Sequence[Path]) -> list[int | None]:
+    def train_together(self, trials: Sequence[Trial], directories: Sequence[RunDirectory]) -> list[int | None]:
         """Train trials as one program.
 
         Args:
             trials: The trials, all with the same `program_key`.
-            directories: The run directory of each trial.
+            directories: The run directory of each trial, which this process has locked.
 
         Returns:
             For each trial the step at which it diverged; None if it did not.
@@ -166,7 +165,7 @@ def run_worker(
 def _train_next(setting: _WorkerSettings, unfinished: Sequence[Trial]) -> TrialOutcome | None:
     """Train the first trial that no process holds; None if there is none."""
     for trial in unfinished:
-        # Somebody else is at the trial, trains in its directory by hand, or has taken it over from this worker.
+        # Somebody else is at the trial, a worker or a training by hand, or has taken it over from this worker.
         with contextlib.suppress(DirectoryInUse, DirectoryLost), setting.trial_store.hold_trial(trial) as lease:
             if setting.trial_store.outcome(trial) is None:
                 return _train_together(setting, lease, unfinished) or _train_trial(setting, lease)
@@ -175,7 +174,7 @@ def _train_next(setting: _WorkerSettings, unfinished: Sequence[Trial]) -> TrialO
 
 def _train_trial(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
     """Train a leased trial and record how it ended."""
-    trial, directory = lease.trial, setting.trial_store.directory(lease.trial)
+    trial, directory = lease.trial, lease.directory
     step = _last_reported_step(directory)
     if _is_stuck(lease, step):
         outcome = TrialOutcome(
@@ -197,7 +196,7 @@ def _train_trial(setting: _WorkerSettings, lease: TrialLease) -> TrialOutcome:
     return outcome
 
 
-def _run_trial(setting: _WorkerSettings, trial: Trial, directory: Path) -> TrialOutcome:
+def _run_trial(setting: _WorkerSettings, trial: Trial, directory: RunDirectory) -> TrialOutcome:
     def report(step: int, split: str, values: Mapping[str, Any]) -> None:
         value = float(values.get(setting.metric.name, math.nan)) if split == setting.metric.split else math.nan
         if (
@@ -227,13 +226,13 @@ def _run_trial(setting: _WorkerSettings, trial: Trial, directory: Path) -> Trial
     return _read_result(setting, directory)
 
 
-def _read_result(setting: _WorkerSettings, directory: Path) -> TrialOutcome:
+def _read_result(setting: _WorkerSettings, directory: RunDirectory) -> TrialOutcome:
     """Return how a trial that was trained to its end ended.
 
     Raises:
         UserError: If neither it nor any trial before it has the metric.
     """
-    records = read_records(RunDirectory(directory).metrics_file)
+    records = read_records(directory.metrics_file)
     last = last_metric(records, setting.metric)
     if last is None:
         metrics = ", ".join(list_metrics(records)) or "nothing"
@@ -263,7 +262,7 @@ def _train_together(setting: _WorkerSettings, first: TrialLease, unfinished: Seq
                     leases.append(lease)
                     stack.enter_context(lease_stack.pop_all())
         trials = [lease.trial for lease in leases]
-        directories = [trial_store.directory(trial) for trial in trials]
+        directories = [lease.directory for lease in leases]
         steps = [_last_reported_step(directory) for directory in directories]
         if len(leases) == 1:
             return None
@@ -299,14 +298,14 @@ def _find_companions(setting: _WorkerSettings, trial: Trial, unfinished: Sequenc
     program = setting.trainer.program_key(trial)
     if program in setting.failed_programs:
         return []
-    step = _last_reported_step(setting.trial_store.directory(trial))
+    step = _last_reported_step(setting.trial_store.run_directory(trial))
     companions = (
         candidate
         for candidate in unfinished
         if candidate.name != trial.name
         and setting.trainer.program_key(candidate) == program
         and setting.trial_store.state(candidate) == TrialState.PENDING
-        and _last_reported_step(setting.trial_store.directory(candidate)) == step
+        and _last_reported_step(setting.trial_store.run_directory(candidate)) == step
     )
     return list(itertools.islice(companions, setting.vmap - 1))
 
@@ -337,7 +336,7 @@ def _record_attempts(leases: Sequence[TrialLease], steps: Sequence[int]) -> Iter
 
 
 @contextlib.contextmanager
-def _exit_if_hung(directories: Sequence[Path], patience: float) -> Iterator[None]:
+def _exit_if_hung(directories: Sequence[RunDirectory], patience: float) -> Iterator[None]:
     """Exit this process with a stack trace if nothing in the directories changes for `patience` seconds."""
     ended = threading.Event()
 
@@ -345,7 +344,7 @@ def _exit_if_hung(directories: Sequence[Path], patience: float) -> Iterator[None
         last_versions: Any = None
         while True:
             try:
-                current_versions: Any = [storage_of(path).versions(path, PROGRESS) for path in directories]
+                current_versions: Any = [storage_of(run.path).versions(run.path, PROGRESS) for run in directories]
             except OSError:
                 current_versions = object()  # of what cannot be seen nobody can say that it stands still
             if current_versions != last_versions:
@@ -365,9 +364,9 @@ def _exit_if_hung(directories: Sequence[Path], patience: float) -> Iterator[None
         faulthandler.cancel_dump_traceback_later()
 
 
-def _last_reported_step(directory: Path) -> int:
+def _last_reported_step(directory: RunDirectory) -> int:
     """Return the last step that a trial's run has reported."""
-    return last_step(read_last_records(RunDirectory(directory).metrics_file))
+    return last_step(read_last_records(directory.metrics_file))
 
 
 def _one_line(error: BaseException) -> str:
