@@ -440,15 +440,16 @@ def _write_report(
     import datetime
 
     from transformer.studies.ablations.analysis import analyze
+    from transformer.studies.ablations.arm_comparisons import Verdict
     from transformer.studies.ablations.collect_results import collect_provenance, collect_results
-    from transformer.studies.ablations.formatting import format_arms_table, format_runs_csv
-    from transformer.studies.ablations.page import render
-    from transformer.studies.ablations.study_metadata import write_metadata, write_result_files
+    from transformer.studies.ablations.formatting import format_arms_table
+    from transformer.studies.ablations.page import write_report_files
+    from transformer.studies.ablations.study_metadata import write_metadata
 
     ended_runs = _list_ended_runs(arguments, planned, trial_store)
     if not ended_runs:
         raise UserError(f"--workdir={arguments.workdir} has no run that has ended, so no results to report")
-    result = analyze(
+    report = analyze(
         spec,
         collect_results(spec, ended_runs),
         {
@@ -471,13 +472,13 @@ def _write_report(
         },
     )
     if metadata.get("first_judged_seeds") is None and any(
-        pair["verdict"] != "not judged" for pair in result["comparisons"]
+        pair.verdict is not Verdict.NOT_JUDGED for pair in report.comparisons
     ):
         # Before the page: what has been seen is known even if this process ends here.
         write_metadata(trial_store.path, {**metadata, "first_judged_seeds": list(spec.seeds)})
-    files = write_result_files(result, trial_store.path, render(result), format_runs_csv(result))
+    files = write_report_files(report, trial_store.path)
     # First what the numbers are worth: whether the study is as registered, and what was expected of it.
-    print("\n".join(["", *result["summary"], "", *result["warnings"], "", format_arms_table(result), ""]))
+    print("\n".join(["", *report.summary, "", *report.warnings, "", format_arms_table(report), ""]))
     failed = [ended_run for ended_run in ended_runs if ended_run.state == "failed"]
     for ended_run in failed:
         outcome = trial_store.outcome(ended_run.planned.trial)

@@ -7,8 +7,9 @@ studies are simulated with several kinds.
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -26,17 +27,8 @@ from transformer.config import (
 )
 from transformer.runs.run_directory import write_json
 from transformer.storage.json_reading import read_dataclass
-from transformer.studies.ablations.ablation import Ablation, Direction
-from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, compare_arms
-from transformer.studies.ablations.hyperparameter_selection import (
-    DIVERGED,
-    DONE,
-    StudyResults,
-    best_value,
-    has_completed_or_diverged,
-    has_learned,
-    select_hyperparameters,
-)
+from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, Verdict, compare_arms
 from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.statistics import (
     Interval,
@@ -44,6 +36,7 @@ from transformer.studies.ablations.statistics import (
     estimate_discrete_step,
     wilson_interval,
 )
+from transformer.studies.ablations.study_results import DONE, StudyResults, arrange_results, judge_states
 from transformer.studies.sweeps.trials import to_json_values
 
 FILE = "calibration.json"
@@ -205,7 +198,7 @@ def calibrate(
     """
     check_seeds(spec)
     num_studies = num_studies or NUM_STUDIES
-    design, model_from_runs = hash_design(spec), noise_from_runs(select_hyperparameters(spec, cells))
+    design, model_from_runs = hash_design(spec), noise_from_runs(arrange_results(spec, cells))
     models = [*([model_from_runs] if model_from_runs else ()), *synthetic_noise(spec)]
     rates = []
     for number, model in enumerate(models):
@@ -218,7 +211,8 @@ def calibrate(
             effect = spec.smallest_effect_of_interest / deviation
         if effect is not None:
             detections = sum(
-                simulate(spec, model, random, effect * deviation)[0].verdict == "better" for _ in range(num_studies)
+                simulate(spec, model, random, effect * deviation)[0].verdict is Verdict.BETTER
+                for _ in range(num_studies)
             )
             rates[0] = dataclasses.replace(rates[0], power=_make_rate(detections, num_studies))
     return Calibration(design, models[0].num_runs, tuple(rates), effect)
@@ -229,8 +223,8 @@ def _false_positives(spec: Ablation, model: NoiseModel, random: np.random.Genera
     overall, on_tasks, variances = 0, 0, []
     for _ in range(num_studies):
         pairs = simulate(spec, model, random)
-        overall += _claims_any(pair for pair in pairs if pair.task_name is None)
-        on_tasks += _claims_any(pair for pair in pairs if pair.task_name is not None)
+        overall += any(pair.verdict.is_difference for pair in pairs if pair.task_name is None)
+        on_tasks += any(pair.verdict.is_difference for pair in pairs if pair.task_name is not None)
         variances += [
             pair.test.standard_deviation**2
             for pair in pairs
@@ -317,7 +311,7 @@ def synthetic_noise(spec: Ablation) -> list[NoiseModel]:
     `METRIC_CORRELATION`. Of several tuned values one is clearly the best, and so is selected by every arm, but in a
     kind in which all are equally good, and what differs is the luck of their runs.
     """
-    bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
+    bad = spec.direction.sign
     normal = Pool(np.zeros((1, 2)), _covariance_root(1 - SEED_CORRELATION))
     # The waiting time is skewed: most runs are a little better than the mean, and a few much worse.
     waiting_Q = -np.log1p(-(np.arange(_QUANTILES) + 0.5) / _QUANTILES)
@@ -371,7 +365,7 @@ def _synthetic_model(
         penalty: By how much all combinations of tuned values but the first are worse.
         unlearned_Ux2: The metrics of as many runs as are stuck of every five; None for none.
     """
-    bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
+    bad = spec.direction.sign
     first_arm = next(arm for arm in spec.arms if arm != spec.reference)
     distances = [noise_of_one_arm if noise_of_one_arm is not None and arm == first_arm else noise for arm in spec.arms]
     unlearned_Ux2 = np.zeros((0, 2)) if unlearned_Ux2 is None else unlearned_Ux2
@@ -412,136 +406,108 @@ def noise_from_runs(study: StudyResults) -> NoiseModel | None:
         combinations with two runs that learned.
     """
     spec = study.spec
-    tasks = [_task_noise(study, task) for task in spec.tasks]
-    measured_tasks = [task_noise for task_noise in tasks if task_noise is not None]
-    if len(measured_tasks) < len(tasks):
+    noises = [_task_noise(study, task) for task in study.task_numbers(None)]
+    tasks = [task for task in noises if task is not None]
+    if len(tasks) < len(noises):
         return None
-    shared = [shared_by_seed for _, shared_by_seed, _ in measured_tasks]
-    seeds = [seed for seed in spec.seeds if all(seed in by_seed for by_seed in shared)]
-    if not seeds:
+    shared_SxD = np.concatenate([task.shared_SxCx2.reshape(len(spec.seeds), -1) for task in tasks], axis=1)
+    shared_SxD = shared_SxD[~np.isnan(shared_SxD).any(axis=1)]
+    if not len(shared_SxD):
         return None
-    ended = [cell for arm in spec.arms for cell in study.runs_of_arm(arm) if has_completed_or_diverged(cell)]
-    metrics_Rx2 = np.array([_run_metrics(cell) for cell in ended if has_learned(cell)])
+    metrics_Rx2 = _run_metrics(study)[study.learned_AxTxCxS]
     limits = [
         clip_to_metric_range(metric, Interval(-math.inf, math.inf), metrics_Rx2[:, column].tolist())
         for column, metric in enumerate((spec.selection_metric, spec.reported_metric))
     ]
-    seeds_SxD = np.array([np.concatenate([by_seed[seed] for by_seed in shared]) for seed in seeds])
+    num_runs = int(study.ended_AxTxCxS.sum())
     return NoiseModel(
-        f"noise drawn from {len(ended)} of its runs, each arm's from its own",
-        [settings for settings, _, _ in measured_tasks],
-        Pool(seeds_SxD, np.zeros((seeds_SxD.shape[1], 0))),
-        np.array([grids_2x2 for _, _, grids_2x2 in measured_tasks]),
+        f"noise drawn from {num_runs} of its runs, each arm's from its own",
+        [task.settings for task in tasks],
+        Pool(shared_SxD, np.zeros((shared_SxD.shape[1], 0))),
+        np.array([task.grids_2x2 for task in tasks]),
         np.array(limits),
         spec.learned_threshold,
-        len(ended),
+        num_runs,
     )
 
 
-def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], dict[int, np.ndarray], np.ndarray] | None:
-    """Return the settings of a task, what runs with a seed share by combination, and the grids of both metrics."""
-    spec = study.spec
-    learned: list[list[dict[int, np.ndarray]]] = []  # by combination and arm: the metrics by seed
-    unlearned: list[list[np.ndarray]] = []
-    for hyperparameters in spec.combinations():
-        ended = [
-            [cell for cell in study.runs_of_combination(arm, task, hyperparameters) if has_completed_or_diverged(cell)]
-            for arm in spec.arms
-        ]
-        learned.append([{cell.seed: _run_metrics(cell) for cell in cells if has_learned(cell)} for cells in ended])
-        unlearned.append(
-            [
-                np.array([_run_metrics(cell) for cell in cells if not has_learned(cell)]).reshape(-1, 2)
-                for cells in ended
-            ]
-        )
-        if not any(ended):
-            return None
-    usable = [runs for by_arm in learned for runs in by_arm if len(runs) > 1]
-    seeds = [seed for seed in spec.seeds if any(seed in runs for runs in usable)]
-    if not usable or sum(len(runs) - 1 for runs in usable) < len(seeds):
-        return None
-    shared_CxSx2, rests = _separate_residuals(learned, seeds)
-    selected = [
-        next(
-            number
-            for number, hyperparameters in enumerate(spec.combinations())
-            if hyperparameters == study.selected_hyperparameters[arm, task]
-        )
-        for arm in spec.arms
-    ]
-    at_best = [_mean_metrics(learned[number][arm]) for arm, number in enumerate(selected) if learned[number][arm]]
-    best_2 = np.array(
-        [best_value(spec, column) for column in zip(*(mean_2.tolist() for mean_2 in at_best), strict=True)]
-    )
-    settings = [
-        [_make_setting(learned, unlearned, rests, combination, arm, selected, best_2) for arm in range(len(spec.arms))]
-        for combination in range(len(learned))
-    ]
-    values_Rx2 = np.array([value_2 for by_arm in learned for runs in by_arm for value_2 in runs.values()])
-    steps = [estimate_discrete_step(values_Rx2[:, column].tolist()) for column in range(2)]
-    shared = {seed: shared_CxSx2[:, number].ravel() for number, seed in enumerate(seeds)}
-    return settings, shared, np.stack([steps, values_Rx2[0]], axis=1)
+class _TaskNoise(NamedTuple):
+    """The noise of one task.
 
-
-def _make_setting(
-    learned: Sequence[Sequence[Mapping[int, np.ndarray]]],
-    unlearned: Sequence[Sequence[np.ndarray]],
-    rests: Mapping[tuple[int, int], np.ndarray],
-    combination: int,
-    arm: int,
-    selected: Sequence[int],
-    best_2: np.ndarray,
-) -> Setting:
-    """Return what an arm draws from with one combination, moved so that it is as good as the best at its selected one.
-
-    Args:
-        learned: The metrics of the runs that learned by combination, arm and seed.
-        unlearned: Those of the others, by combination and arm.
-        rests: The rests of the first, by combination and arm.
-        combination: The combination.
-        arm: The arm.
-        selected: The selected combination of each arm.
-        best_2: The means of the best arm at its selected combination.
+    Attributes:
+        settings: The runs by combination of tuned values and arm.
+        shared_SxCx2: What the runs with one seed share; NaN for a seed without it.
+        grids_2x2: Of both metrics the step and one value.
     """
-    distances = _smoothed_pool(_arm_residuals(rests, combination, arm))
-    own, at_selected = learned[combination][arm], learned[selected[arm]][arm]
-    if combination == selected[arm]:
-        all_unlearned_Ux2 = np.concatenate([unlearned[number][other_arm] for other_arm, number in enumerate(selected)])
-        count = sum(len(learned[number][other_arm]) for other_arm, number in enumerate(selected))
-        return Setting(best_2, distances, all_unlearned_Ux2, count)
-    shift_2 = best_2 - _mean_metrics(at_selected) if at_selected else np.zeros(2)
-    mean_2 = _mean_metrics(own) + shift_2 if own else np.zeros(2)
-    if not own and not len(unlearned[combination][arm]):  # without a run of its own it has those of all arms
-        return Setting(
-            np.mean([_mean_metrics(runs) for runs in learned[combination] if runs] or [np.zeros(2)], axis=0),
-            distances,
-            np.concatenate(unlearned[combination]),
-            sum(map(len, learned[combination])),
-        )
-    return Setting(mean_2, distances, unlearned[combination][arm], len(own))
+
+    settings: list[list[Setting]]
+    shared_SxCx2: np.ndarray
+    grids_2x2: np.ndarray
 
 
-def _separate_residuals(
-    learned: Sequence[Sequence[Mapping[int, np.ndarray]]], seeds: Sequence[int]
-) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
-    """Return what runs share by combination and seed, and the rests by combination and arm with two runs or more."""
-    shared_CxSx2, rests = np.zeros((len(learned), len(seeds), 2)), {}
-    for combination, by_arm in enumerate(learned):
-        arms = [arm for arm, runs in enumerate(by_arm) if len(runs) > 1]
-        if not arms:
-            continue
-        distances_AxSx2 = np.full((len(arms), len(seeds), 2), np.nan)
-        for row, arm in enumerate(arms):
-            for seed, value_2 in by_arm[arm].items():
-                distances_AxSx2[row, seeds.index(seed)] = value_2 - _mean_metrics(by_arm[arm])
-        own_AxSx2 = np.empty_like(distances_AxSx2)
-        for column in range(2):
-            separated = _separate_seed_effects(distances_AxSx2[..., column])
-            shared_CxSx2[combination, :, column], own_AxSx2[..., column] = separated
-        for arm, own_Sx2 in zip(arms, own_AxSx2, strict=True):
-            rests[combination, arm] = own_Sx2[~np.isnan(own_Sx2[:, 0])]
-    return shared_CxSx2, rests
+def _task_noise(study: StudyResults, task: int) -> _TaskNoise | None:
+    """Return the noise of a task; None if its runs do not show it."""
+    metrics_CxAxSx2 = _run_metrics(study)[:, task].swapaxes(0, 1)
+    learned_CxAxS, ended_CxAxS = (
+        mask_AxTxCxS[:, task].swapaxes(0, 1) for mask_AxTxCxS in (study.learned_AxTxCxS, study.ended_AxTxCxS)
+    )
+    num_learned_CxA = learned_CxAxS.sum(axis=2)
+    usable_CxA = num_learned_CxA > 1
+    has_noise_S = (learned_CxAxS & usable_CxA[..., None]).any(axis=(0, 1))
+    if (
+        not ended_CxAxS.any(axis=(1, 2)).all()
+        or not usable_CxA.any()
+        or (num_learned_CxA[usable_CxA] - 1).sum() < has_noise_S.sum()
+    ):
+        return None
+    learned_metrics_CxAxSx2 = np.where(learned_CxAxS[..., None], metrics_CxAxSx2, 0.0)
+    means_CxAx2 = learned_metrics_CxAxSx2.sum(axis=2) / np.maximum(num_learned_CxA, 1)[..., None]
+    shared_SxCx2 = np.full((learned_CxAxS.shape[2], len(usable_CxA), 2), np.nan)
+    shared_SxCx2[has_noise_S] = 0.0
+    rests_CxAxSx2 = np.full_like(metrics_CxAxSx2, np.nan)
+    for combination, usable_A in enumerate(usable_CxA):
+        if usable_A.any():
+            distances_AxSx2 = metrics_CxAxSx2[combination, usable_A] - means_CxAx2[combination, usable_A, None]
+            distances_AxSx2[~learned_CxAxS[combination, usable_A]] = np.nan
+            for column in range(2):
+                # The sums of a product are rounded by its layout: one layout, one result.
+                distances_AxS = np.ascontiguousarray(distances_AxSx2[..., column][:, has_noise_S])
+                shared_S, rests_AxS = _separate_seed_effects(distances_AxS)
+                shared_SxCx2[has_noise_S, combination, column] = shared_S
+                rests_CxAxSx2[np.ix_([combination], usable_A, has_noise_S, [column])] = rests_AxS[None, ..., None]
+
+    arms = np.arange(usable_CxA.shape[1])
+    selected_A = study.selected_LxAxT[0, :, task]
+    num_selected_A = num_learned_CxA[selected_A, arms]
+    means_at_selected_Ax2 = means_CxAx2[selected_A, arms]
+    best_2 = np.array(
+        [study.spec.direction.best(column) for column in means_at_selected_Ax2[num_selected_A > 0].T.tolist()]
+    )
+    is_unlearned_CxAxS = ended_CxAxS & ~learned_CxAxS
+
+    def setting(combination: int, arm: int) -> Setting:
+        """Return what an arm draws from, moved so that it is as good as the best arm at its selected combination."""
+        distances = _smoothed_pool(_arm_residuals(rests_CxAxSx2, combination, arm))
+        if combination == selected_A[arm]:
+            unlearned_Ux2 = metrics_CxAxSx2[selected_A, arms][is_unlearned_CxAxS[selected_A, arms]]
+            return Setting(best_2, distances, unlearned_Ux2, int(num_selected_A.sum()))
+        if not ended_CxAxS[combination, arm].any():  # without a run of its own it has those of all arms
+            means_Ax2 = means_CxAx2[combination, num_learned_CxA[combination] > 0]
+            mean_2 = means_Ax2.mean(axis=0) if len(means_Ax2) else np.zeros(2)
+            unlearned_Ux2 = metrics_CxAxSx2[combination][is_unlearned_CxAxS[combination]]
+            return Setting(mean_2, distances, unlearned_Ux2, int(num_learned_CxA[combination].sum()))
+        shift_2 = best_2 - means_at_selected_Ax2[arm] if num_selected_A[arm] else np.zeros(2)
+        mean_2 = means_CxAx2[combination, arm] + shift_2 if num_learned_CxA[combination, arm] else np.zeros(2)
+        unlearned_Ux2 = metrics_CxAxSx2[combination, arm][is_unlearned_CxAxS[combination, arm]]
+        return Setting(mean_2, distances, unlearned_Ux2, int(num_learned_CxA[combination, arm]))
+
+    learned_Rx2 = metrics_CxAxSx2[learned_CxAxS]
+    steps = [estimate_discrete_step(learned_Rx2[:, column].tolist()) for column in range(2)]
+    return _TaskNoise(
+        [[setting(combination, arm) for arm in range(len(arms))] for combination in range(len(usable_CxA))],
+        shared_SxCx2,
+        np.stack([steps, learned_Rx2[0]], axis=1),
+    )
 
 
 def _separate_seed_effects(distances_AxS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -575,40 +541,34 @@ def _separate_seed_effects(distances_AxS: np.ndarray) -> tuple[np.ndarray, np.nd
     return shared_S, np.where(known_AxS, factors_A[:, None] * rests_AxS, np.nan)
 
 
-def _arm_residuals(rests: Mapping[tuple[int, int], np.ndarray], combination: int, arm: int) -> np.ndarray:
+def _arm_residuals(rests_CxAxSx2: np.ndarray, combination: int, arm: int) -> np.ndarray:
     """Return the rests of an arm with all combinations, each in the size of those with one.
 
-    An arm without rests with the combination has the size of the others' with it or, without any, with all.
+    An arm without rests has those of all arms. Without rests with the combination it has the size of the others' with
+    it or, without any, with all.
     """
-
-    def size(each_Rx2: np.ndarray) -> np.ndarray:
-        return np.sqrt(np.mean(each_Rx2**2, axis=0))
-
-    own = [residuals_Rx2 for (_, other_arm), residuals_Rx2 in rests.items() if other_arm == arm] or list(rests.values())
-    alike = [rests[combination, arm]] if (combination, arm) in rests else []
-    alike = (
-        alike
-        or [
-            residuals_Rx2 for (other_combination, _), residuals_Rx2 in rests.items() if other_combination == combination
-        ]
-        or list(rests.values())
+    is_known_CxAxS = ~np.isnan(rests_CxAxSx2[..., 0])
+    has_rests_CxA = is_known_CxAxS.any(axis=2)
+    sums_CxAx2 = np.where(is_known_CxAxS[..., None], rests_CxAxSx2**2, 0.0).sum(axis=2)
+    sizes_CxAx2 = np.sqrt(sums_CxAx2 / np.maximum(is_known_CxAxS.sum(axis=2), 1)[..., None])
+    with_combination_CxA = has_rests_CxA & (np.arange(len(has_rests_CxA)) == combination)[:, None]
+    of_arm_CxA = has_rests_CxA & (np.arange(has_rests_CxA.shape[1]) == arm)
+    own_CxA = of_arm_CxA if of_arm_CxA.any() else has_rests_CxA
+    alike_CxA = next(
+        mask for mask in (with_combination_CxA & of_arm_CxA, with_combination_CxA, has_rests_CxA) if mask.any()
     )
-    size_2 = np.sqrt(np.mean([size(residuals_Rx2) ** 2 for residuals_Rx2 in alike], axis=0))
-    return np.concatenate(
-        [size_2 * residuals_Rx2 / np.where(size(residuals_Rx2) > 0, size(residuals_Rx2), 1.0) for residuals_Rx2 in own]
-    )
+    size_2 = np.sqrt(np.mean(sizes_CxAx2[alike_CxA] ** 2, axis=0))
+    own_sizes_Ox1x2 = np.where(sizes_CxAx2 > 0, sizes_CxAx2, 1.0)[own_CxA][:, None]
+    return (size_2 * rests_CxAxSx2[own_CxA] / own_sizes_Ox1x2)[is_known_CxAxS[own_CxA]]
 
 
-def _run_metrics(cell: RunResult) -> np.ndarray:
-    """Return the selection and the reported metric; of a run without the first it is the second, if it diverged NaN."""
-    if cell.state == DIVERGED or cell.reported_value is None:
-        return np.full(2, np.nan)
-    chosen_by = cell.reported_value if cell.selection_value is None else cell.selection_value
-    return np.array([chosen_by, cell.reported_value])
-
-
-def _mean_metrics(runs: Mapping[int, np.ndarray]) -> np.ndarray:
-    return np.mean(list(runs.values()), axis=0)
+def _run_metrics(study: StudyResults) -> np.ndarray:
+    """Return both metrics of each run; of a completed run without the first it is the second, of others NaN."""
+    reported_AxTxCxS = np.where(study.completed_AxTxCxS, study.reported_AxTxCxS, np.nan)
+    selection_AxTxCxS = np.where(np.isnan(study.selection_AxTxCxS), reported_AxTxCxS, study.selection_AxTxCxS)
+    both_AxTxCxSx2 = np.stack([selection_AxTxCxS, reported_AxTxCxS], axis=-1)
+    both_AxTxCxSx2[np.isnan(reported_AxTxCxS)] = np.nan
+    return both_AxTxCxSx2
 
 
 def _smoothed_pool(vectors_Rx2: np.ndarray) -> Pool:
@@ -642,24 +602,24 @@ def simulate(
         The comparisons, as `compare_arms` returns them: that of this arm first.
     """
     spec = dataclasses.replace(spec, learned_threshold=model.learned_threshold)
-    better = next(arm for arm in spec.arms if arm != spec.reference)
-    gain = -difference if spec.direction is Direction.MINIMIZE else difference
-    combinations = list(spec.combinations())
-    shared_SxTxCx2 = model.seeds.draw(random, len(spec.seeds)).reshape(-1, len(spec.tasks), len(combinations), 2)
-    cells = []
-    for number, (task, settings) in enumerate(zip(spec.tasks, model.settings, strict=True)):
-        for combination, (hyperparameters, by_arm) in enumerate(zip(combinations, settings, strict=True)):
-            shared_Sx2 = shared_SxTxCx2[:, number, combination]
-            for arm, setting in zip(spec.arms, by_arm, strict=True):
-                values_Sx2 = _draw_runs(setting, random, shared_Sx2)
-                values_Sx2[:, 1] += gain if arm == better else 0.0
-                measured_Sx2 = _round_to_grid(values_Sx2, model.grids_Tx2x2[number], model.limits_2x2)
-                for seed, (chosen_by, reported) in zip(spec.seeds, measured_Sx2.tolist(), strict=True):
-                    state = DIVERGED if math.isnan(reported) else DONE
-                    cells.append(
-                        RunResult(arm, task, seed, hyperparameters, state, chosen_by, reported, {}, None, {}, 1, "", "")
-                    )
-    return compare_arms(select_hyperparameters(spec, cells))
+    arms, tasks, combinations, seeds = shape = (
+        len(spec.arms),
+        len(spec.tasks),
+        len(model.settings[0]),
+        len(spec.seeds),
+    )
+    shared_SxTxCx2 = model.seeds.draw(random, seeds).reshape(seeds, tasks, combinations, 2)
+    values_AxTxCxSx2 = np.empty((*shape, 2))
+    for task, combination, arm in itertools.product(range(tasks), range(combinations), range(arms)):
+        setting, shared_Sx2 = model.settings[task][combination][arm], shared_SxTxCx2[:, task, combination]
+        values_AxTxCxSx2[arm, task, combination] = _draw_runs(setting, random, shared_Sx2)
+    better = next(number for number, arm in enumerate(spec.arms) if arm != spec.reference)
+    values_AxTxCxSx2[better, ..., 1] -= spec.direction.sign * difference
+    for task in range(tasks):
+        values_AxTxCxSx2[:, task] = _round_to_grid(values_AxTxCxSx2[:, task], model.grids_Tx2x2[task], model.limits_2x2)
+    # A run without a finite value diverged.
+    states_AxTxCxS = np.full(shape, DONE, dtype=object)
+    return compare_arms(judge_states(spec, states_AxTxCxS, values_AxTxCxSx2[..., 0], values_AxTxCxSx2[..., 1]))
 
 
 def _draw_runs(setting: Setting, random: np.random.Generator, shared_Sx2: np.ndarray) -> np.ndarray:
@@ -673,19 +633,15 @@ def _draw_runs(setting: Setting, random: np.random.Generator, shared_Sx2: np.nda
     return np.where((rows_S < setting.num_learned)[:, None], learned_Sx2, others_Sx2)
 
 
-def _round_to_grid(values_Sx2: np.ndarray, grids_2x2: np.ndarray, limits_2x2: np.ndarray) -> np.ndarray:
+def _round_to_grid(values_AxCxSx2: np.ndarray, grids_2x2: np.ndarray, limits_2x2: np.ndarray) -> np.ndarray:
     """Round the values of discrete metrics to those that they can have."""
     steps_2, origins_2 = grids_2x2.T
     discrete_2 = steps_2 > 0
     if not discrete_2.any():
-        return values_Sx2
+        return values_AxCxSx2
     safe_2 = np.where(discrete_2, steps_2, 1.0)
-    rounded_Sx2 = origins_2 + np.round((values_Sx2 - origins_2) / safe_2) * safe_2
-    return np.where(discrete_2, np.clip(rounded_Sx2, *limits_2x2.T), values_Sx2)
-
-
-def _claims_any(pairs: Iterable[Comparison]) -> bool:
-    return any(pair.verdict in ("better", "worse") for pair in pairs)
+    rounded_AxCxSx2 = origins_2 + np.round((values_AxCxSx2 - origins_2) / safe_2) * safe_2
+    return np.where(discrete_2, np.clip(rounded_AxCxSx2, *limits_2x2.T), values_AxCxSx2)
 
 
 def _make_rate(count: int, of: int) -> Rate:

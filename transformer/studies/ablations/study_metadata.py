@@ -1,7 +1,6 @@
 """What an ablation stores in its directory in addition to its runs: how its arms differ and what they share."""
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 from transformer.config import NonNegativeInt, Range, RunConfig, Seed, Sha256, UserError, from_config, to_config
 from transformer.runs.run_directory import write_json
 from transformer.storage.json_reading import parse_dataclass, read_json_object
-from transformer.storage.paths import storage_of
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.comparability import (
     check_metric_splits,
@@ -255,23 +253,3 @@ def measure_initial_gradients(
     if about.get("stacks") == stacks and about.get("initial_gradients"):
         return dict(about)
     return {**about, "initial_gradients": measure_depth_sweeps(base, spec, data_dir), "stacks": stacks}
-
-
-def write_result_files(result: Mapping[str, Any], path: Path, page: str, table: str) -> dict[str, Path]:
-    """Write the page, the result as JSON and the table of runs as CSV.
-
-    Args:
-        result: The result.
-        path: The directory of the ablation.
-        page: The page as HTML.
-        table: The table as CSV.
-
-    Returns:
-        The files by kind: "html", "json" and "csv".
-    """
-    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-    contents = {"html": page, "json": f"{text}\n", "csv": table}
-    files = {kind: path / f"ablation.{kind}" for kind in contents}
-    for kind, content in contents.items():
-        storage_of(path).replace(files[kind], content.encode())
-    return files
