@@ -20,7 +20,7 @@ from transformer.studies.ablations.arm_comparisons import (
 )
 from transformer.studies.ablations.calibration import describe_calibration
 from transformer.studies.ablations.predictions import PredictionOutcome, describe_prediction, judge_predictions
-from transformer.studies.ablations.registration import describe_registration, is_contradicted
+from transformer.studies.ablations.registration import describe_registration
 from transformer.studies.ablations.report import (
     ArmReport,
     Band,
@@ -100,7 +100,8 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     pairs = compare_arms(study)
     judged = [(pair, second_opinion(study, pair)) for pair in pairs]
     predictions = judge_predictions(study, pairs)
-    arm_metadata, scores = about.get("arms", {}), {arm: arm_scores(study, arm) for arm in spec.arms}
+    about_values = to_config(about)
+    arm_metadata, scores = about_values.get("arms", {}), {arm: arm_scores(study, arm) for arm in spec.arms}
     thresholds = profile_thresholds(list(scores.values()))
     arms = [
         _report_arm(study, arm, arm_metadata.get(arm, {}), _profile(spec.direction, scores[arm], thresholds))
@@ -108,7 +109,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
     ]
     registration, added = about.get("registration"), _added_seeds(spec, about)
     if registration:
-        exploratory, provenance = is_contradicted(registration), describe_registration(registration)
+        exploratory, provenance = registration.is_contradicted, describe_registration(registration)
     else:
         exploratory, provenance = bool(added), [describe_added_seeds(added)] if added else []
     return StudyReport(
@@ -123,7 +124,7 @@ def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]
         seeds=spec.seeds,
         hyperparameter_values=spec.tuning_grid,
         tasks=list(spec.tasks),
-        about=to_config(about),
+        about=about_values,
         exploratory=exploratory,
         warnings=study_warnings(study),
         arms=arms,
