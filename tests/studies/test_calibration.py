@@ -18,12 +18,10 @@ from transformer.studies.ablations.calibration import (
     calibrate,
     describe_calibration,
     hash_design,
-    noise_from_runs,
     read_calibration,
-    simulate,
-    synthetic_noise,
     write_calibration,
 )
+from transformer.studies.ablations.noise_models import noise_from_runs, simulate, synthetic_noise
 from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.study_results import arrange_results
 

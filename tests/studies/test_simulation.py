@@ -22,7 +22,8 @@ from tests.studies.null_studies import (
 )
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms
-from transformer.studies.ablations.calibration import calibrate, noise_from_runs, simulate
+from transformer.studies.ablations.calibration import calibrate
+from transformer.studies.ablations.noise_models import noise_from_runs, simulate
 from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.statistics import interquartile_coverage, interquartile_interval, t_test
 from transformer.studies.ablations.study_results import arrange_results
