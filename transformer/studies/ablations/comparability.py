@@ -33,6 +33,10 @@ class ArrayDigest(NamedTuple):
     content: str
 
 
+BatchDigests = Mapping[str, ArrayDigest | int]
+"""Digests of the arrays of batches, and numbers of batches, by the training step or the evaluation that reads them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SharedParameters:
     """How many arrays of initial parameters of an arm equal the reference's.
@@ -69,8 +73,8 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
         UserError: If two arms get different data, naming the keys in which they differ, or data are missing.
     """
     task_by_arm: dict[str, Task] = {}
-    reference: dict[str, tuple[PlannedRun, Mapping[str, Any]]] = {}
-    built: list[tuple[Mapping[str, Any], Task, Mapping[str, Any]]] = []
+    reference: dict[str, tuple[PlannedRun, BatchDigests]] = {}
+    built: list[tuple[Mapping[str, Any], Task, BatchDigests]] = []
     for run in planned:
         if run.seed != planned[0].seed:
             continue
@@ -171,9 +175,8 @@ def _data_config(config: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _batch_digests(task: Task, seed: int) -> dict[str, Any]:
-    """Return digests of batches, by the training step or the evaluation that reads them."""
-    digests: dict[str, Any] = {}
+def _batch_digests(task: Task, seed: int) -> BatchDigests:
+    digests: dict[str, ArrayDigest | int] = {}
     source = task.training_batches(seed)
     for number in range(COMPARED_BATCHES):
         digests |= _digests(f"training batch {number}", source[number])
@@ -194,9 +197,7 @@ def _array_digest(leaf: Any) -> ArrayDigest:
     return ArrayDigest(array.shape, str(array.dtype), hashlib.sha256(array).hexdigest())
 
 
-def _check_equal(
-    first: PlannedRun, expected: Mapping[str, Any], second: PlannedRun, digests: Mapping[str, Any]
-) -> None:
+def _check_equal(first: PlannedRun, expected: BatchDigests, second: PlannedRun, digests: BatchDigests) -> None:
     place = next((name for name in (*expected, *digests) if expected.get(name) != digests.get(name)), None)
     if place is None:
         return

@@ -90,7 +90,14 @@ class StudyResults:
 
     def at_selected(self, array_AxTxCxS: Shaped[np.ndarray, "A T C S"]) -> Shaped[np.ndarray, "A T S"]:
         """Return an array at the selected combinations."""
-        return np.take_along_axis(array_AxTxCxS, self.selected_LxAxT[0, ..., None, None], axis=2)[:, :, 0]
+        return self._at_combinations(array_AxTxCxS, self.selected_LxAxT[0])
+
+    def _at_combinations(
+        self, array_AxTxCxS: Shaped[np.ndarray, "A T C S"], numbers: Int[np.ndarray, "*more A T"]
+    ) -> Shaped[np.ndarray, "*more A T S"]:
+        """Return an array at one combination of each arm and task."""
+        arms, tasks = numbers.shape[-2:]
+        return array_AxTxCxS[np.arange(arms)[:, None], np.arange(tasks), numbers]
 
     @functools.cached_property
     def selected_states_AxTxS(self) -> Shaped[np.ndarray, "A T S"]:
@@ -116,7 +123,7 @@ class StudyResults:
         diverged_values_Tx1x1 = (sign * (2 * worst_T - best_T))[:, None, None]
         completed_AxTxCxS = np.where(self.completed_AxTxCxS, self.reported_AxTxCxS, np.nan)
         compared_AxTxCxS = np.where(self.diverged_AxTxCxS, diverged_values_Tx1x1, completed_AxTxCxS)
-        return np.take_along_axis(compared_AxTxCxS[None], self.selected_LxAxT[..., None, None], axis=3)[:, :, :, 0]
+        return self._at_combinations(compared_AxTxCxS, self.selected_LxAxT)
 
     @functools.cached_property
     def _arm_numbers(self) -> dict[str, int]:
@@ -156,8 +163,8 @@ class StudyResults:
 
     def seeds_in_state(self, arm: str, task: str | None, state: str) -> list[int]:
         """Return the seeds of which a run at the selected values is in a state, on a task or, for None, on any."""
-        states_TxS = self.selected_states_AxTxS[self.arm_number(arm), self.task_numbers(task)]
-        return [seed for seed, states in zip(self.spec.seeds, states_TxS.T, strict=True) if state in states]
+        is_in_state_TxS = self.selected_states_AxTxS[self.arm_number(arm), self.task_numbers(task)] == state
+        return [self.spec.seeds[number] for number in np.flatnonzero(is_in_state_TxS.any(axis=0))]
 
     def count_learned(self, arm: str, task: str | None) -> tuple[int, int]:
         """Count the runs at the selected values that learned, and those that completed or diverged."""
