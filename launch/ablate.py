@@ -1,5 +1,6 @@
 """Run an ablation: train its arms on the same seeds, compare them, and write the page."""
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,37 @@ if TYPE_CHECKING:
     from transformer.studies.ablations.ablation import Ablation
     from transformer.studies.ablations.calibration import Calibration
     from transformer.studies.ablations.collect_results import EndedRun
+    from transformer.studies.ablations.registration import RegistrationStatus
     from transformer.studies.ablations.run_plan import PlannedRun
+    from transformer.studies.ablations.study_metadata import StudyMetadata
     from transformer.studies.sweeps.trial_store import TrialStore
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenStudy:
+    """A study with a directory, which a call of the command trains, registers or reports.
+
+    Attributes:
+        arguments: The arguments of the call.
+        spec: The ablation, with the seeds of the call.
+        planned: All of its runs.
+        trial_store: The trial store in its directory.
+        metadata: The contents of about.json.
+    """
+
+    arguments: Arguments
+    spec: "Ablation"
+    planned: "Sequence[PlannedRun]"
+    trial_store: "TrialStore"
+    metadata: "StudyMetadata"
+
+    def with_metadata(self, **changes: Any) -> "OpenStudy":
+        """Change the metadata, in about.json too."""
+        from transformer.studies.ablations.study_metadata import write_metadata
+
+        metadata = dataclasses.replace(self.metadata, **changes)
+        write_metadata(self.trial_store.path, metadata)
+        return dataclasses.replace(self, metadata=metadata)
 
 
 def _become_worker(arguments: Arguments) -> None:
@@ -142,16 +172,14 @@ def main(arguments: Arguments) -> None:
     selected = _select_runs(arguments, planned)
     if not arguments.report_only:
         check_depth_sweeps(arguments.config, spec)
-    trial_store, metadata = _open_study(arguments, spec, planned)
+    study = _open_study(arguments, spec, planned)
     if arguments.register:
-        _register(arguments, spec, planned, trial_store, metadata)
+        _register(study)
         return
     if not arguments.report_only:
-        _print_contradicted_registration(
-            _check_study_registration(arguments, spec, planned, trial_store, metadata, search_commits=False)
-        )
-        metadata = _train_runs(arguments, spec, selected, len(planned), trial_store, metadata)
-    _write_report(arguments, spec, planned, trial_store, metadata)
+        _print_contradicted_registration(_check_study_registration(study, search_commits=False))
+        study = _train_runs(study, selected)
+    _write_report(study)
 
 
 def _run_worker(arguments: Arguments) -> None:
@@ -205,10 +233,8 @@ def _use_cpu() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def _open_study(
-    arguments: Arguments, spec: "Ablation", planned: "Sequence[PlannedRun]"
-) -> "tuple[TrialStore, dict[str, Any]]":
-    """Return the study's trial store, new or continued, and the metadata of its arms.
+def _open_study(arguments: Arguments, spec: "Ablation", planned: "Sequence[PlannedRun]") -> OpenStudy:
+    """Open the directory of a study, new or continued.
 
     A refused study leaves no directory, so that the corrected one can use it.
     """
@@ -235,7 +261,7 @@ def _open_study(
         metadata = check_and_describe_arms(spec, base, planned, arguments.data_dir)
     trial_store = TrialStore.open(path, study_identity(spec, base))
     write_metadata(path, metadata)
-    return trial_store, metadata
+    return OpenStudy(arguments, spec, planned, trial_store, metadata)
 
 
 def _select_runs(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
@@ -247,13 +273,7 @@ def _select_runs(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequ
     return parse_run_filter(arguments.only).select((planned_run, planned_run.values) for planned_run in planned)
 
 
-def _register(
-    arguments: Arguments,
-    spec: "Ablation",
-    planned: "Sequence[PlannedRun]",
-    trial_store: "TrialStore",
-    metadata: dict[str, Any],
-) -> None:
+def _register(study: OpenStudy) -> None:
     """Register the study, and print its hash and what it leaves open."""
     from transformer.studies.ablations.registration import (
         FILE,
@@ -261,11 +281,12 @@ def _register(
         registration_contents,
         write_registration,
     )
-    from transformer.studies.ablations.study_metadata import write_metadata
 
-    registration = register(trial_store, metadata, registration_contents(spec, arguments.config, planned))
+    spec, trial_store = study.spec, study.trial_store
+    contents = registration_contents(spec, study.arguments.config, study.planned)
+    registration = register(trial_store, study.metadata.registration, contents)
     # Before the registration: a file that this directory does not know would look like a copy.
-    write_metadata(trial_store.path, {**metadata, "registration": registration.sha256})
+    study.with_metadata(registration=registration.sha256)
     write_registration(trial_store.path, registration)
     print(f"registered {registration.registered}, SHA-256 {registration.sha256}: {trial_store.path}/{FILE}")
     if not spec.predictions:
@@ -278,37 +299,30 @@ def _register(
     print("commit the file and push it, so that others see its date; then train by the same command without --register")
 
 
-def _check_study_registration(
-    arguments: Arguments,
-    spec: "Ablation",
-    planned: "Sequence[PlannedRun]",
-    trial_store: "TrialStore",
-    metadata: dict[str, Any],
-    *,
-    search_commits: bool,
-) -> dict[str, Any] | None:
+def _check_study_registration(study: OpenStudy, *, search_commits: bool) -> "RegistrationStatus | None":
     """Return what the report says of the study's registration; None if it was never registered."""
     from transformer.studies.ablations.collect_results import first_start_of_run
     from transformer.studies.ablations.hash_commits import find_hash_commit
     from transformer.studies.ablations.registration import check_registration, registration_contents
 
+    arguments, trial_store = study.arguments, study.trial_store
     trials = [trial for trial in trial_store.trials() if trial_store.has_begun(trial)]
     # The folders of code that runs, not the study's, which may be a stranger's: git takes the settings of a repository.
     folders = [Path(str(arguments.config_file)).absolute().parent, Path.cwd()] if search_commits else []
     return check_registration(
         trial_store.path,
-        metadata,
-        registration_contents(spec, arguments.config, planned),
+        study.metadata.registration,
+        registration_contents(study.spec, arguments.config, study.planned),
         [first_start_of_run(trial_store.directory(trial), trial_store.attempt_times(trial)) for trial in trials],
         lambda sha256, since: find_hash_commit(sha256, since, folders),
     )
 
 
-def _print_contradicted_registration(registration: dict[str, Any] | None) -> None:
+def _print_contradicted_registration(registration: "RegistrationStatus | None") -> None:
     """Print before training why the study is not the registered one, rather than hours later."""
-    from transformer.studies.ablations.registration import describe_registration, is_contradicted
+    from transformer.studies.ablations.registration import describe_registration
 
-    if registration is not None and is_contradicted(registration):
+    if registration is not None and registration.is_contradicted:
         print(describe_registration(registration)[0], flush=True)
 
 
@@ -354,19 +368,13 @@ def _read_study_calibration(spec: "Ablation", trial_store: "TrialStore") -> "Cal
     return None
 
 
-def _train_runs(
-    arguments: Arguments,
-    spec: "Ablation",
-    selected: "Sequence[PlannedRun]",
-    num_planned: int,
-    trial_store: "TrialStore",
-    metadata: dict[str, Any],
-) -> dict[str, Any]:
+def _train_runs(study: OpenStudy, selected: "Sequence[PlannedRun]") -> OpenStudy:
     """Train the unfinished trials of the selected runs, then measure the gradients at initialization."""
     from transformer.runs.trust import named_resources
     from transformer.studies.ablations.ablation import Direction
-    from transformer.studies.ablations.study_metadata import measure_initial_gradients, write_metadata
+    from transformer.studies.ablations.study_metadata import measure_initial_gradients
 
+    arguments, spec, trial_store = study.arguments, study.spec, study.trial_store
     if arguments.retry_failed:
         print(f"{trial_store.forget_failed()} failed runs are tried again", flush=True)
     if arguments.only is not None:
@@ -378,7 +386,7 @@ def _train_runs(
     num_combinations = len(list(spec.combinations())) * len(spec.tasks)
     print(
         (f"{len(selected)} of " if arguments.only is not None else "")
-        + f"{num_planned} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
+        + f"{len(study.planned)} runs: {len(spec.arms)} arms x {len(spec.seeds)} seeds"
         + (f" x {num_combinations} tasks and tuned values" if num_combinations > 1 else "")
         + f" in {trial_store.path}",
         flush=True,
@@ -406,12 +414,11 @@ def _train_runs(
         maximize=spec.direction is Direction.MAXIMIZE,
     )
     if arguments.only is not None:
-        return metadata
+        return study
     if spec.initial_gradients:
         print("measuring the gradients at initialization", flush=True)
-    metadata = measure_initial_gradients(spec, arguments.config, metadata, arguments.data_dir)
-    write_metadata(trial_store.path, metadata)
-    return metadata
+    measured = measure_initial_gradients(spec, arguments.config, study.metadata, arguments.data_dir)
+    return study.with_metadata(initial_gradients=measured.initial_gradients, stacks=measured.stacks)
 
 
 def _refuse_other_pending_trials(
@@ -429,37 +436,30 @@ def _refuse_other_pending_trials(
         )
 
 
-def _write_report(
-    arguments: Arguments,
-    spec: "Ablation",
-    planned: "Sequence[PlannedRun]",
-    trial_store: "TrialStore",
-    metadata: dict[str, Any],
-) -> None:
+def _write_report(study: OpenStudy) -> None:
     """Analyze the ended runs, write page, JSON and CSV, print the table and their paths."""
     import datetime
 
     from transformer.studies.ablations.analysis import analyze
+    from transformer.studies.ablations.arm_comparisons import Verdict
     from transformer.studies.ablations.collect_results import collect_provenance, collect_results
-    from transformer.studies.ablations.formatting import format_arms_table, format_runs_csv
-    from transformer.studies.ablations.page import render
-    from transformer.studies.ablations.study_metadata import write_metadata, write_result_files
+    from transformer.studies.ablations.formatting import format_arms_table
+    from transformer.studies.ablations.page import write_report_files
 
-    ended_runs = _list_ended_runs(arguments, planned, trial_store)
+    arguments, spec, trial_store, metadata = study.arguments, study.spec, study.trial_store, study.metadata
+    ended_runs = _list_ended_runs(arguments, study.planned, trial_store)
     if not ended_runs:
         raise UserError(f"--workdir={arguments.workdir} has no run that has ended, so no results to report")
-    result = analyze(
+    report = analyze(
         spec,
         collect_results(spec, ended_runs),
         {
-            "name": metadata["base"]["name"],
-            "base": metadata["base"],
-            "arms": metadata["arms"],
-            "initial_gradients": metadata.get("initial_gradients"),
-            "first_judged_seeds": metadata.get("first_judged_seeds"),
-            "registration": _check_study_registration(
-                arguments, spec, planned, trial_store, metadata, search_commits=True
-            ),
+            "name": metadata.base["name"],
+            "base": metadata.base,
+            "arms": metadata.arms,
+            "initial_gradients": metadata.initial_gradients,
+            "first_judged_seeds": metadata.first_judged_seeds,
+            "registration": _check_study_registration(study, search_commits=True),
             "calibration": _read_study_calibration(spec, trial_store),
             "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": shlex.join(
@@ -470,14 +470,14 @@ def _write_report(
             **collect_provenance([ended_run.path for ended_run in ended_runs]),
         },
     )
-    if metadata.get("first_judged_seeds") is None and any(
-        pair["verdict"] != "not judged" for pair in result["comparisons"]
+    if metadata.first_judged_seeds is None and any(
+        pair.verdict is not Verdict.NOT_JUDGED for pair in report.comparisons
     ):
         # Before the page: what has been seen is known even if this process ends here.
-        write_metadata(trial_store.path, {**metadata, "first_judged_seeds": list(spec.seeds)})
-    files = write_result_files(result, trial_store.path, render(result), format_runs_csv(result))
+        study.with_metadata(first_judged_seeds=spec.seeds)
+    files = write_report_files(report, trial_store.path)
     # First what the numbers are worth: whether the study is as registered, and what was expected of it.
-    print("\n".join(["", *result["summary"], "", *result["warnings"], "", format_arms_table(result), ""]))
+    print("\n".join(["", *report.summary, "", *report.warnings, "", format_arms_table(report), ""]))
     failed = [ended_run for ended_run in ended_runs if ended_run.state == "failed"]
     for ended_run in failed:
         outcome = trial_store.outcome(ended_run.planned.trial)

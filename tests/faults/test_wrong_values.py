@@ -38,7 +38,7 @@ from transformer.studies.ablations.registration import (
     describe_registration,
     hash_registration,
 )
-from transformer.studies.ablations.study_metadata import read_metadata, write_metadata
+from transformer.studies.ablations.study_metadata import StudyMetadata, read_metadata, write_metadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import check_recorded_trial, make_trial
 from transformer.training.checkpoint_metadata import check_metadata
@@ -76,7 +76,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
         lease.record_start(0)
         lease.record_outcome(TrialOutcome(TrialState.DONE, 0.5, 2, ""))
     ablation.mkdir()
-    write_metadata(ablation, ABOUT)
+    write_metadata(ablation, from_config(StudyMetadata, ABOUT, "about"))
     registration = {"registered": "2026-01-01T00:00:00+00:00", "commit": None, "study": STUDY}
     write_json(ablation / "registration.json", {**registration, "sha256": hash_registration(registration)})
     write_calibration(ablation, calibrate(DESIGN, effect=1.0, num_studies=2))
@@ -174,7 +174,7 @@ def _read_run(folder: Path) -> None:
 
 
 def _read_registration(folder: Path) -> None:
-    checked = check_registration(folder, ABOUT, STUDY, [], lambda sha256, since: None)
+    checked = check_registration(folder, None, STUDY, [], lambda sha256, since: None)
     assert checked is not None
     describe_registration(checked)
 

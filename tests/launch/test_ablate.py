@@ -19,7 +19,9 @@ from launch.retrain_command import retrain_command
 from tests.studies.tiny import BASE, PLAIN
 from tests.training import small_run
 from tests.training.small_run import without_clock
+from transformer.config import from_config
 from transformer.studies.ablations import calibration
+from transformer.studies.ablations.study_metadata import StudyMetadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import Trial, make_trial
 from transformer.training import build, partitioning
@@ -77,13 +79,14 @@ class Fakes:
         return TrialOutcome(TrialState.DONE, loss(trial), 4, "")
 
 
-def about_the_arms(spec: Any, *rest: Any) -> dict[str, Any]:
+def about_the_arms(spec: Any, *rest: Any) -> StudyMetadata:
     of_arm = {
         "differences": [],
         "parameters": 10,
         "shared": {"num_equal_arrays": 1, "num_arrays": 1, "differing_paths": [], "unmatched_paths": []},
     }
-    return {"base": {"name": "tiny"}, "arms": dict.fromkeys(spec.arms, of_arm)}
+    about = {"base": {"name": "tiny"}, "arms": dict.fromkeys(spec.arms, of_arm)}
+    return from_config(StudyMetadata, about, "about")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 from transformer.studies.ablations.ablation import build_ablation
 from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.page import render
+from transformer.studies.ablations.report import StudyReport
 from transformer.studies.ablations.run_result import Point, RunResult
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
@@ -35,6 +36,15 @@ def whole_result(
     first_judged_seeds: Sequence[int] | None = None,
 ) -> Facts:
     """A study with everything that a page can show."""
+    return whole_report(arms, tasks, first_judged_seeds).to_json()
+
+
+def whole_report(
+    arms: Sequence[str] = tuple(HABITS),
+    tasks: Sequence[str] = ("phrases", "reversal"),
+    first_judged_seeds: Sequence[int] | None = None,
+) -> StudyReport:
+    """The same as a report."""
     spec = build_ablation(
         question="Does it matter where the norms of a small translator stand?",
         arms={arm: {"model.norm_placement": arm} for arm in arms},
@@ -60,7 +70,7 @@ def least_result() -> Facts:
         RunResult(arm, "", 1, {}, "done", None, value, {}, None, {}, 10, f"trials/{arm}", "python -m launch.train")
         for arm, value in (("base", 0.5), ("heads", 0.45))
     ]
-    return analyze(spec, cells, {"name": "heads", "arms": {}, "initial_gradients": None})
+    return analyze(spec, cells, {"name": "heads", "arms": {}, "initial_gradients": None}).to_json()
 
 
 def _cell(arm: str, task: str, seed: int, hyperparameters: Mapping[str, Any]) -> RunResult:

@@ -18,9 +18,9 @@ from scipy import stats
 
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms, second_opinion
-from transformer.studies.ablations.hyperparameter_selection import StudyResults, select_hyperparameters
 from transformer.studies.ablations.run_result import RunResult
-from transformer.studies.ablations.study_warnings import noise_caveats
+from transformer.studies.ablations.sentences import noise_caveats
+from transformer.studies.ablations.study_results import StudyResults, arrange_results
 
 SEEDS, ARMS = (3, 5, 8), (2, 3, 4, 5, 6)
 EFFECT = 2.0  # of the studies that measure power, in standard deviations of the paired differences
@@ -190,7 +190,7 @@ def _results(setting: Setting, reported: np.ndarray, selection: np.ndarray, stat
         state, chosen_by = states[arm, rate, seed], float(selection[arm, rate, seed])
         known = None if state in ("diverged", "failed") else float(value)
         runs.append(RunResult(names[arm], "", seed, hyperparameters, state, chosen_by, known, {}, None, {}, 1, "", ""))
-    return select_hyperparameters(spec, runs)
+    return arrange_results(spec, runs)
 
 
 def main() -> None:

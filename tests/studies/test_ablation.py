@@ -4,7 +4,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from tests.studies.tiny import PLAIN, ablation, base
-from transformer.config import UserError
+from transformer.config import UserError, to_config
 from transformer.studies.ablations.ablation import DepthSweep, Direction, build_ablation, replace_seeds
 from transformer.studies.ablations.run_plan import arm_config_differences, plan_runs
 
@@ -130,7 +130,7 @@ def test_an_override_that_no_config_has_is_named():
 def test_differences_are_those_of_the_resolved_configs():
     arms = {"post": {"model.norm_placement": "post"}, "pre": {}, "wide": {"model.width": 16, "name": "wide"}}
     found = arm_config_differences(plan_runs(ablation(arms=arms), base()), "post")
-    assert found == {
+    assert to_config(found) == {
         "post": [],
         "pre": [{"key": "model.norm_placement", "reference": "post", "arm": "pre"}],
         "wide": [
@@ -144,7 +144,7 @@ def test_a_group_that_is_replaced_differs_key_by_key():
     averages = {"last": {"kind": "mean", "start": 1, "every": 1}}
     spec = ablation(arms={"post": {"model.norm_placement": "post"}, "average": {"parameter_averages": averages}})
     found = {
-        entry["key"]
+        entry.key
         for entry in arm_config_differences(plan_runs(spec, {**base(), "parameter_averages": {}}), "post")["average"]
     }
     assert {"model.norm_placement", "parameter_averages.last.kind", "parameter_averages.last.start"} <= found

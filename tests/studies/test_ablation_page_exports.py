@@ -13,7 +13,7 @@ import pytest
 
 from tests.downloads import downloaded
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
-from tests.studies.example_result import RATE, WARMUP, whole_result, write_page
+from tests.studies.example_result import RATE, WARMUP, whole_report, whole_result, write_page
 from tests.studies.test_ablation_page import page, page_file, result, tip_of  # noqa: F401  fixtures and a helper
 from transformer.studies.ablations.formatting import format_runs_csv
 from transformer.studies.ablations.page import render
@@ -41,7 +41,7 @@ def test_the_data_can_be_saved(result, page, tmp_path):
     assert json.loads(path.read_text()) == json.loads(json.dumps(result))
     path = downloaded(page, page.locator("#save-csv").click, tmp_path)
     rows = list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline="")))
-    expected = list(csv.DictReader(io.StringIO(format_runs_csv(result))))
+    expected = list(csv.DictReader(io.StringIO(format_runs_csv(whole_report()))))
     assert list(rows[0]) == list(expected[0])
     for row, other in zip(rows, expected, strict=True):
         for name in row:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from transformer.studies.ablations import analysis
 from transformer.studies.ablations.ablation import Ablation, Direction
-from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.arm_comparisons import compare_arms
 from transformer.studies.ablations.formatting import round_to_error
-from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
 from transformer.studies.ablations.run_result import Point, RunResult
+from transformer.studies.ablations.statistics import t_test
+from transformer.studies.ablations.study_results import arrange_results
 
 RATE, WARMUP = "optimizer.learning_rate", "optimizer.warmup_steps"
 T4 = 2.7764451052  # Student's t, 4 degrees of freedom, two-sided 5%
@@ -71,6 +72,11 @@ def row(arm: str, values: Sequence[float | None], **kept: Any) -> list[RunResult
         cell(arm, seed, value, state="diverged" if value is None else "done", **kept)
         for seed, value in enumerate(values, start=1)
     ]
+
+
+def analyze(spec: Ablation, cells: Sequence[RunResult], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The report as JSON."""
+    return analysis.analyze(spec, cells, about).to_json()
 
 
 def arm_of(result: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -597,7 +603,7 @@ def test_a_verdict_and_its_interval_never_contradict_each_other() -> None:
         values = generator.normal(0, 1, (len(names), seeds)) + generator.choice([0.0, 2.0], (len(names), 1))
         values = values.round(1) if count % 2 else values
         cells = [each for name, own in zip(names, values.tolist(), strict=True) for each in row(name, own)]
-        for pair in compare_arms(select_hyperparameters(study, cells)):
+        for pair in compare_arms(arrange_results(study, cells)):
             if pair.test.interval is not None:
                 low, high = pair.test.interval
                 assert (pair.verdict in ("better", "worse")) == (not low <= 0 <= high) == (pair.p_adjusted < 0.05)
@@ -974,3 +980,23 @@ def test_the_bootstrap_takes_five_seeds(seeds: int) -> None:
     (pair,) = analyze(spec(seeds=tuple(range(1, seeds + 1))), cells, {})["comparisons"]
     assert pair["p_bootstrap"] is None
     assert pair["spread_ratio"] is not None
+
+
+def test_true_is_another_tuned_value_than_one() -> None:
+    """Both arms select one of them, and other seeds select the other: the jackknife sees it."""
+    key = "model.kind"
+    study = arrange_results(
+        spec(tuning_grid={key: (1, True)}),
+        [
+            *row("pre", PRE, hyperparameters={key: 1}),
+            *row("pre", [2.0, 1.21, 0.91, 1.11, 0.5], hyperparameters={key: True}),
+            *row("post", POST, hyperparameters={key: 1}),
+            *row("post", [value + 1 for value in POST], hyperparameters={key: True}),
+        ],
+    )
+    numbers = study.selected_LxAxT[:, :, 0]
+    assert numbers[0].tolist() == [0, 0]
+    assert [bool(number) for number in numbers[1:, 0]] == [True, False, False, False, False]
+    (pair,) = compare_arms(study)
+    taken_as_given = t_test(list(pair.differences.values()), step=0.01)
+    assert pair.test.interval.half_width > 1.1 * taken_as_given.interval.half_width

@@ -18,14 +18,12 @@ from transformer.studies.ablations.calibration import (
     calibrate,
     describe_calibration,
     hash_design,
-    noise_from_runs,
     read_calibration,
-    simulate,
-    synthetic_noise,
     write_calibration,
 )
-from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
+from transformer.studies.ablations.noise_models import noise_from_runs, simulate, synthetic_noise
 from transformer.studies.ablations.run_result import RunResult
+from transformer.studies.ablations.study_results import arrange_results
 
 SEEDS = (1, 2, 3, 4, 5)
 RATES = {"optimizer.warmup_steps": (0, 2)}
@@ -50,7 +48,7 @@ def noisy(spec: Ablation, deviation: float, means: Mapping[str, float], seed: in
 
 
 def noise_of(spec: Ablation, cells: list[RunResult]) -> Any:
-    return noise_from_runs(select_hyperparameters(spec, cells))
+    return noise_from_runs(arrange_results(spec, cells))
 
 
 @pytest.mark.parametrize(("effect", "arms"), [(1.0, 2), (2.0, 2), (2.0, 4)])
@@ -208,6 +206,19 @@ def test_without_enough_runs_noise_is_normal() -> None:
     assert noise_of(spec, [cell for cell in cells if cell.arm_name == "pre"]) is None
     assert noise_of(spec, [cell for cell in cells if cell.seed < 3]).num_runs == 4
     assert len(synthetic_noise(spec)[0].settings[0]) == 1
+
+
+def test_an_arm_without_a_run_has_the_noise_of_the_others() -> None:
+    """As in the middle of a study, of which --only has trained two arms of three."""
+    arms = {name: {"model.heads": number} for number, name in enumerate(("post", "pre", "none"), start=1)}
+    spec = ablation(seeds=SEEDS, arms=arms, tuning_grid=RATES)
+    cells = noisy(spec, 0.1, dict.fromkeys(arms, 1.0))
+    model = noise_of(spec, [cell for cell in cells if cell.arm_name != "none"])
+    assert model.num_runs == 20
+    for settings in model.settings[0]:
+        assert np.isfinite(settings[2].mean_2).all()
+        assert settings[2].num_learned == 10
+    assert calibrate(spec, cells[:20], num_studies=5).num_runs == 20
 
 
 def test_a_threshold_in_the_metric_s_units_does_not_judge_normal_noise() -> None:

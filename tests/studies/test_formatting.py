@@ -1,19 +1,20 @@
 """A study's CSV and its table for the terminal."""
 
 import csv
+import dataclasses
 import io
-from typing import Any
 
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.formatting import format_arms_table, format_interval, format_runs_csv
+from transformer.studies.ablations.report import StudyReport
 from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.statistics import Interval
 
 KEY = "optimizer.learning_rate"
 
 
-def result(seeds: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
+def result(seeds: tuple[int, ...] = (1, 2, 3)) -> StudyReport:
     spec = Ablation("Q?", {"pre": {}, "post": {}}, "pre", {KEY: (1e-3, 1e-2)}, seeds=seeds)
     cells = [
         RunResult(
@@ -56,8 +57,8 @@ def test_the_csv_has_every_cell_with_every_digit() -> None:
         "directory",
         "command",
     ]
-    assert len(rows) == len(found["runs"]) == 12
-    for row, cell in zip(rows, found["runs"], strict=True):
+    assert len(rows) == len(found.runs) == 12
+    for row, cell in zip(rows, found.to_json()["runs"], strict=True):
         assert (row["arm"], int(row["seed"]), float(row[KEY])) == (
             cell["arm"],
             cell["seed"],
@@ -74,7 +75,8 @@ def test_the_csv_has_every_cell_with_every_digit() -> None:
 
 def test_the_csv_leaves_out_what_is_not_there() -> None:
     found = result()
-    found["runs"][0]["reported_value"] = None
+    lacking = dataclasses.replace(found.runs[0], reported_value=None)
+    found = dataclasses.replace(found, runs=[lacking, *found.runs[1:]])
     assert next(csv.DictReader(io.StringIO(format_runs_csv(found))))["reported_value"] == ""
 
 

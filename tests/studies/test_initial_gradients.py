@@ -11,7 +11,7 @@ import pytest
 
 from launch.config_files import load_config, load_function
 from tests.contracts.cases import CASES
-from transformer.config import UserError
+from transformer.config import UserError, to_config
 from transformer.models.model import leaves_by_path
 from transformer.studies.ablations import initial_gradients as module
 from transformer.studies.ablations.ablation import Ablation, DepthSweep, build_ablation
@@ -93,7 +93,7 @@ def test_the_numbers_of_a_stack_by_hand(base: Mapping[str, Any], monkeypatch: py
 
     monkeypatch.setattr(module, "compute_initial_gradient_norms", made_up)
     stack = DepthSweep((2, 8), ("model.encoder_layers", "model.decoder_layers"), TINY, seeds=(5, 6))
-    found = measure_depth_sweeps(base, study(["pre", "post"], {"both": stack}))
+    found = to_config(measure_depth_sweeps(base, study(["pre", "post"], {"both": stack})))
     assert asked == [(depth, arm, [5, 6]) for arm in ("pre", "post") for depth in (2, 8)]
     (both,) = found["stacks"]
     assert (both["name"], both["depths"]) == ("both", [2, 8])
@@ -115,7 +115,7 @@ def test_one_depth_has_no_exponent(base: Mapping[str, Any], monkeypatch: pytest.
         module, "compute_initial_gradient_norms", lambda experiments, task: [np.ones(3)] * len(experiments)
     )
     stack = DepthSweep((3,), ("model.decoder_layers",), TINY)
-    (only,) = measure_depth_sweeps(base, study(["pre", "post"], {"one": stack}))["stacks"]
+    (only,) = to_config(measure_depth_sweeps(base, study(["pre", "post"], {"one": stack})))["stacks"]
     assert [entry["value"] for entry in only["exponent"]] == [None, None]
 
 
@@ -134,7 +134,7 @@ def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_toward_the
 ) -> None:
     few = {"task.dataset": "phrases/train=400,validation=20,test=20"}
     stack = own_stack("encoder-decoder's decoder", depths=(6,), overrides=few)
-    (found,) = measure_depth_sweeps(base, study(["post", "pre"], {"decoder": stack}))["stacks"]
+    (found,) = to_config(measure_depth_sweeps(base, study(["post", "pre"], {"decoder": stack})))["stacks"]
     of = ratios(found)
     assert of["post"] >= 4, of
     assert of["pre"] <= 1, of
@@ -146,7 +146,7 @@ def test_in_a_decoder_that_reads_an_encoder_post_norms_gradients_grow_toward_the
 def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_depth(base: Mapping[str, Any]) -> None:
     stack = own_stack("decoder alone")
     assert stack.depths == (6, 12, 24)
-    (found,) = measure_depth_sweeps(base, study(["post", "pre"], {"alone": stack}))["stacks"]
+    (found,) = to_config(measure_depth_sweeps(base, study(["post", "pre"], {"alone": stack})))["stacks"]
     exponents = {entry["arm"]: entry["value"] for entry in found["exponent"]}
     assert -0.6 <= exponents["pre"] <= -0.4, exponents
     assert -0.15 <= exponents["post"] <= 0.15, exponents

@@ -12,12 +12,12 @@ from scipy import stats
 
 from launch.config_files import load_config, load_function
 from transformer.config import UserError
+from transformer.studies.ablations import analysis
 from transformer.studies.ablations.ablation import Ablation, build_ablation
-from transformer.studies.ablations.analysis import analyze
 from transformer.studies.ablations.arm_comparisons import compare_arms
-from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
 from transformer.studies.ablations.predictions import PredictionOutcome, describe_prediction, judge_predictions
 from transformer.studies.ablations.run_result import RunResult
+from transformer.studies.ablations.study_results import arrange_results
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (1, 2, 3, 4, 5)
@@ -61,7 +61,7 @@ def judge(prediction: Mapping[str, Any], **fields: Any) -> tuple[PredictionOutco
     """The outcome of a prediction about the arm "new", and its sentence."""
     diverged = fields.pop("diverged", ())
     spec = study([{"arm": "new", **prediction}], **fields)
-    results = select_hyperparameters(spec, cells(spec, diverged))
+    results = arrange_results(spec, cells(spec, diverged))
     (judged,) = judge_predictions(results, compare_arms(results))
     return judged, describe_prediction(spec, judged)
 
@@ -96,7 +96,7 @@ def test_a_prediction_comes_out_if_its_whole_interval_agrees(prediction, outcome
     # The same of a metric that is to be large, with all values turned around.
     turned = [each._replace(reported_value=-each.reported_value) for each in cells(study([]))]
     spec = study([{"arm": "new", **prediction}], direction="maximize")
-    results = select_hyperparameters(spec, turned)
+    results = arrange_results(spec, turned)
     (other,) = judge_predictions(results, compare_arms(results))
     assert other.outcome is judged.outcome
 
@@ -118,7 +118,7 @@ def test_the_excess_on_one_task_is_a_paired_t_interval():
             for task, other in (("easy", "hard"), ("hard", "flat"))
         ]
     )
-    results = select_hyperparameters(spec, cells(spec))
+    results = arrange_results(spec, cells(spec))
     first, _ = judge_predictions(results, compare_arms(results))
     wider = stats.t.ppf(1 - 0.025 / 2, 4) * statistics.stdev(differences) / math.sqrt(5)
     assert first.interval == pytest.approx((mean - wider, mean + wider))
@@ -171,7 +171,7 @@ def test_predictions_are_a_list_of_dicts_and_each_is_made_once():
 
 def test_the_result_says_of_each_prediction_whether_it_came_out():
     spec = study([{"arm": "new", "direction": "better", "task": "easy", "at_least": 0.6}])
-    result = analyze(spec, cells(spec), {})
+    result = analysis.analyze(spec, cells(spec), {}).to_json()
     (prediction,) = result["predictions"]
     assert (prediction["outcome"], prediction["direction"]) == ("did not come out", "better")
     assert prediction["sentence"] == result["summary"][0]
@@ -204,7 +204,7 @@ def test_what_came_out_of_the_recorded_study_is_in_its_record():
         )
         for each in recorded["runs"]
     ]
-    study_results = select_hyperparameters(spec, runs)
+    study_results = arrange_results(spec, runs)
     outcomes = judge_predictions(study_results, compare_arms(study_results))
     sentences = [describe_prediction(spec, each) for each in outcomes]
     assert [each.outcome.value for each in outcomes].count("came out") == 6

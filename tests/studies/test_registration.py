@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.studies.tiny import ablation, base
-from transformer.config import UserError, hash_config
+from transformer.config import UserError, hash_config, to_config
 from transformer.storage.json_checksum import add_checksum, strip_checksum
 from transformer.studies.ablations import registration as registrations
 from transformer.studies.ablations.collect_results import first_start_of_run
@@ -20,13 +20,12 @@ from transformer.studies.ablations.hash_commits import find_hash_commit
 from transformer.studies.ablations.registration import (
     check_registration,
     describe_registration,
-    is_contradicted,
     register,
     registration_contents,
     write_registration,
 )
 from transformer.studies.ablations.run_plan import plan_runs
-from transformer.studies.ablations.study_metadata import read_metadata, study_identity, write_metadata
+from transformer.studies.ablations.study_metadata import StudyMetadata, read_metadata, study_identity, write_metadata
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 
 SPEC = ablation(
@@ -46,9 +45,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A registered study of twelve runs, which began after its registration."""
     path = tmp_path_factory.mktemp("registered") / "study"
     trial_store = TrialStore.open(path, study_identity(SPEC, base()))
-    about = {"base": {"name": "tiny"}, "arms": {}}
-    registration = register(trial_store, about, CONTENTS)
-    write_metadata(path, {**about, "registration": registration.sha256})
+    registration = register(trial_store, None, CONTENTS)
+    write_metadata(path, StudyMetadata({"name": "tiny"}, {}, registration=registration.sha256))
     write_registration(path, registration)
     trial_store.append_trials([each.trial for each in PLANNED])
     for each in PLANNED:
@@ -61,6 +59,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def recorded_hash(path: Path) -> str | None:
+    """The hash of the registration by about.json."""
+    metadata = read_metadata(path)
+    return None if metadata is None else metadata.registration
+
+
 def sentences(path: Path, contents: Mapping[str, Any] = CONTENTS) -> list[str]:
     """What the report says first of the study in a folder."""
     trial_store = TrialStore.open_existing(path)
@@ -69,13 +73,12 @@ def sentences(path: Path, contents: Mapping[str, Any] = CONTENTS) -> list[str]:
         for trial in trial_store.trials()
         if trial_store.has_begun(trial)
     ]
-    about = read_metadata(path)
-    checked = check_registration(path, about or {}, contents, starts, lambda sha256, since: None)
+    checked = check_registration(path, recorded_hash(path), contents, starts, lambda sha256, since: None)
     if checked is None:
         return []
-    json.dumps(checked, allow_nan=False)
+    json.dumps(to_config(checked), allow_nan=False)
     lines = describe_registration(checked)
-    assert lines[0].startswith("Exploratory: ") == is_contradicted(checked)
+    assert lines[0].startswith("Exploratory: ") == checked.is_contradicted
     return lines
 
 
@@ -348,7 +351,7 @@ def test_a_copied_registration_does_not_register_a_judged_study(sound: Path, tmp
     assert "copied or made again" in first
     assert "1 of 12 runs began before it" in first
     with pytest.raises(UserError, match="has a registration that is not its own"):
-        register(TrialStore.open_existing(path), read_metadata(path) or {}, CONTENTS)
+        register(TrialStore.open_existing(path), recorded_hash(path), CONTENTS)
 
 
 def test_a_changed_default_and_changed_code_change_the_registration(
@@ -419,7 +422,7 @@ def test_a_commit_shows_only_what_is_older_than_the_runs(sound: Path, date: str,
     trial_store = TrialStore.open_existing(sound)
     starts = [first_start_of_run(trial_store.directory(trial), ()) for trial in trial_store.trials()]
     commit = HashCommit("ab" * 20, date, False, pushed)
-    checked = check_registration(sound, read_metadata(sound) or {}, CONTENTS, starts, lambda sha256, since: commit)
+    checked = check_registration(sound, recorded_hash(sound), CONTENTS, starts, lambda sha256, since: commit)
     assert checked is not None
     assert describe_registration(checked)[2].startswith("The hash is in commit abababababab of 20")
     assert describe_registration(checked)[2].endswith(words) or words in describe_registration(checked)[2]

@@ -22,10 +22,11 @@ from tests.studies.null_studies import (
 )
 from transformer.studies.ablations.ablation import Ablation, Direction
 from transformer.studies.ablations.arm_comparisons import Comparison, compare_arms
-from transformer.studies.ablations.calibration import calibrate, noise_from_runs, simulate
-from transformer.studies.ablations.hyperparameter_selection import select_hyperparameters
+from transformer.studies.ablations.calibration import calibrate
+from transformer.studies.ablations.noise_models import noise_from_runs, simulate
 from transformer.studies.ablations.run_result import RunResult
 from transformer.studies.ablations.statistics import interquartile_coverage, interquartile_interval, t_test
+from transformer.studies.ablations.study_results import arrange_results
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,7 @@ def study(spec: Ablation, random: np.random.Generator, effects: dict[str, float]
                 chosen, reported = run + random.normal(0.0, 0.03, 2)
                 cell = RunResult(arm, "", seed, hyperparameters, "done", chosen, reported, {}, None, {}, 100, "", "")
                 cells.append(cell)
-    (comparison,) = compare_arms(select_hyperparameters(spec, cells))
+    (comparison,) = compare_arms(arrange_results(spec, cells))
     return comparison
 
 
@@ -133,7 +134,7 @@ def test_intervals_of_all_arms_hold_their_differences_together() -> None:
             for name, own in zip(names, values.tolist(), strict=True)
             for seed, value in zip(spec.seeds, own, strict=True)
         ]
-        pairs = compare_arms(select_hyperparameters(spec, cells))
+        pairs = compare_arms(arrange_results(spec, cells))
         held += all(
             pair.test.interval.low <= truth <= pair.test.interval.high
             for pair, truth in zip(pairs, truths[1:], strict=True)
@@ -153,7 +154,7 @@ def told_apart(accuracies_AxS: np.ndarray) -> bool:
         for name, accuracies in zip(names, accuracies_AxS, strict=True)
         for seed, value in enumerate(accuracies)
     ]
-    return any(pair.verdict in ("better", "worse") for pair in compare_arms(select_hyperparameters(spec, cells)))
+    return any(pair.verdict in ("better", "worse") for pair in compare_arms(arrange_results(spec, cells)))
 
 
 @pytest.mark.parametrize("seeds", range(3, 11))
@@ -267,7 +268,7 @@ def test_runs_of_an_unstable_arm_print_more_than_one_study_in_twenty() -> None:
         RunResult("ab"[arm], "", seed, {"x": rate + 1}, "done", value, value, {}, None, {}, 1, "", "")
         for (arm, rate, seed), value in np.ndenumerate(values)
     ]
-    model = noise_from_runs(select_hyperparameters(many, cells))
+    model = noise_from_runs(arrange_results(many, cells))
     assert model is not None
     few = dataclasses.replace(many, seeds=tuple(range(8)))
     verdicts = [simulate(few, model, random)[0].verdict for _ in range(1_000)]

@@ -33,6 +33,27 @@ class Direction(enum.Enum):
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
 
+    @property
+    def sign(self) -> float:
+        """The sign that makes the metric a cost, of which less is better."""
+        return 1.0 if self is Direction.MINIMIZE else -1.0
+
+    def is_better(self, value: float, reference: float) -> bool:
+        """Return whether a value of the metric is better than another."""
+        return self.sign * value < self.sign * reference
+
+    def best(self, values: Iterable[float]) -> float:
+        """Return the best of some values of the metric."""
+        return min(values, key=lambda value: self.sign * value)
+
+    def worst(self, values: Iterable[float]) -> float:
+        """Return the worst of some values of the metric."""
+        return max(values, key=lambda value: self.sign * value)
+
+    def rank(self, values: Mapping[str, float]) -> list[str]:
+        """Return the names of some values of the metric, the best first."""
+        return sorted(values, key=lambda name: self.sign * values[name])
+
 
 class PredictedDirection(enum.Enum):
     """How an arm is expected to differ from the reference; similar is neither better nor worse by `at_most`."""

@@ -1,22 +1,14 @@
 """Compare each arm with the reference: paired differences, their intervals, and the verdict."""
 
+import dataclasses
+import enum
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
-from transformer.studies.ablations.hyperparameter_selection import (
-    DIVERGED,
-    STUCK,
-    MissingRun,
-    StudyResults,
-    has_completed_or_diverged,
-    has_learned,
-    is_better,
-    missing_runs,
-    rank_best_first,
-)
 from transformer.studies.ablations.statistics import (
     SIGNIFICANCE,
     MeanTest,
@@ -31,6 +23,14 @@ from transformer.studies.ablations.statistics import (
     t_statistic,
     t_test,
 )
+from transformer.studies.ablations.study_results import (
+    DIVERGED,
+    STUCK,
+    Place,
+    StudyResults,
+    known_values,
+    mean_over_tasks,
+)
 
 MIN_SEEDS_FOR_VERDICT = 3  # paired seeds
 ENOUGH_SEEDS = 5  # the default; with fewer, all runs of one arm may be stuck, and none of another, by chance
@@ -39,7 +39,22 @@ EVIDENT_SKEWNESS = 2.0  # standard errors
 ROUNDING = 2.0**-22  # relative: metrics that differ by less are equal, as some are computed in float32
 
 
-class LearnedCounts(NamedTuple):
+class Verdict(enum.StrEnum):
+    """Whether an arm is better or worse than the reference."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    NO_DIFFERENCE_SEEN = "no difference seen"
+    NOT_JUDGED = "not judged"
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether it says that the arms differ."""
+        return self in (Verdict.BETTER, Verdict.WORSE)
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedCounts:
     """How many of the runs at the chosen values learned, of those that completed or diverged.
 
     Attributes:
@@ -68,11 +83,11 @@ class Comparison(NamedTuple):
         arm_name: The arm.
         reference_name: The arm that it is compared with.
         task_name: The task; None for the mean of all tasks.
-        differences: The paired differences by seed; see `StudyResults.compared_values_by_seed`.
+        differences: The paired differences by seed; see `StudyResults.compared_values`.
         diverged_seeds: The seeds with which a run of either arm diverged.
         test: The t test of the differences; None if no verdict may be given.
         num_comparisons: The number of comparisons in the family, for which interval and p-value are adjusted.
-        verdict: "better", "worse", "no difference seen" or "not judged".
+        verdict: The verdict.
         learned_counts: How many runs learned.
     """
 
@@ -83,7 +98,7 @@ class Comparison(NamedTuple):
     diverged_seeds: tuple[int, ...]
     test: MeanTest | None
     num_comparisons: int
-    verdict: str
+    verdict: Verdict
     learned_counts: LearnedCounts
 
     @property
@@ -148,11 +163,11 @@ def second_opinion(study: StudyResults, pair: Comparison) -> SecondOpinion | Non
     if pair.test is None or pair.test.p_value is None:
         return None
     groups = _paired_values(study, pair)
-    differences = [[value - reference_value for value, reference_value in group] for group in groups]
+    differences = [(values_N - reference_N).tolist() for values_N, reference_N in groups]
     ratios = [
         math.log(spreads[0] / spreads[1])
         for group in groups
-        if min(spreads := [np.std(column, ddof=1) for column in zip(*group, strict=True)]) > 0
+        if min(spreads := [values_N.std(ddof=1) for values_N in group]) > 0
     ]
     p_bootstrap = None
     if pair.num_seeds >= ENOUGH_SEEDS and any(np.ptp(group) > 0 for group in differences):
@@ -163,37 +178,27 @@ def second_opinion(study: StudyResults, pair: Comparison) -> SecondOpinion | Non
     return SecondOpinion(ratio, skewness_score(differences), p_bootstrap)
 
 
-def _paired_values(study: StudyResults, pair: Comparison) -> list[list[tuple[float, float]]]:
+def _paired_values(
+    study: StudyResults, pair: Comparison
+) -> list[tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]]:
     """Return the reported values of both arms by seed: at the selected values, and at all that both tried alike."""
-    tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
-    arms = (pair.arm_name, pair.reference_name)
-    selected: list[Mapping[str, Mapping[str, Any]]] = [
-        {task: study.selected_hyperparameters[arm, task] for task in tasks} for arm in arms
-    ]
-    tuned_alike: list[list[Mapping[str, Mapping[str, Any]]]] = [
-        [dict.fromkeys(tasks, hyperparameters)] * len(arms) for hyperparameters in study.spec.combinations()
-    ]
+    arms, tasks = list(map(study.arm_number, (pair.arm_name, pair.reference_name))), study.task_numbers(pair.task_name)
+    selected_2xT = study.selected_LxAxT[0][np.ix_(arms, tasks)]
+    tuned_alike = [np.full_like(selected_2xT, number) for number in range(len(study.combinations))]
+    is_tuned_alike = (selected_2xT == selected_2xT[0, 0]).all()
+    learned_AxTxCxS = np.where(study.learned_AxTxCxS, study.reported_AxTxCxS, np.nan)
     groups = []
-    for hyperparameters_by_arm in tuned_alike if selected in tuned_alike else [selected, *tuned_alike]:
-        values, reference_values = (
-            _learned_values(study, arm, pair.task_name, by_task)
-            for arm, by_task in zip(arms, hyperparameters_by_arm, strict=True)
+    for numbers_2xT in tuned_alike if is_tuned_alike else [selected_2xT, *tuned_alike]:
+        values_2xS = np.stack(
+            [
+                mean_over_tasks(learned_AxTxCxS[arm, tasks, numbers_T])
+                for arm, numbers_T in zip(arms, numbers_2xT, strict=True)
+            ]
         )
-        group = [(value, reference_values[seed]) for seed, value in values.items() if seed in reference_values]
-        if len(group) >= MIN_SEEDS_FOR_VERDICT:
-            groups.append(group)
+        known_S = ~np.isnan(values_2xS).any(axis=0)
+        if known_S.sum() >= MIN_SEEDS_FOR_VERDICT:
+            groups.append((values_2xS[0, known_S], values_2xS[1, known_S]))
     return groups
-
-
-def _learned_values(
-    study: StudyResults, arm: str, task: str | None, hyperparameters_by_task: Mapping[str, Mapping[str, Any]]
-) -> dict[int, float]:
-    """Return the reported values by seed of an arm's runs with some tuned values that learned."""
-    return study.average_over_tasks(
-        lambda name: study.runs_of_combination(arm, name, hyperparameters_by_task[name]),
-        lambda cell: cell.reported_value if has_learned(cell) else None,
-        task,
-    )
 
 
 def compare_arms(study: StudyResults) -> list[Comparison]:
@@ -232,12 +237,12 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
         The comparison and the name of the second best arm; None if there is nothing to compare.
     """
     values = {
-        arm: study.values_by_seed(arm, None) for arm in study.spec.arms if not study.seeds_in_state(arm, None, DIVERGED)
+        arm: known_values(study.values(arm, None))
+        for arm in study.spec.arms
+        if not study.seeds_in_state(arm, None, DIVERGED)
     }
-    means = {
-        arm: math.fsum(own.values()) / len(own) for arm, own in values.items() if len(own) >= MIN_SEEDS_FOR_VERDICT
-    }
-    order = rank_best_first(study.spec, means)
+    means = {arm: math.fsum(own) / len(own) for arm, own in values.items() if len(own) >= MIN_SEEDS_FOR_VERDICT}
+    order = study.spec.direction.rank(means)
     if len(order) < 2 or study.spec.reference in order[:2]:
         return None
     pair = _compare_pair(study, order[0], None, order[1], math.comb(len(study.spec.arms), 2))
@@ -245,16 +250,21 @@ def compare_best_two(study: StudyResults) -> tuple[Comparison, str] | None:
 
 
 def _compare_pair(study: StudyResults, arm: str, task: str | None, against: str, num_comparisons: int) -> Comparison:
-    values, reference = study.compared_values_by_seed(arm, task), study.compared_values_by_seed(against, task)
-    differences = {seed: value - reference[seed] for seed, value in values.items() if seed in reference}
+    values_2xS = np.stack([study.compared_values(name, task) for name in (arm, against)])
+    differences_S = values_2xS[0] - values_2xS[1]
+    differences = {
+        seed: difference
+        for seed, difference in zip(study.spec.seeds, differences_S.tolist(), strict=True)
+        if not math.isnan(difference)
+    }
     diverged = {seed for name in (arm, against) for seed in study.seeds_in_state(name, task, DIVERGED)}
-    learning = LearnedCounts(count_learned(study, arm, task), count_learned(study, against, task), None)
+    learning = LearnedCounts(study.count_learned(arm, task), study.count_learned(against, task), None)
     pair = Comparison(
-        arm, against, task, differences, tuple(sorted(diverged)), None, num_comparisons, "not judged", learning
+        arm, against, task, differences, tuple(sorted(diverged)), None, num_comparisons, Verdict.NOT_JUDGED, learning
     )
-    if len(differences) < MIN_SEEDS_FOR_VERDICT or missing_runs_by_arm(study, pair):
+    if len(differences) < MIN_SEEDS_FOR_VERDICT or any(missing_places(study, pair)):
         return pair
-    resolution = equality_tolerance([*values.values(), *reference.values()])
+    resolution = equality_tolerance(known_values(values_2xS))
     own = list(differences.values())
     step = estimate_discrete_step(own, resolution)
     error = _tuning_error(study, pair)
@@ -277,29 +287,34 @@ def _tuning_error(study: StudyResults, pair: Comparison) -> float:
         The standard error; 0 if every selection stays the same.
     """
     arms = (pair.arm_name, pair.reference_name)
-    tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
-    if all(
-        study.selected_without_seed[arm, task, seed] == study.selected_hyperparameters[arm, task]
-        for arm in arms
-        for task in tasks
-        for seed in pair.differences
-    ):
+    selected_Lx2xT = study.selected_LxAxT[:, list(map(study.arm_number, arms))][
+        :, :, study.task_numbers(pair.task_name)
+    ]
+    left_out = [1 + study.spec.seeds.index(seed) for seed in pair.differences]
+    if (selected_Lx2xT[left_out] == selected_Lx2xT[0]).all():
         return 0.0
+    return jackknife_error(mean_differences_without_each_seed(study, arms, pair.task_name, list(pair.differences)))
+
+
+def mean_differences_without_each_seed(
+    study: StudyResults, arms: tuple[str, str], task: str | None, seeds: Sequence[int]
+) -> list[float]:
+    """Return the mean differences of two arms without each of some seeds, which the selection leaves out too."""
     means = []
-    for left_out in pair.differences:
-        own, reference = (study.compared_values_by_seed(arm, pair.task_name, left_out) for arm in arms)
-        differences = [own[seed] - reference[seed] for seed in pair.differences if seed != left_out]
-        means.append(math.fsum(differences) / len(differences))
-    return jackknife_error(means)
+    for left_out in seeds:
+        own_S, reference_S = (study.compared_values(arm, task, left_out) for arm in arms)
+        others = [study.spec.seeds.index(seed) for seed in seeds if seed != left_out]
+        means.append(math.fsum((own_S - reference_S)[others]) / len(others))
+    return means
 
 
-def _decide_verdict(study: StudyResults, pair: Comparison, test: MeanTest) -> str:
+def _decide_verdict(study: StudyResults, pair: Comparison, test: MeanTest) -> Verdict:
     assert pair.p_adjusted is not None
     if pair.p_adjusted < SIGNIFICANCE:
-        return "better" if is_better(study.spec, test.mean, 0.0) else "worse"
+        return Verdict.BETTER if study.spec.direction.is_better(test.mean, 0.0) else Verdict.WORSE
     if test.p_value is None and test.mean and _least_adjusted_p(pair) >= SIGNIFICANCE:
-        return "not judged"  # whatever the differences were
-    return "no difference seen"
+        return Verdict.NOT_JUDGED  # whatever the differences were
+    return Verdict.NO_DIFFERENCE_SEEN
 
 
 def _least_adjusted_p(pair: Comparison) -> float:
@@ -311,8 +326,8 @@ def _add_fisher_test(learning: LearnedCounts, num_comparisons: int) -> LearnedCo
     counts = (learning.arm, learning.reference)
     if all(count == n for count, n in counts):
         return learning
-    return learning._replace(
-        p_adjusted=bonferroni_correction(fisher_exact_p(*learning.arm, *learning.reference), num_comparisons)
+    return dataclasses.replace(
+        learning, p_adjusted=bonferroni_correction(fisher_exact_p(*learning.arm, *learning.reference), num_comparisons)
     )
 
 
@@ -321,25 +336,13 @@ def equality_tolerance(values: Sequence[float]) -> float:
     return ROUNDING * max(map(abs, values), default=0.0)
 
 
-def count_learned(study: StudyResults, arm: str, task: str | None) -> tuple[int, int]:
-    """Count the runs at the chosen values that learned.
+def missing_places(study: StudyResults, pair: Comparison) -> Iterator[Place]:
+    """Yield the places of the runs of either arm of a comparison that failed or have not ended, seed by seed.
 
-    Args:
-        study: The results of the study.
-        arm: The arm.
-        task: The task; None for all tasks together.
-
-    Returns:
-        The number of runs that learned and the number that completed or diverged.
+    Without them its values were not all tried with the same seeds, and what it loses to another arm may be its tuning.
     """
-    tasks = study.spec.tasks if task is None else (task,)
-    runs = [cell for name in tasks for cell in study.selected_runs(arm, name) if has_completed_or_diverged(cell)]
-    return sum(map(has_learned, runs)), len(runs)
-
-
-def missing_runs_by_arm(study: StudyResults, pair: Comparison) -> dict[str, list[MissingRun]]:
-    """Return the runs of either arm of a comparison that failed or have not ended, by arm."""
-    tasks = study.spec.tasks if pair.task_name is None else (pair.task_name,)
-    return {
-        arm: missing for arm in (pair.arm_name, pair.reference_name) if (missing := missing_runs(study, arm, tasks))
-    }
+    tasks = study.task_numbers(pair.task_name)
+    for arm in map(study.arm_number, (pair.arm_name, pair.reference_name)):
+        missing_SxTxC = ~study.ended_AxTxCxS[arm, tasks].transpose(2, 0, 1)
+        for seed, task, combination in np.argwhere(missing_SxTxC).tolist():
+            yield arm, tasks[task], combination, seed

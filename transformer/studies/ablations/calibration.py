@@ -8,9 +8,9 @@ studies are simulated with several kinds.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 
@@ -26,35 +26,16 @@ from transformer.config import (
 )
 from transformer.runs.run_directory import write_json
 from transformer.storage.json_reading import read_dataclass
-from transformer.studies.ablations.ablation import Ablation, Direction
-from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Comparison, compare_arms
-from transformer.studies.ablations.hyperparameter_selection import (
-    DIVERGED,
-    DONE,
-    StudyResults,
-    best_value,
-    has_completed_or_diverged,
-    has_learned,
-    select_hyperparameters,
-)
+from transformer.studies.ablations.ablation import Ablation
+from transformer.studies.ablations.arm_comparisons import MIN_SEEDS_FOR_VERDICT, Verdict
+from transformer.studies.ablations.noise_models import NoiseModel, noise_from_runs, simulate, synthetic_noise
 from transformer.studies.ablations.run_result import RunResult
-from transformer.studies.ablations.statistics import (
-    Interval,
-    clip_to_metric_range,
-    estimate_discrete_step,
-    wilson_interval,
-)
+from transformer.studies.ablations.statistics import wilson_interval
+from transformer.studies.ablations.study_results import arrange_results
 from transformer.studies.sweeps.trials import to_json_values
 
 FILE = "calibration.json"
 NUM_STUDIES = 2_000
-SEED_CORRELATION = 0.5  # of the runs of two arms with the same seed, where noise is synthetic
-METRIC_CORRELATION = 0.96  # of both metrics of a run, where noise is synthetic
-SPREAD = 4.0  # of an unstable arm, in standard deviations of the other arms' noise
-BAD_RUN = 14.0  # by how much a bad run is worse than others, in standard deviations of the difference of two arms
-_PENALTY = 10.0  # of all tuned values but the best, in the same unit
-_STUCK, _THRESHOLD = 100.0, 50.0  # of a run that is stuck: its metrics, and beyond what it counts as such
-_QUANTILES = 1_024
 _DESIGN = (
     "arms",
     "reference",
@@ -126,61 +107,6 @@ class Calibration:
     effect: PositiveFloat | None = None
 
 
-class Pool(NamedTuple):
-    """Vectors to draw from with replacement, each with normal noise added (the smoothed bootstrap, Efron 1979).
-
-    Attributes:
-        vectors_RxD: The vectors.
-        kernel_DxN: A matrix whose product with its transpose is the covariance of the noise.
-    """
-
-    vectors_RxD: np.ndarray
-    kernel_DxN: np.ndarray
-
-    def draw(self, random: np.random.Generator, count: int) -> np.ndarray:
-        """Draw some vectors with noise."""
-        vectors_KxD = self.vectors_RxD[random.integers(len(self.vectors_RxD), size=count)]
-        return vectors_KxD + random.normal(size=(count, self.kernel_DxN.shape[1])) @ self.kernel_DxN.T
-
-
-class Setting(NamedTuple):
-    """The runs that an arm of a simulated study draws from, on one task with one combination of tuned values.
-
-    Attributes:
-        mean_2: The means of the selection and the reported metric of runs that learned.
-        distances: The distances from these means, without what runs with one seed share.
-        unlearned_Ux2: The metrics of the runs that were stuck; NaN for those that diverged.
-        num_learned: The number of runs that learned.
-    """
-
-    mean_2: np.ndarray
-    distances: Pool
-    unlearned_Ux2: np.ndarray
-    num_learned: int
-
-
-class NoiseModel(NamedTuple):
-    """The noise of a study.
-
-    Attributes:
-        words: What it is.
-        settings: The runs by task, combination of tuned values and arm, in the order of the ablation.
-        seeds: What all runs with one seed share: both metrics of every task and combination, one after the other.
-        grids: Of both metrics of every task the step, 0 if it is continuous, and one value.
-        limits_2x2: The least and the greatest value of both metrics.
-        learned_threshold: The value of the selection metric beyond which a run is stuck; None for none.
-        num_runs: The number of runs that noise is drawn from; 0 if it is synthetic.
-    """
-
-    words: str
-    settings: Sequence[Sequence[Sequence[Setting]]]
-    seeds: Pool
-    grids_Tx2x2: np.ndarray
-    limits_2x2: np.ndarray
-    learned_threshold: float | None
-    num_runs: int = 0
-
-
 def calibrate(
     spec: Ablation,
     cells: Sequence[RunResult] = (),
@@ -205,7 +131,7 @@ def calibrate(
     """
     check_seeds(spec)
     num_studies = num_studies or NUM_STUDIES
-    design, model_from_runs = hash_design(spec), noise_from_runs(select_hyperparameters(spec, cells))
+    design, model_from_runs = hash_design(spec), noise_from_runs(arrange_results(spec, cells))
     models = [*([model_from_runs] if model_from_runs else ()), *synthetic_noise(spec)]
     rates = []
     for number, model in enumerate(models):
@@ -218,7 +144,8 @@ def calibrate(
             effect = spec.smallest_effect_of_interest / deviation
         if effect is not None:
             detections = sum(
-                simulate(spec, model, random, effect * deviation)[0].verdict == "better" for _ in range(num_studies)
+                simulate(spec, model, random, effect * deviation)[0].verdict is Verdict.BETTER
+                for _ in range(num_studies)
             )
             rates[0] = dataclasses.replace(rates[0], power=_make_rate(detections, num_studies))
     return Calibration(design, models[0].num_runs, tuple(rates), effect)
@@ -229,8 +156,8 @@ def _false_positives(spec: Ablation, model: NoiseModel, random: np.random.Genera
     overall, on_tasks, variances = 0, 0, []
     for _ in range(num_studies):
         pairs = simulate(spec, model, random)
-        overall += _claims_any(pair for pair in pairs if pair.task_name is None)
-        on_tasks += _claims_any(pair for pair in pairs if pair.task_name is not None)
+        overall += any(pair.verdict.is_difference for pair in pairs if pair.task_name is None)
+        on_tasks += any(pair.verdict.is_difference for pair in pairs if pair.task_name is not None)
         variances += [
             pair.test.standard_deviation**2
             for pair in pairs
@@ -305,387 +232,6 @@ def _describe_shares(rates: Rates) -> str:
     on_tasks = rates.false_positives_on_tasks
     single = f", {_describe_share(on_tasks)} on a single task" if on_tasks else ""
     return f"{_describe_share(rates.false_positives)}{single}"
-
-
-# --- The noise
-
-
-def synthetic_noise(spec: Ablation) -> list[NoiseModel]:
-    """Return kinds of noise of deviation 1 in which the means of all arms are equal.
-
-    The runs of two arms with the same seed are correlated by `SEED_CORRELATION`, and both metrics of a run by
-    `METRIC_CORRELATION`. Of several tuned values one is clearly the best, and so is selected by every arm, but in a
-    kind in which all are equally good, and what differs is the luck of their runs.
-    """
-    bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
-    normal = Pool(np.zeros((1, 2)), _covariance_root(1 - SEED_CORRELATION))
-    # The waiting time is skewed: most runs are a little better than the mean, and a few much worse.
-    waiting_Q = -np.log1p(-(np.arange(_QUANTILES) + 0.5) / _QUANTILES)
-    skewed_Q = bad * (waiting_Q - waiting_Q.mean()) / waiting_Q.std()
-    own = 1 - SEED_CORRELATION
-    skewed = Pool(
-        np.sqrt(own * METRIC_CORRELATION) * np.stack([skewed_Q] * 2, axis=1),
-        np.sqrt(own * (1 - METRIC_CORRELATION)) * np.eye(2),
-    )
-    unstable = Pool(SPREAD * skewed.vectors_RxD, SPREAD * skewed.kernel_DxN)
-    one_in_ten_R = bad * BAD_RUN * (np.arange(10) == 0)
-    with_bad_runs = normal._replace(vectors_RxD=np.stack([one_in_ten_R - one_in_ten_R.mean()] * 2, axis=1))
-    tuned = len(list(spec.combinations())) > 1
-    best = ", one clearly best tuned value" if tuned else ""
-    stuck_Ux2 = np.full((2, 2), bad * _STUCK)
-    return [
-        _synthetic_model(
-            spec, f"normal noise, correlated by {SEED_CORRELATION:g} between arms with the same seed{best}", normal
-        ),
-        *(
-            [_synthetic_model(spec, "normal noise, all tuned values equally good", normal, penalty=0.0)]
-            if tuned
-            else ()
-        ),
-        _synthetic_model(spec, f"skewed noise, in one arm with {SPREAD:g} times the spread", skewed, unstable),
-        _synthetic_model(spec, "one arm in which a run of ten is bad", normal, with_bad_runs),
-        _synthetic_model(spec, "two runs of five stuck in every arm", normal, unlearned_Ux2=stuck_Ux2),
-    ]
-
-
-def _covariance_root(variance: float) -> np.ndarray:
-    """Return a root of the covariance of both metrics, each with this variance."""
-    return np.linalg.cholesky(variance * np.array([[1.0, METRIC_CORRELATION], [METRIC_CORRELATION, 1.0]]))
-
-
-def _synthetic_model(
-    spec: Ablation,
-    words: str,
-    noise: Pool,
-    noise_of_one_arm: Pool | None = None,
-    penalty: float = _PENALTY,
-    unlearned_Ux2: np.ndarray | None = None,
-) -> NoiseModel:
-    """Return a model in which one arm, not the reference, may have noise of its own.
-
-    Args:
-        spec: The ablation.
-        words: What the noise is.
-        noise: The noise of all arms.
-        noise_of_one_arm: That of the first arm besides the reference; None for that of the others.
-        penalty: By how much all combinations of tuned values but the first are worse.
-        unlearned_Ux2: The metrics of as many runs as are stuck of every five; None for none.
-    """
-    bad = 1.0 if spec.direction is Direction.MINIMIZE else -1.0
-    first_arm = next(arm for arm in spec.arms if arm != spec.reference)
-    distances = [noise_of_one_arm if noise_of_one_arm is not None and arm == first_arm else noise for arm in spec.arms]
-    unlearned_Ux2 = np.zeros((0, 2)) if unlearned_Ux2 is None else unlearned_Ux2
-    settings = [
-        [
-            Setting(np.full(2, bad * penalty * (number > 0)), arm_distances, unlearned_Ux2, 5 - len(unlearned_Ux2))
-            for arm_distances in distances
-        ]
-        for number, _ in enumerate(spec.combinations())
-    ]
-    tasks = len(spec.tasks)
-    shared = np.tile(_covariance_root(SEED_CORRELATION), (len(settings), 1))  # by all combinations alike
-    return NoiseModel(
-        words,
-        [settings] * tasks,
-        Pool(np.zeros((1, 2 * len(settings) * tasks)), np.kron(np.eye(tasks), shared)),
-        np.zeros((tasks, 2, 2)),
-        np.array([[-math.inf, math.inf]] * 2),
-        # The study's own threshold has the metric's units, which this noise has not.
-        bad * _THRESHOLD if len(unlearned_Ux2) and spec.learned_threshold is not None else None,
-    )
-
-
-def noise_from_runs(study: StudyResults) -> NoiseModel | None:
-    """Estimate the noise of a study from its runs.
-
-    On each task, the metrics of a run that learned are the mean of its arm and combination, what the runs of all arms
-    with its seed and combination share, and a rest. An arm keeps its own means but for a shift, after which all arms
-    are as good at their selected values as the best. It draws from its own rests of all combinations, in the size of
-    those of the combination, so that an arm that is unstable or skewed stays so. It diverges and is stuck as often as
-    its own runs, and at its selected values as often as those of all arms at theirs.
-
-    Args:
-        study: The results of the study.
-
-    Returns:
-        The noise; None if the runs do not show it: a task has a combination without any run, or fewer than two arms or
-        combinations with two runs that learned.
-    """
-    spec = study.spec
-    tasks = [_task_noise(study, task) for task in spec.tasks]
-    measured_tasks = [task_noise for task_noise in tasks if task_noise is not None]
-    if len(measured_tasks) < len(tasks):
-        return None
-    shared = [shared_by_seed for _, shared_by_seed, _ in measured_tasks]
-    seeds = [seed for seed in spec.seeds if all(seed in by_seed for by_seed in shared)]
-    if not seeds:
-        return None
-    ended = [cell for arm in spec.arms for cell in study.runs_of_arm(arm) if has_completed_or_diverged(cell)]
-    metrics_Rx2 = np.array([_run_metrics(cell) for cell in ended if has_learned(cell)])
-    limits = [
-        clip_to_metric_range(metric, Interval(-math.inf, math.inf), metrics_Rx2[:, column].tolist())
-        for column, metric in enumerate((spec.selection_metric, spec.reported_metric))
-    ]
-    seeds_SxD = np.array([np.concatenate([by_seed[seed] for by_seed in shared]) for seed in seeds])
-    return NoiseModel(
-        f"noise drawn from {len(ended)} of its runs, each arm's from its own",
-        [settings for settings, _, _ in measured_tasks],
-        Pool(seeds_SxD, np.zeros((seeds_SxD.shape[1], 0))),
-        np.array([grids_2x2 for _, _, grids_2x2 in measured_tasks]),
-        np.array(limits),
-        spec.learned_threshold,
-        len(ended),
-    )
-
-
-def _task_noise(study: StudyResults, task: str) -> tuple[list[list[Setting]], dict[int, np.ndarray], np.ndarray] | None:
-    """Return the settings of a task, what runs with a seed share by combination, and the grids of both metrics."""
-    spec = study.spec
-    learned: list[list[dict[int, np.ndarray]]] = []  # by combination and arm: the metrics by seed
-    unlearned: list[list[np.ndarray]] = []
-    for hyperparameters in spec.combinations():
-        ended = [
-            [cell for cell in study.runs_of_combination(arm, task, hyperparameters) if has_completed_or_diverged(cell)]
-            for arm in spec.arms
-        ]
-        learned.append([{cell.seed: _run_metrics(cell) for cell in cells if has_learned(cell)} for cells in ended])
-        unlearned.append(
-            [
-                np.array([_run_metrics(cell) for cell in cells if not has_learned(cell)]).reshape(-1, 2)
-                for cells in ended
-            ]
-        )
-        if not any(ended):
-            return None
-    usable = [runs for by_arm in learned for runs in by_arm if len(runs) > 1]
-    seeds = [seed for seed in spec.seeds if any(seed in runs for runs in usable)]
-    if not usable or sum(len(runs) - 1 for runs in usable) < len(seeds):
-        return None
-    shared_CxSx2, rests = _separate_residuals(learned, seeds)
-    selected = [
-        next(
-            number
-            for number, hyperparameters in enumerate(spec.combinations())
-            if hyperparameters == study.selected_hyperparameters[arm, task]
-        )
-        for arm in spec.arms
-    ]
-    at_best = [_mean_metrics(learned[number][arm]) for arm, number in enumerate(selected) if learned[number][arm]]
-    best_2 = np.array(
-        [best_value(spec, column) for column in zip(*(mean_2.tolist() for mean_2 in at_best), strict=True)]
-    )
-    settings = [
-        [_make_setting(learned, unlearned, rests, combination, arm, selected, best_2) for arm in range(len(spec.arms))]
-        for combination in range(len(learned))
-    ]
-    values_Rx2 = np.array([value_2 for by_arm in learned for runs in by_arm for value_2 in runs.values()])
-    steps = [estimate_discrete_step(values_Rx2[:, column].tolist()) for column in range(2)]
-    shared = {seed: shared_CxSx2[:, number].ravel() for number, seed in enumerate(seeds)}
-    return settings, shared, np.stack([steps, values_Rx2[0]], axis=1)
-
-
-def _make_setting(
-    learned: Sequence[Sequence[Mapping[int, np.ndarray]]],
-    unlearned: Sequence[Sequence[np.ndarray]],
-    rests: Mapping[tuple[int, int], np.ndarray],
-    combination: int,
-    arm: int,
-    selected: Sequence[int],
-    best_2: np.ndarray,
-) -> Setting:
-    """Return what an arm draws from with one combination, moved so that it is as good as the best at its selected one.
-
-    Args:
-        learned: The metrics of the runs that learned by combination, arm and seed.
-        unlearned: Those of the others, by combination and arm.
-        rests: The rests of the first, by combination and arm.
-        combination: The combination.
-        arm: The arm.
-        selected: The selected combination of each arm.
-        best_2: The means of the best arm at its selected combination.
-    """
-    distances = _smoothed_pool(_arm_residuals(rests, combination, arm))
-    own, at_selected = learned[combination][arm], learned[selected[arm]][arm]
-    if combination == selected[arm]:
-        all_unlearned_Ux2 = np.concatenate([unlearned[number][other_arm] for other_arm, number in enumerate(selected)])
-        count = sum(len(learned[number][other_arm]) for other_arm, number in enumerate(selected))
-        return Setting(best_2, distances, all_unlearned_Ux2, count)
-    shift_2 = best_2 - _mean_metrics(at_selected) if at_selected else np.zeros(2)
-    mean_2 = _mean_metrics(own) + shift_2 if own else np.zeros(2)
-    if not own and not len(unlearned[combination][arm]):  # without a run of its own it has those of all arms
-        return Setting(
-            np.mean([_mean_metrics(runs) for runs in learned[combination] if runs] or [np.zeros(2)], axis=0),
-            distances,
-            np.concatenate(unlearned[combination]),
-            sum(map(len, learned[combination])),
-        )
-    return Setting(mean_2, distances, unlearned[combination][arm], len(own))
-
-
-def _separate_residuals(
-    learned: Sequence[Sequence[Mapping[int, np.ndarray]]], seeds: Sequence[int]
-) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
-    """Return what runs share by combination and seed, and the rests by combination and arm with two runs or more."""
-    shared_CxSx2, rests = np.zeros((len(learned), len(seeds), 2)), {}
-    for combination, by_arm in enumerate(learned):
-        arms = [arm for arm, runs in enumerate(by_arm) if len(runs) > 1]
-        if not arms:
-            continue
-        distances_AxSx2 = np.full((len(arms), len(seeds), 2), np.nan)
-        for row, arm in enumerate(arms):
-            for seed, value_2 in by_arm[arm].items():
-                distances_AxSx2[row, seeds.index(seed)] = value_2 - _mean_metrics(by_arm[arm])
-        own_AxSx2 = np.empty_like(distances_AxSx2)
-        for column in range(2):
-            separated = _separate_seed_effects(distances_AxSx2[..., column])
-            shared_CxSx2[combination, :, column], own_AxSx2[..., column] = separated
-        for arm, own_Sx2 in zip(arms, own_AxSx2, strict=True):
-            rests[combination, arm] = own_Sx2[~np.isnan(own_Sx2[:, 0])]
-    return shared_CxSx2, rests
-
-
-def _separate_seed_effects(distances_AxS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Separate the distances of some arms' runs from their means into what seeds share and the arms' own noise.
-
-    Runs of two arms with the same seed covary by what they share, so the variance of an arm's own noise is that of its
-    distances less this covariance. What runs share is the mean of the arms, weighted by the inverse of these variances;
-    the rests are widened to have them.
-
-    Args:
-        distances_AxS: The distances by arm and seed; NaN without.
-
-    Returns:
-        What is shared by seed, and the rests by arm and seed.
-    """
-    known_AxS = ~np.isnan(distances_AxS)
-    values_AxS = np.where(known_AxS, distances_AxS, 0.0)
-    covariance_AxA = values_AxS @ values_AxS.T / np.maximum(known_AxS.astype(float) @ known_AxS.T - 1, 1)
-    variance_A, arms = covariance_AxA.diagonal(), len(covariance_AxA)
-    covariance = (covariance_AxA.sum() - variance_A.sum()) / max(arms * (arms - 1), 1)
-    own_A = np.maximum(variance_A - covariance, 0.0)
-    if own_A.any():  # where an arm's was below 0, the sum of all is kept
-        own_A *= max(variance_A.sum() - arms * covariance, 0.0) / own_A.sum()
-    weights_AxS = known_AxS / np.maximum(own_A, max(1e-6 * own_A.max(), 1e-300))[:, None]
-    shared_S = np.zeros(distances_AxS.shape[1])
-    if arms > 1:
-        shared_S = (weights_AxS * values_AxS).sum(axis=0) / np.maximum(weights_AxS.sum(axis=0), 1e-300)
-    rests_AxS = np.where(known_AxS, values_AxS - shared_S, 0.0)
-    mean_A = (rests_AxS**2).sum(axis=1) / known_AxS.sum(axis=1)
-    factors_A = np.sqrt(own_A / np.where(mean_A > 0, mean_A, 1.0))
-    return shared_S, np.where(known_AxS, factors_A[:, None] * rests_AxS, np.nan)
-
-
-def _arm_residuals(rests: Mapping[tuple[int, int], np.ndarray], combination: int, arm: int) -> np.ndarray:
-    """Return the rests of an arm with all combinations, each in the size of those with one.
-
-    An arm without rests with the combination has the size of the others' with it or, without any, with all.
-    """
-
-    def size(each_Rx2: np.ndarray) -> np.ndarray:
-        return np.sqrt(np.mean(each_Rx2**2, axis=0))
-
-    own = [residuals_Rx2 for (_, other_arm), residuals_Rx2 in rests.items() if other_arm == arm] or list(rests.values())
-    alike = [rests[combination, arm]] if (combination, arm) in rests else []
-    alike = (
-        alike
-        or [
-            residuals_Rx2 for (other_combination, _), residuals_Rx2 in rests.items() if other_combination == combination
-        ]
-        or list(rests.values())
-    )
-    size_2 = np.sqrt(np.mean([size(residuals_Rx2) ** 2 for residuals_Rx2 in alike], axis=0))
-    return np.concatenate(
-        [size_2 * residuals_Rx2 / np.where(size(residuals_Rx2) > 0, size(residuals_Rx2), 1.0) for residuals_Rx2 in own]
-    )
-
-
-def _run_metrics(cell: RunResult) -> np.ndarray:
-    """Return the selection and the reported metric; of a run without the first it is the second, if it diverged NaN."""
-    if cell.state == DIVERGED or cell.reported_value is None:
-        return np.full(2, np.nan)
-    chosen_by = cell.reported_value if cell.selection_value is None else cell.selection_value
-    return np.array([chosen_by, cell.reported_value])
-
-
-def _mean_metrics(runs: Mapping[int, np.ndarray]) -> np.ndarray:
-    return np.mean(list(runs.values()), axis=0)
-
-
-def _smoothed_pool(vectors_Rx2: np.ndarray) -> Pool:
-    """Return a pool that has the covariance of its vectors, and whose noise has half the bandwidth of Scott (1992).
-
-    His bandwidth, that of normal vectors, would make skewed ones normal.
-    """
-    width = len(vectors_Rx2) ** (-1 / 6) / 2
-    covariance_2x2 = vectors_Rx2.T @ vectors_Rx2 / len(vectors_Rx2)
-    values_2, axes_2x2 = np.linalg.eigh(covariance_2x2)  # of a singular one too
-    root_2x2 = axes_2x2 * np.sqrt(np.maximum(values_2, 0))
-    shrunk = math.sqrt(1 + width**2)  # what is added would make the vectors larger
-    return Pool(vectors_Rx2 / shrunk, width * root_2x2 / shrunk)
-
-
-# --- A simulated study
-
-
-def simulate(
-    spec: Ablation, model: NoiseModel, random: np.random.Generator, difference: float = 0.0
-) -> list[Comparison]:
-    """Simulate a study and judge it.
-
-    Args:
-        spec: The ablation.
-        model: Its noise.
-        random: The source of randomness.
-        difference: By how much the first arm besides the reference is better than the others, in the reported metric.
-
-    Returns:
-        The comparisons, as `compare_arms` returns them: that of this arm first.
-    """
-    spec = dataclasses.replace(spec, learned_threshold=model.learned_threshold)
-    better = next(arm for arm in spec.arms if arm != spec.reference)
-    gain = -difference if spec.direction is Direction.MINIMIZE else difference
-    combinations = list(spec.combinations())
-    shared_SxTxCx2 = model.seeds.draw(random, len(spec.seeds)).reshape(-1, len(spec.tasks), len(combinations), 2)
-    cells = []
-    for number, (task, settings) in enumerate(zip(spec.tasks, model.settings, strict=True)):
-        for combination, (hyperparameters, by_arm) in enumerate(zip(combinations, settings, strict=True)):
-            shared_Sx2 = shared_SxTxCx2[:, number, combination]
-            for arm, setting in zip(spec.arms, by_arm, strict=True):
-                values_Sx2 = _draw_runs(setting, random, shared_Sx2)
-                values_Sx2[:, 1] += gain if arm == better else 0.0
-                measured_Sx2 = _round_to_grid(values_Sx2, model.grids_Tx2x2[number], model.limits_2x2)
-                for seed, (chosen_by, reported) in zip(spec.seeds, measured_Sx2.tolist(), strict=True):
-                    state = DIVERGED if math.isnan(reported) else DONE
-                    cells.append(
-                        RunResult(arm, task, seed, hyperparameters, state, chosen_by, reported, {}, None, {}, 1, "", "")
-                    )
-    return compare_arms(select_hyperparameters(spec, cells))
-
-
-def _draw_runs(setting: Setting, random: np.random.Generator, shared_Sx2: np.ndarray) -> np.ndarray:
-    """Draw the metrics of an arm's runs by seed; NaN of those that diverge."""
-    learned_Sx2 = setting.mean_2 + shared_Sx2 + setting.distances.draw(random, len(shared_Sx2))
-    unlearned = len(setting.unlearned_Ux2)
-    if not unlearned:
-        return learned_Sx2
-    rows_S = random.integers(setting.num_learned + unlearned, size=len(shared_Sx2))
-    others_Sx2 = setting.unlearned_Ux2[np.maximum(rows_S - setting.num_learned, 0)]
-    return np.where((rows_S < setting.num_learned)[:, None], learned_Sx2, others_Sx2)
-
-
-def _round_to_grid(values_Sx2: np.ndarray, grids_2x2: np.ndarray, limits_2x2: np.ndarray) -> np.ndarray:
-    """Round the values of discrete metrics to those that they can have."""
-    steps_2, origins_2 = grids_2x2.T
-    discrete_2 = steps_2 > 0
-    if not discrete_2.any():
-        return values_Sx2
-    safe_2 = np.where(discrete_2, steps_2, 1.0)
-    rounded_Sx2 = origins_2 + np.round((values_Sx2 - origins_2) / safe_2) * safe_2
-    return np.where(discrete_2, np.clip(rounded_Sx2, *limits_2x2.T), values_Sx2)
-
-
-def _claims_any(pairs: Iterable[Comparison]) -> bool:
-    return any(pair.verdict in ("better", "worse") for pair in pairs)
 
 
 def _make_rate(count: int, of: int) -> Rate:

@@ -3,9 +3,9 @@
 import datetime
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -24,6 +24,14 @@ from transformer.studies.ablations.run_result import Point, RunResult
 HEAD_STATISTICS = {"entropy": ENTROPY.name, "sink": FIRST_TOKEN.name}
 
 Record = Mapping[str, Any]
+
+
+class Provenance(TypedDict):
+    """The hardware, commit and versions of packages of some runs; if they differ, all of them are listed."""
+
+    hardware: str | None
+    commit: str | None
+    versions: dict[str, str | None]
 
 
 class EndedRun(NamedTuple):
@@ -146,8 +154,8 @@ def _utc_time(seconds: float) -> datetime.datetime | None:
         return None
 
 
-def collect_provenance(directories: Sequence[Path]) -> dict[str, Any]:
-    """Collect the hardware, commit and package versions of some runs; if they differ, all of them are listed."""
+def collect_provenance(directories: Sequence[Path]) -> Provenance:
+    """Collect where the results of some runs come from."""
     starts = [start for directory in directories for start in RunDirectory(directory).starts()]
     names = dict.fromkeys(name for start in starts for name in start.packages)
     packages = {name: _join_distinct(start.packages.get(name) for start in starts) for name in names}
@@ -214,6 +222,6 @@ def _describe_hardware(start: RunStart) -> str | None:
     return f"{start.devices.count} x {start.devices.kind}, {cores}{processor} a run, {start.platform}"
 
 
-def _join_distinct(facts: Any) -> str | None:
+def _join_distinct(facts: Iterable[str | None]) -> str | None:
     """Join the distinct values of a fact that several starts record."""
-    return ", ".join(dict.fromkeys(str(fact) for fact in facts if fact is not None)) or None
+    return ", ".join(dict.fromkeys(fact for fact in facts if fact is not None)) or None

@@ -1,5 +1,6 @@
 """Check that the arms of an ablation are comparable, as they see the same batches; compare their initial parameters."""
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.config import UserError, config_differences
+from transformer.config import NonNegativeInt, UserError, config_differences
 from transformer.models import registry as models
 from transformer.models.model import count_parameters, leaves_by_path
 from transformer.studies.ablations.ablation import Ablation
@@ -32,20 +33,23 @@ class ArrayDigest(NamedTuple):
     content: str
 
 
-class InitialParameterComparison(NamedTuple):
-    """How many initial parameters of an arm equal the reference's.
+BatchDigests = Mapping[str, ArrayDigest | int]
+"""Digests of the arrays of batches, and numbers of batches, by the training step or the evaluation that reads them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedParameters:
+    """How many arrays of initial parameters of an arm equal the reference's.
 
     Attributes:
-        num_parameters: The number of parameters.
         num_equal_arrays: The number of arrays that are bit-identical to the reference's.
         num_arrays: The number of arrays.
         differing_paths: Paths of arrays with the same shape and other values.
         unmatched_paths: Paths of arrays without a counterpart of their shape.
     """
 
-    num_parameters: int
-    num_equal_arrays: int
-    num_arrays: int
+    num_equal_arrays: NonNegativeInt
+    num_arrays: NonNegativeInt
     differing_paths: tuple[str, ...]
     unmatched_paths: tuple[str, ...]
 
@@ -69,8 +73,8 @@ def check_shared_data(planned: Sequence[PlannedRun], folder: Path, data_dir: str
         UserError: If two arms get different data, naming the keys in which they differ, or data are missing.
     """
     task_by_arm: dict[str, Task] = {}
-    reference: dict[str, tuple[PlannedRun, Mapping[str, Any]]] = {}
-    built: list[tuple[Mapping[str, Any], Task, Mapping[str, Any]]] = []
+    reference: dict[str, tuple[PlannedRun, BatchDigests]] = {}
+    built: list[tuple[Mapping[str, Any], Task, BatchDigests]] = []
     for run in planned:
         if run.seed != planned[0].seed:
             continue
@@ -107,7 +111,7 @@ def check_metric_splits(spec: Ablation, task: Task) -> None:
 
 def compare_initial_parameters(
     planned: Sequence[PlannedRun], reference: str, task_by_arm: Mapping[str, Task]
-) -> dict[str, InitialParameterComparison]:
+) -> dict[str, tuple[int, SharedParameters]]:
     """Compare the initial parameters of every arm with the reference's, for the first seed.
 
     Args:
@@ -116,7 +120,7 @@ def compare_initial_parameters(
         task_by_arm: The task of each arm.
 
     Returns:
-        The comparison of each arm.
+        For each arm the number of parameters, and what it shares with the reference.
     """
     run_by_arm = {run.arm_name: run for run in reversed(planned)}
     sums: dict[str, dict[str, ArrayDigest]] = {}
@@ -126,7 +130,7 @@ def compare_initial_parameters(
         params = compute_initial_parameters(experiment, task)
         counts[arm] = count_parameters(params)
         sums[arm] = {path: _array_digest(leaf) for path, leaf in leaves_by_path(params).items()}
-    return {arm: _compare_digests(sums[arm], sums[reference], counts[arm]) for arm in task_by_arm}
+    return {arm: (counts[arm], _compare_digests(sums[arm], sums[reference])) for arm in task_by_arm}
 
 
 def compute_initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
@@ -171,9 +175,8 @@ def _data_config(config: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _batch_digests(task: Task, seed: int) -> dict[str, Any]:
-    """Return digests of batches, by the training step or the evaluation that reads them."""
-    digests: dict[str, Any] = {}
+def _batch_digests(task: Task, seed: int) -> BatchDigests:
+    digests: dict[str, ArrayDigest | int] = {}
     source = task.training_batches(seed)
     for number in range(COMPARED_BATCHES):
         digests |= _digests(f"training batch {number}", source[number])
@@ -194,9 +197,7 @@ def _array_digest(leaf: Any) -> ArrayDigest:
     return ArrayDigest(array.shape, str(array.dtype), hashlib.sha256(array).hexdigest())
 
 
-def _check_equal(
-    first: PlannedRun, expected: Mapping[str, Any], second: PlannedRun, digests: Mapping[str, Any]
-) -> None:
+def _check_equal(first: PlannedRun, expected: BatchDigests, second: PlannedRun, digests: BatchDigests) -> None:
     place = next((name for name in (*expected, *digests) if expected.get(name) != digests.get(name)), None)
     if place is None:
         return
@@ -216,11 +217,7 @@ def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iter
         yield f"config.{key}={ours!r} against {theirs!r}"
 
 
-def _compare_digests(
-    own: Mapping[str, ArrayDigest], reference: Mapping[str, ArrayDigest], parameters: int
-) -> InitialParameterComparison:
+def _compare_digests(own: Mapping[str, ArrayDigest], reference: Mapping[str, ArrayDigest]) -> SharedParameters:
     unmatched = tuple(path for path in own if path not in reference or own[path][:2] != reference[path][:2])
     differing = tuple(path for path in own if path not in unmatched and own[path] != reference[path])
-    return InitialParameterComparison(
-        parameters, len(own) - len(differing) - len(unmatched), len(own), differing, unmatched
-    )
+    return SharedParameters(len(own) - len(differing) - len(unmatched), len(own), differing, unmatched)

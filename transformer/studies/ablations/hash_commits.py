@@ -1,11 +1,11 @@
 """Find the git commit that holds the hash of a registration: a timestamp that others can check."""
 
+import dataclasses
 import datetime
 import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from transformer.runs.run_directory import parse_time
 
@@ -16,7 +16,8 @@ _LOG = ("log", "--no-show-signature")  # a user's setting would print more lines
 _GOOD_SIGNATURES = ("G", "U")  # git's %G?: valid, and valid by a key of unknown trust
 
 
-class HashCommit(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class HashCommit:
     """A commit whose message or files have a hash.
 
     Attributes:
@@ -65,21 +66,21 @@ def find_hash_commit(sha256: str, since: datetime.datetime, folders: Sequence[Pa
     )
 
 
-def describe_hash_commit(commit: Any, num_runs_before: int) -> str:
+def describe_hash_commit(commit: HashCommit | None, num_runs_before: int) -> str:
     """Say which commit holds the hash of a registration.
 
     Args:
-        commit: The fields of the `HashCommit`; None if no commit has the hash.
+        commit: The commit; None if no commit has the hash.
         num_runs_before: The number of runs that began before the date of the commit.
     """
     if commit is None:
         return "Not timestamped: no commit holds the hash, so that registration.json alone says when it was made."
-    signed = "signed" if commit["is_signed"] else "not signed"
-    pushed = f"pushed to {commit['pushed_to']}" if commit["pushed_to"] else "not pushed"
-    sentence = f"The hash is in commit {commit['commit'][:12]} of {format_time(commit['date'])} ({signed}, {pushed})"
+    signed = "signed" if commit.is_signed else "not signed"
+    pushed = f"pushed to {commit.pushed_to}" if commit.pushed_to else "not pushed"
+    sentence = f"The hash is in commit {commit.commit[:12]} of {format_time(commit.date)} ({signed}, {pushed})"
     if num_runs_before:
         return f"{sentence}, after {num_runs_before} runs had begun: it does not show that the registration is older."
-    if not commit["is_signed"] and not commit["pushed_to"]:
+    if not commit.is_signed and not commit.pushed_to:
         return f"{sentence}: this clone alone says so until it is pushed."
     return f"{sentence}."
 

@@ -7,6 +7,7 @@ d sqrt(log d / L) in a pre-norm model.
 
 import dataclasses
 import functools
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer.config import UserError
+from transformer.config import NonNegativeInt, UserError
 from transformer.models import registry as models
 from transformer.models.model import Model, Variables, leaves_by_path, replace_with_averaged
-from transformer.studies.ablations.ablation import Ablation, DepthSweep
+from transformer.studies.ablations.ablation import Ablation, DepthSweep, Overrides
 from transformer.tasks import registry as tasks
 from transformer.tasks.task import Batch, StateView, Task
 from transformer.training.config import ExperimentConfig, apply_overrides, resolve_config
@@ -40,6 +41,63 @@ DESCRIPTION = (
 )
 
 TaskOf = Callable[[Any], Task]
+GradientNorm = float | None
+"""None where it was not finite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmGradientNorms:
+    """The gradient norms of an arm's layers at one depth: mean, minimum and maximum over seeds."""
+
+    arm: str
+    depth: NonNegativeInt
+    layers: tuple[GradientNorm, ...]
+    low: tuple[GradientNorm, ...]
+    high: tuple[GradientNorm, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LastToFirstGradientRatio:
+    """The gradient norm of the last layer over that of the first, for an arm at one depth."""
+
+    arm: str
+    depth: NonNegativeInt
+    last_over_first: GradientNorm
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthExponent:
+    """The exponent with which an arm's last gradient norm grows with depth."""
+
+    arm: str
+    value: GradientNorm
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthSweepNorms:
+    """The measurements of one depth sweep.
+
+    Attributes:
+        name: Its name.
+        depths: The depths.
+        arms: The norms by arm and depth.
+        ratio: By arm and depth the last layer's norm over the first layer's; None without both.
+        exponent: By arm the slope of log(last layer's norm) against log(depth); None for a single depth.
+    """
+
+    name: str
+    depths: tuple[NonNegativeInt, ...]
+    arms: tuple[ArmGradientNorms, ...]
+    ratio: tuple[LastToFirstGradientRatio, ...]
+    exponent: tuple[DepthExponent, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialGradients:
+    """The measured depth sweeps, and how they were measured."""
+
+    stacks: tuple[DepthSweepNorms, ...]
+    how: str
 
 
 def check_depth_sweeps(base: Mapping[str, Any], spec: Ablation) -> None:
@@ -58,18 +116,13 @@ def check_depth_sweeps(base: Mapping[str, Any], spec: Ablation) -> None:
                 raise UserError(f"ablation.initial_gradients[{name!r}], arm {arm!r}: {error}") from None
 
 
-def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str | None = None) -> dict[str, Any]:
+def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str | None = None) -> InitialGradients:
     """Measure the gradient norms of every depth sweep of a study.
 
     Args:
         base: The study's base config.
         spec: The ablation.
         data_dir: The directory of the data; by default the config's.
-
-    Returns:
-        JSON values: the norms by arm and depth; `ratio`, the last layer's norm over the first layer's; `exponent`, the
-        slope of log(last layer's norm) against log(depth), null for a single depth. A norm that is not finite is null,
-        and so is what depends on it.
 
     Raises:
         UserError: If the overrides are invalid, or a model has no feed-forward blocks.
@@ -82,17 +135,17 @@ def measure_depth_sweeps(base: Mapping[str, Any], spec: Ablation, data_dir: str 
             config = config if data_dir is None else dataclasses.replace(config, data_dir=data_dir)
             return tasks.build_task(config, Path(tempfile.mkdtemp(dir=folder)))
 
-        stacks = [
+        stacks = tuple(
             _measure_stack(name, stack, apply_overrides(base, stack.overrides), spec.arms, build_task)
             for name, stack in spec.initial_gradients.items()
-        ]
-    return {"stacks": stacks, "how": DESCRIPTION}
+        )
+    return InitialGradients(stacks, DESCRIPTION)
 
 
 def _measure_stack(
-    name: str, stack: DepthSweep, base: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]], build_task: TaskOf
-) -> dict[str, Any]:
-    measured: list[dict[str, Any]] = []
+    name: str, stack: DepthSweep, base: Mapping[str, Any], arms: Mapping[str, Overrides], build_task: TaskOf
+) -> DepthSweepNorms:
+    measured = []
     for arm, overrides in arms.items():
         arm_config = apply_overrides(base, overrides)
         for depth in stack.depths:
@@ -101,26 +154,21 @@ def _measure_stack(
             norms_SxL = np.array(
                 compute_initial_gradient_norms(experiments, build_task(experiments[0].task)), np.float64
             )
-            norms_by_layer = {
-                "layers": norms_SxL.mean(axis=0),
-                "low": norms_SxL.min(axis=0),
-                "high": norms_SxL.max(axis=0),
-            }
-            listed = {key: [_finite_or_none(norm) for norm in norms] for key, norms in norms_by_layer.items()}
-            measured.append({"arm": arm, "depth": depth, **listed})
-    return {
-        "name": name,
-        "depths": list(stack.depths),
-        "arms": measured,
-        "ratio": [
-            {"arm": m["arm"], "depth": m["depth"], "last_over_first": _norm_ratio(m["layers"][-1], m["layers"][0])}
-            for m in measured
-        ],
-        "exponent": [
-            {"arm": arm, "value": _depth_exponent({m["depth"]: m["layers"][-1] for m in measured if m["arm"] == arm})}
+            layers, low, high = (
+                tuple(norm if math.isfinite(norm) else None for norm in norms_L.tolist())
+                for norms_L in (norms_SxL.mean(axis=0), norms_SxL.min(axis=0), norms_SxL.max(axis=0))
+            )
+            measured.append(ArmGradientNorms(arm, depth, layers, low, high))
+    return DepthSweepNorms(
+        name,
+        stack.depths,
+        tuple(measured),
+        tuple(LastToFirstGradientRatio(m.arm, m.depth, _norm_ratio(m.layers[-1], m.layers[0])) for m in measured),
+        tuple(
+            DepthExponent(arm, _depth_exponent({m.depth: m.layers[-1] for m in measured if m.arm == arm}))
             for arm in arms
-        ],
-    }
+        ),
+    )
 
 
 def compute_initial_gradient_norms(
@@ -172,10 +220,6 @@ def _gradient_norms(model: Model, task: Task, path: str, key: Any, batch: Batch)
 
     gradient = jax.grad(loss)(leaves_by_path(variables.params)[path])
     return jnp.sqrt(jnp.sum(jnp.square(gradient), axis=tuple(range(1, gradient.ndim))))
-
-
-def _finite_or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _norm_ratio(last: float | None, first: float | None) -> float | None:

@@ -3,13 +3,23 @@
 import enum
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from transformer.studies.ablations.ablation import Ablation, Direction, PredictedDirection, Prediction
-from transformer.studies.ablations.arm_comparisons import Comparison, equality_tolerance
-from transformer.studies.ablations.formatting import format_interval, format_task_suffix, round_to_error
-from transformer.studies.ablations.hyperparameter_selection import StudyResults
+from transformer.studies.ablations.ablation import Ablation, PredictedDirection, Prediction
+from transformer.studies.ablations.arm_comparisons import (
+    Comparison,
+    Verdict,
+    equality_tolerance,
+    mean_differences_without_each_seed,
+)
+from transformer.studies.ablations.formatting import (
+    format_adjustment,
+    format_interval,
+    format_task_suffix,
+    round_to_error,
+)
 from transformer.studies.ablations.statistics import Interval, jackknife_error, t_test
+from transformer.studies.ablations.study_results import StudyResults
 
 
 class Outcome(enum.Enum):
@@ -82,24 +92,12 @@ def describe_prediction(spec: Ablation, result: PredictionOutcome) -> str:
     elif result.prediction.direction is not PredictedDirection.SIMILAR:
         subject = f"{result.prediction.arm} is {_observed_direction(result.prediction, difference)} by"
         if difference < 0:
-            difference, interval = -difference, interval and _orient_interval(interval, -1.0)
-    size = round_to_error(difference, (interval.high - interval.low) / 2 if interval else None)
-    several = f", adjusted for {result.num_adjusted} comparisons" if result.num_adjusted > 1 else ""
-    with_interval = f"{format_interval(interval)}{several}" if interval else "no interval"
+            difference, interval = -difference, interval and interval.oriented(-1.0)
+    size = round_to_error(difference, interval and interval.half_width)
+    with_interval = (
+        f"{format_interval(interval)}{format_adjustment(result.num_adjusted)}" if interval else "no interval"
+    )
     return f"{words}{subject} {size} in {spec.reported_metric} ({with_interval}; {agreeing})."
-
-
-def prediction_as_json(spec: Ablation, result: PredictionOutcome) -> dict[str, Any]:
-    """Return the outcome of a prediction as the study's result has it."""
-    return {
-        **vars(result.prediction),
-        "outcome": result.outcome.value,
-        "difference": result.difference,
-        "interval": result.interval,
-        "num_agreeing_seeds": result.num_agreeing_seeds,
-        "num_seeds": result.num_seeds,
-        "sentence": describe_prediction(spec, result),
-    }
 
 
 def _describe_expectation(spec: Ablation, prediction: Prediction) -> str:
@@ -127,12 +125,12 @@ def _observed_direction(prediction: Prediction, difference: float) -> str:
 def _judge_difference(spec: Ablation, prediction: Prediction, pair: Comparison) -> PredictionOutcome:
     sign = _prediction_sign(spec, prediction)
     values = [sign * value for value in pair.differences.values()]
-    interval = pair.test and pair.test.interval and _orient_interval(pair.test.interval, sign)
+    interval = pair.test and pair.test.interval and pair.test.interval.oriented(sign)
     if interval:
         outcome = _judge_interval(spec, prediction, interval)
     else:
         # Judged by the order of the runs alone, which has no size.
-        opposite = {"better": "worse", "worse": "better"}.get(pair.verdict)
+        opposite = {Verdict.BETTER: "worse", Verdict.WORSE: "better"}.get(pair.verdict)
         has_size = prediction.at_least is not None or prediction.at_most is not None
         outcome = Outcome.UNDECIDED
         if opposite == prediction.direction.value:
@@ -175,17 +173,12 @@ def _judge_excess(
 
 def _tuning_error(study: StudyResults, prediction: Prediction, seeds: Sequence[int]) -> float:
     """Return the jackknife's standard error of the excess, with tuned values selected anew without each seed."""
-    means = []
-    for left_out in seeds:
-        other_seeds = [seed for seed in seeds if seed != left_out]
-        excess = 0.0
-        for task, weight in ((prediction.task, 1.0), (prediction.more_than_on, -1.0)):
-            own, reference = (
-                study.compared_values_by_seed(arm, task, left_out) for arm in (prediction.arm, study.spec.reference)
-            )
-            excess += weight * math.fsum(own[seed] - reference[seed] for seed in other_seeds) / len(other_seeds)
-        means.append(excess)
-    return jackknife_error(means)
+    arms = (prediction.arm, study.spec.reference)
+    means, other_means = (
+        mean_differences_without_each_seed(study, arms, task, seeds)
+        for task in (prediction.task, prediction.more_than_on)
+    )
+    return jackknife_error([mean - other for mean, other in zip(means, other_means, strict=True)])
 
 
 def _judge_interval(spec: Ablation, prediction: Prediction, interval: Interval) -> Outcome:
@@ -216,10 +209,4 @@ def _prediction_sign(spec: Ablation, prediction: Prediction) -> float:
     """Return the sign with which a difference of the metric is above 0 in the predicted direction."""
     if prediction.direction is PredictedDirection.SIMILAR:
         return 1.0
-    is_better_if_larger = spec.direction is Direction.MAXIMIZE
-    return 1.0 if is_better_if_larger == (prediction.direction is PredictedDirection.BETTER) else -1.0
-
-
-def _orient_interval(interval: Interval, sign: float) -> Interval:
-    low, high = sorted(sign * end for end in interval)
-    return Interval(low, high)
+    return -spec.direction.sign if prediction.direction is PredictedDirection.BETTER else spec.direction.sign

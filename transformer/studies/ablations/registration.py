@@ -67,6 +67,44 @@ class Registration:
         return self.sha256 == hash_registration(dataclasses.asdict(self))
 
 
+@dataclasses.dataclass(frozen=True)
+class RegistrationStatus:
+    """What the registration of a study is worth, as a report says it.
+
+    Attributes:
+        sha256: The hash of the registration.
+        problems: Why it is not what was written, not written here, or not before the runs.
+        changes: How the study differs from it, one field each.
+        registered: When it was written; None if the file is gone, of which nothing else is known then.
+        commit_of_code: The commit of the code that wrote it.
+        known_before: What was known of the outcome.
+        has_predictions: Whether it predicts anything.
+        num_runs: The number of runs that have begun.
+        num_runs_without_start: How many of them do not say when.
+        first_start: When the first of the others began.
+        commit: The commit that holds the hash; None if none does.
+        num_runs_before_commit: The number of runs that began before its date.
+    """
+
+    sha256: str
+    problems: Sequence[str]
+    changes: Sequence[str] = ()
+    registered: str | None = None
+    commit_of_code: str | None = None
+    known_before: str = ""
+    has_predictions: bool = False
+    num_runs: int = 0
+    num_runs_without_start: int = 0
+    first_start: str | None = None
+    commit: HashCommit | None = None
+    num_runs_before_commit: int = 0
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether it is not this study's, or came after a run: the verdicts are exploratory."""
+        return bool(self.problems or self.changes)
+
+
 def hash_registration(contents: Mapping[str, Any]) -> str:
     """Return the hash of a registration's contents; a hash among them is left out."""
     return hash_config({name: value for name, value in contents.items() if name != "sha256"})
@@ -114,12 +152,12 @@ def judging_code_version() -> str:
     return digest.hexdigest()
 
 
-def register(trial_store: TrialStore, about: Mapping[str, Any], contents: Mapping[str, Any]) -> Registration:
+def register(trial_store: TrialStore, recorded_hash: str | None, contents: Mapping[str, Any]) -> Registration:
     """Return the registration of a study that is not begun; `write_registration` writes it.
 
     Args:
         trial_store: The study's trial store, without a trial.
-        about: The contents of about.json.
+        recorded_hash: The hash of the registration that was made in this directory, by about.json; None without one.
         contents: What it fixes, as `registration_contents` returns it.
 
     Returns:
@@ -131,7 +169,7 @@ def register(trial_store: TrialStore, about: Mapping[str, Any], contents: Mappin
     path = trial_store.path
     earlier = read_registration(path)
     if earlier is not None:
-        problems, changes = list(_file_problems(earlier, about)), describe_changes(earlier, contents)
+        problems, changes = list(_file_problems(earlier, recorded_hash)), describe_changes(earlier, contents)
         if problems or changes:
             what = "a registration that is not its own" if problems else "another study registered"
             raise UserError(f"--workdir={path} has {what} ({'; '.join(problems or changes)}): choose another --workdir")
@@ -166,37 +204,36 @@ def read_registration(path: Path) -> Registration | None:
 
 def check_registration(
     path: Path,
-    about: Mapping[str, Any],
+    recorded_hash: str | None,
     contents: Mapping[str, Any],
     starts: Sequence[datetime.datetime | None],
     find_commit: Callable[[str, datetime.datetime], HashCommit | None],
-) -> dict[str, Any] | None:
+) -> RegistrationStatus | None:
     """Compare the registration in the directory of a study with the study, its directory and its runs.
 
     Args:
         path: The directory.
-        about: The contents of about.json.
+        recorded_hash: The hash of the registration that was made in this directory, by about.json; None without one.
         contents: The study as it is, as `registration_contents` returns it.
         starts: When each run that has begun first began; None if that is not recorded.
         find_commit: Returns the `HashCommit` of a hash that was made at a time, or None.
 
     Returns:
-        What a report says of the registration, as JSON values; None if the study was never registered.
+        What the registration is worth; None if the study was never registered.
 
     Raises:
         UserError: If the file is not valid.
     """
     registration = read_registration(path)
     if registration is None:
-        removed_hash = about.get("registration")
-        if removed_hash is None:
+        if recorded_hash is None:
             return None
-        return {"sha256": removed_hash, "problems": [f"{FILE} is gone, and with it what it fixed"], "changes": []}
+        return RegistrationStatus(recorded_hash, [f"{FILE} is gone, and with it what it fixed"])
     known_starts = [start for start in starts if start is not None]
     registered = parse_time(registration.registered)
     assert registered is not None
     early_starts = [start for start in known_starts if _whole_seconds(start) < _whole_seconds(registered)]
-    problems = [*_file_problems(registration, about)]
+    problems = [*_file_problems(registration, recorded_hash)]
     if early_starts:
         problems.append(
             f"{len(early_starts)} of {len(starts)} runs began before it, the first on "
@@ -204,31 +241,22 @@ def check_registration(
         )
     commit = find_commit(registration.sha256, registered)
     date = None if commit is None else parse_time(commit.date)
-    return {
-        "registered": registration.registered,
-        "commit_of_code": registration.commit,
-        "sha256": registration.sha256,
-        "problems": problems,
-        "changes": describe_changes(registration, contents),
-        "known_before": str(registration.study.get("known_before", "")),
-        "has_predictions": bool(registration.study.get("predictions")),
-        "num_runs": len(starts),
-        "num_runs_without_start": len(starts) - len(known_starts),
-        "first_start": min(known_starts).isoformat(timespec="seconds") if known_starts else None,
-        "commit": None if commit is None else commit._asdict(),
-        "num_runs_before_commit": sum(_whole_seconds(start) < _whole_seconds(date) for start in known_starts)
+    return RegistrationStatus(
+        sha256=registration.sha256,
+        problems=problems,
+        changes=describe_changes(registration, contents),
+        registered=registration.registered,
+        commit_of_code=registration.commit,
+        known_before=str(registration.study.get("known_before", "")),
+        has_predictions=bool(registration.study.get("predictions")),
+        num_runs=len(starts),
+        num_runs_without_start=len(starts) - len(known_starts),
+        first_start=min(known_starts).isoformat(timespec="seconds") if known_starts else None,
+        commit=commit,
+        num_runs_before_commit=sum(_whole_seconds(start) < _whole_seconds(date) for start in known_starts)
         if date
         else 0,
-    }
-
-
-def is_contradicted(registration: Mapping[str, Any]) -> bool:
-    """Return whether the registration is not this study's, or came after a run: its verdicts are exploratory.
-
-    Args:
-        registration: The result of `check_registration`.
-    """
-    return bool(registration["problems"] or registration["changes"])
+    )
 
 
 def describe_changes(registration: Registration, contents: Mapping[str, Any]) -> list[str]:
@@ -260,55 +288,48 @@ def describe_changes(registration: Registration, contents: Mapping[str, Any]) ->
     return changes
 
 
-def describe_registration(registration: Mapping[str, Any]) -> list[str]:
-    """Say when a study was registered, what contradicts that, what was known before, and which commit shows it.
-
-    Args:
-        registration: The result of `check_registration`.
-
-    Returns:
-        The sentences.
-    """
-    short = registration["sha256"][:_SHOWN_HASH]
-    if "registered" not in registration:
+def describe_registration(registration: RegistrationStatus) -> list[str]:
+    """Say when a study was registered, what contradicts that, what was known before, and which commit shows it."""
+    short = registration.sha256[:_SHOWN_HASH]
+    if registration.registered is None:
         return [
-            f"Exploratory: the study was registered with the hash {short}, but {'; '.join(registration['problems'])}. "
+            f"Exploratory: the study was registered with the hash {short}, but {'; '.join(registration.problems)}. "
             f"{_NOTHING_CONFIRMED}"
         ]
-    when = f"egistered on {format_time(registration['registered'])} with the hash {short}"
+    when = f"egistered on {format_time(registration.registered)} with the hash {short}"
     fixed = (
         "arms, tasks, tuned values, seeds, metrics, thresholds, predictions, every run's resolved config, the rule and "
         "the code that judges are those of the registration"
     )
-    unknown, num_runs = registration["num_runs_without_start"], registration["num_runs"]
-    if is_contradicted(registration):
-        reasons = list(registration["problems"])
-        if registration["changes"]:
-            reasons.append(f"changed since: {'; '.join(registration['changes'])}")
+    if registration.is_contradicted:
+        reasons = list(registration.problems)
+        if registration.changes:
+            reasons.append(f"changed since: {'; '.join(registration.changes)}")
         status = f"Exploratory: r{when}, but {'; '.join(reasons)}. {_NOTHING_CONFIRMED}"
-    elif unknown:
+    elif registration.num_runs_without_start:
         status = (
-            f"R{when}, but {unknown} of {num_runs} runs have no start time, so that nothing shows that it came before "
-            f"the runs: {fixed}."
+            f"R{when}, but {registration.num_runs_without_start} of {registration.num_runs} runs have no start time, "
+            f"so that nothing shows that it came before the runs: {fixed}."
         )
     else:
-        status = f"R{when}, before its first run on {format_time(registration['first_start'])}: {fixed}."
-    known_before = " ".join(registration["known_before"].split())
+        assert registration.first_start is not None  # a report is of runs that have begun
+        status = f"R{when}, before its first run on {format_time(registration.first_start)}: {fixed}."
+    known_before = " ".join(registration.known_before.split())
     return [
         status,
         f"Known before the registration: {known_before}"
         if known_before
         else "The registration does not say what was known before.",
-        describe_hash_commit(registration["commit"], registration["num_runs_before_commit"]),
-        *([] if registration["has_predictions"] else ["The registration makes no predictions."]),
+        describe_hash_commit(registration.commit, registration.num_runs_before_commit),
+        *([] if registration.has_predictions else ["The registration makes no predictions."]),
     ]
 
 
-def _file_problems(registration: Registration, about: Mapping[str, Any]) -> Iterator[str]:
+def _file_problems(registration: Registration, recorded_hash: str | None) -> Iterator[str]:
     """Say why a registration is not what was written, or not written here."""
     if not registration.is_unchanged:
         yield f"{FILE} was changed after it was written: its hash is not that of its contents"
-    if about.get("registration") != registration.sha256:
+    if recorded_hash != registration.sha256:
         yield f"{FILE} was copied or made again: about.json of this study does not have its hash"
 
 

@@ -12,13 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.studies.ablations.ablation import Direction
-from transformer.studies.ablations.hyperparameter_selection import (
-    StudyResults,
-    has_completed,
-    has_completed_or_diverged,
-)
 from transformer.studies.ablations.statistics import CONFIDENCE, MIN_RUNS_FOR_BOOTSTRAP, RESAMPLES, Interval
+from transformer.studies.ablations.study_results import DIVERGED, StudyResults, known_values
 
 _ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 _THRESHOLDS = 61  # of a profile
@@ -46,15 +41,13 @@ def arm_scores(study: StudyResults, arm: str) -> list[list[float]]:
 
     The score of a run is its reported value, negated if less is better; -inf if it diverged.
     """
-    sign = -1.0 if study.spec.direction is Direction.MINIMIZE else 1.0
-    return [
-        [
-            sign * cell.reported_value if has_completed(cell) and cell.reported_value is not None else -math.inf
-            for cell in study.selected_runs(arm, task)
-            if has_completed_or_diverged(cell)
-        ]
-        for task in study.spec.tasks
-    ]
+    arm_number = study.arm_number(arm)
+    scores_TxS = np.where(
+        study.selected_states_AxTxS[arm_number] == DIVERGED,
+        -math.inf,
+        -study.spec.direction.sign * study.values_AxTxS[arm_number],
+    )
+    return [known_values(scores_S) for scores_S in scores_TxS]
 
 
 def probability_of_improvement(arm: Scores, reference: Scores) -> float | None:

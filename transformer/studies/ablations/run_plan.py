@@ -1,5 +1,6 @@
 """Plan the runs of an ablation, one for every seed, task, arm and combination of tuned values, and compare the arms."""
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +12,15 @@ from transformer.studies.sweeps.trials import Trial, make_trial
 
 # What names a run, and is no part of what it does.
 _NAMES = ("name",)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigDifference:
+    """A key of the config, its value in the reference, and its value in an arm."""
+
+    key: str
+    reference: Any
+    arm: Any
 
 
 class PlannedRun(NamedTuple):
@@ -71,7 +81,7 @@ def plan_runs(spec: Ablation, base: Mapping[str, Any]) -> list[PlannedRun]:
     return planned
 
 
-def arm_config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[str, list[dict[str, Any]]]:
+def arm_config_differences(planned: Sequence[PlannedRun], reference: str) -> dict[str, list[ConfigDifference]]:
     """Return the keys of the resolved config in which each arm differs from the reference, with both values.
 
     A key that differs on some task is listed once, with the values of the first such task; None stands for a key
@@ -82,19 +92,19 @@ def arm_config_differences(planned: Sequence[PlannedRun], reference: str) -> dic
         reference: The reference arm.
 
     Returns:
-        Entries {"key", "reference", "arm"} by arm.
+        The differences by arm.
     """
     # Seeds and tuned values are shared by all arms, so that the first run of each arm and task says all.
     first: dict[tuple[str, str], PlannedRun] = {}
     for run in planned:
         first.setdefault((run.arm_name, run.task_name), run)
-    differences: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm, _ in first}
+    differences: dict[str, dict[str, ConfigDifference]] = {arm: {} for arm, _ in first}
     for (arm, task), run in first.items():
         changed = config_differences(first[reference, task].trial.config, run.trial.config)
         for key, values in changed.items():
             if key not in _NAMES:
                 base, own = (None if value is ABSENT else value for value in values)
-                differences[arm].setdefault(key, {"key": key, "reference": base, "arm": own})
+                differences[arm].setdefault(key, ConfigDifference(key, base, own))
     return {arm: list(entries.values()) for arm, entries in differences.items()}
 
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from transformer.config import UserError, suggest_nearest
 
 Point = tuple[int, float]  # a step, and a value
+Hyperparameters = Mapping[str, Any]
+"""The tuned values of a run by config key."""
 
 UNKNOWN = "unknown"
 """What a record says of a run whose start, commit or hardware was not recorded."""
@@ -39,7 +41,7 @@ class RunResult(NamedTuple):
     arm_name: str
     task_name: str
     seed: int
-    hyperparameters: Mapping[str, Any]
+    hyperparameters: Hyperparameters
     state: str
     selection_value: float | None
     reported_value: float | None
@@ -55,13 +57,13 @@ class RunResult(NamedTuple):
     hardware: str | None = None
 
 
-def describe_run(arm: str, task: str, seed: int, hyperparameters: Mapping[str, Any]) -> str:
+def describe_run(arm: str, task: str, seed: int, hyperparameters: Hyperparameters) -> str:
     """Describe a run, for messages: "arm 'pre', seed 3, optimizer.learning_rate=0.001"."""
     facts = [f"arm {arm!r}", *([f"task {task!r}"] if task else []), f"seed {seed}"]
     return ", ".join([*facts, *([describe_hyperparameters(hyperparameters)] if hyperparameters else [])])
 
 
-def describe_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:
+def describe_hyperparameters(hyperparameters: Hyperparameters) -> str:
     """Describe tuned values, for messages: "optimizer.learning_rate=0.001, optimizer.warmup_steps=100"."""
     return ", ".join(f"{key}={value}" for key, value in hyperparameters.items())
 

@@ -31,6 +31,16 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def half_width(self) -> float:
+        """Half the distance of its ends."""
+        return (self.high - self.low) / 2
+
+    def oriented(self, sign: float) -> "Interval":
+        """Return the interval of the quantity times 1 or -1."""
+        low, high = sorted(sign * end for end in self)
+        return Interval(low, high)
+
 
 class MeanTest(NamedTuple):
     """The mean of a sample and its t test against zero.

@@ -1,51 +1,28 @@
 """What an ablation stores in its directory in addition to its runs: how its arms differ and what they share."""
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from transformer.config import NonNegativeInt, Range, RunConfig, Seed, Sha256, UserError, from_config, to_config
+from transformer.config import Range, RunConfig, Seed, Sha256, UserError, from_config, to_config
 from transformer.runs.run_directory import write_json
-from transformer.storage.json_reading import parse_dataclass, read_json_object
-from transformer.storage.paths import storage_of
+from transformer.storage.json_reading import read_dataclass
 from transformer.studies.ablations.ablation import Ablation
 from transformer.studies.ablations.comparability import (
+    SharedParameters,
     check_metric_splits,
     check_shared_data,
     compare_initial_parameters,
 )
-from transformer.studies.ablations.initial_gradients import measure_depth_sweeps
-from transformer.studies.ablations.run_plan import PlannedRun, arm_config_differences
+from transformer.studies.ablations.initial_gradients import InitialGradients, measure_depth_sweeps
+from transformer.studies.ablations.run_plan import ConfigDifference, PlannedRun, arm_config_differences
 from transformer.studies.sweeps.trial_store import TrialStore
 from transformer.studies.sweeps.trials import to_json_values
 from transformer.training.config import resolve_config
 
 _FILE = "about.json"
-
-GradientNorm = float | None
-"""None where it was not finite."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfigDifference:
-    """A key of the config, its value in the reference, and its value in an arm."""
-
-    key: str
-    reference: Any
-    arm: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class MatchingInitialParameters:
-    """How many arrays of initial parameters equal the reference's; see `comparability.InitialParameterComparison`."""
-
-    num_equal_arrays: NonNegativeInt
-    num_arrays: NonNegativeInt
-    differing_paths: tuple[str, ...]
-    unmatched_paths: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,54 +37,7 @@ class ArmMetadata:
 
     differences: tuple[ConfigDifference, ...]
     parameters: Annotated[int, Range(0, 2**63)]
-    shared: MatchingInitialParameters | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ArmGradientNorms:
-    """The gradient norms of an arm's layers at one depth: mean, minimum and maximum over seeds."""
-
-    arm: str
-    depth: NonNegativeInt
-    layers: tuple[GradientNorm, ...]
-    low: tuple[GradientNorm, ...]
-    high: tuple[GradientNorm, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class LastToFirstGradientRatio:
-    """The gradient norm of the last layer over that of the first, for an arm at one depth."""
-
-    arm: str
-    depth: NonNegativeInt
-    last_over_first: GradientNorm
-
-
-@dataclasses.dataclass(frozen=True)
-class DepthExponent:
-    """The exponent with which an arm's last gradient norm grows with depth."""
-
-    arm: str
-    value: GradientNorm
-
-
-@dataclasses.dataclass(frozen=True)
-class DepthSweepNorms:
-    """The measurements of one depth sweep by `transformer.studies.ablations.initial_gradients`."""
-
-    name: str
-    depths: tuple[NonNegativeInt, ...]
-    arms: tuple[ArmGradientNorms, ...]
-    ratio: tuple[LastToFirstGradientRatio, ...]
-    exponent: tuple[DepthExponent, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class InitialGradients:
-    """The measured depth sweeps, and how they were measured."""
-
-    stacks: tuple[DepthSweepNorms, ...]
-    how: str
+    shared: SharedParameters | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +106,7 @@ def refuse_dropped_seeds(spec: Ablation, trial_store: TrialStore) -> None:
 
 def check_and_describe_arms(
     spec: Ablation, base: Mapping[str, Any], planned: Sequence[PlannedRun], data_dir: str | None = None
-) -> dict[str, Any]:
+) -> StudyMetadata:
     """Check that all arms see the same data, and collect each arm's metadata.
 
     Args:
@@ -186,7 +116,7 @@ def check_and_describe_arms(
         data_dir: The directory of the data; by default the config's.
 
     Returns:
-        JSON values: the resolved base config, and each arm's config differences and parameters.
+        The metadata, without initial gradients.
 
     Raises:
         UserError: If arms see different data, data are missing, or a metric's split is never evaluated.
@@ -195,19 +125,17 @@ def check_and_describe_arms(
         tasks = check_shared_data(planned, Path(folder), data_dir)
         check_metric_splits(spec, tasks[spec.reference])
         parameter_comparisons = compare_initial_parameters(planned, spec.reference, tasks)
-    changed = arm_config_differences(planned, spec.reference)
-    arms = {
-        arm: {
-            "differences": changed[arm],
-            "parameters": comparison.num_parameters,
-            "shared": {name: value for name, value in comparison._asdict().items() if name != "num_parameters"},
-        }
-        for arm, comparison in parameter_comparisons.items()
-    }
-    return to_json_values({"base": resolve_config(base).to_config(), "arms": arms})
+    differences = arm_config_differences(planned, spec.reference)
+    return StudyMetadata(
+        to_json_values(resolve_config(base).to_config()),
+        {
+            arm: ArmMetadata(tuple(differences[arm]), num_parameters, shared)
+            for arm, (num_parameters, shared) in parameter_comparisons.items()
+        },
+    )
 
 
-def read_metadata(path: Path) -> dict[str, Any] | None:
+def read_metadata(path: Path) -> StudyMetadata | None:
     """Read the metadata in the directory of an ablation; None if there is none.
 
     Raises:
@@ -217,61 +145,31 @@ def read_metadata(path: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        about = read_json_object(file)
-        parse_dataclass(StudyMetadata, about, str(file))
+        return read_dataclass(StudyMetadata, file)
     except UserError as error:
         raise UserError(f"{error}: remove it, and it is made anew") from error
-    return about
 
 
-def write_metadata(path: Path, about: Mapping[str, Any]) -> None:
-    """Write the metadata into the directory of an ablation.
-
-    Args:
-        path: The directory.
-        about: The metadata, as `check_and_describe_arms` and `measure_initial_gradients` return it, with
-            `first_judged_seeds` from the first verdict on.
-    """
-    write_json(path / _FILE, about)
+def write_metadata(path: Path, metadata: StudyMetadata) -> None:
+    """Write the metadata into the directory of an ablation."""
+    write_json(path / _FILE, to_json_values(to_config(metadata)))
 
 
 def measure_initial_gradients(
-    spec: Ablation, base: Mapping[str, Any], about: Mapping[str, Any], data_dir: str | None = None
-) -> dict[str, Any]:
+    spec: Ablation, base: Mapping[str, Any], metadata: StudyMetadata, data_dir: str | None = None
+) -> StudyMetadata:
     """Add the gradient norms of the study's depth sweeps to its metadata, measuring them unless they are there already.
 
     Args:
         spec: The ablation.
         base: The base config.
-        about: The metadata.
+        metadata: The metadata.
         data_dir: The directory of the data; by default the config's.
-
-    Returns:
-        The completed metadata.
     """
     stacks = to_json_values(to_config(spec.initial_gradients))
     if not stacks:
-        return {**about, "initial_gradients": None, "stacks": {}}
-    if about.get("stacks") == stacks and about.get("initial_gradients"):
-        return dict(about)
-    return {**about, "initial_gradients": measure_depth_sweeps(base, spec, data_dir), "stacks": stacks}
-
-
-def write_result_files(result: Mapping[str, Any], path: Path, page: str, table: str) -> dict[str, Path]:
-    """Write the page, the result as JSON and the table of runs as CSV.
-
-    Args:
-        result: The result.
-        path: The directory of the ablation.
-        page: The page as HTML.
-        table: The table as CSV.
-
-    Returns:
-        The files by kind: "html", "json" and "csv".
-    """
-    text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
-    contents = {"html": page, "json": f"{text}\n", "csv": table}
-    files = {kind: path / f"ablation.{kind}" for kind in contents}
-    for kind, content in contents.items():
-        storage_of(path).replace(files[kind], content.encode())
-    return files
+        return dataclasses.replace(metadata, initial_gradients=None, stacks={})
+    if metadata.stacks == stacks and metadata.initial_gradients:
+        return metadata
+    measured = measure_depth_sweeps(base, spec, data_dir)
+    return dataclasses.replace(metadata, initial_gradients=measured, stacks=stacks)

@@ -1,5 +1,5 @@
 // The arms of a study: how each is told from the others, which are shown, and what stands for it. `ablation` is the
-// result of an ablation, as transformer/studies/ablations/analysis.py describes it.
+// result of an ablation, as transformer/studies/ablations/report.py describes it.
 
 import { createHtml, exportDefaults } from "../../pages/dom.js";
 import { showInvisible } from "../../pages/formatting.js";

@@ -1,4 +1,4 @@
-// The data of the pages of an ablation and of a sweep, as ablations/analysis.py and sweeps/results.py make them.
+// The data of the pages of an ablation and of a sweep, as ablations/report.py and sweeps/results.py make them.
 
 import type { Child } from "../../pages/types.js";
 
