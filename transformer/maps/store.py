@@ -566,13 +566,13 @@ class MapStore:
         """The metadata of a step's group: of every step the same."""
         nodes = dict(self._planned_arrays)
         for site in self.sites:
-            nodes[site.name] = group_metadata(
-                {
-                    "quantization": "weight = scale * (codes / 255) ** root",
-                    "statistics": list(statistic_names(site, self.labels)),
-                    "rows": list(self._rows(site.name)),
-                }
-            )
+            about = {
+                "quantization": "weight = scale * (codes / 255) ** root",
+                "statistics": list(statistic_names(site, self.labels)),
+            }
+            nodes[site.name] = group_metadata(about)
+            if not self._stores_full_maps(site.name):
+                nodes[f"{site.name}/rows"] = group_metadata({"queries": list(self._rows(site.name))})
             for level in self.levels(site.name):
                 blocks = {"query_block": level.query_block, "key_block": level.key_block}
                 nodes[f"{site.name}/{level.name}"] = group_metadata(blocks)
