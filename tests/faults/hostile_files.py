@@ -21,7 +21,6 @@ from transformer.config import RunConfig, hash_config
 from transformer.data.token_shards import ShardIndex
 from transformer.data.tokenizers.tokenizer import RolesFile
 from transformer.maps.store import StoreAttributes, WrittenSteps
-from transformer.maps.zarr_files import ArrayMetadata
 from transformer.runs.checkpoint import LastSavedStep
 from transformer.runs.checkpoint_files import Manifest
 from transformer.runs.run_directory import RunStart
@@ -153,9 +152,7 @@ KINDS = (
     ),
     Kind("translation", "maps/zarr.json", StoreAttributes, ("attributes",), _sealed_attributes, ("maps", "train")),
     Kind("translation", "maps/written-1.json", WrittenSteps, (), _sealed, ("maps", "train")),
-    Kind("translation", "maps/encoder/self/full/codes/zarr.json", ArrayMetadata, (), _same, ("maps", "train")),
-    Kind("translation", "maps/labels/*/image/zarr.json", ArrayMetadata, (), _same, ("maps", "train")),
-    Kind("translation", "maps/decoder/cross/statistics/zarr.json", ArrayMetadata, (), _same, ("maps", "train")),
+    Kind("translation", "maps/steps/*/zarr.json", None, (), _same, ("maps", "train")),
     Kind("translation", "metrics.jsonl", None, (), _same, ("maps", "scaling", "train"), lines=True),
     Kind("translation", "samples.jsonl", None, (), _same, ("maps", "train"), lines=True),
     Kind("translation", "heads.jsonl", None, (), _same, ("maps", "train"), lines=True),
@@ -189,10 +186,7 @@ def completed(folder: Path) -> None:
     attributes = group["attributes"]
     attributes["writers"] = 2
     root.write_text(json.dumps(_sealed_attributes(group)))
-    digests = {name: ["0" * 32] * len(attributes["steps"]) for name in attributes["digests"]}
-    (folder / "maps" / "written-1.json").write_text(
-        json.dumps(add_checksum({"steps": attributes["steps"], "digests": digests}))
-    )
+    (folder / "maps" / "written-1.json").write_text(json.dumps(add_checksum({"steps": attributes["steps"]})))
     rewind = {"step": None, "skip": 0, "skipped_batches": [[5, 1]], "going_back_to": None}
     (folder / "rollback.json").write_text(json.dumps(add_checksum(rewind)))
     (folder / "heads.jsonl").write_text('{"step": 1, "site": "encoder/self", "entropy": [[0.5, 0.25]]}\n')

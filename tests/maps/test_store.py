@@ -19,8 +19,7 @@ from transformer.config import UserError
 from transformer.maps import store as module
 from transformer.maps import store as store_module
 from transformer.maps.capture_plan import StoredMaps, StoredResolutions, quantize_maps, resolution_levels
-from transformer.maps.checksums import CorruptMapsError
-from transformer.maps.store import MapStore
+from transformer.maps.store import CorruptMapsError, MapStore
 from transformer.maps.store_metadata import site_metadata
 from transformer.runs.exceptions import NonFiniteError
 from transformer.storage.json_reading import parse_dataclass
@@ -99,22 +98,24 @@ def test_zarr_python_reads_the_store(tmp_path):
     store.write(9, some_maps(1, store))
     group = zarr.open_group(tmp_path / "maps", mode="r")
     assert group.attrs["steps"] == [5, 9]
-    site = group["decoder/cross"]
-    assert site["full/codes"].metadata.dimension_names == ("step", "example", "layer", "head", "query", "key")
-    assert site["full/codes"].shape == (2, 2, 3, 2, 2, 3)
+    assert sorted(group["steps"].group_keys(), key=int) == ["5", "9"]
+    site = group["steps/9"]["decoder/cross"]
+    assert site["full/codes"].metadata.dimension_names == ("example", "layer", "head", "query", "key")
+    assert site["full/codes"].shape == (2, 3, 2, 2, 3)
     assert site["full/codes"].dtype == np.uint8
-    assert site["full/scale"].metadata.dimension_names == ("step", "example", "layer", "head", "query")
-    weights = site["full/scale"][1][..., None] * (site["full/codes"][1] / 255.0) ** site["full/root"][1][..., None]
-    assert site["statistics"].metadata.dimension_names == ("step", "example", "layer", "head", "statistic")
-    assert site["statistics"].shape == (2, 2, 3, 2, len(site.attrs["statistics"]))
+    assert site["full/scale"].metadata.dimension_names == ("example", "layer", "head", "query")
+    weights = site["full/scale"][:][..., None] * (site["full/codes"][:] / 255.0) ** site["full/root"][:][..., None]
+    assert site["statistics"].metadata.dimension_names == ("example", "layer", "head", "statistic")
+    assert site["statistics"].shape == (2, 3, 2, len(site.attrs["statistics"]))
     assert site["full"].attrs["query_block"] == 1
     np.testing.assert_allclose(weights, store.read("decoder/cross", 9), rtol=1e-6)
-    assert site.attrs["tokens"] == {"source": [["a", "b", "c"], ["d"]], "target": [["w", "x"], ["y", "z"]]}
-    assert site.attrs["gold_alignments"] == [[[0, 2, True], [1, 0, False]], []]
-    assert (site.attrs["name"], site.attrs["causal"]) == ("decoder/cross", False)
-    assert (site.attrs["titles"], site.attrs["config_hash"]) == (["first", "second"], "abc")
-    assert (site.attrs["query"]["name"], site.attrs["query"]["kind"]) == ("target", "tokens")
-    assert (site.attrs["layers"], site.attrs["heads"]) == (["0", "1", "2"], ["0", "1"])
+    labels, described = group.attrs["labels"], group.attrs["sites"][1]
+    assert labels["tokens"] == {"source": [["a", "b", "c"], ["d"]], "target": [["w", "x"], ["y", "z"]]}
+    assert labels["gold_alignments"]["decoder/cross"] == [[[0, 2, True], [1, 0, False]], []]
+    assert (described["name"], described["causal"]) == ("decoder/cross", False)
+    assert (labels["titles"], group.attrs["config_hash"]) == (["first", "second"], "abc")
+    assert (described["query"]["name"], described["query"]["kind"]) == ("target", "tokens")
+    assert (described["layers"], described["heads"]) == (["0", "1", "2"], ["0", "1"])
 
 
 def test_a_store_is_continued_where_it_stopped(tmp_path):
@@ -133,7 +134,7 @@ def test_truncate_drops_what_lies_beyond_the_checkpoint(tmp_path):
         store.write(step, some_maps(step, store))
     store.truncate(after_step=20)
     assert MapStore.open_existing(tmp_path / "maps").steps == (10, 20)
-    assert zarr.open_group(tmp_path / "maps", mode="r")["decoder/cross/full/codes"].shape[0] == 2
+    assert set(zarr.open_group(tmp_path / "maps", mode="r")["steps"].group_keys()) == {"10", "20"}
     store.write(30, some_maps(99, store))
     fresh = open_store(tmp_path / "fresh")
     fresh.write(30, some_maps(99, fresh))
@@ -142,11 +143,49 @@ def test_truncate_drops_what_lies_beyond_the_checkpoint(tmp_path):
     assert MapStore.open_existing(tmp_path / "maps").steps == ()
 
 
+def test_a_step_is_read_from_its_own_folder_alone(tmp_path):
+    store = open_store(tmp_path / "maps")
+    for step in (10, 20, 30):
+        store.write(step, some_maps(step, store))
+    expected = store.read("decoder/cross", 20)
+    for step in ("10", "30"):
+        shutil.rmtree(tmp_path / "maps" / "steps" / step)
+    reader = MapStore.open_existing(tmp_path / "maps")
+    assert reader.steps == (10, 20, 30)
+    np.testing.assert_array_equal(reader.read("decoder/cross", 20), expected)
+    with pytest.raises(CorruptMapsError, match="at step 30 cannot be read") as caught:
+        reader.read("decoder/cross", 30)
+    assert caught.value.step == 30
+
+
+def test_a_start_removes_what_a_kill_left_and_nothing_else(tmp_path):
+    store = open_store(tmp_path / "maps")
+    store.write(10, some_maps(10, store))
+    steps = tmp_path / "maps" / "steps"
+    for left in ("20", "30.removed", "30.removed.removed"):
+        shutil.copytree(steps / "10", steps / left)
+    (steps / ".DS_Store").touch()
+    assert open_store(tmp_path / "maps").steps == (10,)
+    assert {entry.name for entry in steps.iterdir()} == {"10", "zarr.json", ".DS_Store"}
+
+
+def test_a_missing_file_is_no_array_of_zeros(tmp_path):
+    store = long_store(tmp_path / "maps", 40, (64,))
+    store.write(1, {"decoder/self": quantize_maps(np.zeros_like(long_maps(40)), store.levels("decoder/self"))})
+    (file,) = (tmp_path / "maps" / "steps" / "1" / "decoder" / "self" / "full" / "codes").iterdir()
+    file.unlink()
+    with pytest.raises(CorruptMapsError, match="decoder/self/full/codes at step 1 cannot be read"):
+        MapStore.open_existing(tmp_path / "maps").read("decoder/self", 1)
+
+
 class Killed(BaseException):
     """The moment of a kill: nothing of the program runs after it."""
 
 
-@pytest.mark.parametrize("moment", ["before the data", "amid the data", "before the list", "amid the list"])
+@pytest.mark.parametrize(
+    "moment",
+    ["before the data", "amid the data", "before the group", "amid the group", "before the list", "amid the list"],
+)
 def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
     store = open_store(tmp_path / "maps")
     store.write(10, some_maps(10, store))
@@ -155,31 +194,40 @@ def test_a_killed_write_leaves_a_readable_store(tmp_path, monkeypatch, moment):
     def die(*_):
         raise Killed
 
-    calls = []
-    resized = MapStore._extended_array
+    replaced = Path.replace
+    pieces = MapStore._pieces
 
-    def resize_twice(self, name, steps):
-        if len(calls) == 2:
+    def write_two(self, step, site, maps):
+        for name, where, values in list(pieces(self, step, site, maps))[:2]:
+            self._open_array(step, name)[where].write(values).result()
+        raise Killed
+
+    def die_at_the_list(path, target):
+        if target.parent.name == "maps":
             raise Killed
-        calls.append(name)
-        return resized(self, name, steps)
+        return replaced(path, target)
 
     with monkeypatch.context() as patch:
         match moment:
             case "before the data":
                 patch.setattr(MapStore, "_site_arrays", die)
             case "amid the data":
-                patch.setattr(MapStore, "_extended_array", resize_twice)
+                patch.setattr(MapStore, "_pieces", write_two)
+            case "before the group":
+                patch.setattr(store_module, "write_group", die)
+            case "amid the group":
+                patch.setattr(Path, "replace", die)
             case "before the list":
                 patch.setattr(MapStore, "_commit", die)
             case "amid the list":
-                patch.setattr(Path, "replace", die)
+                patch.setattr(Path, "replace", die_at_the_list)
         with pytest.raises(Killed):
             store.write(20, some_maps(20, store))
     reader = MapStore.open_existing(tmp_path / "maps")
     assert reader.steps == (10,)
     np.testing.assert_array_equal(reader.read("decoder/cross", 10), before)
     again = open_store(tmp_path / "maps")
+    assert {entry.name for entry in (tmp_path / "maps" / "steps").iterdir()} == {"10", "zarr.json"}
     again.write(20, some_maps(21, again))
     fresh = open_store(tmp_path / "fresh")
     fresh.write(20, some_maps(21, fresh))
@@ -346,7 +394,7 @@ def test_a_long_map_is_kept_as_a_pyramid_some_rows_and_the_top_of_each(tmp_path)
     np.testing.assert_allclose(largest, np.moveaxis(np.take_along_axis(weights, order, -1), 1, 0), atol=0.004)
     with pytest.raises(UserError, match=r"level='full' .* pooled-16, pooled-32"):
         reader.read("decoder/self", 7)
-    assert zarr.open_group(tmp_path / "maps", mode="r")["decoder/self/top/keys"].dtype == np.int32
+    assert zarr.open_group(tmp_path / "maps" / "steps" / "7", mode="r")["decoder/self/top/keys"].dtype == np.int32
 
 
 def test_a_whole_map_has_neither_rows_nor_tops(tmp_path):
@@ -356,7 +404,7 @@ def test_a_whole_map_has_neither_rows_nor_tops(tmp_path):
     assert np.isnan(store.statistics("decoder/self").values).all()
     assert store.read_rows("decoder/self", 1) is None
     assert store.read_top("decoder/self", 1) is None
-    assert not (tmp_path / "maps" / "decoder" / "self" / "rows").exists()
+    assert not (tmp_path / "maps" / "steps" / "1" / "decoder" / "self" / "rows").exists()
 
 
 def test_divided_arrays_are_written_where_they_lie(tmp_path, monkeypatch):
@@ -545,7 +593,7 @@ def test_a_changed_byte_anywhere_is_noticed_and_names_its_step(tmp_path):
                 for name, values in all_of_store(store).items():
                     np.testing.assert_array_equal(read[name], values, err_msg=f"{file} {kind}")
         file.write_bytes(content)
-    assert any("at step 2 are not what was written" in said or "at step 2 cannot be read" in said for said in found)
+    assert any("at step 2 cannot be read" in said for said in found)
     assert any(said.startswith("its zarr.json is not what was written") for said in found)
 
 
@@ -561,28 +609,30 @@ def all_of_store(store: MapStore) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"shape": [10**6] * 6}, "the shape"),
-        ({"shape": [1, 2, 1, 2, 3]}, "number of axes"),
-        ({"shape": "x"}, "shape='x' is a str"),
-        ({"shape": [10**30, 2, 1, 2, 3, 3]}, "must be at most"),
-        ({"data_type": "float32"}, "data_type='float32' must be 'uint8'"),
-        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [10**6] * 6}}}, "the chunk_shape"),
-        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0] * 6}}}, "is none"),
-        ({"codecs": []}, "its codecs"),
-        ({"codecs": [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1] * 6}}]}, "its codecs"),
-        ({"storage_transformers": [{"name": "x"}]}, "unknown key storage_transformers"),
+        ({"shape": [10**6] * 5}, "is not what was written"),
+        ({"shape": [2, 1, 2, 3]}, "is not what was written"),
+        ({"shape": "x"}, "is not what was written"),
+        ({"shape": [10**30, 1, 2, 3, 3]}, "is not what was written"),
+        ({"data_type": "float32"}, "is not what was written"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [10**6] * 5}}}, "is not what was written"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0] * 5}}}, "is not what was written"),
+        ({"codecs": []}, "is not what was written"),
+        ({"storage_transformers": [{"name": "x"}]}, "is not what was written"),
         ("[" * 200_000, "stand too deep"),
         ("[" * 150 + "]" * 150, "more than 100 deep"),
-        ("{}", "is missing"),
+        ("{}", "is not what was written"),
+        ("", "is not JSON"),
         (" " * (1 << 21), "at most"),
     ],
 )
 def test_no_array_reaches_tensorstore_that_is_not_the_plans(tmp_path, change, says):
     store = open_store(tmp_path / "maps")
     store.write(1, some_maps(1, store))
-    file = tmp_path / "maps" / "encoder" / "self" / "full" / "codes" / "zarr.json"
-    text = change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change)
-    file.write_text(text)
+    file = tmp_path / "maps" / "steps" / "1" / "zarr.json"
+    group = json.loads(file.read_text())
+    if not isinstance(change, str):
+        group["consolidated_metadata"]["metadata"]["encoder/self/full/codes"] |= change
+    file.write_text(change if isinstance(change, str) else json.dumps(group))
     for read in (
         lambda: MapStore.open_existing(tmp_path / "maps").read("encoder/self", 1),
         lambda: MapStore.check(tmp_path / "maps"),

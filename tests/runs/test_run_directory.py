@@ -384,12 +384,13 @@ def test_what_a_kill_left_of_replaced_files_goes_in_the_maps_too(tmp_path: Path)
     run = tmp_path / "run"
     with RunDirectory.claim(run, CONFIG):
         pass
-    chunks = run / "maps" / "decoder" / "self" / "full" / "codes" / "c"
-    chunks.mkdir(parents=True)
-    left = [folder / "zarr.json.123.new" for folder in (run, run / "maps", chunks.parent)]
+    labels, steps = (run / "maps" / name for name in ("labels", "steps"))
+    for folder in (labels, steps):
+        folder.mkdir(parents=True)
+    left = [folder / "zarr.json.123.new" for folder in (run, run / "maps", labels, steps)]
     for file in left:
         file.touch()
-    kept = chunks.parent / "zarr.json"
+    kept = steps / "zarr.json"
     kept.touch()
     with RunDirectory.claim(run, CONFIG):
         assert not any(file.exists() for file in left)

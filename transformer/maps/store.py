@@ -1,28 +1,32 @@
-"""The store of attention maps: zarr v3 in a run's `maps/`, one group an attention module, one shard a step.
+"""The store of attention maps: zarr v3 in a run's `maps/`, one group a step, which never changes once it is listed.
 
-    maps/zarr.json                       root group: format, config hash, sites, labels and THE list of steps
-    maps/labels/<axis>/image             what a grid's positions were cut from; `spectrogram` and `sound` for frames
-    maps/decoder/cross/zarr.json         group of the site "decoder/cross" with its own description
-    maps/decoder/cross/full/codes        uint8   [step, example, layer, head, query, key]
-    maps/decoder/cross/full/scale, root  float32, uint8   [step, example, layer, head, query]
-    maps/decoder/cross/pooled-64/...     the same of a coarser level
-    maps/decoder/cross/rows/...          the same of some whole rows, where "full" is not stored
-    maps/decoder/cross/top/...           the same of the largest weights of each row, and `keys` int32
-    maps/decoder/cross/statistics        float32 [step, example, layer, head, statistic]
+    maps/zarr.json                         root group: format, config hash, sites, labels and THE list of steps
+    maps/labels/<axis>/image               what a grid's positions were cut from; `spectrogram` and `sound` for frames
+    maps/steps/400/zarr.json               group of step 400, with the metadata of all below it
+    maps/steps/400/decoder/cross/
+        full/codes                         uint8   [example, layer, head, query, key] of the site "decoder/cross"
+        full/scale, full/root              float32, uint8   [example, layer, head, query]
+        pooled-64/...                      the same of a coarser level
+        rows/...                           the same of some whole rows, where "full" is not stored
+        top/...                            the same of the largest weights of each row, and `keys` int32
+        statistics                         float32 [example, layer, head, statistic]
 
 weight = scale (code / 255)^root. Beyond an example's own tokens the levels hold zeros.
 
-A step enters the list only once its data is complete, and the list is replaced in one atomic rename: a process killed
-at any moment leaves whole steps only. The arrays may then be longer than the list; the next write replaces what lies
-beyond it. Several processes write one store, each the shards that it holds: the first keeps the list in the root
-group, every other a list of its own, and a step counts once all of them list it. The first process must open the store
-before the others, and their number may change when a run is restarted. Each list also has the digests of what its
-process wrote (transformer.maps.checksums), which are verified on reading.
+A step's arrays are written first, then its group file, then the list of steps, in one atomic rename each: a process
+killed at any moment leaves whole steps only, and the next start removes what no list names. The root's list is what
+readers go by: one file to read, however many steps there are. Several processes write one store, each the shards that
+it holds: the first keeps the list in the root group, every other a list of its own, and a step counts once all of them
+list it. The first process must open and truncate the store before the others open it, and their number may change when
+a run is restarted.
+
+Every chunk has its CRC-32C, which zarr verifies. What that does not cover has checks of its own: the root group and the
+lists have their SHA-256, and so have the arrays of labels; a step's group file must be what the root group implies. No
+metadata of an array is read.
 """
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,40 +47,33 @@ from transformer.maps.capture_plan import (
     resolution_levels,
     statistic_names,
 )
-from transformer.maps.checksums import (
-    CorruptMapsError,
-    Digests,
-    digest_array,
-    digest_shards,
-    digests_by_array,
-    merge_digests,
-    regroup_digests_by_step,
-)
 from transformer.maps.quantize import Quantized
 from transformer.maps.store_metadata import (
     MOST_POSITIONS,
     LabelsMetadata,
+    MediaArray,
     check_site,
+    hash_array,
     label_media_arrays,
     max_lengths,
+    media_metadata,
     parse_labels,
-    site_metadata,
     store_metadata,
 )
-from transformer.maps.store_metadata import StorePath as NameInStore
 from transformer.maps.zarr_files import (
+    Metadata,
     Piece,
     array_metadata,
+    check_fits_memory,
+    check_groups,
+    group_metadata,
     local_shards,
     open_array,
-    read_array,
     replace_file,
     set_padding_to_zero,
     stack_statistics,
-    write_array,
     write_group,
 )
-from transformer.runs.array_digests import Digest
 from transformer.runs.exceptions import NonFiniteError
 from transformer.runs.jsonl_reading import StepNumber
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum
@@ -91,42 +88,51 @@ from transformer.storage.paths import parse_path, storage_of
 from transformer.tasks.axis_labels import AxisLabels
 
 FORMAT = "headwise-maps"
-VERSION = 7
-_AXES = ("step", "example", "layer", "head")
+VERSION = 8
+_AXES = ("example", "layer", "head")
 _PARTS = Quantized._fields
-
-
 _MOST_WRITERS = 1 << 16
-_MEDIA_TYPES = {"image": (4, "uint8"), "spectrogram": (3, "float32"), "sound": (2, "uint8")}
-"""How many axes the arrays of labels have, and of what they are."""
 
 Positions = Annotated[int, Range(1, MOST_POSITIONS)]
 
 
+class CorruptMapsError(UserError):
+    """Raised when stored maps are not the bytes that were written.
+
+    Attributes:
+        path: The store.
+        step: The damaged step, None if the whole store is damaged.
+    """
+
+    def __init__(self, path: Path, what: str, step: int | None = None):
+        super().__init__(f"{path} is damaged: {what}")
+        self.path, self.step = path, step
+
+
 @dataclasses.dataclass(frozen=True)
 class WrittenSteps:
-    """The contents of written-N.json: the steps that a process has written, and each array's digests at them."""
+    """The contents of written-N.json: the steps that a process has written."""
 
     steps: tuple[StepNumber, ...]
-    digests: Mapping[NameInStore, tuple[Digest, ...]]
     sha256: str
 
     def __post_init__(self) -> None:
         if any(step >= next_step for step, next_step in itertools.pairwise(self.steps)):
             raise ValueError("steps: each must be after the one before")
-        for name, digests in self.digests.items():
-            if len(digests) != len(self.steps):
-                raise ValueError(f"digests: {name!r} has {len(digests)} for {len(self.steps)} steps")
 
 
 @dataclasses.dataclass(frozen=True)
 class StoreAttributes(WrittenSteps):
-    """The attributes of the store's zarr.json: the steps that the first process has written, and what is stored."""
+    """The attributes of the store's zarr.json: the steps that the first process has written, and what is stored.
+
+    `examples_per_file` is the share of a process of those that began the store: an array has one file for each share.
+    """
 
     format: str
     version: int
     config_hash: str
     writers: Annotated[int, Range(1, _MOST_WRITERS)]
+    examples_per_file: Annotated[int, Range(1, MOST_POSITIONS)]
     sites: tuple[Site, ...]
     labels: LabelsMetadata
     resolutions: StoredResolutions
@@ -180,6 +186,7 @@ class MapStore:
         resolutions: StoredResolutions,
         sizes: Sizes,
         writers: tuple[int, int] = (0, 1),
+        examples_per_file: int | None = None,
     ):
         self.path = path
         self.sites = sites
@@ -188,10 +195,9 @@ class MapStore:
         self.resolutions = resolutions
         self._sizes = sizes
         self._writer, self._writers = writers
+        self._examples_per_file = examples_per_file or -(-len(labels.titles) // self._writers)
         self._steps: list[int] = []
-        self._places: dict[int, int] = {}  # of the steps in the arrays
-        self._digests: Digests = {}
-        self._arrays: dict[str, Any] = {}
+        self._checked_steps: set[int] = set()  # whose group files are as they were written
 
     @classmethod
     def open(
@@ -204,7 +210,7 @@ class MapStore:
         sizes: Sizes | None = None,
         writers: tuple[int, int] = (0, 1),
     ) -> "MapStore":
-        """Create the store at `path`, or open an existing one to continue it.
+        """Create the store at `path`, or open an existing one to continue it without what no list names.
 
         Args:
             path: The directory of the store.
@@ -224,28 +230,27 @@ class MapStore:
         """
         path = parse_path(path).resolve()
         known_sizes = {site.name: (sizes or {}).get(site.name) or max_lengths(site, labels) for site in sites}
-        store = cls(path, tuple(sites), labels, config_hash, resolutions or StoredResolutions(), known_sizes, writers)
+        planned = tuple(sites), labels, config_hash, resolutions or StoredResolutions(), known_sizes, writers
         if (path / "zarr.json").exists():
             stored, file = _read_attributes(path)
+            store = cls(path, *planned, file.examples_per_file)
             for part, value in store._store_metadata.items():
                 if stored.get(part) != value:
                     raise UserError(
                         f"the map store {path} was written with other {part}: take a new run directory, "
                         "or move that store away"
                     )
-            store._load_written_steps(path, file)
-        store._write_site_groups()
-        for array, metadata in store._planned_arrays():
-            store._arrays[array] = open_array(path / array, metadata, create=True)
-        for array, values in label_media_arrays(labels).items() if writers[0] == 0 else ():
-            write_array(path / "labels" / array, values)
+            store._steps = _read_common_steps(path, file)
+        else:
+            store = cls(path, *planned)
         if not writers[0]:
+            store._write_labels()
+            write_group(path / "steps", group_metadata({}))
             # The lists of an earlier start's writers are dropped: all continue from the complete steps.
             for writer in range(1, writers[1]):
-                store._write_steps(writer, store._steps, {})
+                store._write_list(writer, store._steps)
             store._commit(store._steps)
-        else:
-            store._digests = {}  # of those steps, they are the first writer's now
+            store._remove_unlisted_steps()
         return store
 
     @classmethod
@@ -274,8 +279,14 @@ class MapStore:
             file.resolutions,
             file.sizes,
             (0, file.writers),
+            file.examples_per_file,
         )
-        store._load_written_steps(path, file)
+        store._steps = _read_common_steps(path, file)
+        for name, metadata in store._planned_arrays.items():
+            try:
+                check_fits_memory(name, metadata)
+            except UserError as error:
+                raise CorruptMapsError(path, str(error)) from error
         return store
 
     @classmethod
@@ -283,20 +294,14 @@ class MapStore:
         """Check that the store at `path` can be continued, without reading maps.
 
         Raises:
-            CorruptMapsError: If it is missing or damaged, or one of its arrays cannot be opened.
+            CorruptMapsError: If it is missing or damaged, or the group file of one of its steps is.
             UserError: If it has an unknown version.
         """
         path = parse_path(path).resolve()
         if not (path / "zarr.json").exists():
             raise CorruptMapsError(path, "its zarr.json is missing")
         store = cls.open_existing(path)
-        for name, metadata in store._planned_arrays():
-            try:
-                store._arrays[name] = open_array(path / name, metadata)
-            except UserError as error:
-                raise CorruptMapsError(path, str(error)) from error
-            except Exception as error:
-                raise CorruptMapsError(path, f"its array {name} cannot be opened") from error
+        store._check_groups(store.steps)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -323,7 +328,7 @@ class MapStore:
         return resolution_levels(*self._sizes[self.site(site).name], self.resolutions.level_sizes)
 
     def write(self, step: int, maps: Mapping[str, StoredMaps]) -> None:
-        """Append the maps of every module at `step`; returns once they are on disk and listed.
+        """Add the maps of every module at `step`; returns once they are on disk and listed.
 
         Each process writes its own shards of sharded arrays.
 
@@ -343,28 +348,12 @@ class MapStore:
         names = {site.name for site in self.sites}
         if set(maps) != names:
             raise ValueError(f"maps has the sites {sorted(maps)}; the store's are {sorted(names)}")
-        index = len(self._steps)
-        pending, digests = [], {}
-        for site in self.sites:
-            for name, shape, pieces in self._site_arrays(site, maps[site.name]):
-                place = self._extended_array(f"{site.name}/{name}", index + 1)[index]
-                if shape != place.shape:
-                    raise ValueError(f"maps[{site.name!r}] has {name} of shape {shape}; it must be {place.shape}")
-                shards = []
-                for where, values in pieces:
-                    if name.endswith("scale") and not np.isfinite(values).all():
-                        raise NonFiniteError(
-                            step,
-                            f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
-                            "has diverged, or this site captured no weights",
-                        )
-                    unpadded = set_padding_to_zero(values, where, name, self.labels, site, self.levels(site.name))
-                    shards.append((where, np.asarray(unpadded, place.dtype.numpy_dtype)))
-                    pending.append(place[where].write(shards[-1][1]))
-                digests[f"{site.name}/{name}"] = digest_shards(shards, place.shape, first=not self._writer)
-        for future in pending:
-            future.result()
-        self._digests[int(step)] = digests
+        pieces = [piece for site in self.sites for piece in self._pieces(step, site, maps[site.name])]
+        arrays = {name: self._open_array(step, name) for name in dict.fromkeys(name for name, _, _ in pieces)}
+        for write in [arrays[name][where].write(values) for name, where, values in pieces]:
+            write.result()
+        if not self._writer:
+            write_group(self._folder(step), self._step_group)
         self._commit([*self._steps, int(step)])
 
     def read_quantized(self, site: str, step: int, level: str) -> Quantized:
@@ -385,7 +374,7 @@ class MapStore:
         level_names = [stored_level.name for stored_level in self.levels(site)]
         if level not in level_names:
             raise UserError(f"level={level!r} of {site} is not in the map store: it has {', '.join(level_names)}")
-        return self._read_group(f"{site}/{level}", step)
+        return self._read_quantized(f"{site}/{level}", step)
 
     def read(self, site: str, step: int, level: str = "full") -> Float[np.ndarray, "B L H q k"]:
         """Read the weights of a module at a step.
@@ -416,7 +405,7 @@ class MapStore:
         """
         if self._stores_full_maps(site):
             return None
-        return self._rows(site), np.asarray(self._read_group(f"{site}/rows", step).weights())
+        return self._rows(site), np.asarray(self._read_quantized(f"{site}/rows", step).weights())
 
     def read_top(
         self, site: str, step: int
@@ -433,8 +422,8 @@ class MapStore:
         """
         if self._stores_full_maps(site) or not self.resolutions.top_k:
             return None
-        keys = self._read_verified(f"{site}/top/keys", step)
-        return keys, np.asarray(self._read_group(f"{site}/top", step).weights())
+        (keys,) = self._read([(step, f"{site}/top/keys")])
+        return keys, np.asarray(self._read_quantized(f"{site}/top", step).weights())
 
     def statistics(self, site: str) -> Statistics:
         """Read the statistics of every head of a module at every step.
@@ -446,7 +435,7 @@ class MapStore:
         names = statistic_names(self.site(site), self.labels)
         if not self._steps:
             return Statistics(names, np.zeros((0, *self._heads(self.site(site)), len(names)), np.float32))
-        return Statistics(names, np.stack([self._read_verified(f"{site}/statistics", step) for step in self._steps]))
+        return Statistics(names, np.stack(self._read([(step, f"{site}/statistics") for step in self._steps])))
 
     def exclude_step(self, step: int) -> None:
         """Stop listing a step that is damaged; the files stay as they are."""
@@ -457,49 +446,50 @@ class MapStore:
         remaining = [step for step in self._steps if step <= after_step]
         if remaining == self._steps:
             return
-        # The list first: after a kill in between, the unlisted data is replaced by the next write.
+        # The list first: after a kill in between, the next start removes what it does not name.
         self._commit(remaining)
-        # A writer cannot tell whether the others have dropped their steps or written them anew.
-        for name, _ in self._planned_arrays() if self._writers == 1 else ():
-            array = self._array(name)
-            bounds = [len(remaining)] + [None] * (array.rank - 1)
-            self._arrays[name] = array.resize(exclusive_max=bounds, resize_metadata_only=False).result()
+        if not self._writer:
+            self._remove_unlisted_steps()
 
-    def _index(self, step: int) -> int:
-        if step not in self._steps:
-            raise UserError(f"step={step} is not in the map store: it has {self._steps}")
-        return self._places[step]
+    def _folder(self, step: int) -> Path:
+        return self.path / "steps" / str(step)
 
-    def _read_group(self, group: str, step: int) -> Quantized:
-        return Quantized(*(self._read_verified(f"{group}/{part}", step) for part in _PARTS))
+    def _open_array(self, step: int, name: str) -> Any:
+        return open_array(self._folder(step) / name, self._planned_arrays[name])
 
-    def _read_verified(self, name: str, step: int) -> np.ndarray:
-        index, site = self._index(step), name.rsplit("/", 2 if name.count("/") > 2 else 1)[0]
-        try:
-            array = np.asarray(self._array(name)[index].read().result())
-        except UserError as error:
-            raise CorruptMapsError(
-                self.path, f"the maps of {site} at step {step} cannot be read: {error}", step
-            ) from error
-        except Exception as error:  # a flipped byte can surface as any error of any decoder
-            raise CorruptMapsError(self.path, f"the maps of {site} at step {step} cannot be read", step) from error
-        if digest_array(array) != self._digests[step].get(name):
-            raise CorruptMapsError(self.path, f"the maps of {site} at step {step} are not what was written", step)
-        return array
+    def _read_quantized(self, group: str, step: int) -> Quantized:
+        return Quantized(*self._read([(step, f"{group}/{part}") for part in _PARTS]))
 
-    def _array(self, name: str) -> Any:
-        if name not in self._arrays:
-            self._arrays[name] = open_array(self.path / name, self._metadata_by_name[name])
-        return self._arrays[name]
+    def _read(self, arrays: Sequence[tuple[int, str]]) -> list[np.ndarray]:
+        """Read arrays by step and name, all at once: a bucket takes its time for each."""
+        unknown = {step for step, _ in arrays} - set(self._steps)
+        if unknown:
+            raise UserError(f"step={min(unknown)} is not in the map store: it has {self._steps}")
+        self._check_groups([step for step, _ in arrays])
+        reads = [self._open_array(step, name).read() for step, name in arrays]
+        values = []
+        for (step, name), read in zip(arrays, reads, strict=True):
+            try:
+                values.append(np.asarray(read.result()))
+            except Exception as error:  # a flipped byte can surface as any error of any decoder
+                raise CorruptMapsError(self.path, f"its {name} at step {step} cannot be read", step) from error
+        return values
 
-    def _extended_array(self, name: str, steps: int) -> Any:
-        # Opened anew if another writer may have made it longer.
-        array = self._array(name) if self._writers == 1 else open_array(self.path / name, self._metadata_by_name[name])
-        if array.shape[0] < steps:
-            # Never shorter: another writer may be ahead, and shrinking an array deletes its data.
-            array = array.resize(exclusive_max=[steps] + [None] * (array.rank - 1), expand_only=True).result()
-        self._arrays[name] = array
-        return self._arrays[name]
+    def _check_groups(self, steps: Sequence[int]) -> None:
+        """Check that the group files of steps are what was written: every step has the same."""
+        unchecked = [step for step in dict.fromkeys(steps) if step not in self._checked_steps]
+        for step, error in zip(unchecked, check_groups([*map(self._folder, unchecked)], self._step_group), strict=True):
+            if error is not None:
+                raise CorruptMapsError(self.path, f"the maps at step {step} cannot be read: {error}", step) from error
+            self._checked_steps.add(step)
+
+    def _remove_unlisted_steps(self) -> None:
+        """Remove what a killed process was writing or removing, and the steps that were dropped."""
+        listed = set(map(str, self._steps))
+        # A folder on a disk is removed under a longer name, and one that a kill left is removed before its namesake.
+        for folder in sorted((self.path / "steps").iterdir(), key=lambda folder: folder.name, reverse=True):
+            if folder.name.partition(".")[0].isdecimal() and folder.name not in listed:
+                storage_of(folder).remove_tree(folder)
 
     def _heads(self, site: Site) -> tuple[int, int, int]:
         return len(self.labels.titles), len(site.layers), len(site.heads)
@@ -527,8 +517,27 @@ class MapStore:
             raise ValueError(f"maps[{site.name!r}] has the statistics {sorted(unknown)}; known: {', '.join(names)}")
         yield "statistics", (*heads, len(names)), stack_statistics(maps.statistics, names, heads)
 
-    def _planned_arrays(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield every array of the store and its metadata."""
+    def _pieces(self, step: int, site: Site, maps: StoredMaps) -> Iterator[tuple[str, tuple[slice, ...], np.ndarray]]:
+        """Yield what this process writes of a module's arrays, checked: an array's name, an index and the values."""
+        for part, shape, pieces in self._site_arrays(site, maps):
+            name = f"{site.name}/{part}"
+            planned = self._planned_arrays[name]
+            if shape != tuple(planned["shape"]):
+                raise ValueError(f"maps[{site.name!r}] has {part} of shape {shape}; it must be {planned['shape']}")
+            for where, values in pieces:
+                if part.endswith("scale") and not np.isfinite(values).all():
+                    raise NonFiniteError(
+                        step,
+                        f"maps[{site.name!r}] at step {step} holds NaN, inf or < 0, which no weight is: the run "
+                        "has diverged, or this site captured no weights",
+                    )
+                unpadded = set_padding_to_zero(values, where, part, self.labels, site, self.levels(site.name))
+                yield name, where, np.asarray(unpadded, planned["data_type"])
+
+    @functools.cached_property
+    def _planned_arrays(self) -> dict[str, Metadata]:
+        """The metadata of every array of a step by its name."""
+        arrays = {}
         for site in self.sites:
             heads, (queries, keys) = self._heads(site), self._sizes[site.name]
             levels = self.levels(site.name)
@@ -540,81 +549,80 @@ class MapStore:
                 for part, kind in zip(_PARTS, ("uint8", "float32", "uint8"), strict=True):
                     shape, last = (rows, columns), ("query", "key")
                     own = len(shape) if part == "codes" else 1
-                    yield self._metadata(f"{site.name}/{group}/{part}", (*heads, *shape[:own]), last[:own], kind)
+                    arrays[f"{site.name}/{group}/{part}"] = self._metadata((*heads, *shape[:own]), last[:own], kind)
             if "top" in groups:
-                yield self._metadata(f"{site.name}/top/keys", (*heads, *groups["top"]), ("query", "rank"), "int32")
+                arrays[f"{site.name}/top/keys"] = self._metadata((*heads, *groups["top"]), ("query", "rank"), "int32")
             count = len(statistic_names(site, self.labels))
-            yield self._metadata(f"{site.name}/statistics", (*heads, count), ("statistic",), "float32")
+            arrays[f"{site.name}/statistics"] = self._metadata((*heads, count), ("statistic",), "float32")
+        return arrays
+
+    def _metadata(self, shape: tuple[int, ...], last: tuple[str, ...], kind: str) -> Metadata:
+        """Return an array's metadata: a shard is a process's examples, a chunk in it one layer."""
+        shard = (min(self._examples_per_file, shape[0]), *shape[1:])
+        return array_metadata(shape, shard, (1, 1, *shape[2:]), (*_AXES, *last), kind)
 
     @functools.cached_property
-    def _metadata_by_name(self) -> dict[str, dict[str, Any]]:
-        return dict(self._planned_arrays())
-
-    def _metadata(self, name: str, shape: tuple[int, ...], last: tuple[str, ...], kind: str) -> tuple[str, dict]:
-        """Return an array's metadata: a shard is one step of a process's examples, a chunk in it one layer."""
-        shard = (1, -(-shape[0] // self._writers), *shape[1:])
-        return name, array_metadata((0, *shape), shard, (1, 1, 1, *shape[2:]), (*_AXES, *last), kind)
+    def _step_group(self) -> Metadata:
+        """The metadata of a step's group: of every step the same."""
+        nodes = dict(self._planned_arrays)
+        for site in self.sites:
+            about = {
+                "quantization": "weight = scale * (codes / 255) ** root",
+                "statistics": list(statistic_names(site, self.labels)),
+            }
+            nodes[site.name] = group_metadata(about)
+            if not self._stores_full_maps(site.name):
+                nodes[f"{site.name}/rows"] = group_metadata({"queries": list(self._rows(site.name))})
+            for level in self.levels(site.name):
+                blocks = {"query_block": level.query_block, "key_block": level.key_block}
+                nodes[f"{site.name}/{level.name}"] = group_metadata(blocks)
+        return group_metadata({}, nodes)
 
     @functools.cached_property
     def _store_metadata(self) -> dict[str, Any]:
         return store_metadata(self.sites, self.labels, self.resolutions, self._sizes)
 
-    def _write_site_groups(self) -> None:
-        if self._writer:
+    def _write_labels(self) -> None:
+        media = label_media_arrays(self.labels)
+        if not media:
             return
-        for site in self.sites:
-            parts = site.name.split("/")
-            for depth in range(1, len(parts)):
-                write_group(self.path.joinpath(*parts[:depth]), {})
-            about = {**site_metadata(site), "config_hash": self.config_hash, "titles": list(self.labels.titles)}
-            about["tokens"] = {axis: list(self.labels.tokens[axis]) for axis in {site.query.name, site.key.name}}
-            about["gold_alignments"] = (self.labels.gold_alignments or {}).get(site.name)
-            about["quantization"] = "weight = scale * (codes / 255) ** root"
-            about["statistics"] = list(statistic_names(site, self.labels))
-            about["rows"] = list(self._rows(site.name))
-            write_group(self.path / site.name, about)
-            for level in self.levels(site.name):
-                blocks = {"query_block": level.query_block, "key_block": level.key_block}
-                write_group(self.path / site.name / level.name, blocks)
-            for group, count in (("rows", self.resolutions.num_rows), ("top", self.resolutions.top_k)):
-                if not self._stores_full_maps(site.name) and count:
-                    write_group(self.path / site.name / group, {})
+        nodes = {name: media_metadata(name, MediaArray(values.shape, "")) for name, values in media.items()}
+        for name, values in media.items():
+            open_array(self.path / "labels" / name, nodes[name]).write(values).result()
+        write_group(self.path / "labels", group_metadata({}, nodes))
 
-    def _commit(self, steps: list[int]) -> None:
+    def _commit(self, steps: Sequence[int]) -> None:
         if self._writer:
-            self._write_steps(self._writer, steps, self._digests)
+            self._write_list(self._writer, steps)
         else:
             attributes = {
                 "format": FORMAT,
                 "version": VERSION,
                 "config_hash": self.config_hash,
-                "steps": steps,
+                "steps": list(steps),
                 "writers": self._writers,
-                "digests": digests_by_array(self._digests, steps),
+                "examples_per_file": self._examples_per_file,
                 **self._store_metadata,
             }
-            write_group(self.path, add_checksum(json.loads(json.dumps(attributes))))
+            write_group(self.path, group_metadata(add_checksum(attributes)))
         self._steps = list(steps)
-        self._places = {step: index for index, step in enumerate(steps)}
 
-    def _write_steps(self, writer: int, steps: list[int], digests: Digests) -> None:
-        record = add_checksum({"steps": steps, "digests": digests_by_array(digests, steps)})
-        replace_file(self.path / f"written-{writer}.json", json.dumps(record))
+    def _write_list(self, writer: int, steps: Sequence[int]) -> None:
+        replace_file(self.path / f"written-{writer}.json", json.dumps(add_checksum({"steps": list(steps)})))
 
-    def _load_written_steps(self, path: Path, file: StoreAttributes) -> None:
-        """Take over the steps that every process has written, and their digests."""
-        lists = [file, *(_read_written_steps(path, writer) for writer in range(1, file.writers))]
-        common_steps = set(file.steps).intersection(*(record.steps for record in lists))
-        self._steps = [step for step in file.steps if step in common_steps]
-        self._places = {step: index for index, step in enumerate(file.steps)}
-        by_step = [regroup_digests_by_step(record.steps, record.digests) for record in lists]
-        self._digests = merge_digests(by_step, self._steps)
+
+def _read_common_steps(path: Path, file: StoreAttributes) -> list[int]:
+    """Return the steps that every process has written."""
+    common_steps = set(file.steps)
+    for writer in range(1, file.writers):
+        common_steps &= set(_read_written_steps(path, writer).steps)
+    return sorted(common_steps)
 
 
 def _read_written_steps(path: Path, writer: int) -> WrittenSteps:
     file = path / f"written-{writer}.json"
     if not file.exists():
-        return WrittenSteps((), {}, "")
+        return WrittenSteps((), "")
     try:
         record = read_json_object(file)
     except UserError:
@@ -635,13 +643,16 @@ def _read_labels(path: Path, file: StoreAttributes) -> AxisLabels:
     """
 
     def read(name: str) -> np.ndarray:
+        media = file.labels.media[name]
         try:
-            array = read_array(path / "labels" / name, *_MEDIA_TYPES[name.rpartition("/")[2]])
+            metadata = media_metadata(name, media)
+            check_fits_memory(f"labels/{name}", metadata)
+            array = np.asarray(open_array(path / "labels" / name, metadata).read().result())
         except UserError as error:
             raise CorruptMapsError(path, str(error)) from error
         except Exception as error:  # a flipped byte can surface as any error of any decoder
             raise CorruptMapsError(path, f"labels/{name} cannot be read") from error
-        if hashlib.sha256(array.tobytes()).hexdigest() != file.labels.array_hashes[name]:
+        if hash_array(array) != media.sha256:
             raise CorruptMapsError(path, f"labels/{name} is not what was written")
         return array
 

@@ -11,19 +11,28 @@ import numpy as np
 from transformer.attention.sites import Axis, Site
 from transformer.config import MatchesPattern, Range, Sha256, convert_value
 from transformer.maps.capture_plan import Sizes, StoredResolutions
+from transformer.maps.zarr_files import Metadata, single_chunk_metadata
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
 _PART = r"(?!\.{1,2}(/|$))[^/\0]+"
-StorePath = Annotated[
-    str, MatchesPattern(f"{_PART}(/{_PART})*", "a path within the store, without empty parts and dots")
-]
-"""The name of a site or an array, which is its folder in the store."""
+SiteName = Annotated[str, MatchesPattern(f"{_PART}(/{_PART})*", "a path within a step, without empty parts and dots")]
+"""The name of a site, which is its folder in every step's."""
 ArrayName = Annotated[
     str, MatchesPattern(f"{_PART}(/{_PART})*/(image|spectrogram|sound)", "AXIS/image, AXIS/spectrogram or AXIS/sound")
 ]
 MOST_POSITIONS = 2**24
 """Of an axis of a stored map."""
 Period = Annotated[int, Range(2, MOST_POSITIONS)]
+_MEDIA_TYPES = {"image": (4, "uint8"), "spectrogram": (3, "float32"), "sound": (2, "uint8")}
+"""How many axes the arrays of labels have, or one more, and of what they are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaArray:
+    """The shape and the SHA-256 of an array of images, spectrograms or sounds."""
+
+    shape: tuple[Annotated[int, Range(1, 2**31 - 1)], ...]
+    sha256: Sha256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +44,7 @@ class LabelsMetadata:
         titles: The title of each example.
         gold_alignments: The gold alignments of each example by attention module.
         periods: The period of each example of repeated random tokens.
-        array_hashes: The SHA-256 of the arrays of images, spectrograms and sounds by name.
+        media: The arrays of images, spectrograms and sounds by name.
         gold_key_description: What a head reads that follows the gold alignments, as in "the antecedent".
     """
 
@@ -43,7 +52,7 @@ class LabelsMetadata:
     titles: tuple[Any, ...]
     gold_alignments: Mapping[str, tuple[tuple[GoldAlignment, ...], ...]] | None
     periods: tuple[Period | None, ...] | None
-    array_hashes: Mapping[ArrayName, Sha256]
+    media: Mapping[ArrayName, MediaArray]
     gold_key_description: str | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +62,10 @@ class LabelsMetadata:
             raise ValueError("tokens: each token and title must be a text")
         if not self.titles:
             raise ValueError("titles: there must be an example")
+        for name, array in self.media.items():
+            axes, _ = _media_type(name)
+            if not axes <= len(array.shape) <= axes + 1:
+                raise ValueError(f"media: {name!r} has the shape {array.shape}; it must have {axes} axes")
 
 
 def check_site(site: Site) -> None:
@@ -61,7 +74,7 @@ def check_site(site: Site) -> None:
     Raises:
         ValueError: If a field is not valid.
     """
-    convert_value(StorePath, site.name, "name")
+    convert_value(SiteName, site.name, "name")
     if not site.layers or not site.heads:
         raise ValueError(f"layers: the site {site.name!r} must have layers and heads")
     for axis in (site.query, site.key):
@@ -92,8 +105,8 @@ def store_metadata(
             "gold_alignments": labels.gold_alignments,
             **({} if labels.gold_key_description is None else {"gold_key_description": labels.gold_key_description}),
             "periods": labels.periods,
-            "array_hashes": {
-                name: hashlib.sha256(values.tobytes()).hexdigest()
+            "media": {
+                name: {"shape": values.shape, "sha256": hash_array(values)}
                 for name, values in label_media_arrays(labels).items()
             },
         },
@@ -142,6 +155,20 @@ def max_lengths(site: Site, labels: AxisLabels) -> tuple[int, int]:
     return queries, keys
 
 
+def hash_array(values: np.ndarray) -> str:
+    """Return the SHA-256 of an array's bytes."""
+    return hashlib.sha256(values.tobytes()).hexdigest()
+
+
+def media_metadata(name: str, array: MediaArray) -> Metadata:
+    """Return the zarr metadata of an array of images, spectrograms or sounds."""
+    return single_chunk_metadata(array.shape, _media_type(name)[1])
+
+
+def _media_type(name: str) -> tuple[int, str]:
+    return _MEDIA_TYPES[name.rpartition("/")[2]]
+
+
 def label_media_arrays(labels: AxisLabels) -> dict[str, np.ndarray]:
     """Return the images, spectrograms and sounds of labels as arrays, by the name they are stored under."""
     images = {f"{axis}/image": np.asarray(values, np.uint8) for axis, values in labels.images.items()}
@@ -163,7 +190,7 @@ def parse_labels(entry: LabelsMetadata, read: Callable[[str], np.ndarray]) -> Ax
     Raises:
         ValueError: If the parts disagree on the number of examples.
     """
-    arrays = {name: read(name) for name in entry.array_hashes}
+    arrays = {name: read(name) for name in entry.media}
     return AxisLabels(
         tokens=entry.tokens,
         titles=entry.titles,

@@ -363,7 +363,7 @@ class RunDirectory:
         """Remove the remains of files that were being replaced when a process was killed, on a disk."""
         if not isinstance(self.path, Path):
             return
-        for folder in (self.path, *_list_zarr_folders(self.maps_dir)):
+        for folder in (self.path, *self.path.glob("maps/"), *self.path.glob("maps/*/")):
             for entry in folder.iterdir():
                 if _UNFINISHED.fullmatch(entry.name):
                     entry.unlink(missing_ok=True)
@@ -499,13 +499,6 @@ def _describe_missing_run(path: Path) -> str | None:
         f"is not a run directory: it has no config.json; make a run with {train} --config=FILE --workdir=DIR, or name "
         "the folder of one"
     )
-
-
-def _list_zarr_folders(store: Path) -> Iterator[Path]:
-    """Yield the folders of a zarr store, without those of arrays' chunks, of which there are many."""
-    for path, names, _ in os.walk(store):
-        names[:] = [name for name in names if name != "c"]
-        yield Path(path)
 
 
 def _list_runs(folder: Path) -> list[Path]:

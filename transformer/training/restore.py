@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer.config import UserError
-from transformer.maps.checksums import CorruptMapsError
-from transformer.maps.store import MapStore
+from transformer.maps.store import CorruptMapsError, MapStore
 from transformer.runs.checkpoint import (
     DAMAGED_PREFIX,
     UNKNOWN_STEP,

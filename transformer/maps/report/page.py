@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
-from transformer.maps.checksums import CorruptMapsError
 from transformer.maps.head_matching import match_heads
 from transformer.maps.report.axis_metadata import axis_media_blocks, axis_metadata
 from transformer.maps.report.head_history import history_payload
 from transformer.maps.report.payload import DataBlock, PagePayload, min_page_size, page_payload
 from transformer.maps.report.role_descriptions import roles_data
 from transformer.maps.report.run_data import config_entries, initial_view, read_curves, read_samples, thin_curve
-from transformer.maps.store import MapStore
+from transformer.maps.store import CorruptMapsError, MapStore
 from transformer.pages.template import AssetFolder, render_scripted_page, with_shared_styles
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path, storage_of

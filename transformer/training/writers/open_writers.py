@@ -57,8 +57,9 @@ def open_writers(
         extents: The extents of the files at that step, from its checkpoint.
         reported: Whether the metrics due at that step had been written. If not, its maps are dropped as well.
     """
-    maps = run_on_primary_first(
-        lambda: MapStore.open(
+
+    def open_maps() -> MapStore:
+        maps = MapStore.open(
             directory.maps_dir,
             plan.sites,
             plan.labels,
@@ -67,9 +68,12 @@ def open_writers(
             plan.sizes,
             writers=(jax.process_index(), jax.process_count()),
         )
-    )
-    # A process killed while it reported may have left the step's maps or not: they are written again.
-    maps.truncate(after_step=start if start and reported else start - 1)
+        # A process killed while it reported may have left the step's maps or not: they are written again.
+        maps.truncate(after_step=start if start and reported else start - 1)
+        return maps
+
+    # The first process removes the dropped steps before another one can write them again.
+    maps = run_on_primary_first(open_maps)
     if not is_primary():
         return RunWriters((), BackgroundMapWriter(MapWriter(maps)))
     files: tuple[RecordWriter, ...] = (
