@@ -310,13 +310,12 @@ def test_evenly_chosen_indices_hold_both_ends(total, kept):
 def test_a_step_whose_maps_are_damaged_is_named_and_not_drawn(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run.directory, copy)
-    (group,) = {path.parents[1] for path in (copy / "maps").rglob("codes/c/1") if "cross" in str(path)}
-    file = next(path for path in (group / "c" / "1").rglob("*") if path.is_file())
+    step = sorted(run.maps)[1]
+    (file,) = (copy / "maps" / "steps" / str(step) / "decoder" / "cross" / "full" / "codes").iterdir()
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     data = Page(write_report(copy).read_text()).data()
-    step = sorted(run.maps)[1]
     assert data["steps"] == [each for each in sorted(run.maps) if each != step]
     (said,) = data["damageMessages"]
     assert f"at step {step} " in said
