@@ -1,7 +1,7 @@
 """Functions of the logits themselves, between scaling and what positions and a bias add."""
 
 import dataclasses
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from transformer.attention.argument_checks import check_positive
 
 
+@runtime_checkable
 class LogitModification(Protocol):
     """A function of each logit and its place, as FlexAttention's `score_mod` (Dong et al. 2024, section 3).
 
@@ -22,6 +23,7 @@ class LogitModification(Protocol):
         head: Int[Array, "1 H 1 1"],
         query: Int[Array, "#B 1 Q 1"],
         key: Int[Array, "#B 1 #Q K"],
+        /,
     ) -> Float[Array, "B H Q K"]:
         """Return the modified logits.
 

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer.attention.argument_checks import check_positive
+
 
 class RotaryScalingKind(enum.Enum):
     """How rotary frequencies f_i = base^(-2i / D) change for contexts longer than those of pre-training.
@@ -59,6 +61,9 @@ class RotaryScaling:
             sqrt(1 + ln(s) / ln(L)).
         short_factors: LONGROPE's divisor of each frequency in texts of up to L positions.
         long_factors: The same in longer texts.
+
+    Raises:
+        ValueError: If a number is out of range, or if a kind lacks a field that it reads.
     """
 
     kind: RotaryScalingKind = RotaryScalingKind.NONE
@@ -73,6 +78,37 @@ class RotaryScaling:
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("factor", "low_frequency_factor", "high_frequency_factor", "beta_fast", "beta_slow"):
+            check_positive(name, getattr(self, name))
+        for name in ("attention_factor", "short_factors", "long_factors"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        if self.kind not in (RotaryScalingKind.NONE, RotaryScalingKind.LINEAR) and self.original_max_length < 2:
+            raise ValueError(
+                f"original_max_length={self.original_max_length} must be 2 or more for kind={self.kind.value}: say how "
+                "many positions pre-training had"
+            )
+        if self.high_frequency_factor <= self.low_frequency_factor:
+            raise ValueError(
+                f"high_frequency_factor={self.high_frequency_factor} must be above low_frequency_factor="
+                f"{self.low_frequency_factor}"
+            )
+
+    def check_features(self, width: int) -> None:
+        """Check that LONGROPE has a divisor for each frequency of so many rotating features.
+
+        Raises:
+            ValueError: If it has not.
+        """
+        if self.kind is not RotaryScalingKind.LONGROPE:
+            return
+        for name in ("short_factors", "long_factors"):
+            if len(getattr(self, name)) != width // 2:
+                raise ValueError(
+                    f"{name} has {len(getattr(self, name))} numbers; {width} features that rotate need {width // 2}"
+                )
+
     @property
     def magnitude(self) -> float:
         """The factor on rotated queries and keys."""
@@ -86,7 +122,9 @@ class RotaryScaling:
                 return 1.0
         return usual if self.attention_factor is None else self.attention_factor
 
-    def scaled_frequencies(self, width: int, base: float, length: Int[Array, ""] | int) -> Float[Array, " F"]:
+    def scaled_frequencies(
+        self, width: int, base: float, length: Int[Array, ""] | int
+    ) -> Float[np.ndarray, " F"] | Float[Array, " F"]:
         """Compute the frequencies.
 
         Args:
@@ -200,7 +238,7 @@ def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: j
 
 
 def waves(
-    positions: Int[Array, "*shape"], frequencies: Float[Array, " F"], dtype: jnp.dtype
+    positions: Int[Array, "*shape"], frequencies: Float[np.ndarray, " F"] | Float[Array, " F"], dtype: jnp.dtype
 ) -> tuple[Float[Array, "*shape F"], Float[Array, "*shape F"]]:
     """Compute the sines and cosines of each position times each frequency, in `dtype`."""
     broadcast_frequencies = jax.lax.broadcast_to_rank(jnp.asarray(frequencies, dtype), positions.ndim + 1)
