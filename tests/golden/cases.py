@@ -51,6 +51,23 @@ T5 = {
     "pad_token_id": 0,
     "decoder_start_token_id": 0,
 }
+NO_KV_HEADS = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+# Scaled rotary positions, whose pre-training was shorter than the batch.
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 6}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0, 1.1, 1.5, 2.0],
+    "long_factor": [1.2, 2.0, 3.5, 4.0],
+}
 XLNET = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layer": 2, "n_head": HEADS, "d_inner": FEED_FORWARD}
 
 
@@ -101,19 +118,104 @@ CASES = {
         dtype="float32",
         seed=2,
     ),
+    "llama3": Case("LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "attention_bias": True}, seed=2),
+    "llama_linear": Case(
+        "LlamaForCausalLM",
+        LLAMA | {"mlp_bias": True, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
+        seed=2,
+    ),
+    "qwen2": Case("Qwen2ForCausalLM", LLAMA | {"rope_parameters": YARN}, seed=1),
+    "qwen2_window": Case(
+        "Qwen2ForCausalLM",
+        LLAMA | {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+        dtype="float32",
+        seed=1,
+    ),
+    "qwen3": Case("Qwen3ForCausalLM", LLAMA | {"head_dim": 12}, seed=2),
+    "ministral": Case(
+        "MinistralForCausalLM",
+        LLAMA | {"head_dim": 8, "sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
+        dtype="float32",
+        seed=2,
+    ),
+    "smollm3": Case("SmolLM3ForCausalLM", LLAMA | {"num_hidden_layers": 4}, seed=2),
+    "granite": Case(
+        "GraniteForCausalLM",
+        LLAMA
+        | {
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 0.5,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.2,
+        },
+        seed=2,
+    ),
+    "olmo2": Case("Olmo2ForCausalLM", LLAMA, seed=2),
+    "olmo3": Case(
+        "Olmo3ForCausalLM",
+        LLAMA
+        | {
+            "num_hidden_layers": 4,
+            "sliding_window": 3,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": YARN,
+            },
+        },
+        dtype="float32",
+        seed=2,
+    ),
+    "gemma": Case("GemmaForCausalLM", LLAMA | {"head_dim": 12}, seed=6),
     "gemma2": Case(
         "Gemma2ForCausalLM",
         LLAMA
         | {
             "num_hidden_layers": 4,
             "head_dim": 8,
-            "query_pre_attn_scalar": 8,
+            "query_pre_attn_scalar": 20,
             "sliding_window": 3,
-            "attn_logit_softcapping": None,
-            "final_logit_softcapping": None,
+            "attn_logit_softcapping": 0.5,
+            "final_logit_softcapping": 8.0,
         },
         dtype="float32",
         seed=6,
+    ),
+    "gemma3": Case(
+        "Gemma3ForCausalLM",
+        LLAMA
+        | {
+            "num_hidden_layers": 3,
+            "head_dim": 8,
+            "query_pre_attn_scalar": 16,
+            "sliding_window": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
+            },
+        },
+        dtype="float32",
+        seed=12,
+    ),
+    "gptj_part": Case("GPTJForCausalLM", GPT2 | {"n_layer": 2, "rotary_dim": 4}),
+    "gpt_neox": Case("GPTNeoXForCausalLM", NO_KV_HEADS, seed=3),
+    "gpt_neox_pre": Case(
+        "GPTNeoXForCausalLM",
+        NO_KV_HEADS | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"},
+        seed=3,
+    ),
+    "stablelm": Case("StableLmForCausalLM", LLAMA, seed=2),
+    "stablelm_parallel": Case(
+        "StableLmForCausalLM", LLAMA | {"use_qkv_bias": True, "use_parallel_residual": True}, seed=3
+    ),
+    "phi": Case("PhiForCausalLM", LLAMA, seed=3),
+    "phi3": Case("Phi3ForCausalLM", LLAMA, seed=3),
+    "phi3_long": Case(
+        "Phi3ForCausalLM",
+        LLAMA | {"rope_parameters": LONGROPE, "original_max_position_embeddings": 4},
+        seed=3,
+        # There, a text that grows beyond the short context is computed anew with the long one's factors.
+        generates=False,
     ),
     "bloom": Case(
         "BloomForCausalLM", {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS}, seed=15

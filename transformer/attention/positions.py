@@ -231,6 +231,7 @@ class Rotary(PositionScheme):
         halves: Whether feature i is paired with i + D/2; set from the `AttentionPosition`, whatever is passed here.
         fraction: The part of a head's features that rotate, the first ones (Black et al. 2022, section 2.1.1).
         scaling: How the frequencies are scaled for contexts longer than those of pre-training.
+        text_length: The positions of the whole text, where a call has only some of them; None means those of the call.
 
     Raises:
         ValueError: If `base` is not finite and above 0, or if `fraction` is not above 0 and at most 1.
@@ -240,6 +241,7 @@ class Rotary(PositionScheme):
     halves: bool = static_field(default=False)
     fraction: float = static_field(default=1.0)
     scaling: RotaryScaling = static_field(default=NO_SCALING)
+    text_length: int | None = static_field(default=None)
 
     parameters = "optional"
     rotates_features = True
@@ -266,7 +268,13 @@ class Rotary(PositionScheme):
 
     def _rotate(self, x_BxNxHxD: Queries, positions: Int[Array, "#B N"]) -> Queries:
         return apply_rotary(
-            x_BxNxHxD, positions, base=self.base, halves=self.halves, fraction=self.fraction, scaling=self.scaling
+            x_BxNxHxD,
+            positions,
+            base=self.base,
+            halves=self.halves,
+            fraction=self.fraction,
+            scaling=self.scaling,
+            text_length=self.text_length,
         )
 
 

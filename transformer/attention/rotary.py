@@ -183,6 +183,7 @@ def apply_rotary(
     halves: bool = False,
     fraction: float = 1.0,
     scaling: RotaryScaling = NO_SCALING,
+    text_length: int | None = None,
 ) -> Float[Array, "B N H D"]:
     """Rotate each pair of features by its position times its frequency (Su et al. 2021, section 3.2.2, equation 15).
 
@@ -196,6 +197,7 @@ def apply_rotary(
         halves: Whether to pair (x_i, x_(i + D/2)) instead of neighbors.
         fraction: The part of the features that rotate, the first ones; D above is then their number.
         scaling: How the frequencies are scaled for longer contexts.
+        text_length: The positions of the whole text, on which some scalings depend; None means those given here.
 
     Returns:
         The rotated vectors, in the input's type.
@@ -208,7 +210,9 @@ def apply_rotary(
         part = "head depth" if fraction == 1 else f"fraction={fraction} of head depth {x_BxNxHxD.shape[-1]},"
         raise ValueError(f"{part} {width} is odd; rotary positions turn pairs of features")
     wide = jnp.promote_types(x_BxNxHxD.dtype, jnp.float32)
-    length = jnp.max(positions) + 1 if scaling.kind.depends_on_length else 0
+    length = text_length
+    if length is None:
+        length = jnp.max(positions) + 1 if scaling.kind.depends_on_length else 0
     sines, cosines = (
         wave[:, :, None] for wave in waves(positions, scaling.scaled_frequencies(width, base, length), wide)
     )

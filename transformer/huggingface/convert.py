@@ -15,8 +15,10 @@ import numpy as np
 from transformer.config import UserError, shorten_value
 from transformer.huggingface import (
     bert,
+    gemma,
     generation_config,
     gpt,
+    gpt_neox,
     llama,
     marian,
     preprocessor,
@@ -45,7 +47,28 @@ from transformer.models.task_interface import TaskInterface
 from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import storage_of
 
-_LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
+_LANGUAGE = (
+    gpt.GPT2,
+    gpt.GPT1,
+    gpt.GPTJ,
+    gpt.BLOOM,
+    llama.LLAMA,
+    llama.MISTRAL,
+    llama.QWEN2,
+    llama.QWEN3,
+    llama.MINISTRAL,
+    llama.SMOLLM3,
+    llama.GRANITE,
+    llama.OLMO2,
+    llama.OLMO3,
+    gemma.GEMMA,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    gpt_neox.GPT_NEOX,
+    gpt_neox.STABLELM,
+    gpt_neox.PHI,
+    gpt_neox.PHI3,
+)
 _OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT, xlnet.XLNET)
 CONVERSIONS = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
 """The conversion specs by `model_type`; of two that can express a model of ours, the first is used."""

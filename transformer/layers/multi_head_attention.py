@@ -142,6 +142,7 @@ class MultiHeadAttention(Module):
         mask: Mask,
         table: PositionScheme | None = None,
         rotary: LayerRotary = LayerRotary.GLOBAL,
+        text_length: int | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
@@ -154,6 +155,7 @@ class MultiHeadAttention(Module):
             mask: Which keys each query may see.
             table: The position scheme's parameters that layers share, if any.
             rotary: The layer's rotary positions.
+            text_length: The positions of the whole text, where these are only some of them.
             key: Random key for dropout of weights; None means evaluation.
             capture: Which maps and statistics to capture; None captures nothing.
 
@@ -164,7 +166,7 @@ class MultiHeadAttention(Module):
         q_BxQxHxD = self.queries(x_BxQxE)
         if self.mean:
             q_BxQxHxD = jnp.zeros_like(q_BxQxHxD)  # a product with zeros scores every key alike
-        spec, positions = self._spec_and_positions(table, rotary, x_BxQxE.dtype)
+        spec, positions = self._spec_and_positions(table, rotary, text_length, x_BxQxE.dtype)
         output_BxQxHxD, attended = attend(
             with_logical_constraint(q_BxQxHxD, *names),
             k_BxKxGxD,
@@ -215,13 +217,13 @@ class MultiHeadAttention(Module):
         return self.read(x_BxQxE, *projected, mask=mask, table=table, rotary=rotary, key=key, capture=capture)
 
     def cacheable(
-        self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"], rotary: LayerRotary
+        self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"], rotary: LayerRotary, text_length: int
     ) -> KeysAndValues:
         """Keys and values as the cache stores them: with rotary positions, keys are rotated once and stored so."""
         keys, values = keys_and_values
         if not SCHEMES[self.spec.position].rotates_features:
             return keys, values
-        spec, positions = self._spec_and_positions(None, rotary, keys.dtype)
+        spec, positions = self._spec_and_positions(None, rotary, text_length, keys.dtype)
         return resolve_position_scheme(spec.position, positions).encode_keys(keys, positions_BxK), values
 
     def step(
@@ -251,7 +253,8 @@ class MultiHeadAttention(Module):
         Returns:
             The output, the caches with the new key and value, and what was captured.
         """
-        new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None], rotary)
+        text_length = ancestors_RxT.shape[1]
+        new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None], rotary, text_length)
         # Behind the barrier a cache is one array for the read and for the next step: else each has a copy of its own.
         grown = jax.lax.optimization_barrier(
             jax.tree.map(lambda cache, entry: write_slot(cache, entry, position_R), caches, new)
@@ -266,7 +269,7 @@ class MultiHeadAttention(Module):
         seen_RxK = cached_positions_RxK >= 0
         if window:
             seen_RxK &= position_R[:, None] - cached_positions_RxK <= window
-        spec, positions = self._spec_and_positions(table, rotary, x_Rx1xE.dtype)
+        spec, positions = self._spec_and_positions(table, rotary, text_length, x_Rx1xE.dtype)
         scheme = resolve_position_scheme(spec.position, positions)
         position_Rx1 = position_R[:, None]
         q_Rx1xHxD = scheme.encode_queries(self.queries(x_Rx1xE), position_Rx1)
@@ -292,16 +295,19 @@ class MultiHeadAttention(Module):
         return length if self.indexed or not window else min(window + 1, length)
 
     def _spec_and_positions(
-        self, table: PositionScheme | None, rotary: LayerRotary, dtype: jnp.dtype
+        self, table: PositionScheme | None, rotary: LayerRotary, text_length: int | None, dtype: jnp.dtype
     ) -> tuple[AttentionSpec, PositionScheme | None]:
         """The attention spec of a layer, and the parameters of its position scheme."""
         match rotary:
-            case LayerRotary.GLOBAL:
-                return self.spec, self.relative(table, dtype)
-            case LayerRotary.LOCAL:
-                return self.spec, self.local_rotary
             case LayerRotary.NONE:
                 return dataclasses.replace(self.spec, position=AttentionPosition.NONE), None
+            case LayerRotary.LOCAL:
+                return self.spec, self.local_rotary
+            case LayerRotary.GLOBAL:
+                positions = self.relative(table, dtype)
+                if isinstance(positions, Rotary) and positions.scaling.kind.depends_on_length:
+                    positions = dataclasses.replace(positions, text_length=text_length)
+                return self.spec, positions
 
 
 class NormOverHeads(Module):

@@ -254,7 +254,7 @@ class Block(Module):
         first = BlockInput(x, read)
         projected = self.attention.keys_and_values(read)
         slots = self.attention.cache_length(length, layer.kind.window)
-        cached = self.attention.cacheable(projected, jnp.arange(read.shape[1])[None], layer.kind.rotary)
+        cached = self.attention.cacheable(projected, jnp.arange(read.shape[1])[None], layer.kind.rotary, length)
         cache = jax.tree.map(lambda values: fill_cache(values, last_B, slots), cached)
         y, _ = self.attention.read(
             read,
@@ -262,6 +262,7 @@ class Block(Module):
             mask=add_window(mask, layer.kind.window),
             table=relative_positions,
             rotary=layer.kind.rotary,
+            text_length=length,
         )
         x = self.attention_residual.write(x, y, rates, keys.attention.output)
 
