@@ -210,9 +210,8 @@ def apply_rotary(
         part = "head depth" if fraction == 1 else f"fraction={fraction} of head depth {x_BxNxHxD.shape[-1]},"
         raise ValueError(f"{part} {width} is odd; rotary positions turn pairs of features")
     wide = jnp.promote_types(x_BxNxHxD.dtype, jnp.float32)
-    length = text_length
-    if length is None:
-        length = jnp.max(positions) + 1 if scaling.kind.depends_on_length else 0
+    reach = jnp.max(positions) + 1 if text_length is None and scaling.kind.depends_on_length else 0
+    length = reach if text_length is None else text_length
     sines, cosines = (
         wave[:, :, None] for wave in waves(positions, scaling.scaled_frequencies(width, base, length), wide)
     )
