@@ -10,6 +10,7 @@ from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     MAX_DENSE_LOGITS,
+    NON_MASK_FEATURES,
     AttentionVariant,
     CallShape,
     choose_backend,
@@ -183,7 +184,8 @@ def table_masks() -> tuple[frozenset[str], ...]:
     """Return the masks of the table: each field alone (with the one that it needs), the usual pairs, and dropout."""
     single = [
         frozenset({fact} | ({REQUIRED_FIELD[fact]} if fact in REQUIRED_FIELD else set()))
-        for fact in (*MASK_FIELDS, "bias")
+        for fact in (*MASK_FIELDS, *NON_MASK_FEATURES)
+        if fact != "dropout"
     ]
     pairs = itertools.product(("causal",), ("key_lengths", "window", "segments", "query_offset"))
     return (frozenset(), *single, *(frozenset(pair) for pair in pairs), frozenset({"dropout"}))

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import NamedTuple
 
-from transformer.attention.argument_checks import check_member, check_positive, describe_value
+from transformer.attention.argument_checks import check_function, check_member, check_positive
 from transformer.attention.inverted_dropout import check_dropout_rate
 from transformer.attention.logit_modification import LogitModification
 from transformer.attention.normalizers import Normalizer, Reweighting
@@ -108,19 +108,8 @@ def check_logit_modification(modification: LogitModification | None) -> None:
     Raises:
         TypeError: If it is not.
     """
-    if modification is None:
-        return
-    if not callable(modification):
-        raise TypeError(
-            f"logit_modification is {describe_value(modification)}; give a function of (logits, head, query, key), "
-            "such as Softcap(50.0)"
-        )
-    try:
-        hash(modification)
-    except TypeError:
-        raise TypeError(
-            f"logit_modification={modification} cannot be hashed; give a function or a frozen dataclass without arrays"
-        ) from None
+    if modification is not None:
+        check_function("logit_modification", modification, "(logits, head, query, key), such as Softcap(50.0)")
 
 
 def check_scale(scale: float | None, kind: Score) -> None:

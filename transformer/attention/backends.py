@@ -147,6 +147,8 @@ class BackendSupport:
 # Features of a call that are none of its mask's.
 NON_MASK_FEATURES = ("bias", "dropout", "softcap", "logit_modification")
 _ALL_FEATURES = frozenset({*MASK_FIELDS, *NON_MASK_FEATURES})
+# What a device of a ring cannot compute, which knows distances but not positions.
+_FEATURES_OF_POSITIONS = frozenset({"logit_modification", "function"})
 # No program but einsum has the weights themselves, which are what is dropped.
 _FEATURES_WITHOUT_DROPOUT = _ALL_FEATURES - {"dropout"}
 _KERNEL_FEATURES = frozenset({"causal", "window", "query_lengths", "key_lengths"})
@@ -260,8 +262,8 @@ def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] 
     """
     if shape.sequence_parallel is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
-    if shape.sequence_parallel is SequenceParallel.RING and "logit_modification" in features:
-        return "attention=ring does not take logit_modification, but for a Softcap"
+    if shape.sequence_parallel is SequenceParallel.RING and (unknown := features & _FEATURES_OF_POSITIONS):
+        return f"attention=ring does not take {', '.join(sorted(unknown))}, a function of positions"
     if shape.sequence_parallel is not None and backend is Backend.CUDNN:
         return "backend=cudnn does not take divided positions"
     match backend:

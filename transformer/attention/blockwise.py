@@ -286,7 +286,7 @@ def fold_key_blocks(
     block: int,
     queries: int,
 ) -> Any:
-    """Fold all blocks of keys into `carry`, skipping those that causality and window hide from the whole query block.
+    """Fold all blocks of keys into `carry`, skipping those of which `any_key_visible` says that all are hidden.
 
     Args:
         fold: Takes the carry, a `LogitBlock` and the block of values, and returns the new carry.
@@ -498,13 +498,17 @@ def _compute_value_gradient(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKx
 
 
 def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
-    """Whether causality and window let any of these queries see any of these keys; None if certainly so."""
+    """Whether causality, window and function let any of these queries see any of these keys; None if certainly so."""
     if mask.center is not None:
         return None
+    rules = []
+    if mask.function is not None:
+        offset_B = jnp.zeros(1, jnp.int32) if mask.query_offset is None else mask.query_offset
+        position_Bx1xQx1 = (query + offset_B[:, None])[:, None, :, None]
+        rules.append(jnp.any(mask.function(position_Bx1xQx1, key[None, None, None])))
     first, last = query[0], query[-1]
     if mask.query_offset is not None:
         first, last = first + jnp.min(mask.query_offset), last + jnp.max(mask.query_offset)
-    rules = []
     if mask.causal and mask.prefix is None:
         rules.append(key[0] <= last)
     if mask.window is not None:

@@ -283,15 +283,22 @@ class Alibi(PositionScheme):
     """ALiBi: adds -m_h |i - j| (Press et al. 2022, section 3).
 
     Attributes:
-        slopes_H: The slopes m_h of a device's own heads; None computes them from the number of heads.
+        slopes_H: The slopes m_h; None computes them from the number of heads (`alibi_slopes`).
     """
 
     slopes_H: Float[Array, " H"] | None = array_field("heads", default=None)
 
+    parameters = "optional"
     adds_position_bias = True
 
+    def check(self, q: Array, value_depth: int | None) -> None:
+        if self.slopes_H is not None and self.slopes_H.shape != q.shape[2:3]:
+            raise ValueError(
+                f"params.position.slopes_H has shape {self.slopes_H.shape}; q {q.shape} needs {q.shape[2:3]}, its heads"
+            )
+
     def for_sharded_heads(self, heads: int) -> "Alibi":
-        return Alibi(jnp.asarray(alibi_slopes(heads), jnp.float32))
+        return Alibi(jnp.asarray(alibi_slopes(heads), jnp.float32)) if self.slopes_H is None else self
 
     def position_bias(
         self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype
