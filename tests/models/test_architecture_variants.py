@@ -15,6 +15,8 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Biases, Projections
 
 COVER = cover()
+# By which biases a layer norm has one unless it says otherwise.
+NORMS_BIASED_BY = ("all", "feed_forward", "attention", "query_key_value")
 # `make test` takes every kind of positions once, the families in turn; `make slow` takes the others.
 ROWS = [
     pytest.param(row, marks=() if (index + index // 10) % 6 == 0 else pytest.mark.slow, id=row.name)
@@ -173,8 +175,11 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
     biases, layer_norm = options["biases"].value, options["norm"].value == "layer"
     gated = options["activation"].value in ("swiglu", "geglu", "geglu_tanh")
 
+    biased_norms = options["norm_bias"] is True or (options["norm_bias"] is None and biases in NORMS_BIASED_BY)
+    in_feed_forward = biases in ("all", "feed_forward")
+
     def norm(prefix: str) -> set[str]:
-        return {f"{prefix}/scale"} | ({f"{prefix}/bias"} if layer_norm and biases != "none" else set())
+        return {f"{prefix}/scale"} | ({f"{prefix}/bias"} if layer_norm and biased_norms else set())
 
     def linear(prefix: str, biased: bool) -> set[str]:
         return {f"{prefix}/kernel"} | ({f"{prefix}/bias"} if biased else set())
@@ -183,12 +188,16 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
         expected = set()
         for attention in ("attention", "cross") if cross else ("attention",):
             for projection in ("query", "key", "value", "output"):
-                expected |= linear(f"{prefix}/{attention}/{projection}", biases == "all")
+                some = ("all", "attention") if projection == "output" else ("all", "attention", "query_key_value")
+                expected |= linear(f"{prefix}/{attention}/{projection}", biases in some)
+            of_heads = {"none": (), "head": ("scale",), "width": ("norm/scale",)}[options["query_key_norm"].value]
+            sides = ("query_norm", "key_norm")
+            expected |= {f"{prefix}/{attention}/{side}/{name}" for side in sides for name in of_heads}
             expected |= {f"{prefix}/{attention}/score/log_sharpening"} if options["score"].value == "cosine" else set()
         of_kind = {"shaw": ("keys", "values"), "transformer_xl": ("weight", "content", "position")}
         expected |= {f"{prefix}/attention/relative/{name}" for name in of_kind.get(positions, ())}
         for name in ("expand", "contract", "gate") if gated else ("expand", "contract"):
-            expected |= linear(f"{prefix}/feed_forward/{name}", biases != "none")
+            expected |= linear(f"{prefix}/feed_forward/{name}", in_feed_forward)
         sublayers = ["attention", *(["cross"] if cross else []), "feed_forward"]
         for sublayer in sublayers[:1] if placement == "parallel" else sublayers:
             expected |= norm(f"{prefix}/{sublayer}_residual/norm")
@@ -199,14 +208,14 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
     expected = {"embedding/table"}.union(*(block(name, cross) for name, cross in stacks.items()))
     sides = ("",) if family != "encoder_decoder" else ("encoder_", "decoder_")
     for side in sides:
-        expected |= norm(f"{side}norm") if placement in ("pre", "sandwich", "parallel") else set()
+        expected |= norm(f"{side}norm") if placement not in ("post", "deepnorm") else set()
         expected |= {f"{side}relative/table"} if positions == "t5" else set()
     expected |= {"positions/table"} if positions == "learned" else set()
     expected |= set() if options["tie_embeddings"] else {"unembedding/kernel"}
     expected |= {"output_bias/bias"} if options["output_bias"] else set()
     expected |= norm("embedding_norm") if options["embedding_norm"] else set()
     if family == "encoder":
-        expected |= {"types/table"} | linear("head/transform", biases != "none") | norm("head/norm")
+        expected |= {"types/table"} | linear("head/transform", in_feed_forward) | norm("head/norm")
     assert found == expected
 
 

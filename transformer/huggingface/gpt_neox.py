@@ -1,8 +1,10 @@
 """Conversion of GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023), StableLM 2, Phi 1 to 2, and Phi 3."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-from transformer.config import UserError
+from transformer.config import UserError, convert_value
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     CAUSAL,
@@ -200,7 +202,8 @@ PHI = dataclasses.replace(
 def _simplify_phi3(config: Config, names: TensorNames) -> Config:
     window = config["sliding_window"]
     # As the class does: of its first files `yarn` means what `longrope` does now.
-    scaling = {**(config.get("rope_scaling") or config.get("rope_parameters") or {})}
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    scaling = convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}")
     kind = scaling.get("rope_type", scaling.get("type"))
     renamed = {**config, "rope_scaling": {**scaling, "rope_type": "longrope"}} if kind == "yarn" else config
     return {**flatten_rotary(simplify_sizes(renamed)), "windows": () if window is None else (our_window(window),)}

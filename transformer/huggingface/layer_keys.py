@@ -102,7 +102,8 @@ def read_scaling(rotary: Mapping[str, Any], config: Config, what: str) -> Config
     missing += ["factor"] if factor is None else []
     if missing:
         raise UserError(f"{what}, without {', '.join(missing)}")
-    if factor == 1 and kind in ("linear", "llama3"):
+    is_plain_yarn = kind == "yarn" and rotary.get("attention_factor") in (None, 1)
+    if factor == 1 and (kind in ("linear", "llama3") or is_plain_yarn):
         return to_config(NO_SCALING)
     values = {ours: rotary[key] for key, ours in keys.items() if rotary.get(key) is not None}
     values |= {"kind": kind, "factor": factor}
