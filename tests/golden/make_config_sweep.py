@@ -107,8 +107,8 @@ CASES = {
     "gemma2": ("Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 8.0}),
     "gemma3_text": ("Gemma3ForCausalLM", GEMMA | {"layer_types": ["sliding_attention", "full_attention"]}),
     "gemma3_text nested": ("Gemma3ForCausalLM", GEMMA | {"num_hidden_layers": 4, "sliding_window_pattern": 2} | NESTED),
-    "gpt_neox": ("GPTNeoXForCausalLM", NO_KV_HEADS),
-    "stablelm": ("StableLmForCausalLM", LLAMA),
+    "gpt_neox": ("GPTNeoXForCausalLM", NO_KV_HEADS | {"rotary_pct": 0.5, "rotary_emb_base": 1000}),
+    "stablelm": ("StableLmForCausalLM", LLAMA | {"partial_rotary_factor": 0.5}),
     "phi": ("PhiForCausalLM", LLAMA),
     "phi3": ("Phi3ForCausalLM", LLAMA),
     "phi3 long": (
@@ -415,16 +415,48 @@ def record(case: str, folder: Path) -> dict[str, Any]:
     return {"keys": keys, "aliases": config_class.attribute_map, "config": base, "varied": varied}
 
 
+def packed(classes: dict[str, Any]) -> dict[str, Any]:
+    """The content of the file: each value once, and of each key the numbers of its values and their outcomes' letters.
+
+    A case that is not the first of its type leaves out what the first says of the class.
+    """
+    values: dict[str, int] = {}
+    found = {}
+    for case, recorded in classes.items():
+        varied: dict[str, list[Any]] = {}
+        for key, value, outcome in recorded["varied"]:
+            numbers_and_letters = varied.setdefault(key, [[], ""])
+            numbers_and_letters[0].append(values.setdefault(json.dumps(value, default=str), len(values)))
+            numbers_and_letters[1] += outcome[0]
+        of_class = {name: recorded[name] for name in ("keys", "aliases") if " " not in case}
+        found[case] = {**of_class, "config": recorded["config"], "varied": varied}
+    return {"values": [json.loads(value) for value in values], "classes": found}
+
+
+def unpacked(content: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `packed`."""
+    outcomes = {outcome[0]: outcome for outcome in ("same", "other", "none")}
+    found = {}
+    for case, recorded in content["classes"].items():
+        varied = [
+            [key, content["values"][number], outcomes[letter]]
+            for key, (numbers, letters) in recorded["varied"].items()
+            for number, letter in zip(numbers, letters, strict=True)
+        ]
+        found[case] = {**recorded, "varied": varied}
+    return found
+
+
 def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         recorded = {case: record(case, Path(name)) for case in sys.argv[1:] or CASES}
-    before = json.loads(FILE.read_text())["classes"] if FILE.exists() else {}
+    before = unpacked(json.loads(FILE.read_text())) if FILE.exists() else {}
     classes = {case: (before | recorded)[case] for case in CASES if case in before | recorded}
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    content = {"versions": versions, "classes": classes}
+    content = {"versions": versions, **packed(classes)}
     FILE.write_text(json.dumps(content, separators=(",", ":"), default=str) + "\n")
 
 

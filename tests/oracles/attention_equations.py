@@ -18,6 +18,7 @@ class Kind(NamedTuple):
 
     `kept`: which weights dropout at the rate `dropout` leaves in training, `B H Q K`; without it all.
     `bidirectional` and `max_distance` are of T5's buckets. `softcap`: the bound c of c tanh(score / c).
+    `modification`: another function of each score, its head, the position of its query and that of its key.
     """
 
     score: str
@@ -32,6 +33,7 @@ class Kind(NamedTuple):
     dropout: float = 0.0
     kept: np.ndarray | None = None
     softcap: float | None = None
+    modification: Callable[..., np.ndarray] | None = None
 
 
 class Answer(NamedTuple):
@@ -57,6 +59,11 @@ def attention(kind: Kind, arrays: Arrays, facts: Facts) -> Answer:
     logits = scores(kind, arrays, position_BxQ)
     if kind.softcap is not None:
         logits = kind.softcap * np.tanh(logits / kind.softcap)
+    if kind.modification is not None:
+        changed = np.empty_like(logits)
+        for b, h, q, k in np.ndindex(logits.shape):
+            changed[b, h, q, k] = kind.modification(logits[b, h, q, k], h, position_BxQ[b, q], k)
+        logits = changed
     logits = logits + relative_bias(kind, arrays, position_BxQ) + arrays.get("bias", 0.0)
     logits = logits / kind.temperature
     seen = np.broadcast_to(visible(facts, arrays, position_BxQ), logits.shape)

@@ -17,7 +17,10 @@ Facts = dict[str, Any]
 
 
 class Kind(NamedTuple):
-    """Which arrangement, by the names and values of the config's fields."""
+    """Which arrangement, by the names and values of the config's fields.
+
+    `text_length`: the length by which rotary positions are scaled; None means that of the text.
+    """
 
     norm_placement: str = "post"
     norm: str = "layer"
@@ -42,6 +45,7 @@ class Kind(NamedTuple):
     residual_multiplier: float = 1.0
     logit_multiplier: float = 1.0
     logit_softcap: float | None = None
+    text_length: int | None = None
 
 
 class Answer(NamedTuple):
@@ -167,7 +171,9 @@ def turned(kind: Kind, x_BxTxHxD: np.ndarray) -> np.ndarray:
     frequencies = np.array([kind.rotary_base ** (-2 * pair / turning) for pair in range(turning // 2)])
     factor = 1.0
     if kind.rotary_scaling is not None:
-        frequencies, factor = scaled_frequencies(kind.rotary_scaling, frequencies, kind.rotary_base, length)
+        frequencies, factor = scaled_frequencies(
+            kind.rotary_scaling, frequencies, kind.rotary_base, kind.text_length or length
+        )
     place_Tx1 = np.arange(length)[:, None]
     moved = attention_equations.rotated(
         x_BxTxHxD[..., :turning], place_Tx1, kind.positions == "rotary_halves", frequencies=frequencies
