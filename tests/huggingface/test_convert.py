@@ -359,6 +359,18 @@ def test_a_config_that_no_model_expresses_is_refused_by_its_key(
     assert "\n" not in str(caught.value)
 
 
+def test_yarn_that_is_not_truncated_is_refused_by_kind_of_layer(tmp_path: Path) -> None:
+    rotary = recording("olmo3").config["rope_parameters"]
+    bad = {**rotary, "full_attention": {**rotary["full_attention"], "truncate": False}}
+    with pytest.raises(UserError, match="truncate=False in the rotary positions of full layers"):
+        read(recording("olmo3"), tmp_path / "in", rope_parameters=bad)
+    foreign = read(recording("olmo3"), tmp_path / "good")
+    scaling = {**foreign.model["rotary_scaling"], "truncate": False}
+    model = model_config(foreign.model | {"rotary_scaling": scaling})
+    with pytest.raises(UserError, match=r"rotary_scaling\.truncate=False is not true"):
+        write_model_folder(tmp_path / "out", model, foreign.params)
+
+
 @pytest.mark.parametrize(
     ("name", "key", "value"), [("gpt2", "n_embd", "32"), ("llama", "hidden_size", "x"), ("bert", "hidden_size", [32])]
 )

@@ -263,6 +263,11 @@ def flatten_rotary_by_kind(config: Config, *, full_base: float, sliding_base: fl
         )
     if any(part.get("partial_rotary_factor", 1.0) != 1.0 for part in (full, sliding, config)):
         raise UserError("config.json has a partial_rotary_factor; only 1.0 can be read")
+    if full.get("truncate", True) is not True:
+        raise UserError(
+            f"config.json has truncate={full['truncate']} in the rotary positions of full layers, where transformers "
+            "does not look for it; only True can be read"
+        )
     if sliding.get("rope_type", "default") != "default":
         raise UserError("config.json scales the rotary positions of sliding layers; only full ones can have that")
     return {
@@ -278,6 +283,8 @@ def restore_rotary_by_kind(config: Config) -> Config:
     kept = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_local_base_freq")}
     restored = restore_rotary(kept)
     scaling = restored.pop("rope_scaling", {"rope_type": "default"})
+    if scaling.get("truncate", True) is not True:
+        raise UserError("config.model.rotary_scaling.truncate=False is not true, as it always is there")
     kinds = {
         "full_attention": {"rope_theta": config["rope_theta"], **scaling},
         "sliding_attention": {"rope_type": "default", "rope_theta": config["rope_local_base_freq"]},
