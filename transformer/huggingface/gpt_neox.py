@@ -43,10 +43,10 @@ _NO_HEAD_KEYS = ("num_key_value_heads", "head_dim")
 
 def _simplify_neox(config: Config, names: TensorNames) -> Config:
     # Its class has other names for what others call `rope_theta` and `partial_rotary_factor`, and reads no others.
-    kept = {name: value for name, value in config.items() if name not in ("rope_theta", "partial_rotary_factor")}
+    other_keys = {name: value for name, value in config.items() if name not in ("rope_theta", "partial_rotary_factor")}
     base, fraction = config.get("rotary_emb_base", 10000.0), config.get("rotary_pct", 0.25)
     return {
-        **flatten_rotary(kept, base=base, fraction=fraction),
+        **flatten_rotary(other_keys, base=base, fraction=fraction),
         "biases": "all" if config["attention_bias"] else "feed_forward",
         "placement": "parallel_norms" if config["use_parallel_residual"] else "pre",
     }
@@ -130,9 +130,11 @@ def _restore_stablelm(config: Config) -> Config:
         raise UserError(f"config.model.norm_placement={placement} is none of parallel, pre")
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise UserError(f"config.model.head_dim={config['head_dim']} is not width / heads")
-    kept = {key: value for key, value in config.items() if key not in ("biases", "norm_bias", "placement", "head_dim")}
+    other_keys = {
+        key: value for key, value in config.items() if key not in ("biases", "norm_bias", "placement", "head_dim")
+    }
     return {
-        **restore_rotary(kept),
+        **restore_rotary(other_keys),
         "partial_rotary_factor": config["partial_rotary_factor"],
         "use_qkv_bias": biases == "query_key_value",
         "use_parallel_residual": placement == "parallel",

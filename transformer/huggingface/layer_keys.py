@@ -161,14 +161,14 @@ def restore_rotary(config: Config) -> Config:
         UserError: If transformers would round the number of features that rotate otherwise.
     """
     ours = config["rope_scaling"]
-    kept = {key: value for key, value in config.items() if key not in ("rope_scaling", "partial_rotary_factor")}
+    other_keys = {key: value for key, value in config.items() if key not in ("rope_scaling", "partial_rotary_factor")}
     if (fraction := config.get("partial_rotary_factor", 1.0)) != 1.0:
         depth = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         if int(depth * fraction) != rotated_features(depth, fraction):
             raise UserError(f"config.model.rotary_fraction={fraction} of head depth {depth} is rounded otherwise there")
-        kept["partial_rotary_factor"] = fraction
+        other_keys["partial_rotary_factor"] = fraction
     if ours["kind"] == RotaryScalingKind.NONE.value:
-        return kept
+        return other_keys
     keys = _SCALING_KEYS[ours["kind"]]
     if ours["kind"] == "dynamic" and ours["original_max_length"] != config["max_position_embeddings"]:
         raise UserError(
@@ -176,7 +176,7 @@ def restore_rotary(config: Config) -> Config:
             f"{config['max_position_embeddings']}, as dynamic scaling has it there"
         )
     scaling = {key: ours[field] for key, field in keys.items() if ours[field] not in (None, ())}
-    return {**kept, "rope_scaling": {"rope_type": ours["kind"], **scaling}}
+    return {**other_keys, "rope_scaling": {"rope_type": ours["kind"], **scaling}}
 
 
 def windows_of_layers(config: Config, layer_types: Sequence[str]) -> tuple[int, ...]:
@@ -280,8 +280,8 @@ def flatten_rotary_by_kind(config: Config, *, full_base: float, sliding_base: fl
 
 def restore_rotary_by_kind(config: Config) -> Config:
     """The inverse of `flatten_rotary_by_kind`."""
-    kept = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_local_base_freq")}
-    restored = restore_rotary(kept)
+    other_keys = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_local_base_freq")}
+    restored = restore_rotary(other_keys)
     scaling = restored.pop("rope_scaling", {"rope_type": "default"})
     if scaling.get("truncate", True) is not True:
         raise UserError("config.model.rotary_scaling.truncate=False is not true, as it always is there")

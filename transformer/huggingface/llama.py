@@ -360,10 +360,10 @@ QWEN2 = dataclasses.replace(
 
 def restore_attention_bias(restore: Callable[[Config], Config], config: Config) -> Config:
     """Undo `with_attention_bias` behind another inverse."""
-    kept = {name: value for name, value in config.items() if name != "biases"}
+    other_keys = {name: value for name, value in config.items() if name != "biases"}
     if config["biases"] not in ("attention", "none"):
         raise UserError(f"config.model.biases={config['biases']} is none of attention, none")
-    return {**restore(kept), "attention_bias": config["biases"] == "attention"}
+    return {**restore(other_keys), "attention_bias": config["biases"] == "attention"}
 
 
 def with_attention_bias(config: Config, simplified: Config) -> Config:
@@ -416,8 +416,8 @@ def _simplify_olmo3(config: Config, names: TensorNames) -> Config:
 def restore_local_rotary(config: Config) -> Config:
     """Undo what gives sliding layers rotary positions of their own."""
     check_rotary_pattern(config)
-    kept = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
-    return {**restore_rotary_by_kind(kept), **restore_windows(config, config["windows"])}
+    other_keys = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
+    return {**restore_rotary_by_kind(other_keys), **restore_windows(config, config["windows"])}
 
 
 LOCAL_ROTARY_KEYS = (
