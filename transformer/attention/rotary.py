@@ -96,11 +96,13 @@ class RotaryScaling:
             )
 
     def check_features(self, width: int) -> None:
-        """Check that LONGROPE has a divisor for each frequency of so many rotating features.
+        """Check that LONGROPE has a divisor for each frequency of so many rotating features, and DYNAMIC two of them.
 
         Raises:
             ValueError: If it has not.
         """
+        if self.kind is RotaryScalingKind.DYNAMIC and width < 4:
+            raise ValueError(f"kind=dynamic needs 4 or more features that rotate, not {width}")
         if self.kind is not RotaryScalingKind.LONGROPE:
             return
         for name in ("short_factors", "long_factors"):

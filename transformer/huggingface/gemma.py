@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from transformer.config import UserError
+from transformer.config import PositiveInt, UserError, convert_value
 from transformer.huggingface.conversion_spec import (
     CAUSAL,
     CAUSAL_KEYS,
@@ -91,6 +91,8 @@ GEMMA = dataclasses.replace(
 def _scale_from_scalar(config: Config) -> Config:
     """Their scalar is the inverse square of our scale; None where it is the usual one."""
     scalar, head_dim = config["query_pre_attn_scalar"], config["head_dim"]
+    if scalar <= 0:
+        raise UserError(f"config.json has query_pre_attn_scalar={scalar}; it must be above 0")
     return {**config, "query_pre_attn_scalar": None if scalar == head_dim else scalar**-0.5}
 
 
@@ -140,14 +142,16 @@ GEMMA2 = dataclasses.replace(
 
 
 def _simplify_gemma3(config: Config, names: TensorNames) -> Config:
-    pattern = config.get("sliding_window_pattern", 6)
+    pattern = convert_value(PositiveInt, config.get("sliding_window_pattern", 6), "config.json: sliding_window_pattern")
     types = config["layer_types"] or [
         "sliding_attention" if (number + 1) % pattern else "full_attention"
         for number in range(config["num_hidden_layers"])
     ]
     windows = windows_of_layers(config, types)
     simplified = flatten_rotary_by_kind(
-        _scale_from_scalar(simplify_sizes(config)), full_base=_FULL_BASE, sliding_base=_SLIDING_BASE
+        _scale_from_scalar(simplify_sizes(config)),
+        full_base=config.get("rope_theta", _FULL_BASE),
+        sliding_base=config.get("rope_local_base_freq", _SLIDING_BASE),
     )
     simplified |= {"windows": windows, "rotary_pattern": rotary_pattern_of(windows)}
     return with_attention_bias(config, simplified)
@@ -157,9 +161,14 @@ GEMMA3 = dataclasses.replace(
     GEMMA2,
     model_type="gemma3_text",
     architecture="Gemma3ForCausalLM",
-    config_keys=(*(key for key in GEMMA2.config_keys if key.their_key != "windows"), *LOCAL_ROTARY_KEYS),
+    config_keys=(
+        *(key for key in GEMMA2.config_keys if key.their_key not in ("windows", "attn_logit_softcapping")),
+        *LOCAL_ROTARY_KEYS,
+    ),
     fixed_fields={**_FIXED, "norm_placement": "sandwich", "query_key_norm": "head"},
     bare_architecture="Gemma3TextModel",
+    # The class has the key and caps nothing in attention.
+    fixed_keys=(*GEMMA2.fixed_keys, FixedConfigKey("attn_logit_softcapping", None)),
     tensor_entries=decoder_entries(_SANDWICH_NORMS | HEAD_NORMS),
     simplify_config=_simplify_gemma3,
     simplified_keys=ROTARY_KEYS

@@ -1,8 +1,10 @@
 """Conversion of GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023), StableLM 2, Phi 1 to 2, and Phi 3."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-from transformer.config import UserError
+from transformer.config import UserError, convert_value
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
     CAUSAL,
@@ -40,8 +42,11 @@ _NO_HEAD_KEYS = ("num_key_value_heads", "head_dim")
 
 
 def _simplify_neox(config: Config, names: TensorNames) -> Config:
+    # Its class has other names for what others call `rope_theta` and `partial_rotary_factor`, and reads no others.
+    other_keys = {name: value for name, value in config.items() if name not in ("rope_theta", "partial_rotary_factor")}
+    base, fraction = config.get("rotary_emb_base", 10000.0), config.get("rotary_pct", 0.25)
     return {
-        **flatten_rotary(config, fraction=0.25),
+        **flatten_rotary(other_keys, base=base, fraction=fraction),
         "biases": "all" if config["attention_bias"] else "feed_forward",
         "placement": "parallel_norms" if config["use_parallel_residual"] else "pre",
     }
@@ -53,11 +58,12 @@ def _restore_neox(config: Config) -> Config:
         raise UserError(f"config.model.biases={biases} is none of all, feed_forward")
     if placement not in ("parallel_norms", "pre"):
         raise UserError(f"config.model.norm_placement={placement} is none of parallel_norms, pre")
-    kept = {name: value for name, value in config.items() if name not in ("biases", "placement")}
+    restored = restore_rotary(config)
+    others = ("biases", "placement", "rope_theta", "partial_rotary_factor")
     return {
-        **restore_rotary(kept),
-        # Written always: a class without the key has another part.
-        "partial_rotary_factor": config["partial_rotary_factor"],
+        **{name: value for name, value in restored.items() if name not in others},
+        "rotary_emb_base": config["rope_theta"],
+        "rotary_pct": config["partial_rotary_factor"],
         "attention_bias": biases == "all",
         "use_parallel_residual": placement == "parallel_norms",
     }
@@ -79,7 +85,8 @@ GPT_NEOX = dataclasses.replace(
     fixed_fields={**ROTARY_DECODER, "norm": "layer", "attention_windows": ()},
     training_defaults={"initialization": "gpt"},
     bare_architecture="GPTNeoXModel",
-    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("is_decoder", False)),
+    # A depth of heads of its own would be that of the rotary positions alone.
+    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("is_decoder", False), FixedConfigKey("head_dim", None)),
     tensor_entries=(
         *embedding_entries("gpt_neox.embed_in", "embedding"),
         *norm_entries(f"{_NEOX_LAYER}.input_layernorm", "layers/attention_residual/norm"),
@@ -97,7 +104,9 @@ GPT_NEOX = dataclasses.replace(
     tensor_aliases={"embed_out.weight": "gpt_neox.embed_in.weight"},
     ignored_tensors=(r"(gpt_neox\.)?layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
     simplify_config=_simplify_neox,
-    simplified_keys=ROTARY_KEYS | {"attention_bias", "use_parallel_residual"},
+    simplified_keys=frozenset(
+        {"rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_pct", "attention_bias", "use_parallel_residual"}
+    ),
     restore_config=_restore_neox,
 )
 
@@ -121,9 +130,11 @@ def _restore_stablelm(config: Config) -> Config:
         raise UserError(f"config.model.norm_placement={placement} is none of parallel, pre")
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise UserError(f"config.model.head_dim={config['head_dim']} is not width / heads")
-    kept = {key: value for key, value in config.items() if key not in ("biases", "norm_bias", "placement", "head_dim")}
+    other_keys = {
+        key: value for key, value in config.items() if key not in ("biases", "norm_bias", "placement", "head_dim")
+    }
     return {
-        **restore_rotary(kept),
+        **restore_rotary(other_keys),
         "partial_rotary_factor": config["partial_rotary_factor"],
         "use_qkv_bias": biases == "query_key_value",
         "use_parallel_residual": placement == "parallel",
@@ -200,7 +211,8 @@ PHI = dataclasses.replace(
 def _simplify_phi3(config: Config, names: TensorNames) -> Config:
     window = config["sliding_window"]
     # As the class does: of its first files `yarn` means what `longrope` does now.
-    scaling = {**(config.get("rope_scaling") or config.get("rope_parameters") or {})}
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    scaling = convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}")
     kind = scaling.get("rope_type", scaling.get("type"))
     renamed = {**config, "rope_scaling": {**scaling, "rope_type": "longrope"}} if kind == "yarn" else config
     return {**flatten_rotary(simplify_sizes(renamed)), "windows": () if window is None else (our_window(window),)}

@@ -1,5 +1,6 @@
 """Keys of config.json that differ between layers or models of one kind: rotary positions and attention windows."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ _SCALING_KEYS: dict[str, dict[str, str]] = {
 _REQUIRED_KEYS = {"llama3": ("low_freq_factor", "high_freq_factor"), "longrope": ("short_factor", "long_factor")}
 _OTHER_NAMES = {"su": "longrope"}  # of Phi 3's first files
 _READ_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
+_YARN_MAGNITUDES = ("mscale", "mscale_all_dim")
 
 
 def flatten_rotary(config: Config, *, base: float = _BASE, fraction: float = 1.0) -> Config:
@@ -67,7 +69,24 @@ def flatten_rotary(config: Config, *, base: float = _BASE, fraction: float = 1.0
     base = rotary.get("rope_theta", config.get("rope_theta", base))
     fraction = rotary.get("partial_rotary_factor", config.get("partial_rotary_factor", fraction))
     scaling = read_scaling(rotary, config, f"config.json has {name}={shorten_value(rotary)}")
-    return {**config, "rope_theta": base, "partial_rotary_factor": fraction, "rope_scaling": scaling}
+    return {
+        **config,
+        "rope_theta": base,
+        "partial_rotary_factor": _whole_features(config, fraction),
+        "rope_scaling": scaling,
+    }
+
+
+def _whole_features(config: Config, fraction: Any) -> float:
+    """Return a part of a head's features as the library rounds it, which is down to whole features.
+
+    Raises:
+        UserError: If it is no number.
+    """
+    fraction = convert_value(float, fraction, "config.json: partial_rotary_factor")
+    depth = convert_value(int | None, config.get("head_dim"), "config.json: head_dim")
+    depth = depth or config["hidden_size"] // max(config["num_attention_heads"], 1)
+    return int(depth * fraction) / max(depth, 1)
 
 
 def read_scaling(rotary: Mapping[str, Any], config: Config, what: str) -> Config:
@@ -88,6 +107,7 @@ def read_scaling(rotary: Mapping[str, Any], config: Config, what: str) -> Config
     # A `default` one may still have the factor of a kind that it no longer is.
     keys = _SCALING_KEYS[kind]
     ignored = {"factor"} if kind == "default" else {"finetuned", "original_max_position_embeddings"}
+    ignored |= set(_YARN_MAGNITUDES) if kind == "yarn" else set()
     if unread := rotary.keys() - _READ_KEYS - keys.keys() - ignored:
         raise UserError(f"{what}, whose {', '.join(sorted(unread))} cannot be read")
     if kind == "default":
@@ -95,6 +115,8 @@ def read_scaling(rotary: Mapping[str, Any], config: Config, what: str) -> Config
     length = config["max_position_embeddings"]
     original = rotary.get("original_max_position_embeddings", length)
     original = original if (of_file := config.get("original_max_position_embeddings")) is None else of_file
+    if not isinstance(original, int) or original < 1:
+        raise UserError(f"{what}; original_max_position_embeddings={original} must be 1 or more")
     factor = rotary.get("factor")
     if factor is None and kind in ("yarn", "longrope"):
         factor = length / original
@@ -102,13 +124,34 @@ def read_scaling(rotary: Mapping[str, Any], config: Config, what: str) -> Config
     missing += ["factor"] if factor is None else []
     if missing:
         raise UserError(f"{what}, without {', '.join(missing)}")
-    if factor == 1 and kind in ("linear", "llama3"):
+    if kind == "yarn" and rotary.get("attention_factor") is None:
+        rotary = {**rotary, "attention_factor": _yarn_magnitude(rotary, factor)}
+    is_plain_yarn = kind == "yarn" and rotary["attention_factor"] in (None, 1)
+    if factor == 1 and (kind in ("linear", "llama3") or is_plain_yarn):
         return to_config(NO_SCALING)
     values = {ours: rotary[key] for key, ours in keys.items() if rotary.get(key) is not None}
     values |= {"kind": kind, "factor": factor}
     if kind != "linear":
         values["original_max_length"] = length if kind == "dynamic" else original
     return {**to_config(NO_SCALING), **values}
+
+
+def _yarn_magnitude(rotary: Mapping[str, Any], factor: Any) -> float | None:
+    """Return the factor on queries and keys that follows from `mscale` and `mscale_all_dim`; None without both.
+
+    Raises:
+        UserError: If either is no number, or if the ratio is not above 0.
+    """
+    weights = [convert_value(float | None, rotary.get(name), f"config.json: {name}") for name in _YARN_MAGNITUDES]
+    factor = convert_value(float, factor, "config.json: factor")
+    if not all(weights):
+        return None
+    if factor <= 1:
+        return 1.0
+    above, below = (0.1 * weight * math.log(factor) + 1 for weight in weights)
+    if above <= 0 or below <= 0:
+        raise UserError(f"config.json has mscale={weights[0]} and mscale_all_dim={weights[1]}, which give no factor")
+    return above / below
 
 
 def restore_rotary(config: Config) -> Config:
@@ -118,14 +161,14 @@ def restore_rotary(config: Config) -> Config:
         UserError: If transformers would round the number of features that rotate otherwise.
     """
     ours = config["rope_scaling"]
-    kept = {key: value for key, value in config.items() if key not in ("rope_scaling", "partial_rotary_factor")}
+    other_keys = {key: value for key, value in config.items() if key not in ("rope_scaling", "partial_rotary_factor")}
     if (fraction := config.get("partial_rotary_factor", 1.0)) != 1.0:
         depth = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         if int(depth * fraction) != rotated_features(depth, fraction):
             raise UserError(f"config.model.rotary_fraction={fraction} of head depth {depth} is rounded otherwise there")
-        kept["partial_rotary_factor"] = fraction
+        other_keys["partial_rotary_factor"] = fraction
     if ours["kind"] == RotaryScalingKind.NONE.value:
-        return kept
+        return other_keys
     keys = _SCALING_KEYS[ours["kind"]]
     if ours["kind"] == "dynamic" and ours["original_max_length"] != config["max_position_embeddings"]:
         raise UserError(
@@ -133,7 +176,7 @@ def restore_rotary(config: Config) -> Config:
             f"{config['max_position_embeddings']}, as dynamic scaling has it there"
         )
     scaling = {key: ours[field] for key, field in keys.items() if ours[field] not in (None, ())}
-    return {**kept, "rope_scaling": {"rope_type": ours["kind"], **scaling}}
+    return {**other_keys, "rope_scaling": {"rope_type": ours["kind"], **scaling}}
 
 
 def windows_of_layers(config: Config, layer_types: Sequence[str]) -> tuple[int, ...]:
@@ -198,8 +241,8 @@ def flatten_rotary_by_kind(config: Config, *, full_base: float, sliding_base: fl
 
     Args:
         config: The content of config.json, in which `rope_parameters` may be nested by kind of layer.
-        full_base: The base of full layers that the class has without the key.
-        sliding_base: The base of sliding layers.
+        full_base: The base of full layers without the key.
+        sliding_base: The base of sliding layers without the key.
 
     Returns:
         The config with `rope_theta` and `rope_scaling` of full layers and `rope_local_base_freq` of sliding ones.
@@ -211,24 +254,37 @@ def flatten_rotary_by_kind(config: Config, *, full_base: float, sliding_base: fl
     full, sliding = (dict(nested.get(f"{kind}_attention") or {}) for kind in ("full", "sliding"))
     if unread := nested.keys() - {"full_attention", "sliding_attention"}:
         raise UserError(f"config.json: rope_parameters has {', '.join(sorted(unread))} beside its kinds of layers")
-    full |= convert_value(Mapping[str, Any], config.get("rope_scaling") or {}, "config.json: rope_scaling")
+    scaling = convert_value(Mapping[str, Any], config.get("rope_scaling") or {}, "config.json: rope_scaling")
+    full |= scaling
+    if "type" in scaling and "rope_type" not in scaling:
+        raise UserError(
+            f"config.json has rope_scaling={shorten_value(dict(scaling))}, whose type its class does not read: call it "
+            "rope_type"
+        )
     if any(part.get("partial_rotary_factor", 1.0) != 1.0 for part in (full, sliding, config)):
         raise UserError("config.json has a partial_rotary_factor; only 1.0 can be read")
+    if full.get("truncate", True) is not True:
+        raise UserError(
+            f"config.json has truncate={full['truncate']} in the rotary positions of full layers, where transformers "
+            "does not look for it; only True can be read"
+        )
     if sliding.get("rope_type", "default") != "default":
         raise UserError("config.json scales the rotary positions of sliding layers; only full ones can have that")
     return {
         **config,
-        "rope_theta": full.get("rope_theta", config.get("rope_theta", full_base)),
-        "rope_local_base_freq": sliding.get("rope_theta", config.get("rope_local_base_freq", sliding_base)),
+        "rope_theta": full.get("rope_theta", full_base),
+        "rope_local_base_freq": sliding.get("rope_theta", sliding_base),
         "rope_scaling": read_scaling(full, config, f"config.json has rotary positions {full}"),
     }
 
 
 def restore_rotary_by_kind(config: Config) -> Config:
     """The inverse of `flatten_rotary_by_kind`."""
-    kept = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_local_base_freq")}
-    restored = restore_rotary(kept)
+    other_keys = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_local_base_freq")}
+    restored = restore_rotary(other_keys)
     scaling = restored.pop("rope_scaling", {"rope_type": "default"})
+    if scaling.get("truncate", True) is not True:
+        raise UserError("config.model.rotary_scaling.truncate=False is not true, as it always is there")
     kinds = {
         "full_attention": {"rope_theta": config["rope_theta"], **scaling},
         "sliding_attention": {"rope_type": "default", "rope_theta": config["rope_local_base_freq"]},

@@ -240,6 +240,8 @@ def _simplify_smollm3(config: Config, names: TensorNames) -> Config:
     layers, interval = config["num_hidden_layers"], config["no_rope_layer_interval"]
     rotates = config["no_rope_layers"]
     if rotates is None:
+        if interval == 0:
+            raise UserError("config.json has no_rope_layer_interval=0; it must be 1 or more")
         rotates = [int((number + 1) % interval != 0) for number in range(layers)]
     if len(rotates) != layers:
         raise UserError(f"config.json has no_rope_layers of {len(rotates)} layers and num_hidden_layers={layers}")
@@ -291,6 +293,8 @@ SMOLLM3 = dataclasses.replace(
 
 
 def _simplify_granite(config: Config, names: TensorNames) -> Config:
+    if config["logits_scaling"] == 0:
+        raise UserError("config.json has logits_scaling=0.0; it must be above 0")
     return {**_simplify_llama(config, names), "logits_scaling": 1 / config["logits_scaling"]}
 
 
@@ -356,10 +360,10 @@ QWEN2 = dataclasses.replace(
 
 def restore_attention_bias(restore: Callable[[Config], Config], config: Config) -> Config:
     """Undo `with_attention_bias` behind another inverse."""
-    kept = {name: value for name, value in config.items() if name != "biases"}
+    other_keys = {name: value for name, value in config.items() if name != "biases"}
     if config["biases"] not in ("attention", "none"):
         raise UserError(f"config.model.biases={config['biases']} is none of attention, none")
-    return {**restore(kept), "attention_bias": config["biases"] == "attention"}
+    return {**restore(other_keys), "attention_bias": config["biases"] == "attention"}
 
 
 def with_attention_bias(config: Config, simplified: Config) -> Config:
@@ -400,9 +404,10 @@ def _simplify_olmo3(config: Config, names: TensorNames) -> Config:
     types = config["layer_types"] or [
         "sliding_attention" if (number + 1) % 4 else "full_attention" for number in range(config["num_hidden_layers"])
     ]
-    # Without bases of its own, a file has one for both kinds of layers.
-    base = config.get("rope_theta", _OLMO3_BASE)
-    simplified = flatten_rotary_by_kind(simplify_sizes(config), full_base=base, sliding_base=base)
+    # As the class does: a base beside those of the kinds of layers is that of full ones alone.
+    simplified = flatten_rotary_by_kind(
+        simplify_sizes(config), full_base=config.get("rope_theta", _OLMO3_BASE), sliding_base=_OLMO3_BASE
+    )
     windows = windows_of_layers(config, types)
     pattern = rotary_pattern_of(windows)
     return with_attention_bias(config, {**simplified, "windows": windows, "rotary_pattern": pattern})
@@ -411,8 +416,8 @@ def _simplify_olmo3(config: Config, names: TensorNames) -> Config:
 def restore_local_rotary(config: Config) -> Config:
     """Undo what gives sliding layers rotary positions of their own."""
     check_rotary_pattern(config)
-    kept = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
-    return {**restore_rotary_by_kind(kept), **restore_windows(config, config["windows"])}
+    other_keys = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
+    return {**restore_rotary_by_kind(other_keys), **restore_windows(config, config["windows"])}
 
 
 LOCAL_ROTARY_KEYS = (
@@ -430,6 +435,6 @@ OLMO3 = dataclasses.replace(
     bare_architecture="Olmo3Model",
     fixed_keys=(CAUSAL,),
     simplify_config=_simplify_olmo3,
-    simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"attention_bias", "rope_local_base_freq"},
+    simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"attention_bias"},
     restore_config=functools.partial(restore_attention_bias, restore_local_rotary),
 )
