@@ -443,7 +443,7 @@ class ConversionSpec:
             reasons += [
                 f"config.model.{name}={shorten_value(ours[name])} is not {shorten_value(usual)}"
                 for name, usual in FIELDS_OF_SOME.items()
-                if name not in listed and name not in self.fixed_fields and ours[name] != usual
+                if name not in listed and name not in self.fixed_fields and ours.get(name, usual) != usual
             ]
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
         config |= {only.their_key: only.value for only in self.fixed_keys if only.is_written}
@@ -477,7 +477,7 @@ FIELDS_OF_SOME: Config = {
         "logit_multiplier",
         "logit_softcap",
     )
-}
+} | {"position_offset": 0}
 
 
 class InexpressibleModelError(UserError):

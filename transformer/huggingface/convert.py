@@ -15,14 +15,19 @@ import numpy as np
 from transformer.config import UserError, shorten_value
 from transformer.huggingface import (
     bert,
+    cohere,
+    falcon,
     gemma,
     generation_config,
     gpt,
     gpt_neox,
     llama,
     marian,
+    mpt,
+    opt,
     preprocessor,
     safetensors_files,
+    starcoder,
     t5,
     vit,
     xlnet,
@@ -68,6 +73,13 @@ _LANGUAGE = (
     gpt_neox.STABLELM,
     gpt_neox.PHI,
     gpt_neox.PHI3,
+    cohere.COHERE,
+    cohere.COHERE2,
+    starcoder.GPT_BIGCODE,
+    starcoder.STARCODER2,
+    falcon.FALCON,
+    mpt.MPT,
+    opt.OPT,
 )
 _OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT, xlnet.XLNET)
 CONVERSIONS = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
