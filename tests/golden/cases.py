@@ -77,6 +77,14 @@ FALCON = {
 }
 MPT = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layers": 2, "n_heads": HEADS, "max_seq_len": POSITIONS}
 OPT = FALCON | {"ffn_dim": FEED_FORWARD}
+DISTILBERT = {
+    "vocab_size": VOCABULARY,
+    "dim": WIDTH,
+    "n_layers": 2,
+    "n_heads": HEADS,
+    "hidden_dim": FEED_FORWARD,
+    "max_position_embeddings": POSITIONS,
+}
 XLNET = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layer": 2, "n_head": HEADS, "d_inner": FEED_FORWARD}
 
 
@@ -316,6 +324,29 @@ CASES = {
         BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
         "encoder",
     ),
+    "xlm_roberta": Case(
+        "XLMRobertaForMaskedLM",
+        BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        "encoder",
+        seed=1,
+    ),
+    "camembert": Case(
+        "CamembertForMaskedLM",
+        BERT | {"max_position_embeddings": POSITIONS + 6, "type_vocab_size": 1, "pad_token_id": 5},
+        "encoder",
+        seed=1,
+    ),
+    "distilbert": Case("DistilBertForMaskedLM", DISTILBERT, "encoder", seed=1),
+    "distilbert_relu": Case(
+        "DistilBertForMaskedLM", DISTILBERT | {"activation": "relu", "sinusoidal_pos_embds": True}, "encoder", seed=1
+    ),
+    "electra": Case("ElectraForMaskedLM", BERT | {"embedding_size": WIDTH}, "encoder", seed=1),
+    "electra_one_type": Case(
+        "ElectraForMaskedLM",
+        BERT | {"embedding_size": WIDTH, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        "encoder",
+        seed=1,
+    ),
     "marian": Case("MarianMTModel", MARIAN | {"activation_function": "swish"}, "encoder_decoder", seed=12),
     "marian_relu": Case("MarianMTModel", MARIAN | {"activation_function": "relu"}, "encoder_decoder", seed=14),
     "t5": Case(
@@ -330,6 +361,20 @@ CASES = {
         "encoder_decoder",
         published={"tie_word_embeddings": False, "scale_decoder_outputs": None},
         untied={"lm_head.weight": (VOCABULARY, WIDTH)},
+        seed=36,
+    ),
+    "mt5": Case(
+        "MT5ForConditionalGeneration",
+        T5 | {"d_kv": 6},
+        "encoder_decoder",
+        published={"tie_word_embeddings": False},
+        untied={"lm_head.weight": (VOCABULARY, WIDTH)},
+        seed=3,
+    ),
+    "mt5_tied": Case(
+        "MT5ForConditionalGeneration",
+        T5 | {"d_kv": 8, "feed_forward_proj": "relu", "relative_attention_num_buckets": 8},
+        "encoder_decoder",
         seed=36,
     ),
 }

@@ -169,6 +169,7 @@ _CLASS_DIFFERENCES = {
     "ForQuestionAnswering": "which has a head that finds answers",
     "ForMultipleChoice": "which has a head that chooses among texts",
     "ForNextSentencePrediction": "which has no head but that of whether a text follows another",
+    "ForPreTraining": "which has other heads of pre-training",
     "ForMaskedImageModeling": "which has a head that restores images",
     "ForImageClassification": "which has one head of classes",
     "EncoderModel": "which has no decoder",

@@ -65,13 +65,15 @@ def _restore_falcon(config: Config) -> Config:
         raise UserError(f"config.model.norm_placement={placement} is none of parallel, parallel_norms")
     # The older architecture where it can be: all can read it.
     grouped |= placement == "parallel_norms"
-    kept = {name: value for name, value in config.items() if name != "placement"}
-    return {
-        **restore_rotary(restore_bias(kept, "bias")),
-        "new_decoder_architecture": grouped,
-        "multi_query": not grouped and config["num_kv_heads"] == 1,
-        "num_ln_in_parallel_attn": 2 if placement == "parallel_norms" else 1,
-    }
+    restored = restore_rotary(restore_bias(config, "bias"))
+    kv_heads = restored.pop("num_kv_heads")
+    del restored["placement"]
+    if grouped:
+        norms = 2 if placement == "parallel_norms" else 1
+        own = {"num_kv_heads": kv_heads, "num_ln_in_parallel_attn": norms}
+    else:
+        own = {"multi_query": kv_heads == 1}
+    return {**restored, "new_decoder_architecture": grouped, **own}
 
 
 def _of_two_norms(entry: TensorEntry) -> TensorEntry:
