@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from transformer.config import PositiveInt, UserError, convert_value
@@ -47,10 +48,15 @@ def _simplify_biases(config: Config, simplified: Config) -> Config:
     return {**with_attention_bias(config, simplified), "norm_bias": False if config["attention_bias"] else None}
 
 
-def _restore_cohere(config: Config) -> Config:
-    if config["norm_bias"]:
+def _restore_biases(restore: Callable[[Config], Config], config: Config) -> Config:
+    """Undo `_simplify_biases` behind another inverse.
+
+    Raises:
+        UserError: If norms have biases.
+    """
+    if config["norm_bias"] != (None if config["biases"] == "none" else False):
         raise UserError("config.model.norm_bias=True adds what the norms have not there")
-    return restore_rotary({name: value for name, value in config.items() if name != "norm_bias"})
+    return restore_attention_bias(restore, {name: value for name, value in config.items() if name != "norm_bias"})
 
 
 COHERE = dataclasses.replace(
@@ -72,7 +78,7 @@ COHERE = dataclasses.replace(
     tensor_entries=decoder_entries({"input_layernorm": "attention_residual/norm"}),
     simplify_config=lambda config, names: _simplify_biases(config, simplify_whole_heads(config, base=_COHERE_BASE)),
     simplified_keys=ROTARY_KEYS | {"attention_bias"},
-    restore_config=functools.partial(restore_attention_bias, _restore_cohere),
+    restore_config=functools.partial(_restore_biases, restore_rotary),
 )
 
 
@@ -101,7 +107,7 @@ def _restore_cohere2(config: Config) -> Config:
             "others"
         )
     kept = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
-    return {**_restore_cohere(kept), **restore_windows(config, windows)}
+    return {**restore_rotary(kept), **restore_windows(config, windows)}
 
 
 COHERE2 = dataclasses.replace(
@@ -118,5 +124,5 @@ COHERE2 = dataclasses.replace(
     fixed_keys=(CAUSAL,),
     simplify_config=_simplify_cohere2,
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"attention_bias", "sliding_window_pattern"},
-    restore_config=functools.partial(restore_attention_bias, _restore_cohere2),
+    restore_config=functools.partial(_restore_biases, _restore_cohere2),
 )
