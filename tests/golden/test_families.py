@@ -57,11 +57,26 @@ def compare(recorded: Recording, what: str, found: Any, tolerance: float) -> Non
 OPTIONS = (
     "bert_gelu_new",
     "bert_pretraining",
+    "camembert",
+    "cohere2_bias",
+    "cohere_bias",
+    "distilbert_relu",
+    "electra_one_type",
+    "falcon_groups",
+    "falcon_heads",
+    "falcon_one_norm",
     "gpt2_gelu",
+    "gpt_bigcode_heads",
     "llama_tied",
     "marian_relu",
+    "mpt_six_heads",
+    "mt5",
+    "mt5_tied",
+    "opt_post",
+    "starcoder2_window",
     "t5_gated",
     "torch_encoder_pre",
+    "xlm_roberta",
 )
 
 
