@@ -106,8 +106,8 @@ def _restore_cohere2(config: Config) -> Config:
             f"config.model.rotary_pattern={pattern} is not global in the layers with a window alone, and none in the "
             "others"
         )
-    kept = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
-    return {**restore_rotary(kept), **restore_windows(config, windows)}
+    other_keys = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
+    return {**restore_rotary(other_keys), **restore_windows(config, windows)}
 
 
 COHERE2 = dataclasses.replace(

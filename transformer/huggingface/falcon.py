@@ -36,12 +36,12 @@ def _simplify_falcon(config: Config, names: TensorNames) -> Config:
             f"config.json has num_kv_heads={kv_heads} and num_attention_heads={heads}, which differ with "
             "new_decoder_architecture=True alone"
         )
-    norms = config["num_ln_in_parallel_attn"]
-    norms = (2 if grouped else 1) if norms is None else norms
-    if norms not in ((1, 2) if grouped else (1,)):
+    num_norms = config["num_ln_in_parallel_attn"]
+    num_norms = (2 if grouped else 1) if num_norms is None else num_norms
+    if num_norms not in ((1, 2) if grouped else (1,)):
         raise UserError(
-            f"config.json has num_ln_in_parallel_attn={norms}; only 1, or 2 with new_decoder_architecture=True, can be "
-            "read"
+            f"config.json has num_ln_in_parallel_attn={num_norms}; only 1, or 2 with "
+            "new_decoder_architecture=True, can be read"
         )
     simplified = flatten_rotary(config)
     if simplified["partial_rotary_factor"] != 1.0:
@@ -55,7 +55,7 @@ def _simplify_falcon(config: Config, names: TensorNames) -> Config:
         "ffn_hidden_size": 4 * config["hidden_size"] if width is None else width,
         "biases": "all" if config["bias"] else "none",
         "norm_bias": None if config["bias"] else True,
-        "placement": "parallel_norms" if norms == 2 else "parallel",
+        "placement": "parallel_norms" if num_norms == 2 else "parallel",
     }
 
 
@@ -69,11 +69,11 @@ def _restore_falcon(config: Config) -> Config:
     kv_heads = restored.pop("num_kv_heads")
     del restored["placement"]
     if grouped:
-        norms = 2 if placement == "parallel_norms" else 1
-        own = {"num_kv_heads": kv_heads, "num_ln_in_parallel_attn": norms}
+        num_norms = 2 if placement == "parallel_norms" else 1
+        architecture_keys = {"num_kv_heads": kv_heads, "num_ln_in_parallel_attn": num_norms}
     else:
-        own = {"multi_query": kv_heads == 1}
-    return {**restored, "new_decoder_architecture": grouped, **own}
+        architecture_keys = {"multi_query": kv_heads == 1}
+    return {**restored, "new_decoder_architecture": grouped, **architecture_keys}
 
 
 def _of_two_norms(entry: TensorEntry) -> TensorEntry:

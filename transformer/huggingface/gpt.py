@@ -140,8 +140,8 @@ def _simplify_gptj(config: Config, names: TensorNames) -> Config:
 
 def _restore_gptj(config: Config) -> Config:
     turned = rotated_features(config["n_embd"] // config["n_head"], config["rotary_fraction"])
-    kept = {name: value for name, value in config.items() if name != "rotary_fraction"}
-    return _restore_gpt({**kept, "rotary_dim": turned})
+    other_keys = {name: value for name, value in config.items() if name != "rotary_fraction"}
+    return _restore_gpt({**other_keys, "rotary_dim": turned})
 
 
 GPTJ = ConversionSpec(

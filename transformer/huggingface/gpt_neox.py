@@ -53,9 +53,9 @@ def _restore_neox(config: Config) -> Config:
         raise UserError(f"config.model.biases={biases} is none of all, feed_forward")
     if placement not in ("parallel_norms", "pre"):
         raise UserError(f"config.model.norm_placement={placement} is none of parallel_norms, pre")
-    kept = {name: value for name, value in config.items() if name not in ("biases", "placement")}
+    other_keys = {name: value for name, value in config.items() if name not in ("biases", "placement")}
     return {
-        **restore_rotary(kept),
+        **restore_rotary(other_keys),
         # Written always: a class without the key has another part.
         "partial_rotary_factor": config["partial_rotary_factor"],
         "attention_bias": biases == "all",
@@ -121,9 +121,11 @@ def _restore_stablelm(config: Config) -> Config:
         raise UserError(f"config.model.norm_placement={placement} is none of parallel, pre")
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise UserError(f"config.model.head_dim={config['head_dim']} is not width / heads")
-    kept = {key: value for key, value in config.items() if key not in ("biases", "norm_bias", "placement", "head_dim")}
+    other_keys = {
+        key: value for key, value in config.items() if key not in ("biases", "norm_bias", "placement", "head_dim")
+    }
     return {
-        **restore_rotary(kept),
+        **restore_rotary(other_keys),
         "partial_rotary_factor": config["partial_rotary_factor"],
         "use_qkv_bias": biases == "query_key_value",
         "use_parallel_residual": placement == "parallel",

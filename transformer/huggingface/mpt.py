@@ -43,9 +43,9 @@ def _restore_mpt(config: Config) -> Config:
     if config["feed_forward"] != 4 * config["d_model"]:
         raise UserError(f"config.model.feed_forward={config['feed_forward']} is not 4 x width={4 * config['d_model']}")
     read = ("feed_forward", "softmax_scale", "dropout", "attention_dropout")
-    kept = {name: value for name, value in config.items() if name not in read}
+    other_keys = {name: value for name, value in config.items() if name not in read}
     scale = config["softmax_scale"]
-    return kept if scale is None else {**kept, "attn_config": {"softmax_scale": scale}}
+    return other_keys if scale is None else {**other_keys, "attn_config": {"softmax_scale": scale}}
 
 
 MPT = ConversionSpec(

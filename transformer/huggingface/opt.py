@@ -41,9 +41,9 @@ def _restore_opt(config: Config) -> Config:
     placement = config["placement"]
     if placement not in ("pre", "post"):
         raise UserError(f"config.model.norm_placement={placement} is none of pre, post")
-    kept = {name: value for name, value in config.items() if name != "placement"}
+    other_keys = {name: value for name, value in config.items() if name != "placement"}
     return {
-        **restore_bias(kept, "enable_bias"),
+        **restore_bias(other_keys, "enable_bias"),
         "do_layer_norm_before": placement == "pre",
         "word_embed_proj_dim": config["hidden_size"],
     }

@@ -45,9 +45,9 @@ def _restore_bigcode(config: Config) -> Config:
         raise UserError(f"config.model.kv_heads={config['kv_heads']} is neither 1 nor heads={config['n_head']}")
     if config["scale"] not in (None, 1.0):
         raise UserError(f"config.model.attention_scale={config['scale']} is neither 1 nor 1 / sqrt(D)")
-    kept = {name: value for name, value in config.items() if name not in ("kv_heads", "scale")}
+    other_keys = {name: value for name, value in config.items() if name not in ("kv_heads", "scale")}
     return {
-        **kept,
+        **other_keys,
         "embd_pdrop": config["resid_pdrop"],
         "multi_query": config["kv_heads"] == 1,
         "scale_attn_weights": config["scale"] is None,
@@ -94,8 +94,11 @@ def _restore_starcoder2(config: Config) -> Config:
     windows = config["windows"]
     if len(windows) > 1:
         raise UserError(f"config.model.attention_windows={windows} are not one for all layers")
-    kept = {name: value for name, value in config.items() if name != "windows"}
-    return {**restore_rotary(restore_bias(kept, "use_bias")), "sliding_window": windows[0] + 1 if windows else None}
+    other_keys = {name: value for name, value in config.items() if name != "windows"}
+    return {
+        **restore_rotary(restore_bias(other_keys, "use_bias")),
+        "sliding_window": windows[0] + 1 if windows else None,
+    }
 
 
 def restore_bias(config: Config, key: str) -> Config:
@@ -113,8 +116,8 @@ def restore_bias(config: Config, key: str) -> Config:
         raise UserError(f"config.model.biases={biases} is none of all, none")
     if config["norm_bias"] != (True if biases == "none" else None):
         raise UserError("config.model.norm_bias=False leaves out what the norms have there")
-    kept = {name: value for name, value in config.items() if name not in ("biases", "norm_bias")}
-    return {**kept, key: biases == "all"}
+    other_keys = {name: value for name, value in config.items() if name not in ("biases", "norm_bias")}
+    return {**other_keys, key: biases == "all"}
 
 
 STARCODER2 = dataclasses.replace(
