@@ -185,8 +185,7 @@ def table_masks() -> tuple[frozenset[str], ...]:
     """Return the masks of the table: each field alone (with the one that it needs), the usual pairs, and the others."""
     single = [
         frozenset({fact} | ({REQUIRED_FIELD[fact]} if fact in REQUIRED_FIELD else set()))
-        for fact in (*MASK_FIELDS, *NON_MASK_FEATURES)
-        if fact != "dropout"
+        for fact in (*MASK_FIELDS, "bias")
     ]
     pairs = itertools.product(("causal",), ("key_lengths", "window", "segments", "query_offset"))
     others = (feature for feature in NON_MASK_FEATURES if feature != "bias")

@@ -169,6 +169,7 @@ _CLASS_DIFFERENCES = {
     "ForQuestionAnswering": "which has a head that finds answers",
     "ForMultipleChoice": "which has a head that chooses among texts",
     "ForNextSentencePrediction": "which has no head but that of whether a text follows another",
+    "ForPreTraining": "which has other heads of pre-training",
     "ForMaskedImageModeling": "which has a head that restores images",
     "ForImageClassification": "which has one head of classes",
     "EncoderModel": "which has no decoder",
@@ -443,7 +444,7 @@ class ConversionSpec:
             reasons += [
                 f"config.model.{name}={shorten_value(ours[name])} is not {shorten_value(usual)}"
                 for name, usual in FIELDS_OF_SOME.items()
-                if name not in listed and name not in self.fixed_fields and ours[name] != usual
+                if name not in listed and name not in self.fixed_fields and ours.get(name, usual) != usual
             ]
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
         config |= {only.their_key: only.value for only in self.fixed_keys if only.is_written}
@@ -477,7 +478,7 @@ FIELDS_OF_SOME: Config = {
         "logit_multiplier",
         "logit_softcap",
     )
-}
+} | {"position_offset": 0}
 
 
 class InexpressibleModelError(UserError):
